@@ -1,0 +1,1 @@
+"""leantrain: which published ways to train a Transformer faster really help, measured."""

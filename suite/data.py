@@ -1,0 +1,94 @@
+"""A run's data: examples, the order they come in, and how a batch is made of them.
+
+Order and batch are functions of (seed, position), not of a mutable iterator: two contenders of one seed see the same
+examples in the same order whatever else they do, and a resumed run needs no replay.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+Batch = dict[str, Tensor]
+Transform = Callable[[Batch, torch.Generator], Batch]
+"""Makes a model's batch of raw examples: masks tokens, normalises pixels. Random choices come from the generator."""
+
+Sampler = Callable[[int, int, int, int], Tensor]
+"""``sampler(examples, seed, position, count)``: the int64 indices of ``count`` examples after ``position`` were seen."""
+
+
+def mixed_seed(*parts: int) -> int:
+    """One 63-bit seed from several integers (the splitmix64 finaliser), so that streams of near seeds are unrelated."""
+    state = 0
+    for part in parts:
+        state = (state + part + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state >> 1
+
+
+def generator(*parts: int) -> torch.Generator:
+    """A CPU generator seeded with :func:`mixed_seed`."""
+    return torch.Generator().manual_seed(mixed_seed(*parts))
+
+
+def shuffled(examples: int, seed: int, position: int, count: int) -> Tensor:
+    """Without replacement inside an epoch, each epoch in its own random order."""
+    taken: list[Tensor] = []
+    while count > 0:
+        epoch, offset = divmod(position, examples)
+        order = torch.randperm(examples, generator=generator(seed, epoch))[offset : offset + count]
+        taken.append(order)
+        position, count = position + len(order), count - len(order)
+    return torch.cat(taken)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A map-style data set: equal-length tensors by name, examples along the first dimension."""
+
+    tensors: Mapping[str, Tensor]
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(tensor) for name, tensor in self.tensors.items()}
+        if len(set(lengths.values())) != 1 or not min(lengths.values()):
+            raise ValueError(f"a data set needs tensors of one length, at least 1 example; got {lengths}")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def __getitem__(self, indices: Tensor) -> Batch:
+        return {name: tensor[indices] for name, tensor in self.tensors.items()}
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training and test examples with their transform and sampler.
+
+    ``name`` says where the examples come from; ``sha256`` is the hash of their content, and records carry it.
+    """
+
+    name: str
+    sha256: str
+    train: Examples
+    test: Examples
+    transform: Transform
+    sampler: Sampler = shuffled
+
+    def batch(self, seed: int, position: int, count: int) -> tuple[Batch, Tensor]:
+        """The training batch of ``count`` examples that follows ``position`` seen ones, and its example indices [count]."""
+        indices = self.sampler(len(self.train), seed, position, count)
+        return self.transform(self.train[indices], generator(seed, position, 1)), indices
+
+    def test_batches(self, count: int) -> list[Batch]:
+        """All test examples in order, with the same masks and noise at every call and in every run."""
+        return [
+            self.transform(self.test[torch.arange(start, min(start + count, len(self.test)))], generator(0, start, 2))
+            for start in range(0, len(self.test), count)
+        ]
+
+    def subset(self, indices: Tensor) -> "Data":
+        """The same data with only the training examples ``indices`` (int64)."""
+        return replace(self, train=Examples(self.train[indices]))
