@@ -75,6 +75,7 @@ class Data:
     train: Examples
     test: Examples
     transform: Transform
+    test_transform: Transform | None = None  # the training transform unless it augments
     sampler: Sampler = shuffled
 
     def batch(self, seed: int, position: int, count: int) -> tuple[Batch, Tensor]:
@@ -84,8 +85,9 @@ class Data:
 
     def test_batches(self, count: int) -> list[Batch]:
         """All test examples in order, with the same masks and noise at every call and in every run."""
+        transform = self.test_transform or self.transform
         return [
-            self.transform(self.test[torch.arange(start, min(start + count, len(self.test)))], generator(0, start, 2))
+            transform(self.test[torch.arange(start, min(start + count, len(self.test)))], generator(0, start, 2))
             for start in range(0, len(self.test), count)
         ]
 
