@@ -15,17 +15,21 @@ from functools import cache, cached_property
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 from suite.card import Card, read_card
 from suite.stack import Stack, StackError, configured, split
 from suite.technique import Technique
 
 
+T = TypeVar("T")
+
+
 class UnknownId(LookupError):
     """No such technique, baseline or other named thing; the message has the nearest names."""
 
 
-def lookup[T](kind: str, name: str, among: Mapping[str, T]) -> T:
+def lookup(kind: str, name: str, among: Mapping[str, T]) -> T:
     """``among[name]``, or UnknownId with the nearest names."""
     if name in among:
         return among[name]

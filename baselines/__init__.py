@@ -1,0 +1,1 @@
+"""The fixed baselines: bert, gpt, vit, mae."""

@@ -1,0 +1,6 @@
+"""Set before any kernel module is imported: Triton decides at decoration whether a kernel is interpreted."""
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
