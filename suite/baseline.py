@@ -17,6 +17,7 @@ from suite.recipe import Recipe
 Size = Literal["nano", "micro", "base", "large"]
 RecipeName = Literal["classic", "modern", "compiled"]
 Task = Literal["pretrain", "adapt"]
+Split = Literal["pretrain", "source", "adapt"]
 SIZES: tuple[Size, ...] = get_args(Size)
 RECIPES: tuple[RecipeName, ...] = get_args(RecipeName)
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -39,7 +40,7 @@ class Baseline(ABC):
         """The fixed hyper-parameters."""
 
     @abstractmethod
-    def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
+    def data(self, size: Size, split: Split, location: str | None = None) -> Data:
         """The embedded data, or a Hugging Face data set by hub id or local path (``location``)."""
 
     @abstractmethod

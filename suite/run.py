@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import AdamW, Optimizer
 
 from suite.anatomy import Anatomy, anatomy
-from suite.baseline import Baseline, RecipeName, Size, Task
+from suite.baseline import Baseline, RecipeName, Size, Split, Task
 from suite.data import Batch, Data, generator, mixed_seed
 from suite.recipe import Recipe
 from suite.technique import ParameterGroups, Technique
@@ -36,7 +36,8 @@ class Diverged(ArithmeticError):
 
 
 class Run:
-    """A training run; with ``weights`` it starts from that checkpoint instead of a fresh initialisation.
+    """A training run; with ``weights`` it starts from that checkpoint instead of a fresh initialisation, and with
+    ``split`` it trains on that part of the baseline's data instead of the task's own.
 
     Attributes that techniques use: ``model`` (as trained), ``anatomy`` (of it), ``optimizer``, ``recipe``, ``data``,
     ``baseline``, ``step`` (finished steps), ``position`` (examples seen), ``progress`` (in [0, 1]), ``indices`` (of
@@ -58,6 +59,7 @@ class Run:
         model: str | None = None,
         device: str = "cpu",
         weights: Path | None = None,
+        split: Split | None = None,
         mesh: DeviceMesh | None = None,
     ) -> None:
         self.baseline, self.technique, self.seed, self.mesh = baseline, technique, seed, mesh
@@ -78,7 +80,7 @@ class Run:
         self.generator = generator(seed, 3)
         self._ahead: Future[tuple[Batch, Tensor]] | None = None
 
-        self.data: Data = technique.data(baseline.data(size, "pretrain" if task == "pretrain" else "adapt", data), self)
+        self.data: Data = technique.data(baseline.data(size, split or task, data), self)
         torch.manual_seed(mixed_seed(seed, 0))
         built = baseline.model(size, self.data, model)
         if weights is not None:
