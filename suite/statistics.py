@@ -1,0 +1,601 @@
+"""Estimators, intervals and tests on paired log ratios: pure functions, each with its formula and assumptions.
+
+The data. One *replicate* (one seed) is one set of processes that train in lock-step, in *rounds*. In a round every
+contender runs one block twice, in a random order of the contenders followed by its reverse (ABBA or BAAB for two):
+
+    round 0                 round 1                 time ->
+    | A | B | B | A |       | B | A | A | B |       block_s["A"][round, 0 or 1], seconds
+
+Everything is a *log cost ratio* of contender over reference, so that **lower is better everywhere**: 0 is "no change",
+ln 1.05 is 5 % slower, and a speedup is exp(-x). Small effects in log units are fractions: 0.01 is 1 %.
+The replicate, not the step, carries the inference: two processes that run the same code differ for as long as they
+live (memory layout, core assignment), so rounds of one process pair agree with each other about a wrong number.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import ndimage, optimize, special, stats
+
+Floats = NDArray[np.float64]
+
+WITHIN_ONE_SEED = "within one seed"
+OVER_SEEDS = "over seeds"
+MIN_ROUNDS = 10  # an order-statistic interval of fewer rounds spans nearly the whole sample
+MIN_SEEDS = 3  # with 2, stopping on width covers 88 % in the worst case; with 3, 91 % (simulated)
+QUALITY_TOLERANCE = 0.01  # in log units: 1 % of the loss, about what a seed does to a small run
+DECAYED_FRACTION = 0.99  # a linear or cosine decay is at most at 1 % of its peak here
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval; unbounded ends are infinite, never missing.
+
+    ``n`` counts what ``method`` says it generalises over (rounds or seeds); ``degrees_of_freedom`` is that of the
+    t distribution behind the width (infinite: normal).
+    """
+
+    estimate: float
+    low: float
+    high: float
+    level: float
+    method: str
+    n: int
+    degrees_of_freedom: float = math.inf
+
+    @property
+    def half_width(self) -> float:
+        """Half the distance between the ends; infinite where an end is."""
+        return (self.high - self.low) / 2
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error that a symmetric t (or normal) interval of this width has."""
+        return self.half_width / _critical(self.level, self.degrees_of_freedom)
+
+    def contains(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def ratio(self) -> "Interval":
+        """Of a log cost ratio x: the cost ratio exp(x). Its standard error is no longer meaningful."""
+        return self._mapped(_exp(self.estimate), _exp(self.low), _exp(self.high))
+
+    def speedup(self) -> "Interval":
+        """Of a log cost ratio x: the speedup exp(-x), ends exchanged. Its standard error is no longer meaningful."""
+        return self._mapped(_exp(-self.estimate), _exp(-self.high), _exp(-self.low))
+
+    def _mapped(self, estimate: float, low: float, high: float) -> "Interval":
+        return Interval(estimate, low, high, self.level, self.method, self.n, self.degrees_of_freedom)
+
+
+# ---- rounds: one replicate ------------------------------------------------------------------------------------------
+
+
+def round_log_ratios(reference_s: ArrayLike, contender_s: ArrayLike, warmup_rounds: int = 0) -> Floats:
+    """Paired log cost ratio of each round, d = ((ln b1 + ln b2) - (ln a1 + ln a2)) / 2.
+
+    Both arrays: block times in seconds [rounds, 2]; result [rounds - warmup_rounds]. Under "a random order, then its
+    reverse" every contender's two positions have the same mean, so drift that is linear in log time over a round
+    cancels exactly, and under "same code" the sign of d is a fair coin. Raises ValueError on times that are not
+    positive and finite, on unequal shapes, and when no round is left.
+    """
+    a, b = _blocks(reference_s, "reference"), _blocks(contender_s, "contender")
+    if a.shape != b.shape:
+        raise ValueError(f"paired blocks need equal shapes, not {a.shape} and {b.shape}; cut both to the shared rounds")
+    if not 0 <= warmup_rounds < len(a):
+        raise ValueError(f"{warmup_rounds} warm-up rounds leave none of {len(a)}; measure more rounds")
+    d: Floats = (np.log(b) - np.log(a)).mean(axis=1)[warmup_rounds:]
+    return d
+
+
+def warmup_rounds(block_s: Mapping[str, ArrayLike], window: int = 10, alpha: float = 0.01) -> int:
+    """How many first rounds of a replicate to discard: one number for all contenders, the largest that one needs.
+
+    One number, because a data-dependent warm-up that differs between the sides of a ratio biases it. A contender is
+    warm at the first round k where, over rounds k .. k+window, (1) round k is not a slow outlier: its log time is at
+    most 5 scaled median absolute deviations, and 5 %, above the window's median (a compilation is one such round);
+    and (2) there is no downward trend: Kendall's tau against time, one-sided, p >= ``alpha`` (Mann 1945). Never more
+    than a third of the rounds, so that a machine that drifts all the time costs a bounded share of the data.
+    """
+    series = {name: np.log(_blocks(times, name)).mean(axis=1) for name, times in block_s.items()}
+    return max(_cold_rounds(times, window, alpha) for times in series.values())
+
+
+def _cold_rounds(log_s: Floats, window: int, alpha: float) -> int:
+    cap = len(log_s) // 3
+    for k in range(cap):
+        ahead = log_s[k : k + window]
+        deviation = float(stats.median_abs_deviation(ahead, scale="normal"))
+        outlier = ahead[0] - np.median(ahead) > max(5 * deviation, math.log(1.05))
+        trend = stats.kendalltau(np.arange(len(ahead)), ahead, alternative="less").pvalue < alpha
+        if not (outlier or trend):
+            return k
+    return cap
+
+
+def median_interval(d: ArrayLike, level: float = 0.95) -> Interval:
+    """Order-statistic interval of the median of independent d [n], with no assumption on their distribution.
+
+    Ends are the order statistics x(j) and x(n+1-j) with the largest j such that P(Binomial(n, 1/2) < j) is at most
+    (1 - level) / 2 (``scipy.stats.quantile_test``; Conover 1999, 3.2). Fewer than 6 values cannot give 95 %: the
+    interval is then unbounded.
+    """
+    x = _finite(d, 1)
+    j = int(stats.binom.ppf((1 - level) / 2, len(x), 0.5))  # smallest j with P(B <= j) >= alpha/2, so P(B < j) <= it
+    low, high = (np.sort(x)[[j - 1, len(x) - j]]) if j >= 1 else (-math.inf, math.inf)
+    return Interval(float(np.median(x)), float(low), float(high), level, WITHIN_ONE_SEED, len(x))
+
+
+# ---- replicates: seeds ----------------------------------------------------------------------------------------------
+
+
+def replicate_interval(per_replicate: ArrayLike, level: float = 0.95) -> Interval:
+    """Student's t interval of the mean over replicates [n]: mean +- t(n-1) s / sqrt(n).
+
+    Assumes independent replicates, roughly normal (each is a median or a final quality, itself an average of much).
+    One replicate says nothing about the spread between replicates: its interval is unbounded.
+    """
+    x = _finite(per_replicate, 1)
+    if len(x) == 1:
+        return Interval(float(x[0]), -math.inf, math.inf, level, OVER_SEEDS, 1, 0)
+    dof = len(x) - 1
+    half = _critical(level, dof) * float(stats.sem(x))
+    return Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, level, OVER_SEEDS, len(x), dof)
+
+
+def combined_interval(replicates: Sequence[ArrayLike], level: float = 0.95) -> Interval:
+    """The interval of a log cost ratio from each replicate's round log ratios, whatever their number.
+
+    One replicate: :func:`median_interval`, whose ``method`` says "within one seed", since it cannot see how processes
+    differ. Two or more: :func:`replicate_interval` of the replicates' medians m_p, but never narrower than the rounds
+    alone allow. Var(m_p) = between + within, so s^2 of a few medians that happen to agree may fall below the within
+    part, which is known well: w^2 = mean over p of the Maritz-Jarrett variance of m_p. Half-width
+    max(t(n-1) s, z w) / sqrt(n). Variance components after Kalibera & Jones 2013, section 6.
+    """
+    if len(replicates) == 1:
+        return median_interval(replicates[0], level)
+    samples = [_finite(d, 1) for d in replicates]
+    between = replicate_interval([np.median(d) for d in samples], level)
+    within = math.sqrt(np.mean([_median_variance(d) for d in samples]) / len(samples))
+    half = _critical(level, math.inf) * within
+    if half <= between.half_width:
+        return between
+    centre = between.estimate
+    return Interval(centre, centre - half, centre + half, level, OVER_SEEDS, len(samples))
+
+
+def _median_variance(d: Floats) -> float:
+    """Maritz & Jarrett 1978; 0 (no floor) where 2 rounds or fewer say nothing."""
+    if len(d) <= 2:
+        return 0.0
+    centred = d - np.median(d)  # else rounding makes the variance of nearly equal values negative
+    return float(np.nan_to_num(stats.mstats.mjci(centred, prob=[0.5])[0])) ** 2
+
+
+def should_stop(intervals: Iterable[Interval], half_width: float) -> bool:
+    """Whether every interval is narrow enough: half-width at most ``half_width``, from MIN_ROUNDS or MIN_SEEDS on.
+
+    Stopping on width, not on significance, keeps coverage near nominal, because the width of a symmetric sample says
+    little about its centre. At 95 % nominal, checked after every round: 92 to 96 % (heavy tails included); after
+    every seed: 91 to 95 %, the low end where 4 to 8 seeds are needed.
+    """
+    least = {WITHIN_ONE_SEED: MIN_ROUNDS, OVER_SEEDS: MIN_SEEDS}
+    return all(i.n >= least[i.method] and i.half_width <= half_width for i in intervals)
+
+
+def interaction(
+    log_speedup_ab: ArrayLike, log_speedup_a: ArrayLike, log_speedup_b: ArrayLike, level: float = 0.95
+) -> Interval:
+    """Do two techniques still help together: log speedup(A+B) - log speedup(A) - log speedup(B), paired by seed.
+
+    Arrays [seeds] from one comparison. Of log *speedups*: above 0 they help each other, below 0 they overlap,
+    0 means that their speedups multiply. t interval over seeds.
+    """
+    ab, a, b = _paired(log_speedup_ab, log_speedup_a, log_speedup_b)
+    return replicate_interval(ab - a - b, level)
+
+
+# ---- quality --------------------------------------------------------------------------------------------------------
+
+
+def quality_ratio_interval(reference: ArrayLike, contender: ArrayLike, level: float = 0.95) -> Interval:
+    """t interval over seeds of ln(contender / reference), final qualities [seeds] paired by seed, lower is better.
+
+    Raises ValueError on qualities that are not positive: a ratio needs a scale with a true zero, as a loss has.
+    """
+    return replicate_interval(_log_quality_ratio(reference, contender), level)
+
+
+def seed_noise_margin(reference: ArrayLike, factor: float = 2.0) -> float:
+    """A margin of equivalence in log units: ``factor`` standard deviations of the reference's ln quality over seeds.
+
+    What the reference does to itself when only the seed changes is no reason to reject a technique. Needs 2 seeds.
+    """
+    return factor * float(np.std(np.log(_positive(reference, 2)), ddof=1))
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Outcome of two one-sided tests; ``interval`` has level 1 - 2 alpha, which lies inside +-margin iff they pass."""
+
+    p_value: float
+    margin: float
+    interval: Interval
+
+    @property
+    def equivalent(self) -> bool:
+        return -self.margin < self.interval.low and self.interval.high < self.margin
+
+    @property
+    def noninferior(self) -> bool:
+        """Not worse by the margin (better is fine): the upper of the two tests alone."""
+        return self.interval.high < self.margin
+
+
+def equivalence(reference: ArrayLike, contender: ArrayLike, margin: float, level: float = 0.95) -> Equivalence:
+    """Two one-sided t tests that |ln(contender / reference)| < ``margin`` (Schuirmann 1987), paired by seed.
+
+    Both arrays: final qualities [seeds >= 2], lower is better. The error, calling a difference of ``margin`` or more
+    equivalent, is at most 1 - level. Choose the margin beforehand, e.g. :func:`seed_noise_margin` of the reference.
+    """
+    interval = replicate_interval(_log_quality_ratio(reference, contender, 2), 2 * level - 1)
+    with np.errstate(divide="ignore"):  # identical qualities: the statistic is infinite, p is 0
+        statistic = np.float64(margin - abs(interval.estimate)) / interval.standard_error
+    return Equivalence(float(stats.t.sf(statistic, interval.degrees_of_freedom)), margin, interval)
+
+
+# ---- quality against cost -------------------------------------------------------------------------------------------
+
+
+def cumulative_cost(
+    d: ArrayLike,
+    reference_steps_per_round: float,
+    contender_steps_per_round: float,
+    at_steps: ArrayLike,
+    window: int = 9,
+) -> Floats:
+    """What the contender has spent at each of ``at_steps`` [m], in steps of the reference.
+
+    ``d`` [rounds] are all rounds' log ratios, warm-up included, so that costs which change during training count
+    where they fall. Cost of a round = reference_steps_per_round exp(running median of d over ``window`` rounds):
+    the median, because a mean of exp(noise) is biased upwards and because a first round's compilation belongs to the
+    set-up cost. Linear inside a round; past the last round (a contender with more steps than the reference) the last
+    round's rate goes on.
+    """
+    rate = np.exp(ndimage.median_filter(_finite(d, 1), size=window, mode="mirror")) * reference_steps_per_round
+    cost = np.concatenate([[0.0], np.cumsum(rate)])
+    rounds = np.asarray(at_steps, dtype=np.float64) / contender_steps_per_round
+    result: Floats = np.interp(rounds, np.arange(len(cost)), cost) + np.maximum(rounds - len(rate), 0) * rate[-1]
+    return result
+
+
+@dataclass(frozen=True)
+class TimeToQuality:
+    """Costs in reference steps to first reach ``target``, and how much worse the contender ended.
+
+    ``log_quality_gap`` is ln(contender's final loss / reference's), positive when worse; it and ``contender_cost``
+    are infinite when the contender diverged or never became better than an untrained model.
+    """
+
+    target: float
+    reference_cost: float
+    contender_cost: float
+    log_quality_gap: float
+
+    @property
+    def log_cost_ratio(self) -> float:
+        """ln(contender cost / reference cost), lower is better."""
+        return math.log(self.contender_cost / self.reference_cost)
+
+    def speedup(self, tolerance: float = QUALITY_TOLERANCE) -> float | None:
+        """Reference cost / contender cost; None when the contender ended worse by more than ``tolerance`` (log)."""
+        return self.reference_cost / self.contender_cost if self.log_quality_gap <= tolerance else None
+
+
+def time_to_quality(
+    reference_curve: ArrayLike, contender_curve: ArrayLike, contender_cost: ArrayLike, setup_cost: float = 0.0
+) -> TimeToQuality:
+    """Cost of the reference's final quality, on both sides of one seed.
+
+    Curves [evaluations, 2]: (step, test loss), evaluations alike in number on both sides, learning rates fully
+    decayed at each one's own last step. ``contender_cost`` [evaluations]: what the contender had spent at each of its
+    evaluations, in reference steps, evaluation and set-up excluded; ``setup_cost`` is added to it.
+
+    The target is the final loss of the reference, or the contender's own final loss where that is worse. Each side's
+    cost is that of its *first* crossing of the target, interpolated linearly between evaluations. Whether a contender
+    that ended worse reached the quality at all is a separate question, which all seeds answer together
+    (:func:`time_to_quality_interval`).
+
+    Why so. With the reference's final loss alone as target, an identical contender misses it in half of the seeds
+    through noise, and the hits that remain favour it. With the worse of both finals, exchanging the sides exchanges
+    the costs, so in an A/A comparison the log cost ratio is symmetric around 0, whatever the noise. First crossings
+    gain from noise (the least of several noisy losses), but on both sides alike. Where the contender ended worse, the
+    reference is read before its learning rate has decayed, which favours the contender a little: hence the tolerance.
+
+    Raises ValueError when the reference ends no better than it began, or not at a number, and when the contender
+    starts at the target for nothing.
+    """
+    reference, contender = _curve(reference_curve, "reference"), _curve(contender_curve, "contender")
+    cost = _costs(contender_cost, contender) + setup_cost
+    final, own = reference[-1, 1], contender[-1, 1]
+    if not (final < reference[0, 1] and final > 0):
+        raise ValueError(f"the reference went from {reference[0, 1]} to {final}: it has no quality to reach; train it")
+    if not own < reference[0, 1]:
+        return TimeToQuality(float(final), float(reference[-1, 0]), math.inf, math.inf)
+    target = float(max(final, own))
+    reference_cost = _first_crossing(reference[:, 0], reference[:, 1], target)
+    own_cost = _first_crossing(cost, contender[:, 1], target)
+    if own_cost == 0:
+        raise ValueError(f"the contender is at the target {target} before its first step; count what it took as set-up")
+    return TimeToQuality(target, reference_cost, own_cost, float(np.log(own / final)))
+
+
+def time_to_quality_interval(
+    results: Sequence[TimeToQuality], level: float = 0.95, tolerance: float = QUALITY_TOLERANCE
+) -> Interval | None:
+    """t interval over seeds of the log cost ratio to the reference's quality; ``.speedup()`` is the headline number.
+
+    None when the quality was not reached: the mean over seeds of the log quality gap is above ``tolerance``, or a
+    seed diverged. Deciding on the mean, not seed by seed, keeps the noise of single seeds from choosing which of them
+    count. A tolerance of about a seed's noise is fair (:func:`seed_noise_margin`); under an unchanged contender it
+    should exceed twice the standard error of the mean gap, or good contenders are lost.
+    """
+    if np.mean([result.log_quality_gap for result in results]) > tolerance:
+        return None
+    return replicate_interval([result.log_cost_ratio for result in results], level)
+
+
+@dataclass(frozen=True)
+class EqualCost:
+    """Losses when the reference's budget is spent; ``decayed``: the contender's learning rate had decayed by then."""
+
+    quality: float
+    reference_quality: float
+    decayed: bool
+
+    @property
+    def log_ratio(self) -> float:
+        """ln(contender / reference), lower is better."""
+        return math.log(self.quality / self.reference_quality)
+
+
+def quality_at_equal_cost(
+    reference_curve: ArrayLike, contender_curve: ArrayLike, contender_cost: ArrayLike, setup_cost: float = 0.0
+) -> EqualCost | None:
+    """The contender's test loss when it has spent what the reference's whole run costs; arguments as time_to_quality.
+
+    Linear between evaluations; a contender that finished earlier has its final loss. One that still had more than 1 %
+    of its cost ahead is cut before its learning rate has decayed, so its loss is pessimistic: ``decayed`` is False.
+    None when the budget ends before the contender's first evaluation, or after it diverged.
+    """
+    reference, contender = _curve(reference_curve, "reference"), _curve(contender_curve, "contender")
+    cost = _costs(contender_cost, contender) + setup_cost
+    budget = reference[-1, 0]
+    if budget < cost[0]:
+        return None
+    quality = float(np.interp(budget, cost, contender[:, 1]))
+    if not math.isfinite(quality):
+        return None
+    return EqualCost(quality, float(reference[-1, 1]), bool(budget >= DECAYED_FRACTION * cost[-1]))
+
+
+# ---- planning -------------------------------------------------------------------------------------------------------
+
+
+def smallest_detectable_effect(sigma: float, n: int, level: float = 0.95, power: float = 0.8) -> float:
+    """The effect that a two-sided t test over ``n`` replicates of standard deviation ``sigma`` finds with ``power``.
+
+    Solves P(|T| > t) = power for the noncentral t with n-1 degrees of freedom and noncentrality effect sqrt(n)/sigma
+    (Cohen 1988, 2.4). Infinite for one replicate. Effects and sigma in log units.
+    """
+    if n < 2:
+        return math.inf
+    return _detectable(sigma / math.sqrt(n), n - 1, level, power)
+
+
+def detectable_effect(interval: Interval, power: float = 0.8) -> float:
+    """The smallest effect that the test behind ``interval`` had the ``power`` to see; to print beside its verdict."""
+    if not math.isfinite(interval.half_width):
+        return math.inf
+    return _detectable(interval.standard_error, interval.degrees_of_freedom, interval.level, power)
+
+
+def required_replicates(sigma: float, effect: float, level: float = 0.95, power: float = 0.8) -> int:
+    """The fewest replicates (at least 2) whose :func:`smallest_detectable_effect` is at most ``effect`` > 0."""
+    if not effect > 0:
+        raise ValueError(f"the effect to detect must be positive, not {effect}")
+    z = stats.norm.ppf([0.5 + level / 2, power]).sum()
+    n = max(2, int((z * sigma / effect) ** 2))  # the normal answer is a lower bound: t needs more
+    while smallest_detectable_effect(sigma, n, level, power) > effect:
+        n += 1
+    return n
+
+
+def smallest_detectable_shift(d_null: ArrayLike, rounds: int, level: float = 0.95, power: float = 0.8) -> float:
+    """The effect that a two-sided sign test over ``rounds`` finds with ``power``, given A/A round log ratios.
+
+    Distribution-free: an effect x makes a round positive with probability p(x) = share of null values above -x, and
+    the power is a binomial tail at p. ``d_null`` [m] is first made symmetric, as which side is which was arbitrary.
+    Infinite where ``rounds`` are too few to reject at all.
+    """
+    null = _finite(d_null, 1)
+    critical = rounds - int(stats.binom.ppf((1 - level) / 2, rounds, 0.5)) + 1  # reject when K >= this, or mirrored
+    if critical > rounds:
+        return math.inf
+    p = float(stats.beta.ppf(power, critical, rounds - critical + 1))  # P(Binomial(rounds, p) >= critical) = power
+    return float(np.quantile(np.concatenate([null, -null]), p, method="inverted_cdf"))
+
+
+def _detectable(standard_error: float, dof: float, level: float, power: float) -> float:
+    """Root of the noncentral power function, with T^2 ~ F(1, dof, nc^2) (chi-squared when dof is infinite)."""
+    critical = _critical(level, dof) ** 2
+    high = math.sqrt(critical) + 1
+    while _power(high, critical, dof) < power:
+        high *= 2
+    return float(optimize.brentq(lambda nc: _power(nc, critical, dof) - power, 0.0, high)) * standard_error
+
+
+def _power(noncentrality: float, critical: float, dof: float) -> float:
+    square = noncentrality**2
+    tail = stats.ncx2.sf(critical, 1, square) if math.isinf(dof) else stats.ncf.sf(critical, 1, dof, square)
+    return float(tail)
+
+
+# ---- many contenders ------------------------------------------------------------------------------------------------
+
+
+def tiers(intervals: Mapping[str, Interval], level: float = 0.95) -> list[list[str]]:
+    """Contenders in statistical tiers, best (lowest estimate) first: a rank is shared where the data cannot tell.
+
+    Definition. (1) Every pair gets a two-sided Welch test from the intervals' standard errors,
+    t = (x_i - x_j) / sqrt(se_i^2 + se_j^2), Welch-Satterthwaite degrees of freedom. (2) The p-values of all pairs are
+    adjusted together by Benjamini & Hochberg 1995. (3) In order of (estimate, name), the first leads the first tier;
+    each next joins the current tier unless its adjusted p against the tier's *leader* is below 1 - level: then it
+    leads a new tier. An unbounded interval is never told apart, so it joins the tier that its estimate falls in.
+
+    Contenders that share a reference are positively correlated, for which the Welch test is conservative. Among pairs
+    BH keeps its rate although they are dependent (Williams, Jones & Tukey 1999). Intervals "within one seed" know
+    nothing of the spread between processes: tiers of such are provisional.
+    """
+    order = sorted(intervals, key=lambda name: (intervals[name].estimate, name))
+    pairs = list(combinations(order, 2))
+    p_values = [_welch_p(intervals[a], intervals[b]) for a, b in pairs]
+    adjusted = dict(zip(pairs, stats.false_discovery_control(p_values), strict=True)) if pairs else {}
+    result: list[list[str]] = []
+    for name in order:
+        if not result or adjusted[result[-1][0], name] < 1 - level:
+            result.append([name])
+        else:
+            result[-1].append(name)
+    return result
+
+
+def _welch_p(a: Interval, b: Interval) -> float:
+    if not (math.isfinite(a.half_width) and math.isfinite(b.half_width)):
+        return 1.0
+    variances = np.array([a.standard_error, b.standard_error]) ** 2
+    total = variances.sum()
+    if total == 0:
+        return float(a.estimate == b.estimate)
+    dof = 1 / ((variances / total) ** 2 / np.array([a.degrees_of_freedom, b.degrees_of_freedom])).sum()
+    return float(2 * stats.t.sf(abs(a.estimate - b.estimate) / math.sqrt(total), dof))
+
+
+# ---- gates ----------------------------------------------------------------------------------------------------------
+
+
+def sign_e_process(d: ArrayLike, prior: float = 2.0, margin: float | None = None) -> Floats:
+    """ln E_n after each of d [n]: evidence against "no change" that may be looked at after every round.
+
+    Two-sided (no ``margin``), K = #{d_i > 0}, a = prior: ln E = ln B(K+a, n-K+a) - ln B(a, a) + n ln 2, the mixture
+    likelihood ratio of a coin with a Beta(a, a) bias against a fair one. One-sided, against "slower by at most
+    ``margin``" (a fraction, e.g. 0.03), K = #{d_i > ln(1+margin)}, the mixture over biases above 1/2:
+    E = 2 2^n B(K+a, n-K+a) (1 - I_1/2(K+a, n-K+a)) / B(a, a). Negate d to test for a gain.
+
+    Reject at any n where ln E_n >= -ln alpha: the chance of ever doing so under the null is at most alpha (Ville
+    1939). Exact when the signs are exchangeable: rounds of one process in random order, or one value per process
+    pair. Never feed it the rounds of one *fixed* pair of processes: it rightly detects that two processes differ.
+    Exact zeros carry no sign: in the two-sided form they leave E as it is, in the one-sided form they count as "not
+    slower".
+    """
+    x = _sample(d, 1)
+    a = prior
+    if margin is None:
+        k, n = np.cumsum(x > 0), np.cumsum(x != 0)
+        two_sided: Floats = special.betaln(k + a, n - k + a) - special.betaln(a, a) + n * math.log(2)
+        return two_sided
+    k, n = np.cumsum(x > math.log1p(margin)), np.arange(1, len(x) + 1)
+    with np.errstate(divide="ignore"):  # ln 0 = -inf: no evidence left, correctly
+        upper = np.log(special.betaincc(k + a, n - k + a, 0.5))
+    one_sided: Floats = special.betaln(k + a, n - k + a) - special.betaln(a, a) + (n + 1) * math.log(2) + upper
+    return one_sided
+
+
+def false_alarm_interval(alarms: int, comparisons: int, level: float = 0.95) -> Interval:
+    """Exact interval (Clopper & Pearson 1934) of the false-alarm rate from ``alarms`` in A/A ``comparisons``."""
+    ends = stats.binomtest(alarms, comparisons).proportion_ci(level, "exact")
+    return Interval(alarms / comparisons, float(ends.low), float(ends.high), level, "exact binomial", comparisons)
+
+
+# ---- checks and small helpers ---------------------------------------------------------------------------------------
+
+
+def _critical(level: float, dof: float) -> float:
+    """Two-sided critical value of Student's t."""
+    return float(stats.t.ppf(0.5 + level / 2, dof)) if dof > 0 else math.inf
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 709 else math.inf
+
+
+def _sample(values: ArrayLike, least: int) -> Floats:
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or len(x) < least or np.isnan(x).any():
+        raise ValueError(f"expected a vector of {least} or more numbers, got shape {x.shape}; leave failed runs out")
+    return x
+
+
+def _finite(values: ArrayLike, least: int) -> Floats:
+    x = _sample(values, least)
+    if not np.isfinite(x).all():
+        raise ValueError("expected finite values; leave diverged runs out and report them as failures")
+    return x
+
+
+def _positive(values: ArrayLike, least: int) -> Floats:
+    x = _finite(values, least)
+    if not (x > 0).all():
+        raise ValueError("a log ratio needs positive values; use a loss, not a score that can be 0 or negative")
+    return x
+
+
+def _paired(*samples: ArrayLike) -> tuple[Floats, ...]:
+    arrays = tuple(_finite(sample, 1) for sample in samples)
+    if len({len(x) for x in arrays}) != 1:
+        raise ValueError(f"paired samples need the same seeds, not {[len(x) for x in arrays]}; keep the shared ones")
+    return arrays
+
+
+def _log_quality_ratio(reference: ArrayLike, contender: ArrayLike, least: int = 1) -> Floats:
+    a, b = _paired(np.log(_positive(reference, least)), np.log(_positive(contender, least)))
+    return b - a
+
+
+def _blocks(times_s: ArrayLike, name: str) -> Floats:
+    x = np.asarray(times_s, dtype=np.float64)
+    if x.ndim != 2 or x.shape[1] != 2 or not len(x):
+        raise ValueError(f"{name}: expected block times [rounds, 2], got shape {x.shape}")
+    if not (np.isfinite(x).all() and (x > 0).all()):
+        raise ValueError(f"{name}: block times must be positive and finite; drop the rounds after a failure")
+    return x
+
+
+def _curve(points: ArrayLike, name: str) -> Floats:
+    x = np.asarray(points, dtype=np.float64)
+    if x.ndim != 2 or x.shape[1] != 2 or len(x) < 2 or not (np.diff(x[:, 0]) > 0).all():
+        raise ValueError(f"{name}: expected two or more (step, loss) rows in increasing steps, got shape {x.shape}")
+    return x
+
+
+def _costs(values: ArrayLike, curve: Floats) -> Floats:
+    x = _finite(values, 2)
+    if len(x) != len(curve) or (np.diff(x) < 0).any() or x[0] < 0:
+        raise ValueError(f"expected one nondecreasing cost for each of {len(curve)} evaluations, got {len(x)}")
+    return x
+
+
+def _first_crossing(cost: Floats, loss: Floats, target: float) -> float:
+    """Cost at which the piecewise linear loss first comes down to ``target``; infinite when never (NaN never does)."""
+    below = np.flatnonzero(loss <= target)
+    if not len(below):
+        return math.inf
+    i = int(below[0])
+    if i == 0 or not math.isfinite(loss[i - 1]):
+        return float(cost[i])
+    share = (loss[i - 1] - target) / (loss[i - 1] - loss[i])
+    return float(cost[i - 1] + share * (cost[i] - cost[i - 1]))
