@@ -1,0 +1,461 @@
+"""The command line: commands only, each a thin shell around the module that does the work."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from suite.plan import Pair
+    from suite.records import Record
+
+
+class Exit(IntEnum):
+    """What a command's exit code says."""
+
+    FINE = 0
+    REGRESSED = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    UNFIT = 4
+    RUN_FAILED = 5
+    NOTHING = 6
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Which published ways to train a Transformer faster, smaller or cheaper really help: measured, with intervals.",
+)
+out = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+err = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), highlight=False)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Baselines = Annotated[list[str] | None, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae; repeatable. [all]")]
+Techniques = Annotated[
+    list[str] | None, typer.Option("-t", "--technique", help="An id or a stack like lion+sam:rho=0.1; repeatable. [all]")
+]
+SizeOption = Annotated[str, typer.Option("--size", help="nano, micro, base or large.")]
+TaskOption = Annotated[str | None, typer.Option("--task", help="pretrain or adapt. [what the technique's card says]")]
+Steps = Annotated[int | None, typer.Option("--steps", min=2, help="Training steps of the reference. [the baseline's]")]
+DataOption = Annotated[
+    str | None, typer.Option("--data", help="A Hugging Face data set id, or a local file or folder. [embedded data]")
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="A Hugging Face configuration folder or a timm model name. [the baseline's]")
+]
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of a contender.")]
+Out = Annotated[Path, typer.Option("--out", help="The results folder.")]
+Limit = Annotated[float, typer.Option("--time-limit", min=1, help="Seconds that one contender may train in all.")]
+Sequential = Annotated[
+    bool, typer.Option("--sequential", help="One contender in memory at a time: fits more, pairs less.")
+]
+
+RESULTS = Path("results")
+THREADS = min(os.cpu_count() or 1, 8)
+
+
+def fail(message: str, code: Exit, as_json: bool = False) -> NoReturn:
+    """One clear sentence on standard error, and the exit code that says what kind of trouble it is."""
+    if as_json:
+        print(json.dumps({"error": message, "exit_code": int(code)}))
+    err.print(f"[red]leantrain:[/red] {escape(message)}")
+    raise typer.Exit(int(code))
+
+
+def escape(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+@contextmanager
+def understandable(as_json: bool = False) -> Iterator[None]:
+    """Turns the errors that a user can mend into one sentence and an exit code."""
+    from suite.anatomy import NoBlocks
+    from suite.card import CardError
+    from suite.catalogue import UnknownId
+    from suite.records import StoreError
+    from suite.stack import StackError
+    from suite.technique import Unavailable
+
+    try:
+        yield
+    except UnknownId as error:
+        fail(str(error.args[0]), Exit.USAGE, as_json)
+    except (StackError, CardError, NoBlocks, FileNotFoundError, FileExistsError, ValueError) as error:
+        fail(str(error), Exit.USAGE, as_json)
+    except Unavailable as error:
+        fail(str(error), Exit.UNFIT, as_json)
+    except StoreError as error:
+        fail(str(error), Exit.RUN_FAILED, as_json)
+
+
+def chosen(kind: str, value: str, among: tuple[str, ...]) -> Any:
+    from suite.catalogue import lookup
+
+    return lookup(kind, value, {each: each for each in among})
+
+
+def usable_device(device: str, as_json: bool) -> None:
+    import torch
+
+    if chosen("device", device, ("cpu", "cuda")) == "cuda" and not torch.cuda.is_available():
+        why = "torch was built without CUDA" if not torch.backends.cuda.is_built() else "torch sees no CUDA GPU"
+        fail(f"--device cuda: {why} on this machine; leave the option out to run on the CPU", Exit.UNFIT, as_json)
+
+
+@app.command("list")
+def list_(
+    category: Annotated[str | None, typer.Argument(help="Only this category.")] = None, as_json: Json = False
+) -> None:
+    """List the techniques: what they change, on which baselines, against what."""
+    with understandable(as_json):
+        from suite.catalogue import catalogue, lookup
+
+        entries = list(catalogue().values())
+        if category is not None:
+            lookup("category", category, {entry.card.category: entry for entry in entries})
+            entries = [entry for entry in entries if entry.card.category == category]
+    if as_json:
+        print(json.dumps([entry.card.model_dump(mode="json", exclude={"claim"}) for entry in entries], indent=1))
+        return
+    table = Table("id", "category", "baselines", "task", "against", "what it changes", box=None, pad_edge=False)
+    for entry in entries:
+        card = entry.card
+        table.add_row(
+            card.id, card.category, " ".join(card.baselines), card.task, card.reference, escape(card.summary)
+        )
+    out.print(table)
+    if not entries:
+        raise typer.Exit(int(Exit.NOTHING))
+
+
+@app.command()
+def show(id: Annotated[str, typer.Argument(help="A technique's id.")], as_json: Json = False) -> None:
+    """Show a technique's card: paper, variant, hyper-parameters, claims."""
+    from dataclasses import MISSING, fields
+
+    from suite.technique import CHAINED, SLOTS, overrides
+
+    with understandable(as_json):
+        from suite.catalogue import catalogue, lookup
+
+        entry = lookup("technique", id, catalogue())
+        card, cls = entry.card, entry.technique
+    settings = {
+        each.name: None if each.default is MISSING else each.default for each in fields(cls) if each.init
+    }
+    changes = [method for method in (*SLOTS, *CHAINED) if overrides(cls, method)]
+    if as_json:
+        extra = {"hyper_parameters": settings, "overrides": changes, "source_sha256": entry.source_sha256}
+        print(json.dumps(card.model_dump(mode="json") | extra, indent=1, default=str))
+        return
+    out.print(f"[bold]{escape(card.name)}[/bold]  ({card.category}/{card.id})\n{escape(card.summary)}\n")
+    paper = card.paper
+    out.print(escape(f"{paper.authors}: {paper.title}. {paper.venue}. {paper.arxiv and 'arXiv ' + paper.arxiv}"))
+    out.print(f"baselines {' '.join(card.baselines)}; task {card.task}; compared with {card.reference}")
+    out.print("overrides " + ", ".join(changes))
+    out.print("hyper-parameters " + (", ".join(f"{key}={value}" for key, value in settings.items()) or "none"))
+    for title, text in (
+        ("Variant", card.variant), ("Limitations", card.limitations), ("Counter-evidence", card.counter_evidence),
+    ):  # fmt: skip
+        if text:
+            out.print(f"\n[bold]{title}.[/bold] {escape(text.strip())}")
+    for claim in card.claim:
+        expected = "" if claim.expected is None else f" {claim.metric} {claim.relation} {claim.expected:g}"
+        out.print(f"\n[bold]Claim {claim.id}[/bold] ({claim.kind}, {claim.scope}; {escape(claim.place)}){expected}")
+        out.print(f"  {escape(claim.statement)}")
+
+
+@app.command()
+def run(
+    techniques: Techniques = None,
+    on: Baselines = None,
+    size: SizeOption = "nano",
+    recipe: Annotated[
+        list[str] | None, typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern, then classic]")
+    ] = None,
+    task: TaskOption = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds that each pair gets at most.")] = 3,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0,
+    steps: Steps = None,
+    data: DataOption = None,
+    model: ModelOption = None,
+    device: Device = "cpu",
+    threads: Threads = THREADS,
+    folder: Out = RESULTS,
+    time_limit: Limit = 3600.0,
+    sequential: Sequential = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what is not measured yet, or stale: every technique against its reference, most informative first.
+
+    Results are appended to the results folder as they come; an interrupted run continues where it stopped.
+    """
+    usable_device(device, as_json)
+    with understandable(as_json):
+        from suite.baseline import RECIPES, SIZES, TASKS, baselines
+        from suite.catalogue import build, catalogue, lookup
+        from suite.plan import Setting, pairs_of
+
+        entries, known = catalogue(), baselines()
+        stacks = techniques or list(entries)
+        for stack in stacks:
+            build(stack)
+        for name in on or ():
+            lookup("baseline", name, known)
+        recipes = [chosen("recipe", name, RECIPES) for name in recipe or ("modern", "classic")]
+        setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
+        if (data or model) and not on:
+            raise ValueError("--data and --model belong to one kind of baseline: choose it with -b")
+        pairs = pairs_of(stacks, on or known, recipes, task and chosen("task", task, TASKS))
+        if not pairs:
+            fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
+        made = measure(pairs, setting, folder, seeds, minutes, time_limit, sequential, as_json)
+    failures = [each for record in made for each in record.contenders if each.status not in ("ok", "unavailable")]
+    if as_json:
+        print(json.dumps([json.loads(record.model_dump_json()) for record in made]))
+    else:
+        for each in failures:
+            err.print(f"{escape(each.stack)}: {each.status}: {escape(each.reason)}")
+        out.print(f"{len(made)} replicates measured; see them with: leantrain leaderboard --out {folder}")
+    if failures:
+        raise typer.Exit(int(Exit.RUN_FAILED))
+
+
+def measure(
+    pairs: list[Pair],
+    setting: Any,
+    folder: Path,
+    seeds: int,
+    minutes: float,
+    limit_s: float,
+    sequential: bool,
+    as_json: bool,
+    rounds: int | None = None,
+) -> list[Record]:
+    """Replicates of the pairs, stored as they come, until all have their seeds or the time is up."""
+    from dataclasses import replace
+
+    from suite.comparison import replicate
+    from suite.machine import fingerprint
+    from suite.plan import next_group, remaining, seeds_done
+    from suite.records import Store
+
+    store = Store(folder)
+    machine = fingerprint(setting.device, setting.threads)
+    deadline = time.monotonic() + 60 * minutes
+    made: list[Record] = []
+    with store.writing(machine.name), bar(quiet=as_json) as show_progress:
+        records, problems = store.read()
+        for problem in problems:
+            err.print(f"[yellow]{escape(problem)}[/yellow]")
+        show_progress(0.0, "preparing data")
+        done = seeds_done(pairs, setting, records)
+        wanted = dict.fromkeys(pairs, seeds)
+        total = remaining(done, wanted)
+        while group := next_group(done, wanted):
+            seed, together = group
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or (made and slowest(made, len(together)) > left_s):
+                break
+            comparison = setting.comparison(together)
+            if rounds is not None:
+                comparison = replace(comparison, rounds=rounds)
+            finished = total - remaining(done, wanted)
+            label = f"{comparison.baseline} {comparison.recipe} seed {seed}: {', '.join(comparison.stacks[1:])}"
+
+            def report(share: float, what: str, finished: float = finished, label: str = label) -> None:
+                show_progress((finished + share * (len(together) + 1)) / total, f"{label} ({what})")
+
+            report(0.0, "starting")
+            record = replicate(
+                comparison, seed, progress=report, limit_s=min(limit_s, max(left_s, 60.0)), sequential=sequential
+            )
+            store.append(record)
+            made.append(record)
+            for pair in together:
+                done[pair].add(seed)
+    return made
+
+
+def slowest(made: list[Record], contenders: int) -> float:
+    """Seconds that the next replicate may take, judged by the ones so far."""
+    return max(record.duration_s / len(record.contenders) for record in made[-8:]) * (contenders + 1)
+
+
+@contextmanager
+def bar(quiet: bool) -> Iterator[Any]:
+    """A progress bar on a terminal, a line per change of label elsewhere, nothing when quiet."""
+    if quiet:
+        yield lambda share, label: None
+    elif err.is_terminal:
+        columns = (BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.description}"), console=err, transient=True) as progress:
+            task = progress.add_task("", total=1.0)
+            yield lambda share, label: progress.update(task, completed=share, description=escape(label))
+    else:
+        last = [""]
+
+        def line(share: float, label: str) -> None:
+            what = label.split(" (")[0]
+            if what != last[0]:
+                last[0] = what
+                err.print(f"{100 * share:3.0f} % {escape(what)}")
+
+        yield line
+
+
+@app.command()
+def compare(
+    stack: Annotated[str, typer.Argument(help="The technique or stack, e.g. lion or lion+sam:rho=0.1.")],
+    against: Annotated[str | None, typer.Argument(help="What to compare it with. [the reference its card names]")] = None,
+    on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",
+    size: SizeOption = "nano",
+    recipe: Annotated[str, typer.Option("--recipe", help="classic, modern or compiled.")] = "modern",
+    task: TaskOption = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Replicates.")] = 3,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0,
+    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Paired rounds of a replicate.")] = 40,
+    steps: Steps = None,
+    data: DataOption = None,
+    model: ModelOption = None,
+    device: Device = "cpu",
+    threads: Threads = THREADS,
+    folder: Out = RESULTS,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw loss curves and paired ratios to this file.")] = None,
+    time_limit: Limit = 3600.0,
+    sequential: Sequential = False,
+    as_json: Json = False,
+) -> None:
+    """Compare two stacks head to head on one baseline, several seeds, and print the ratios with their intervals."""
+    usable_device(device, as_json)
+    with understandable(as_json):
+        from suite.baseline import RECIPES, SIZES, TASKS, baselines
+        from suite.catalogue import build, lookup
+        from suite.comparison import canonical
+        from suite.plan import Pair, Setting, reference_of
+        from suite.records import Store
+
+        build(stack), build(against or "baseline")
+        lookup("baseline", on, baselines())
+        reference, own_task = reference_of(canonical(stack)) if stack != "baseline" else ("baseline", "pretrain")
+        pair = Pair(
+            on,
+            chosen("recipe", recipe, RECIPES),
+            chosen("task", task, TASKS) if task else own_task,
+            canonical(against) if against else reference,
+            canonical(stack),
+        )
+        setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
+        measure([pair], setting, folder, seeds, minutes, time_limit, sequential, as_json, rounds)
+        results = importlib.import_module("suite.results")
+        records, _ = Store(folder).read()
+        row = results.row_of(records, pair, setting)
+        if plot:
+            importlib.import_module("suite.leaderboard.plots").draw(row, plot)
+    if as_json:
+        print(json.dumps(results.as_dict(row), indent=1))
+    else:
+        out.print(results.summary(row))
+    if row.failed:
+        raise typer.Exit(int(Exit.RUN_FAILED))
+
+
+@app.command()
+def leaderboard(
+    folder: Out = RESULTS,
+    write: Annotated[Path, typer.Option("--write", help="The Markdown file to write.")] = Path("leaderboard.md"),
+    html: Annotated[Path | None, typer.Option("--html", help="Also write one self-contained HTML file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the leaderboard from the records of the results folder."""
+    from suite.run import replacing
+
+    with understandable(as_json):
+        from suite.records import Store
+
+        records, problems = Store(folder).read()
+        for problem in problems:
+            err.print(f"[yellow]{escape(problem)}[/yellow]")
+        if not records:
+            fail(f"{folder} holds no records; measure some with: leantrain run --out {folder}", Exit.NOTHING, as_json)
+        results = importlib.import_module("suite.results")
+        rows = results.rows(records)
+        with replacing(write) as partial:
+            partial.write_text(importlib.import_module("suite.leaderboard.markdown").render(rows), "utf-8")
+        if html:
+            with replacing(html) as partial:
+                partial.write_text(importlib.import_module("suite.leaderboard.html").render(rows), "utf-8")
+    if as_json:
+        print(json.dumps([results.as_dict(row) for row in rows], indent=1))
+    else:
+        out.print(f"{len(rows)} rows from {len(records)} replicates: {write}{f' and {html}' if html else ''}")
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="The new technique's id, e.g. my_idea.")],
+    category: Annotated[str, typer.Option("--category", help="The folder above it.")] = "ideas",
+    root: Annotated[Path, typer.Option("--root", help="A checkout of leantrain.")] = Path("."),
+) -> None:
+    """Write a working technique folder and its test, to be changed into yours."""
+    with understandable():
+        from suite.catalogue import catalogue
+        from suite.scaffold import scaffold
+
+        if name in catalogue():
+            raise ValueError(f"there is a technique called {name} already; choose another name")
+        if not (root / "techniques").is_dir():
+            raise ValueError(f"{root.resolve()} is no checkout of leantrain (no techniques/ in it); name one with --root")
+        files = scaffold(name, category, root)
+    for path in files:
+        out.print(str(path))
+    out.print(f"try it: leantrain compare {name} -b gpt, and pytest {files[3]}")
+
+
+@app.command()
+def doctor(device: Device = "cpu", as_json: Json = False) -> None:
+    """Say what this machine can measure, what is missing, and what would disturb a measurement now."""
+    from suite.doctor import examine
+
+    with understandable(as_json):
+        chosen("device", device, ("cpu", "cuda"))
+        report = examine(device, THREADS)
+    if as_json:
+        print(json.dumps(report, indent=1))
+    else:
+        for title, lines in report.items():
+            out.print(f"[bold]{title}[/bold]")
+            for line in lines:
+                out.print(f"  {escape(line)}")
+    if report["disturbs a measurement now"]:
+        raise typer.Exit(int(Exit.UNFIT))
+
+
+def main() -> None:
+    """The console script."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app()
+    except KeyboardInterrupt:
+        err.print("interrupted; what was measured is kept, the same command continues")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
