@@ -1,1 +1,1 @@
-"""The fixed baselines: bert, gpt, vit, mae."""
+"""The fixed models, data and recipes that techniques are measured against: BERT, GPT, ViT, MAE."""

@@ -18,9 +18,11 @@ from suite.meters.counters import count_step
 from suite.meters.energy import Energy
 from suite.meters.process import ProcessMemory, cuda_memory
 from suite.pretrained import checkpoint
-from suite.records import Status
+from suite.records import Counters, Status
 from suite.run import Diverged, Run
 from suite.technique import Unavailable
+
+COUNTED = tuple(name for name in Counters.model_fields if name != "communication_bytes")
 
 baselines()  # their libraries are what takes seconds to import
 catalogue()
@@ -50,6 +52,7 @@ class Session:
             )
             self.mesh = torch.distributed.init_device_mesh(spec.device, (world_size,))
         self.memory = ProcessMemory()
+        self.memory.__enter__()  # closed in finish, which reads the peak
 
     def prepare(self) -> None:
         self.baseline.data(self.spec.size, self.spec.task, self.spec.data)
@@ -85,19 +88,21 @@ class Session:
         return self.run.evaluate()
 
     def finish(self, energy_window_s: float) -> dict[str, Any]:
-        process_peak, _ = self.memory.peak_bytes()
+        self.memory.__exit__()
         cuda = cuda_memory(self.device) if self.run.device.type == "cuda" else None
         probes = dict(self.run.technique.probes(self.run))
         energy = self._energy(energy_window_s)
+        run, (batch, indices) = self.run, self.run.next_batch()
         with ExitStack() as stack:
             traffic = stack.enter_context(Communication()) if self.mesh is not None else None
             counters = count_step(
-                self.run.train_step, self.run.model, lambda: self.run.optimizer, compiled=self.run.recipe.compile
+                lambda: run.train_step(batch, indices), run.model, run.optimizer, batch, compiled=run.recipe.compile
             )
         return {
-            "counters": counters.as_dict() | {"communication_bytes": traffic.bytes if traffic else None},
+            "counters": {name: getattr(counters, name) for name in COUNTED}
+            | {"communication_bytes": traffic.bytes if traffic else None},
             "memory": {
-                "process_peak_bytes": process_peak,
+                "process_peak_bytes": self.memory.peak_bytes,
                 "cuda_allocated_peak_bytes": cuda.allocated_bytes if cuda else None,
                 "cuda_reserved_peak_bytes": cuda.reserved_bytes if cuda else None,
             },
@@ -110,7 +115,7 @@ class Session:
         with Energy(self.device) as meter:
             end_s = self.clock.now_s() + (window_s if meter.available else 0.0)
             while self.clock.now_s() < end_s:
-                self.run.train_step()
+                self.run.train(1)
                 steps += 1
         reading = meter.reading
         return {

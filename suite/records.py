@@ -85,8 +85,10 @@ class Counters(Stored):
     parameter_count: int
     trainable_parameter_count: int
     operators: int
+    uncounted_operators: dict[str, int] = Field(default_factory=dict)  # may compute, no FLOP formula: a lower bound
     communication_bytes: int | None = None  # per rank; None in a single process
-    semantics: Literal["eager", "compiled"] = "eager"
+    semantics: Literal["eager"] = "eager"
+    compiled: bool = False  # then eager counts are no evidence about the compiler's work
 
 
 class Memory(Stored):

@@ -190,9 +190,9 @@ class Run:
 
     # the loop -------------------------------------------------------------------------------------------------------
 
-    def train_step(self) -> None:
-        """One step: batch, learning rate, update, after-step methods."""
-        batch, self.indices = self._next_batch()
+    def train_step(self, batch: Batch, indices: Tensor) -> None:
+        """One step on the batch of the examples ``indices``: learning rate, update, after-step methods."""
+        self.indices = indices
         self._set_learning_rate()
         with self.technique.around_step(self):
             self.technique.update(self, batch)
@@ -204,7 +204,7 @@ class Run:
         """``steps`` steps; their training losses. Raises Diverged at the first that is not finite."""
         losses = []
         for _ in range(steps):
-            self.train_step()
+            self.train_step(*self.next_batch())
             losses.append(self.loss)
         values = torch.stack(losses).tolist() if losses else []
         for offset, value in enumerate(values):
@@ -233,7 +233,7 @@ class Run:
     def _test_batches(self) -> list[Batch]:
         return [self._to_device(batch) for batch in self.data.test_batches(self.recipe.batch_size)]
 
-    def _next_batch(self) -> tuple[Batch, Tensor]:
+    def next_batch(self) -> tuple[Batch, Tensor]:
         """This step's share of the global batch, on the device; on an accelerator the next one is prepared meanwhile."""
         if self.device.type == "cpu":
             batch, indices = self._global_batch(self.position)

@@ -231,15 +231,19 @@ def test_equivalence_keeps_its_error_at_the_margin_and_has_power_at_zero():
     assert at_least(right, trials, 0.9)
 
 
-def test_equivalence_agrees_with_scipys_two_one_sided_tests():
-    rng = np.random.default_rng(11)
-    reference, contender = np.exp(rng.normal(0, 0.1, (2, 5)))
+@pytest.mark.parametrize("margin", [0.05, 0.1, 0.15, 0.2, 0.3, 0.4])
+def test_equivalence_agrees_with_scipys_two_one_sided_tests(margin):
+    reference, contender = np.exp(np.random.default_rng(11).normal(0, 0.1, (2, 5)))
     d = np.log(contender / reference)
-    p = max(
-        stats.ttest_1samp(d, -0.2, alternative="greater").pvalue, stats.ttest_1samp(d, 0.2, alternative="less").pvalue
-    )
-    got = s.equivalence(reference, contender, 0.2)
-    assert got.p_value == pytest.approx(p) and got.equivalent == (p < 0.05)
+    above = stats.ttest_1samp(d, -margin, alternative="greater").pvalue
+    below = stats.ttest_1samp(d, margin, alternative="less").pvalue
+    got = s.equivalence(reference, contender, margin)
+    assert got.p_value == pytest.approx(max(above, below))
+    # the same answer from the interval, near the decision: margins at which p is just below and just above 0.05
+    edge = max(-got.interval.low, got.interval.high)
+    for factor in (0.999, 1.001):
+        near = s.equivalence(reference, contender, edge * factor)
+        assert near.equivalent == (near.p_value < 0.05) == (factor > 1)
 
 
 def test_equivalence_of_identical_and_of_better_qualities():
