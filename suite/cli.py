@@ -6,22 +6,16 @@ import importlib
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-
-if TYPE_CHECKING:
-    from suite.plan import Pair
-    from suite.records import Record
-
 
 class Exit(IntEnum):
     """What a command's exit code says."""
@@ -210,6 +204,7 @@ def run(
     with understandable(as_json):
         from suite.baseline import RECIPES, SIZES, TASKS, baselines
         from suite.catalogue import build, catalogue, lookup
+        from suite.campaign import measure
         from suite.plan import Setting, pairs_of
 
         entries, known = catalogue(), baselines()
@@ -225,7 +220,11 @@ def run(
         pairs = pairs_of(stacks, on or known, recipes, task and chosen("task", task, TASKS))
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
-        made = measure(pairs, setting, folder, seeds, minutes, time_limit, sequential, as_json)
+        with bar(quiet=as_json) as progress:
+            made = measure(
+                pairs, setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, sequential=sequential,
+                progress=progress, warn=warn,
+            )  # fmt: skip
     failures = [each for record in made for each in record.contenders if each.status not in ("ok", "unavailable")]
     if as_json:
         print(json.dumps([json.loads(record.model_dump_json()) for record in made]))
@@ -237,65 +236,8 @@ def run(
         raise typer.Exit(int(Exit.RUN_FAILED))
 
 
-def measure(
-    pairs: list[Pair],
-    setting: Any,
-    folder: Path,
-    seeds: int,
-    minutes: float,
-    limit_s: float,
-    sequential: bool,
-    as_json: bool,
-    rounds: int | None = None,
-) -> list[Record]:
-    """Replicates of the pairs, stored as they come, until all have their seeds or the time is up."""
-    from dataclasses import replace
-
-    from suite.comparison import replicate
-    from suite.machine import fingerprint
-    from suite.plan import next_group, remaining, seeds_done
-    from suite.records import Store
-
-    store = Store(folder)
-    machine = fingerprint(setting.device, setting.threads)
-    deadline = time.monotonic() + 60 * minutes
-    made: list[Record] = []
-    with store.writing(machine.name), bar(quiet=as_json) as show_progress:
-        records, problems = store.read()
-        for problem in problems:
-            err.print(f"[yellow]{escape(problem)}[/yellow]")
-        show_progress(0.0, "preparing data")
-        done = seeds_done(pairs, setting, records)
-        wanted = dict.fromkeys(pairs, seeds)
-        total = remaining(done, wanted)
-        while group := next_group(done, wanted):
-            seed, together = group
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or (made and slowest(made, len(together)) > left_s):
-                break
-            comparison = setting.comparison(together)
-            if rounds is not None:
-                comparison = replace(comparison, rounds=rounds)
-            finished = total - remaining(done, wanted)
-            label = f"{comparison.baseline} {comparison.recipe} seed {seed}: {', '.join(comparison.stacks[1:])}"
-
-            def report(share: float, what: str, finished: float = finished, label: str = label) -> None:
-                show_progress((finished + share * (len(together) + 1)) / total, f"{label} ({what})")
-
-            report(0.0, "starting")
-            record = replicate(
-                comparison, seed, progress=report, limit_s=min(limit_s, max(left_s, 60.0)), sequential=sequential
-            )
-            store.append(record)
-            made.append(record)
-            for pair in together:
-                done[pair].add(seed)
-    return made
-
-
-def slowest(made: list[Record], contenders: int) -> float:
-    """Seconds that the next replicate may take, judged by the ones so far."""
-    return max(record.duration_s / len(record.contenders) for record in made[-8:]) * (contenders + 1)
+def warn(text: str) -> None:
+    err.print(f"[yellow]{escape(text)}[/yellow]")
 
 
 @contextmanager
@@ -330,7 +272,7 @@ def compare(
     task: TaskOption = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Replicates.")] = 3,
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0,
-    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Paired rounds of a replicate.")] = 40,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=2, help="Paired rounds of a replicate.")] = None,
     steps: Steps = None,
     data: DataOption = None,
     model: ModelOption = None,
@@ -347,6 +289,7 @@ def compare(
     with understandable(as_json):
         from suite.baseline import RECIPES, SIZES, TASKS, baselines
         from suite.catalogue import build, lookup
+        from suite.campaign import measure
         from suite.comparison import canonical
         from suite.plan import Pair, Setting, reference_of
         from suite.records import Store
@@ -362,7 +305,11 @@ def compare(
             canonical(stack),
         )
         setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
-        measure([pair], setting, folder, seeds, minutes, time_limit, sequential, as_json, rounds)
+        with bar(quiet=as_json) as progress:
+            measure(
+                [pair], setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, sequential=sequential,
+                rounds=rounds, progress=progress, warn=warn,
+            )  # fmt: skip
         results = importlib.import_module("suite.results")
         records, _ = Store(folder).read()
         row = results.row_of(records, pair, setting)
@@ -391,7 +338,7 @@ def leaderboard(
 
         records, problems = Store(folder).read()
         for problem in problems:
-            err.print(f"[yellow]{escape(problem)}[/yellow]")
+            warn(problem)
         if not records:
             fail(f"{folder} holds no records; measure some with: leantrain run --out {folder}", Exit.NOTHING, as_json)
         results = importlib.import_module("suite.results")

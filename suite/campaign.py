@@ -1,0 +1,73 @@
+"""Fills a results folder: replicate after replicate, least known pair first, until all is measured or time is up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from suite.comparison import ROUNDS, Progress, replicate
+from suite.machine import fingerprint
+from suite.plan import Pair, Setting, next_group, remaining, seeds_done
+from suite.records import Record, Store
+
+
+def measure(
+    pairs: Sequence[Pair],
+    setting: Setting,
+    folder: Path,
+    *,
+    seeds: int,
+    minutes: float,
+    limit_s: float = 3600.0,
+    sequential: bool = False,
+    rounds: int | None = None,
+    progress: Progress = lambda share, what: None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> list[Record]:
+    """Replicates of the pairs up to ``seeds`` each, appended to ``folder`` as they come; returns the new ones.
+
+    Stops before a replicate that would not end within ``minutes``. What is stored under the same conditions, machine and
+    sources is not measured again. Raises StoreError if the folder cannot be written or another run holds it.
+    """
+    store = Store(folder)
+    machine = fingerprint(setting.device, setting.threads)
+    deadline = time.monotonic() + 60 * minutes
+    made: list[Record] = []
+    with store.writing(machine.name):
+        records, problems = store.read()
+        for problem in problems:
+            warn(problem)
+        progress(0.0, "preparing data")
+        done = seeds_done(pairs, setting, records)
+        wanted = dict.fromkeys(pairs, seeds)
+        total = remaining(done, wanted)
+        while group := next_group(done, wanted):
+            seed, together = group
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or (made and _expected_s(made, len(together)) > left_s):
+                break
+            comparison = replace(setting.comparison(together), rounds=rounds or ROUNDS)
+            finished = total - remaining(done, wanted)
+            label = f"{comparison.baseline} {comparison.recipe} seed {seed}: {', '.join(comparison.stacks[1:])}"
+
+            def report(
+                share: float, what: str, finished: float = finished, size: int = len(together), label: str = label
+            ) -> None:
+                progress((finished + share * (size + 1)) / total, f"{label} ({what})")
+
+            report(0.0, "starting")
+            record = replicate(
+                comparison, seed, progress=report, limit_s=min(limit_s, max(left_s, 60.0)), sequential=sequential
+            )
+            store.append(record)
+            made.append(record)
+            for pair in together:
+                done[pair].add(seed)
+    return made
+
+
+def _expected_s(made: Sequence[Record], contenders: int) -> float:
+    """Seconds that the next replicate may take, judged by the slowest of the latest."""
+    return max(record.duration_s / len(record.contenders) for record in made[-8:]) * (contenders + 1)
