@@ -235,7 +235,7 @@ class _LockStep:
                 before = first[id(lane)]
                 if before and second:
                     busy_s += before["seconds"] + second["seconds"]
-                    lane.result["block_s"].append((before["seconds"], second["seconds"]))
+                    lane.result["block_s"].append((round(before["seconds"], 7), round(second["seconds"], 7)))
                     lane.result["block_steps"].append((before["steps"], second["steps"]))
             self.harness_s += time.monotonic() - start_s - busy_s
             if not self._reference_lives(lanes):
@@ -250,7 +250,7 @@ class _LockStep:
         steps = (block + 1) * total // blocks - block * total // blocks
         reply = lane.attempt(lambda process: process.block(steps))
         if reply:
-            lane.result["train_loss"] += reply["losses"]
+            lane.result["train_loss"] += [float(f"{loss:.6g}") for loss in reply["losses"]]
             lane.result["cpu_s"] += reply["cpu_s"]
             return {"seconds": reply["seconds"], "steps": steps}
         return None
