@@ -324,6 +324,52 @@ def compare(
 
 
 @app.command()
+def study(
+    id: Annotated[str, typer.Argument(help="A technique that has a study.")],
+    on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",
+    size: SizeOption = "nano",
+    recipe: Annotated[str, typer.Option("--recipe", help="classic, modern or compiled.")] = "modern",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each run.")] = 3,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0,
+    device: Device = "cpu",
+    threads: Threads = THREADS,
+    folder: Out = RESULTS,
+    write: Annotated[Path | None, typer.Option("--write", help="A folder for the tables (CSV) and the plot.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Answer a technique's question over many runs: print its tables, write them and its plot."""
+    usable_device(device, as_json)
+    with understandable(as_json):
+        from suite.baseline import RECIPES, SIZES, baselines
+        from suite.catalogue import catalogue, lookup
+        from suite.plan import Setting
+        from suite.run import replacing
+        from suite.study import Lab, study_of
+
+        lookup("baseline", on, baselines())
+        module = study_of(lookup("technique", id, catalogue()))
+        setting = Setting(chosen("size", size, SIZES), device=device, threads=threads)
+        with bar(quiet=as_json) as progress:
+            lab = Lab(on, chosen("recipe", recipe, RECIPES), setting, folder, seeds, minutes, progress, warn)
+            tables = module.study(lab)
+        if write:
+            for table in tables:
+                with replacing(write / f"{table.name}.csv") as partial:
+                    partial.write_text(table.as_csv(), "utf-8")
+            if hasattr(module, "plot"):
+                with replacing(write / f"{id}.svg") as partial:
+                    module.plot(tables).savefig(partial, format="svg")
+    if as_json:
+        print(json.dumps({table.name: [dict(zip(table.columns, row)) for row in table.rows] for table in tables}))
+        return
+    for table in tables:
+        grid = Table(*table.columns, title=f"{table.name}. {table.note}", title_justify="left", box=None, pad_edge=False)
+        for row in table.rows:
+            grid.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
+        out.print(grid)
+
+
+@app.command()
 def leaderboard(
     folder: Out = RESULTS,
     write: Annotated[Path, typer.Option("--write", help="The Markdown file to write.")] = Path("leaderboard.md"),
