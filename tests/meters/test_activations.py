@@ -1,0 +1,92 @@
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from suite.meters.activations import SavedActivations
+from tests.meters.models import Transformer, tokens
+
+
+def saved(model, *batch):
+    with SavedActivations(model) as meter:
+        model(*batch).sum().backward()
+    return meter.saved_bytes
+
+
+def test_each_storage_once_and_parameters_never():
+    model, x = nn.Linear(8, 8, bias=False), torch.randn(4, 8, requires_grad=True)
+    with SavedActivations(model) as meter:
+        y = model(x).exp()  # saves x, the weight; its output
+        (y * y.view(8, 4).view(4, 8)).sum().backward()  # saves the same output twice
+    assert meter.saved_bytes == x.nbytes + y.nbytes
+    assert meter.by_device == {"cpu": x.nbytes + y.nbytes}
+
+
+def test_fused_attention_saves_no_scores():
+    """The written-out one saves the scores after the softmax; the fused one a number for each of their rows."""
+    b, t, h, layers = 4, 64, 4, 2
+    scores = layers * b * h * t * t * 4
+    written_out, fused = (saved(Transformer(fused=f), tokens(b, t)) for f in (False, True))
+    row_sums = layers * b * h * t * 4
+    assert written_out - fused == scores - row_sums
+
+
+def test_a_checkpoint_keeps_its_inputs():
+    model = Transformer(checkpointed=True)
+    plain = saved(Transformer(), tokens())
+    block_input = 4 * 64 * 32 * 4
+    head = Transformer()
+    head.blocks = nn.ModuleList()
+    outside_blocks = saved(head, tokens())
+    # The last block's output stands in for the embedding's as the head's input.
+    assert saved(model, tokens()) == outside_blocks + 2 * block_input
+    assert saved(model, tokens()) < plain
+
+
+def test_a_technique_s_own_hooks_are_counted_by_what_they_pack_and_still_work():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(4, 8)
+    used = []
+
+    def pack(tensor):
+        return {"half": tensor.detach().to(torch.bfloat16)}
+
+    def unpack(packed):
+        used.append(1)
+        return packed["half"].float()
+
+    with SavedActivations(model) as meter:
+        with saved_tensors_hooks(pack, unpack):
+            y = model(x)
+        y.sum().backward()
+    # The hooks pack each saved tensor anew: the middle one twice, and the last weight, which so is a parameter no more.
+    assert meter.saved_bytes == 2 * (x.numel() + 2 * 4 * 8 + 8)
+    assert used
+
+
+def test_hooks_are_as_before_afterwards():
+    enter, leave = saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__
+    disable = torch.autograd.graph.disable_saved_tensors_hooks
+    with pytest.raises(ValueError, match="inside"), SavedActivations():
+        raise ValueError("inside")
+    assert (saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__) == (enter, leave)
+    assert torch.autograd.graph.disable_saved_tensors_hooks is disable
+    with torch.autograd.graph.disable_saved_tensors_hooks("no hooks may be left"):
+        pass
+
+
+def test_functional_transforms_run_under_it_and_counting_goes_on_after_them():
+    x = torch.randn(5, requires_grad=True)
+    with SavedActivations() as meter:
+        per_sample = torch.func.vmap(torch.func.grad(lambda w: w.exp()))(torch.zeros(3))
+        assert meter.saved_bytes == 0
+        x.exp()
+    assert per_sample.tolist() == [1, 1, 1]
+    assert meter.saved_bytes == x.nbytes
+
+
+def test_recomputed_tensors_do_not_count():
+    x = torch.randn(1000, requires_grad=True)
+    with SavedActivations() as meter:
+        y = torch.utils.checkpoint.checkpoint(lambda x: x.exp().sin().tanh(), x, use_reentrant=False)
+        y.sum().backward()
+    assert meter.saved_bytes == x.nbytes

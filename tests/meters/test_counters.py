@@ -1,0 +1,73 @@
+import dataclasses
+
+import pytest
+import torch
+
+from suite.meters.counters import count_step
+from suite.meters.flops import FlopCounter
+from suite.meters.tensors import TensorBytes
+from tests.meters.models import Transformer, tokens, train_step
+
+
+def counted(fused=False, checkpointed=False):
+    torch.manual_seed(0)
+    model = Transformer(fused, checkpointed)
+    optimizer, batch = torch.optim.AdamW(model.parameters()), tokens()
+    train_step(model, optimizer, batch)
+    return count_step(lambda: train_step(model, optimizer, batch), model, optimizer, batch)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_two_runs_give_identical_numbers(checkpointed):
+    assert counted(checkpointed=checkpointed) == counted(checkpointed=checkpointed)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_nested_counters_agree_with_each_alone(checkpointed):
+    def setup():
+        model = Transformer(checkpointed=checkpointed)
+        optimizer, batch = torch.optim.AdamW(model.parameters()), tokens()
+        train_step(model, optimizer, batch)
+        return model, optimizer, batch
+
+    nested = counted(checkpointed=checkpointed)
+    arguments = setup()
+    with TensorBytes().seed(*arguments) as tensors:
+        train_step(*arguments)
+    with FlopCounter() as flops:
+        train_step(*arguments)
+    assert nested.peak_by_kind == tensors.peak_by_kind
+    assert nested.operators == tensors.operators
+    assert nested.flops_by_operator == flops.by_operator
+
+
+def test_fused_attention_saves_memory_and_not_flops():
+    plain, fused = counted(), counted(fused=True)
+    assert fused.saved_activation_bytes < plain.saved_activation_bytes
+    assert fused.peak_tensor_bytes < plain.peak_tensor_bytes
+    # One product of scores more for each layer: see the flops module.
+    assert fused.flops == plain.flops + 2 * (2 * 4 * 4 * 64 * 64 * 8)
+    assert not fused.uncounted_operators
+
+
+def test_the_rest_of_the_fields():
+    counters = counted()
+    assert counters.optimizer_state_bytes == 8 * counters.parameter_count
+    assert counters.parameter_count == counters.trainable_parameter_count
+    assert sum(counters.flops_by_operator.values()) == counters.flops
+    assert sum(counters.peak_by_kind.values()) == counters.peak_tensor_bytes
+    assert (counters.semantics, counters.compiled) == ("eager", False)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        counters.flops = 0
+
+
+def test_a_failing_step_fails_and_leaves_nothing_behind():
+    model = Transformer()
+
+    def step():
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        count_step(step, model, torch.optim.SGD(model.parameters()), None)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
+    assert counted() == counted()
