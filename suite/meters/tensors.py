@@ -11,6 +11,7 @@ becomes ``p.grad``), so kinds are settled when the window closes, and the peak i
     activations       made by a forward pass (or a recomputation), and alive when the backward pass after it starts
     temporaries       everything else that was made in the window
     other             existed before the window and belongs to none of these: a teacher, averaged weights, masks
+                      (and the optimizer's one-element step counters)
 
 "Alive when the backward starts" is the memory a forward pass leaves behind, whichever way it is held: saved by
 autograd, packed by a technique's own hooks, stashed on a ctx, or merely not yet dropped by the caller.
