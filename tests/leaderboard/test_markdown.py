@@ -1,0 +1,91 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.leaderboard.board import boards
+from suite.leaderboard.markdown import code, escape, render
+from suite.results import Sources, pairs
+from tests.factories import comparison, conditions, contender, failure, record
+
+
+def some_rows():
+    failed = [record([contender(), failure("flash", "unavailable", "needs CUDA")], seed) for seed in range(3)]
+    half = comparison("half")
+    half[1] = record([half[1].reference, failure("half", "diverged", "the loss became nan")], 1)
+    records = [
+        *comparison("slow", pace_s=0.03), *comparison("fast", pace_s=0.01), *comparison("same"), *half, *failed,
+        *comparison("lossy", final=2.4), *comparison("one", seeds=1),
+    ]  # fmt: skip
+    unchanged = dict.fromkeys(("fast", "same", "half", "flash", "lossy", "one"), "1" * 64)
+    return pairs(records, Sources("h" * 64, {"gpt": "b" * 64}, {"slow": "changed", **unchanged}))
+
+
+def test_techniques_stand_in_tiers_and_nothing_is_dropped():
+    (board,) = boards(some_rows())
+    assert [[row.stack for row in tier] for tier in board.tiers] == [["fast"], ["same"], ["slow"]]
+    assert [row.stack for row in board.single] == ["one"]
+    assert [row.stack for row in board.missed] == ["half", "lossy"]
+    assert [row.stack for row in board.failed] == ["flash"]
+
+
+def test_the_page_is_the_same_for_the_same_records_in_any_order():
+    assert render(some_rows()) == render(some_rows()[::-1])
+
+
+def test_every_table_line_has_as_many_cells_as_its_head():
+    tables = re.findall(r"(?:^\|.*\|$\n?)+", render(some_rows()), re.MULTILINE)
+    assert tables
+    for table in tables:
+        assert len({len(re.split(r"(?<!\\)\|", line)) for line in table.strip().splitlines()}) == 1
+
+
+def test_failures_stale_rows_and_what_is_unavailable_say_why():
+    page = render(some_rows(), ["records.jsonl:3: not a record"])
+    assert "- `flash`: unavailable (seeds 0, 1, 2): needs CUDA" in page
+    assert "2 of 3" in page
+    assert "diverged (seed 1): the loss became nan" in page
+    assert "| `slow`† |" in page
+    assert "stale: slow changed" in page
+    assert "CUDA peak: n/a (no CUDA device)." in page
+    assert re.search(r"`lossy`: .*ended 2\d\.\d% worse", page)
+    assert "1 lines of the records could not be read" in page
+
+
+def test_other_conditions_are_other_boards():
+    micro = [each.model_copy(update={"conditions": conditions(size="micro")}) for each in comparison("y")]
+    titles = [board.title for board in boards(pairs([*comparison("x"), *micro]))]
+    assert titles == ["gpt · modern · micro · pretrain", "gpt · modern · nano · pretrain"]
+
+
+def test_without_records_it_says_what_to_do():
+    assert "leantrain run" in render([])
+
+
+EVIL = """<script>alert(1)</script>|`x`
+| a | b |
+# h [l](https://evil.example) <img src=x onerror=alert(1)> @you www.evil.example"""
+
+
+def test_records_cannot_write_markup():
+    rows = pairs([record([contender(), failure(EVIL, "crashed", EVIL)]), *comparison(EVIL)])
+    page = render(rows)
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "https://" not in page
+    assert not re.search(r"(?<!\\)\[l\]", page)
+    assert not re.search(r"^# h|^\| a", page, re.MULTILINE)
+
+
+@given(st.text())
+def test_escaped_text_is_one_line_without_live_markup(text):
+    for made in (escape(text), code(text)):
+        assert len(made.splitlines()) <= 1
+        assert "<" not in made
+        assert not re.search(r"(?<!\\)(\\\\)*\|", made.replace("\\\\", ""))
+
+
+@pytest.mark.parametrize("name", ["lion", "lora:rank=4,alpha=0.5+sam", "dp_ddp"])
+def test_ordinary_names_stay_readable(name):
+    assert code(name) == f"`{name}`"
