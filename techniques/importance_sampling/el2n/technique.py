@@ -1,0 +1,108 @@
+"""EL2N: train only on the examples that a briefly trained network gets most wrong.
+
+Paul, Ganguli & Dziugaite, "Deep Learning on a Data Diet: Finding Important Examples Early in Training" (NeurIPS 2021,
+arXiv 2107.07075), definition 2.2: the score of an example is the mean over K runs of ||softmax(f(x)) - y||_2 early in
+training; keep the highest-scored fraction and train from scratch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from suite.data import Data, generator, mixed_seed
+from suite.recipe import Recipe
+from suite.run import Run
+from suite.stack import Stack
+from suite.technique import Technique
+
+
+def error_norms(losses: Tensor, logits: Tensor) -> Tensor:
+    """||softmax(f) - y||_2 of each example [batch], without knowing the targets, from per-example cross-entropies.
+
+    The gradient of a cross-entropy in its logits [batch, ..., classes] is softmax(f) - y. Where an example's loss is
+    the mean over n tokens, each token's gradient is 1/n of that, and their norms add up to the mean over tokens.
+    """
+    (errors,) = torch.autograd.grad(losses.sum(), logits)
+    norms = errors.float().norm(dim=-1)
+    return norms.flatten(1).sum(1) if norms.ndim > 1 else norms
+
+
+def highest(scores: Tensor, keep: float, offset: float = 0.0) -> Tensor:
+    """Ascending indices of the ``keep`` highest-scored share once the ``offset`` highest-scored share is left out."""
+    first, count = round(offset * len(scores)), max(1, round(keep * len(scores)))
+    order = scores.argsort(descending=True, stable=True)
+    return order[first : first + count].sort().values
+
+
+@dataclass
+class El2n(Technique):
+    """``runs`` short runs of ``scout`` of the steps score the examples; the run itself takes ``keep`` of the steps.
+
+    Where the reference would not get through its data once, only the examples that it would see are candidates.
+    """
+
+    keep: float = 0.5
+    runs: int = 2
+    scout: float = 0.1
+    offset: float = 0.0
+    scores: Tensor = field(init=False, repr=False, default_factory=lambda: torch.empty(0, 0))
+
+    zero_strength: ClassVar[dict[str, Any]] = {"keep": 1.0}
+
+    def __post_init__(self) -> None:
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"keep is the share of the examples to train on, in (0, 1], not {self.keep}")
+        if not 0 <= self.offset <= 1 - self.keep:
+            raise ValueError(f"offset, the hardest share to leave out, must lie in [0, 1 - keep], not {self.offset}")
+        if self.runs < 1 or not 0 < self.scout <= 1:
+            raise ValueError(f"runs must be at least 1 and scout in (0, 1], not {self.runs} and {self.scout}")
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return replace(recipe, steps=math.ceil(recipe.steps * self.keep))
+
+    def data(self, data: Data, run: Run) -> Data:
+        if self.keep == 1:
+            return data
+        steps = round(run.recipe.steps / self.keep)
+        seen = min(len(data.train), steps * run.recipe.batch_size)
+        candidates = data.sampler(len(data.train), mixed_seed(run.seed, 2), 0, seen)
+        pool = data.subset(candidates)
+        self.scores = torch.stack([self._scored(pool, run, number, steps) for number in range(self.runs)])
+        return data.subset(candidates[highest(self.scores.mean(0), self.keep, self.offset)])
+
+    def _scored(self, pool: Data, run: Run, number: int, steps: int) -> Tensor:
+        """Scores [examples] of the pool by one fresh network after its first ``scout * steps`` steps."""
+        seed = mixed_seed(run.seed, 4, number)
+        scout = run.scout(Stack({}), seed=seed, steps=steps)
+        scout.train(max(1, round(self.scout * steps)))
+        scout.model.eval()
+        transform = pool.test_transform or pool.transform  # no augmentation
+        size = scout.recipe.batch_size
+        scores = []
+        for start in range(0, len(pool.train), size):
+            chosen = torch.arange(start, min(start + size, len(pool.train)))
+            examples = transform(pool.train[chosen], generator(seed, start))
+            batch = {name: tensor.to(scout.device) for name, tensor in examples.items()}
+            with torch.no_grad(), scout.autocast():
+                logits = run.baseline.forward(scout.model, batch).logits
+            logits = logits.detach().float().requires_grad_()
+            scores.append(error_norms(run.baseline.losses(SimpleNamespace(logits=logits), batch), logits).cpu())
+        return torch.cat(scores)
+
+    def probes(self, run: Run) -> Mapping[str, float]:
+        if self.keep == 1:
+            return {}
+        examples = run.recipe.batch_size * run.recipe.steps / self.keep
+        cost = self.runs * (self.scout + self.scores.shape[1] / examples / 3)  # a forward pass is a third of a step
+        return {
+            "largest_score": self.scores.max().item(),
+            "kept": len(run.data.train) / self.scores.shape[1],
+            "scoring_cost_in_runs": cost,
+        }
