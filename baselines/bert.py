@@ -1,0 +1,100 @@
+"""BERT (Devlin et al., arXiv 1810.04805): masked language modelling, section 3.1 task 1, on source code.
+
+Exactly 15 % of each row's tokens are chosen; of those 80 % become the mask token, 10 % a random token, 10 % stay. As
+every row has equally many, the mean of row means is the mean over tokens, also when rows are spread over ranks. There
+is no next-sentence task, which later work found of no use (arXiv 1907.11692, table 2).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
+
+from baselines import models
+from baselines.recipes import named
+from baselines.text import CLS, MASK, SEP, SPECIAL, VOCABULARY, text_data
+from suite.baseline import Baseline, RecipeName, Size, Task
+from suite.data import Batch, Data
+from suite.recipe import Recipe
+
+MASKED_SHARE = 0.15
+IGNORED = -100
+LENGTH: dict[Size, int] = {"nano": 64, "micro": 128, "base": 512, "large": 512}
+_CONFIG: dict[Size, dict[str, Any]] = {
+    "nano": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512},
+    "micro": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+}
+_MODEL_VOCABULARY: dict[Size, int] = {**VOCABULARY, "base": 30522, "large": 30522}
+# Appendix A.2: Adam with betas 0.9 and 0.999, weight decay 0.01, linear decay, learning rate 1e-4 at base.
+_PRETRAIN: dict[Size, Recipe] = {
+    "nano": Recipe(steps=160, batch_size=8, learning_rate=2e-3, schedule="linear"),
+    "micro": Recipe(steps=300, batch_size=8, learning_rate=1e-3, schedule="linear"),
+    "base": Recipe(steps=600, batch_size=32, learning_rate=1e-4, schedule="linear"),
+    "large": Recipe(steps=600, batch_size=16, learning_rate=1e-4, schedule="linear"),
+}
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """Rows of tokens to ``input_ids`` and ``labels`` int64 [batch, length], IGNORED where a token is not chosen."""
+
+    vocabulary: int
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        tokens = batch["input_ids"].long()
+        chosen = round(MASKED_SHARE * tokens.shape[1])
+        order = torch.rand(tokens.shape, generator=generator)
+        order[(tokens == CLS) | (tokens == SEP)] = 2.0  # after every other token: framing is never chosen
+        where = order.topk(chosen, dim=1, largest=False).indices
+        original = tokens.gather(1, where)
+        fate = torch.rand(original.shape, generator=generator)
+        random = torch.randint(len(SPECIAL), self.vocabulary, original.shape, generator=generator)
+        shown = torch.where(fate < 0.8, MASK, torch.where(fate < 0.9, random, original))
+        labels = torch.full_like(tokens, IGNORED).scatter(1, where, original)
+        return {"input_ids": tokens.scatter(1, where, shown), "labels": labels}
+
+
+class Bert(Baseline):
+    id: ClassVar[str] = "bert"
+    version: ClassVar[int] = 1
+    modality: ClassVar[Literal["text", "image"]] = "text"
+    quality: ClassVar[str] = "masked-token cross-entropy (nats)"
+
+    def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
+        recipe = _PRETRAIN[size]
+        if task == "adapt":
+            recipe = replace(recipe, steps=recipe.steps // 2, learning_rate=recipe.learning_rate / 2)
+        return named(recipe, name)
+
+    def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
+        transform = MaskedTokens(VOCABULARY[size])
+        return text_data(size, split, location, LENGTH[size], framed=True, transform=transform)
+
+    def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
+        if override is not None:
+            config = models.fit_text(models.configuration(override), VOCABULARY[size], LENGTH[size])
+            return models.build(override, config, AutoModelForMaskedLM, "masked language modelling")
+        positions = max(512, LENGTH[size]) if size in ("base", "large") else LENGTH[size]
+        return BertForMaskedLM(
+            BertConfig(vocab_size=_MODEL_VOCABULARY[size], max_position_embeddings=positions, **_CONFIG[size])
+        )
+
+    def forward(self, model: nn.Module, batch: Batch) -> Any:
+        return model(input_ids=batch["input_ids"])
+
+    def losses(self, outputs: Any, batch: Batch) -> Tensor:
+        labels = batch["labels"]
+        tokens = F.cross_entropy(
+            outputs.logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+        )
+        return tokens.view_as(labels).sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
+
+    def metrics(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        labels = batch["labels"]
+        right = (outputs.logits.argmax(-1) == labels).sum(1)
+        return {"accuracy": right / (labels != IGNORED).sum(1).clamp(min=1)}

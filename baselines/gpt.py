@@ -1,0 +1,83 @@
+"""GPT-2 (Radford et al., 2019): causal language modelling, each token from those before it, on source code."""
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+from baselines import models
+from baselines.recipes import named
+from baselines.text import SEP, VOCABULARY, text_data
+from suite.baseline import Baseline, RecipeName, Size, Task
+from suite.data import Batch, Data
+from suite.recipe import Recipe
+
+LENGTH: dict[Size, int] = {"nano": 64, "micro": 128, "base": 1024, "large": 1024}
+_CONFIG: dict[Size, dict[str, Any]] = {
+    "nano": {"n_embd": 128, "n_layer": 4, "n_head": 4},
+    "micro": {"n_embd": 128, "n_layer": 4, "n_head": 4},
+    "base": {"n_embd": 768, "n_layer": 12, "n_head": 12},
+    "large": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
+}
+_MODEL_VOCABULARY: dict[Size, int] = {**VOCABULARY, "base": 50257, "large": 50257}
+# Betas, weight decay, clipping, schedule and learning rate as GPT-3 published them for these sizes (arXiv 2005.14165,
+# table 2.1 and appendix B): GPT-2's own are unpublished.
+_GPT3: dict[str, Any] = {"beta2": 0.95, "weight_decay": 0.1}
+_PRETRAIN: dict[Size, Recipe] = {
+    "nano": Recipe(steps=160, batch_size=8, learning_rate=3e-3, **_GPT3),
+    "micro": Recipe(steps=300, batch_size=8, learning_rate=2e-3, **_GPT3),
+    "base": Recipe(steps=600, batch_size=8, learning_rate=6e-4, **_GPT3),
+    "large": Recipe(steps=600, batch_size=4, learning_rate=3e-4, **_GPT3),
+}
+
+
+def next_tokens(batch: Batch, generator: torch.Generator) -> Batch:
+    """``input_ids`` int64 [batch, length]: inputs and, one position later, targets."""
+    return {"input_ids": batch["input_ids"].long()}
+
+
+class Gpt(Baseline):
+    id: ClassVar[str] = "gpt"
+    version: ClassVar[int] = 1
+    modality: ClassVar[Literal["text", "image"]] = "text"
+    quality: ClassVar[str] = "next-token cross-entropy (nats)"
+
+    def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
+        recipe = _PRETRAIN[size]
+        if task == "adapt":
+            recipe = replace(recipe, steps=recipe.steps // 2, learning_rate=recipe.learning_rate / 2)
+        return named(recipe, name)
+
+    def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
+        return text_data(size, split, location, LENGTH[size], framed=False, transform=next_tokens)
+
+    def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
+        if override is not None:
+            config = models.fit_text(models.configuration(override), VOCABULARY[size], LENGTH[size])
+            if hasattr(config, "is_decoder"):  # an encoder's architecture is causal only when told so
+                config.is_decoder = True
+            return models.build(override, config, AutoModelForCausalLM, "causal language modelling")
+        return GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=_MODEL_VOCABULARY[size],
+                n_positions=LENGTH[size],
+                bos_token_id=SEP,
+                eos_token_id=SEP,
+                use_cache=False,
+                **_CONFIG[size],
+            )
+        )
+
+    def forward(self, model: nn.Module, batch: Batch) -> Any:
+        return model(input_ids=batch["input_ids"])
+
+    def losses(self, outputs: Any, batch: Batch) -> Tensor:
+        targets = batch["input_ids"][:, 1:]
+        tokens = F.cross_entropy(outputs.logits[:, :-1].float().flatten(0, 1), targets.flatten(), reduction="none")
+        return tokens.view_as(targets).mean(1)
+
+    def metrics(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        return {"accuracy": (outputs.logits[:, :-1].argmax(-1) == batch["input_ids"][:, 1:]).float().mean(1)}

@@ -1,0 +1,311 @@
+"""A user's own data: any Hugging Face data set, by hub id or as local files, read without running its code.
+
+A location is a file or folder of Parquet, Arrow, JSON, CSV, text or images, a folder saved with ``save_to_disk``, or a
+hub id ``owner/name[:configuration][@revision]``. Columns are found by type, then by usual name. A hub id is read once
+and then answered from the cache: name a revision to read another state of it.
+"""
+
+import hashlib
+import io
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from baselines.cache import content_hash
+
+# In a folder that holds several kinds, the first is the data: a README.txt or a metadata.json often lies beside it.
+_KINDS: dict[str, frozenset[str]] = {
+    "parquet": frozenset({".parquet"}),
+    "arrow": frozenset({".arrow"}),
+    "imagefolder": frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}),
+    "json": frozenset({".jsonl", ".json", ".ndjson"}),
+    "csv": frozenset({".csv"}),
+    "text": frozenset({".txt"}),
+}
+_SPLITS = {
+    "test": {"test", "testing", "eval", "evaluation"},
+    "validation": {"validation", "valid", "val", "dev"},
+    "train": {"train", "training"},
+}
+_NAMES = {
+    "text": ("text", "sentence", "content", "document", "article", "body", "code"),
+    "image": ("image", "img", "pixel_values", "picture"),
+    "label": ("label", "labels", "fine_label", "class", "target"),
+}
+_HUB_ID = re.compile(r"(?P<id>[\w-][\w.-]*(/[\w.-]+)?)(:(?P<name>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
+_SCRIPT = "data sets that are scripts are refused, since reading one would run its code"
+HELD_OUT = 0.1  # of the examples, for testing, where the data has no split of its own
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Documents to train and to test on; ``name`` says how many of the location's were taken."""
+
+    name: str
+    train: list[str]
+    test: list[str]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """RGB images and class labels, training examples first; ``pixels`` yields uint8 [3, side, side] per example."""
+
+    name: str
+    train: int
+    labels: NDArray[np.int64]  # [examples], -1 where the data has no labels
+    classes: int
+    pixels: Iterator[NDArray[np.uint8]]
+
+
+def identity(location: str) -> str:
+    """What a location's content is keyed by: the hash of its files, or the hub id. Raises FileNotFoundError."""
+    kind, files = _files(location)
+    return content_hash(files) if kind != "hub" else location
+
+
+def texts(location: str, limit_bytes: int) -> Texts:
+    """The non-empty strings of the text column, the first ``limit_bytes`` of them in each split.
+
+    Raises ValueError where there is no text column or too few texts, FileNotFoundError where there is nothing.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        splits = _load(location, folder)
+        column = _column(location, splits["train"], "text")
+        train, total = _first(splits["train"][column], limit_bytes)
+        taken = len(train)
+        test, _ = _first(splits["test"][column], limit_bytes) if "test" in splits else ([], 0)
+    if not test:
+        held_out = _held_out(location, [text.encode() for text in train])
+        test = [text for text, held in zip(train, held_out, strict=True) if held]
+        train = [text for text, held in zip(train, held_out, strict=True) if not held]
+    if not train:
+        raise ValueError(f"{location}: column {column!r} has no text in it")
+    return Texts(_name(location, taken, total), train, test)
+
+
+def pictures(location: str, side: int, limit: int, test_limit: int, labelled: bool) -> Pictures:
+    """Images cropped to the square and resized to ``side``, with labels where ``labelled``; at most ``limit`` training
+    and ``test_limit`` test examples, spread evenly over the data (which is often sorted by class).
+
+    Raises ValueError where there is no image (or label) column, FileNotFoundError where there is nothing.
+    """
+    folder = tempfile.TemporaryDirectory()  # its files are read until the last pixel; removed when collected
+    splits = _load(location, folder.name)
+    column = _column(location, splits["train"], "image")
+    label = _column(location, splits["train"], "label") if labelled else None
+    kept = {name: _labelled(split, label) for name, split in splits.items()}
+    total = len(kept["train"])
+    train = _spread(kept["train"], limit)
+    if len(kept.get("test", ())):
+        parts = [splits["train"].select(train), splits["test"].select(_spread(kept["test"], test_limit))]
+    else:
+        rows = splits["train"].select(train)
+        held = _held_out(location, [_raw(value) for value in _undecoded(rows, column)])
+        parts = [rows.select(np.flatnonzero(~held)), rows.select(_spread(np.flatnonzero(held), test_limit))]
+    values = [np.asarray(part[label], dtype=np.int64) if label else np.full(len(part), -1) for part in parts]
+    names, labels = np.unique(np.concatenate(values), return_inverse=True)
+    declared = getattr(splits["train"].features[label], "num_classes", None) if label else None
+    if declared:  # keep the data's own numbering, also where a class is missing from what was taken
+        labels = np.concatenate(values)
+
+    def pixels() -> Iterator[NDArray[np.uint8]]:
+        with folder:
+            for part in parts:
+                for row, value in enumerate(_undecoded(part, column)):
+                    try:
+                        yield _square(value, side)
+                    except (OSError, ValueError, Image.DecompressionBombError) as error:
+                        raise ValueError(f"{location}: cannot decode the image of example {row}: {error}") from error
+
+    name = _name(location, len(train), total)
+    return Pictures(name, len(parts[0]), labels.astype(np.int64), declared or len(names), pixels())
+
+
+def _files(location: str) -> tuple[str, dict[str, Path]]:
+    """The kind of a location ("hub" where it is none of this machine) and its data files by relative name."""
+    path = Path(location).expanduser()
+    if path.suffix == ".py":
+        raise ValueError(f"{location}: {_SCRIPT}")
+    if path.is_file():
+        for kind, suffixes in _KINDS.items():
+            if path.suffix.lower() in suffixes:
+                return kind, {path.name: path}
+        known = " ".join(sorted(suffix for suffixes in _KINDS.values() for suffix in suffixes))
+        raise ValueError(f"{location}: cannot read a {path.suffix or 'suffix-less'} file; give one of {known}")
+    if path.is_dir():
+        found = {file.relative_to(path): file for file in sorted(path.rglob("*")) if file.is_file()}
+        files = {str(name): file for name, file in found.items() if not any(part[0] == "." for part in name.parts)}
+        if "dataset_dict.json" in files or "state.json" in files:
+            return "saved", files
+        for kind, suffixes in _KINDS.items():
+            data = {name: file for name, file in files.items() if file.suffix.lower() in suffixes}
+            if data:
+                return kind, data
+        if any(file.suffix == ".py" for file in files.values()):
+            raise ValueError(f"{location}: {_SCRIPT}")
+        raise FileNotFoundError(f"{location}: no Parquet, Arrow, JSON, CSV, text or image file in this folder")
+    if _HUB_ID.fullmatch(location) and path.suffix.lower() not in frozenset().union(*_KINDS.values()):
+        return "hub", {}
+    raise FileNotFoundError(
+        f"{location}: no such file or folder, and not a hub id (owner/name[:configuration][@revision])"
+    )
+
+
+def _split_of(name: str) -> str:
+    """The split that a relative file name (its first folder or its stem) or a split's own name says; else train."""
+    path = Path(name.lower())
+    words = {*re.split(r"[^a-z]+", path.parts[0]), *re.split(r"[^a-z]+", path.stem)}
+    return next((split for split, known in _SPLITS.items() if words & known), "train")
+
+
+def _load(location: str, folder: str) -> dict[str, Any]:
+    """The location's ``train`` split and, where it has one, ``test`` (else its validation split)."""
+    kind, files = _files(location)
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError("reading a data set needs the datasets package: pip install 'leantrain[data]'") from error
+    try:
+        if kind == "hub":
+            match = _HUB_ID.fullmatch(location)
+            assert match
+            found = datasets.load_dataset(match["id"], match["name"], revision=match["revision"])
+        elif kind == "saved":
+            found = datasets.load_from_disk(str(Path(location).expanduser()))
+        else:
+            by_split: dict[str, list[str]] = {}
+            for name, file in files.items():
+                by_split.setdefault(_split_of(name) if len(files) > 1 else "train", []).append(str(file.resolve()))
+            found = datasets.load_dataset(kind, data_files=by_split, cache_dir=folder)
+    except Exception as error:  # the library raises many kinds; what the user needs is the location and the reason
+        if "script" in str(error):
+            reason = _SCRIPT
+        else:
+            reason = str(error.__cause__ or error).splitlines()[0]
+        hint = " (and no such file or folder here)" if kind == "hub" else ""
+        raise ValueError(f"{location}: cannot read this as {kind} data{hint}: {reason}") from error
+    splits: dict[str, Any] = {}
+    for name, split in found.items() if isinstance(found, dict) else [("train", found)]:
+        if len(split):
+            splits.setdefault(_split_of(name), split)
+    if not splits:
+        raise ValueError(f"{location}: the data is empty")
+    if "train" not in splits:
+        splits["train"] = splits.pop("validation", None) or splits.pop("test")
+    if "test" not in splits and "validation" in splits:
+        splits["test"] = splits["validation"]
+    return {name: splits[name] for name in ("train", "test") if name in splits}
+
+
+def _column(location: str, split: Any, wanted: str) -> str:
+    """The column of the wanted type, by usual name where there are several. Raises ValueError."""
+    fitting = [name for name, feature in split.features.items() if _type(feature) == wanted]
+    for name in _NAMES[wanted]:
+        if name in fitting:
+            return name
+    if not fitting or (wanted == "label" and len(fitting) > 1):
+        columns = ", ".join(f"{name} ({_type(feature) or 'other'})" for name, feature in split.features.items())
+        what = {"text": "text (string)", "image": "image", "label": "label (integer)"}[wanted]
+        problem = "no" if not fitting else "more than one possible"
+        raise ValueError(f"{location}: {problem} {what} column among {columns}; rename one to {_NAMES[wanted][0]!r}")
+    return fitting[0]
+
+
+def _type(feature: Any) -> str | None:
+    """text, image, label or None, for a ``datasets`` feature."""
+    import datasets
+
+    if isinstance(feature, datasets.Image | datasets.Array2D | datasets.Array3D):
+        return "image"
+    if isinstance(feature, dict):
+        return "image" if {"bytes", "path"} == set(feature) else None
+    if isinstance(feature, datasets.ClassLabel):
+        return "label"
+    depth = 0
+    while isinstance(feature, datasets.List):
+        feature, depth = feature.feature, depth + 1
+    dtype = getattr(feature, "dtype", "")
+    if depth:
+        return "image" if depth in (2, 3) and dtype.startswith(("int", "uint", "float")) else None
+    if dtype in ("string", "large_string"):
+        return "text"
+    return "label" if dtype.startswith(("int", "uint")) else None
+
+
+def _first(values: Iterable[str | None], limit_bytes: int) -> tuple[list[str], int]:
+    """The non-empty texts until ``limit_bytes`` (UTF-8) are taken, and how many non-empty ones there are."""
+    taken: list[str] = []
+    size, total = 0, 0
+    for value in values:
+        if value and value.strip():
+            total += 1
+            if size < limit_bytes:
+                taken.append(value)
+                size += len(value.encode())
+    return taken, total
+
+
+def _labelled(split: Any, label: str | None) -> NDArray[np.int64]:
+    """The rows that have a label (data sets mark unknown ones with -1 or null); all rows without a label column."""
+    if label is None:
+        return np.arange(len(split))
+    return np.flatnonzero([value is not None and value >= 0 for value in split[label]])
+
+
+def _spread(rows: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+    """At most ``limit`` of the rows, evenly spaced."""
+    return rows if len(rows) <= limit else rows[np.linspace(0, len(rows) - 1, limit).astype(np.int64)]
+
+
+def _held_out(location: str, contents: Sequence[bytes]) -> NDArray[np.bool_]:
+    """True for the HELD_OUT share of examples with the lowest content hashes: the same ones in whatever order."""
+    if len(contents) < 2:
+        raise ValueError(f"{location}: {len(contents)} usable example(s); need at least 2, to train on and to test on")
+    order = np.argsort([hashlib.sha256(content).hexdigest() for content in contents], kind="stable")
+    held = np.zeros(len(contents), dtype=np.bool_)
+    held[order[: max(1, round(HELD_OUT * len(contents)))]] = True
+    return held
+
+
+def _undecoded(split: Any, column: str) -> Iterable[Any]:
+    import datasets
+
+    feature = split.features[column]
+    if isinstance(feature, datasets.Image):
+        split = split.cast_column(column, datasets.Image(decode=False))
+    return (row[column] for row in split.select_columns([column]))
+
+
+def _raw(value: Any) -> bytes:
+    if isinstance(value, Mapping):
+        return value["bytes"] or Path(value["path"]).read_bytes()
+    return np.asarray(value).tobytes()
+
+
+def _square(value: Any, side: int) -> NDArray[np.uint8]:
+    """One image as uint8 [3, side, side]: an encoded file's bytes, or an array [H, W], [H, W, C] or [C, H, W]."""
+    if isinstance(value, Mapping):
+        image = ImageOps.exif_transpose(Image.open(io.BytesIO(_raw(value))))
+    else:
+        array = np.asarray(value)
+        if array.dtype.kind == "f":
+            array = array * (255 if array.max(initial=0) <= 1 else 1)
+        array = array.clip(0, 255).astype(np.uint8)
+        if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
+            array = array.transpose(1, 2, 0)
+        image = Image.fromarray(array.squeeze(2) if array.ndim == 3 and array.shape[2] == 1 else array)
+    fitted = ImageOps.fit(image.convert("RGB"), (side, side), method=Image.Resampling.BICUBIC)
+    return np.asarray(fitted).transpose(2, 0, 1)
+
+
+def _name(location: str, taken: int, total: int) -> str:
+    path = Path(location).expanduser()
+    name = path.name if path.exists() else location
+    return name if taken == total else f"{name} ({taken} of {total} training examples)"
