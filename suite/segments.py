@@ -42,7 +42,7 @@ def segmented(
     patched = []
     try:
         for start, end in segments:
-            segment = _Segment(blocks[start:end], wrapper, f"{name}[{start}:{end}]")
+            segment = _Segment(blocks[start:end], start, wrapper, f"{name}[{start}:{end}]")
             for position, block in enumerate(blocks[start:end]):
                 patched.append((block, "forward" in vars(block), block.forward))
                 block.forward = segment.lead if position == 0 else segment.follow(position)
@@ -66,9 +66,9 @@ def _check(segments: Sequence[tuple[int, int]], depth: int, name: str) -> None:
 
 
 class _Segment:
-    def __init__(self, blocks: Sequence[nn.Module], wrapper: Wrapper, name: str) -> None:
+    def __init__(self, blocks: Sequence[nn.Module], start: int, wrapper: Wrapper, name: str) -> None:
         self.forwards = [block.forward for block in blocks]
-        self.wrapper, self.name = wrapper, name
+        self.start, self.wrapper, self.name = start, wrapper, name
         self.given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self.extras: tuple[Any, ...] | None = None
 
@@ -76,8 +76,8 @@ class _Segment:
         """The first block's forward: the whole segment."""
         hidden, args, kwargs = _split(args, kwargs)
         self.given = args, kwargs
-        own_args = tuple(map(_without_cache, args))
-        own_kwargs = {key: _without_cache(value) for key, value in kwargs.items()}
+        own_args = tuple(_without_cache(value, self.start) for value in args)
+        own_kwargs = {key: _without_cache(value, self.start) for key, value in kwargs.items()}
 
         def run(hidden: Tensor) -> Any:
             output: Any = hidden
@@ -124,9 +124,10 @@ def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple
     raise SegmentError(f"no hidden states among the block's arguments {list(kwargs)}; pass them first, by position")
 
 
-def _without_cache(value: Any) -> Any:
+def _without_cache(value: Any, layer: int) -> Any:
+    """None for a key-value cache that holds nothing of this layer, every other value as it is."""
     if hasattr(value, "get_seq_length") and hasattr(value, "update"):
-        if value.get_seq_length():
+        if value.get_seq_length(layer):  # blocks before the segment have filled their own layers
             raise SegmentError("a filled key-value cache cannot enter a segment; leave past_key_values out")
         return None
     return value

@@ -67,8 +67,13 @@ SWAPPABLE = [name for name in BUILDERS if name != "deberta"]
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
+    """In training mode, without key-value caches (their copies change the order of sums in backward)."""
     torch.manual_seed(seed)
-    return BUILDERS[name]().train()
+    model = BUILDERS[name]()
+    for module in model.modules():
+        if hasattr(vars(module).get("config"), "use_cache"):
+            module.config.use_cache = False
+    return model.train()
 
 
 def loss(model: nn.Module, name: str, seed: int = 1, padding: bool = True) -> Tensor:
