@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_gradients_are_the_plain_models(name: str, segments: list[tuple[int, int
 @given(st.sets(st.integers(0, 4), min_size=2))
 def test_any_boundaries_will_do(boundaries: set[int]) -> None:
     cuts = sorted(boundaries)
-    segments = list(zip(cuts, cuts[1:]))
+    segments = list(pairwise(cuts))
     model = build("gpt2")
     expected_loss, expected = gradients(model, "gpt2")
     with anatomy(model).segmented(segments, rematerialised):
@@ -127,9 +128,11 @@ def test_both_stacks_at_once() -> None:
 def test_blocks_that_hand_more_on_cannot_share_a_segment() -> None:
     model = build("t5")
     expected = gradients(model, "t5")
-    with pytest.raises(SegmentError, match="start a new segment at this block"):
-        with anatomy(model).segmented([(0, 2)], rematerialised):
-            loss(model, "t5")
+    with (
+        pytest.raises(SegmentError, match="start a new segment at this block"),
+        anatomy(model).segmented([(0, 2)], rematerialised),
+    ):
+        loss(model, "t5")
     with anatomy(model).segmented([(0, 1), (1, 4)], rematerialised):
         value, actual = gradients(model, "t5")
     assert torch.equal(value, expected[0])
