@@ -1,0 +1,138 @@
+"""LoRA (Hu et al., ICLR 2022, section 4.1): h = W0 x + (alpha / r) B A x, with W0 frozen.
+
+W_q and W_v of every attention get an update of rank r (section 4.2 and table 5); everything else that is pre-trained is
+frozen. B starts at zero, so the adapted model starts as the pre-trained one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from suite.anatomy import AroundLinear, Block, Part, anatomy, out_features, weight_matrix
+from suite.recipe import Recipe
+from suite.run import Run
+from suite.technique import Technique
+
+Initialization = Literal["kaiming_uniform", "gaussian"]
+
+
+def low_rank_update(x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """``scale`` * B A x for x [..., d_in], A [r, d_in], B [d_out, r]; returns [..., d_out]."""
+    return F.linear(F.linear(x, a), b) * scale
+
+
+class LowRankLinear(AroundLinear):
+    """A frozen linear layer whose output columns ``columns`` (half-open ranges) each get a trainable update.
+
+    Several ranges serve a fused query-key-value projection.
+    """
+
+    def __init__(
+        self, linear: nn.Module, columns: Sequence[tuple[int, int]], rank: int, alpha: float, dropout: float,
+        initialization: Initialization, generator: torch.Generator,
+    ) -> None:  # fmt: skip
+        super().__init__(linear.requires_grad_(False))
+        self.columns, self.scale, self.dropout = tuple(columns), alpha / rank, nn.Dropout(dropout)
+        weight = weight_matrix(linear)
+        factors = [torch.empty(rank, weight.shape[1]) for _ in columns]
+        for a in factors:
+            if initialization == "gaussian":
+                nn.init.normal_(a, std=1 / rank, generator=generator)
+            else:
+                nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
+        self.a = nn.ParameterList(a.to(weight) for a in factors)
+        self.b = nn.ParameterList(weight.new_zeros(end - start, rank) for start, end in columns)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.linear(x)
+        x = self.dropout(x)
+        for (start, end), a, b in zip(self.columns, self.a, self.b, strict=True):
+            out[..., start:end] += low_rank_update(x, a, b, self.scale)
+        return out
+
+    @torch.no_grad()
+    def add_to_weight(self, sign: int) -> None:
+        """Adds ``sign`` times the update to W0: +1 merges, -1 takes it out again (to rounding, not to the bit)."""
+        weight = weight_matrix(self.linear)
+        for (start, end), a, b in zip(self.columns, self.a, self.b, strict=True):
+            weight[start:end] += sign * self.scale * (b @ a)
+
+
+def query_and_value(block: Block) -> list[tuple[Part, list[tuple[int, int]]]]:
+    """The layers that make a block's queries and values, with their output columns; raises ValueError if not found."""
+    found = block.projections
+    if "qkv" in found:
+        third, rest = divmod(out_features(found["qkv"].module), 3)
+        if not rest:
+            return [(found["qkv"], [(0, third), (2 * third, 3 * third)])]
+    elif "query" in found and "value" in found:
+        return [(part, [(0, out_features(part.module))]) for part in (found["query"], found["value"])]
+    raise ValueError(f"no query and value projections of one width in {block.path}; found {sorted(found) or 'none'}")
+
+
+def merge(model: nn.Module) -> nn.Module:
+    """Puts the layers themselves, with weight W0 + (alpha / r) B A, in place of the adapted ones; returns ``model``."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, LowRankLinear):
+            module.add_to_weight(+1)
+            anatomy(model).replace(name, module.linear)
+    return model
+
+
+@dataclass
+class LoRA(Technique):
+    """``initialization`` is A's: Gaussian in the paper, kaiming_uniform(sqrt 5) in its code (loralib) and in peft.
+
+    The output layer trains too, as in the paper's classification tasks, unless it is a language model's, whose classes
+    are the pre-trained tokens. ``learning_rate_ratio`` is over the baseline's full fine-tuning; the paper's GLUE rates
+    are ten and more times those of full fine-tuning (appendix D).
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    initialization: Initialization = "kaiming_uniform"
+    train_head: bool = True
+    learning_rate_ratio: float = 10.0
+    zero_strength: ClassVar[Mapping[str, Any]] = {"rank": 0}
+
+    def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise ValueError(f"rank is 1 or more, or 0 for full fine-tuning, not {self.rank}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), not {self.dropout}")
+        if not (self.alpha > 0 and self.learning_rate_ratio > 0):
+            raise ValueError("alpha and learning_rate_ratio must be positive")
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        ratio = self.learning_rate_ratio if self.rank else 1.0
+        return replace(recipe, learning_rate=recipe.learning_rate * ratio)
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        if not self.rank:
+            return model
+        model.requires_grad_(False)
+        parts = anatomy(model)
+        for part, columns in [found for block in parts.every_block for found in query_and_value(block)]:
+            adapted = LowRankLinear(
+                part.module, columns, self.rank, self.alpha, self.dropout, self.initialization, run.generator
+            )
+            parts.replace(part.path, adapted)
+        if self.train_head:
+            tables = {embedding.module.weight.shape for embedding in parts.embeddings}
+            for head in parts.head:
+                head.module.requires_grad_(weight_matrix(head.module).shape not in tables)
+        return model
+
+    def probes(self, run: Run) -> dict[str, float]:
+        """Trainable parameters of the updates alone, the number that the paper's tables give."""
+        updates = [module for module in run.model.modules() if isinstance(module, LowRankLinear)]
+        factors = [factor for update in updates for factor in (*update.a, *update.b)]
+        return {"update_parameters": float(sum(factor.numel() for factor in factors))}

@@ -1,0 +1,126 @@
+"""Progressive stacking (Gong et al., ICML 2019, algorithm 1): train a shallow model, then double it by copying blocks.
+
+From L to 2 L blocks, block i + L starts as a copy of block i. The schedule is that of the paper's script for BERT-base:
+3 blocks for 50 of 400 thousand updates, 6 blocks up to 120, then all 12. Doubling does not preserve the function.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import nn
+from torch.optim import Optimizer
+
+from suite.anatomy import anatomy
+from suite.run import Run
+from suite.technique import Technique
+
+
+def depths(full: int, stages: int) -> list[int]:
+    """Blocks of each stage: ``full`` halved ``stages`` times, rounded up, shallowest first. 12, 2 -> [3, 6, 12]."""
+    return [math.ceil(full / 2**halvings) for halvings in range(stages, -1, -1)]
+
+
+def sources(shallow: int, deep: int) -> list[int]:
+    """Which block each of the ``deep`` blocks starts from: i mod ``shallow``."""
+    return [index % shallow for index in range(deep)]
+
+
+def relative_flops(full: int, fractions: tuple[float, ...]) -> float:
+    """FLOPs of the blocks over those of training at full depth; stage s ends at ``fractions[s]`` of the steps."""
+    ends = (0.0, *fractions, 1.0)
+    spent = zip(depths(full, len(fractions)), ends, ends[1:], strict=False)
+    return sum(depth * (end - start) for depth, start, end in spent) / full
+
+
+@dataclass
+class ProgressiveStacking(Technique):
+    """``stages`` doublings, at the last ``stages`` of ``fractions`` (shares of the steps).
+
+    ``carry_optimizer`` copies the optimizer's state with the blocks in place of the paper's reset.
+    """
+
+    stages: int = 2
+    fractions: tuple[float, ...] = (50 / 400, 120 / 400)
+    carry_optimizer: bool = False
+    zero_strength: ClassVar[Mapping[str, Any]] = {"stages": 0}
+
+    depth: int = field(init=False, default=0)
+    full_depth: int = field(init=False, default=0)
+    blocks_run: int = field(init=False, default=0)
+    loss_before: float = field(init=False, default=math.nan)  # of the step before a doubling
+    loss_jump: float = field(init=False, default=math.nan)  # of the first loss after the last doubling
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stages <= len(self.fractions):
+            raise ValueError(f"{self.stages} stages need as many fractions, from 0; there are {len(self.fractions)}")
+        if list(self.fractions) != sorted(self.fractions) or not all(0 < each < 1 for each in self.fractions):
+            raise ValueError(f"fractions are increasing shares of the steps, between 0 and 1, not {self.fractions}")
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        if run.mesh is not None:
+            raise ValueError("progressive_stacking changes the model while it trains: use it in a single process")
+        parts = anatomy(model)
+        self.full_depth = parts.depth
+        self.depth = depths(parts.depth, self.stages)[0]
+        if self.depth < self.full_depth:
+            parts.set_blocks([block.module for block in parts.blocks[: self.depth]])
+        return model
+
+    def after_step(self, run: Run) -> None:
+        self.blocks_run += self.depth
+        if not math.isnan(self.loss_before):
+            self.loss_jump, self.loss_before = float(run.loss) - self.loss_before, math.nan
+        planned = self.planned_depth(run.step, run.recipe.steps)
+        if planned > self.depth:
+            self.loss_before = float(run.loss)
+            self.grow(run, planned)
+
+    def planned_depth(self, step: int, steps: int) -> int:
+        """Blocks after ``step`` of ``steps`` steps."""
+        ends = self.fractions[len(self.fractions) - self.stages :]
+        passed = sum(step >= round(end * steps) for end in ends)
+        return depths(self.full_depth, self.stages)[passed]
+
+    def grow(self, run: Run, deep: int) -> None:
+        """Stacks copies of the blocks up to ``deep`` of them; the run goes on with a fresh optimizer."""
+        old = [block.module for block in run.anatomy.blocks]
+        chosen = sources(len(old), deep)
+        new = [old[source] if index < len(old) else copy.deepcopy(old[source]) for index, source in enumerate(chosen)]
+        before: Optimizer = run.optimizer
+        run.anatomy.set_blocks(new)
+        run.adopt(run.model)
+        self.depth = deep
+        if self.carry_optimizer:
+            origin = dict(zip(_parameters(new), _parameters([old[source] for source in chosen]), strict=True))
+            for parameter in run.model.parameters():
+                state = before.state.get(origin.get(parameter, parameter))
+                if state:
+                    run.optimizer.state[parameter] = copy.deepcopy(state)
+
+    def probes(self, run: Run) -> dict[str, float]:
+        full = self.full_depth * run.step
+        measured = {"depth": float(self.depth), "relative_block_flops": self.blocks_run / full if full else 1.0}
+        return measured if math.isnan(self.loss_jump) else {**measured, "loss_jump": self.loss_jump}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "depth": self.depth,
+            "blocks_run": self.blocks_run,
+            "loss_before": self.loss_before,
+            "loss_jump": self.loss_jump,
+        }
+
+    def restore(self, state: dict[str, Any], run: Run) -> None:
+        if state["depth"] > self.depth:
+            self.grow(run, state["depth"])
+        self.blocks_run, self.loss_before = state["blocks_run"], state["loss_before"]
+        self.loss_jump = state["loss_jump"]
+
+
+def _parameters(blocks: list[nn.Module]) -> list[nn.Parameter]:
+    return [parameter for block in blocks for parameter in block.parameters()]

@@ -1,0 +1,191 @@
+"""RigL (Evci et al., ICML 2020, algorithm 1): sparse from start to end, with a topology that follows the gradient.
+
+Every ``interval`` steps each layer drops its k smallest weights and grows the k connections with the largest gradient;
+k anneals to zero at ``end_fraction`` of training. Masked weights are zeros in dense tensors, so this saves no time: the
+probes count the FLOPs that a sparse kernel would do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from suite.anatomy import Anatomy, anatomy
+from suite.run import Run
+from suite.technique import Technique
+
+Distribution = Literal["uniform", "erk"]
+
+
+def uniform_densities(shapes: Sequence[tuple[int, int]], sparsity: float) -> list[float]:
+    """The same share of kept weights for every [n, m] matrix."""
+    return [1 - sparsity] * len(shapes)
+
+
+def erk_densities(shapes: Sequence[tuple[int, int]], sparsity: float) -> list[float]:
+    """Erdős–Rényi(-Kernel), section 3: density of an [n, m] matrix proportional to (n + m) / (n m).
+
+    The factor solves the total; a layer that would need more than all of its weights stays dense, and the others make
+    up for it.
+    """
+    sizes = [n * m for n, m in shapes]
+    raw = [(n + m) / (n * m) for n, m in shapes]
+    dense: set[int] = set()
+    while True:
+        sparse = [i for i in range(len(shapes)) if i not in dense]
+        if not sparse:
+            return [1.0] * len(shapes)
+        kept = (1 - sparsity) * sum(sizes) - sum(sizes[i] for i in dense)
+        factor = kept / sum(raw[i] * sizes[i] for i in sparse)
+        overfull = {i for i in sparse if factor * raw[i] > 1}
+        if not overfull:
+            return [1.0 if i in dense else factor * raw[i] for i in range(len(shapes))]
+        dense |= overfull
+
+
+def random_mask(shape: torch.Size, density: float, generator: torch.Generator) -> Tensor:
+    """A boolean mask with exactly round(density * size) ones at uniformly random places."""
+    size = math.prod(shape)
+    mask = torch.zeros(size, dtype=torch.bool)
+    mask[torch.randperm(size, generator=generator)[: round(density * size)]] = True
+    return mask.view(shape)
+
+
+def drop_fraction(step: int, end: float, alpha: float) -> float:
+    """f_decay(t) = alpha / 2 (1 + cos(pi t / T_end)), equation 1."""
+    return alpha / 2 * (1 + math.cos(math.pi * min(step / end, 1.0)))
+
+
+def moved_topology(weight: Tensor, gradient: Tensor, mask: Tensor, count: int) -> Tensor:
+    """The mask after ``count`` drops by smallest |weight| and as many growths by largest |dense gradient|.
+
+    A connection dropped now may be grown at once (algorithm 1 excludes only the kept ones). Shapes are equal, the mask
+    is boolean; the number of ones stays.
+    """
+    magnitude = weight.abs().masked_fill(~mask, math.inf).flatten()
+    kept = mask.flatten().clone()
+    kept[magnitude.topk(count, largest=False).indices] = False
+    candidates = gradient.abs().flatten().masked_fill(kept, -1.0)
+    kept[candidates.topk(count).indices] = True
+    return kept.view_as(mask)
+
+
+def relative_flops(sparse: float, interval: int) -> float:
+    """Training FLOPs of RigL over dense ones, section 3: (3 f_S dT + 2 f_S + f_D) / ((dT + 1) 3 f_D), f_S = sparse f_D.
+
+    Between updates forward and both backward products are sparse; on an update step the weight gradient is dense.
+    """
+    return (3 * sparse * interval + 2 * sparse + 1) / ((interval + 1) * 3)
+
+
+@dataclass
+class RigL(Technique):
+    """Masks the attention and MLP matrices of all blocks.
+
+    ``interval`` 0 chooses the paper's 100 steps, or less in a short run: so many that about 25 updates fit, since with
+    fewer the topology hardly moves. It is never below 2, because an update takes the place of a weight update.
+    """
+
+    sparsity: float = 0.8
+    distribution: Distribution = "erk"
+    alpha: float = 0.3
+    end_fraction: float = 0.75
+    interval: int = 0
+    zero_strength: ClassVar[Mapping[str, Any]] = {"sparsity": 0.0}
+
+    masks: list[Tensor] = field(init=False, default_factory=list)
+    topology_updates: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sparsity < 1:
+            raise ValueError(f"sparsity is the share of zeros, in [0, 1), not {self.sparsity}")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha is the share of connections first moved, in [0, 1], not {self.alpha}")
+        if not 0 <= self.end_fraction <= 1:
+            raise ValueError(f"end_fraction is a share of the steps, in [0, 1], not {self.end_fraction}")
+        if self.interval < 0 or self.interval == 1:
+            raise ValueError(f"interval is 2 steps or more, or 0 to choose it by the run's length, not {self.interval}")
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        if self.sparsity > 0:
+            weights = masked_weights(anatomy(model))
+            densities = erk_densities if self.distribution == "erk" else uniform_densities
+            shapes = [(weight.shape[0], weight.shape[1]) for weight in weights]
+            for weight, density in zip(weights, densities(shapes, self.sparsity), strict=True):
+                mask = random_mask(weight.shape, density, run.generator).to(weight.device)
+                weight.data.mul_(mask)
+                self.masks.append(mask)
+        return model
+
+    def after_backward(self, run: Run) -> None:
+        if not self.masks:
+            return
+        if run.gradients_sharded:
+            raise ValueError("rigl compares whole gradients; it cannot follow a technique that shards them")
+        weights = masked_weights(run.anatomy)
+        end = self.end_fraction * run.recipe.steps
+        if run.step < end and run.step % self.steps_between(run.recipe.steps) == 0:
+            fraction = drop_fraction(run.step, end, self.alpha)
+            for index, weight in enumerate(weights):
+                self._move(index, weight, fraction, run)
+            self.topology_updates += 1
+            run.skip_update = True  # the paper's "else": a step moves connections or weights, not both
+        for weight, mask in zip(weights, self.masks, strict=True):
+            if weight.grad is not None:
+                weight.grad.mul_(mask)
+
+    @torch.no_grad()
+    def _move(self, index: int, weight: nn.Parameter, fraction: float, run: Run) -> None:
+        if weight.grad is None:
+            return
+        old = self.masks[index]
+        new = moved_topology(weight, weight.grad, old, int(fraction * int(old.sum())))
+        stays = old & new  # grown connections start at zero, weight and optimizer state; dropped ones leave none behind
+        for tensor in (weight, *slots(run, weight)):
+            tensor.mul_(stays)
+        self.masks[index] = new
+
+    @torch.no_grad()
+    def after_step(self, run: Run) -> None:
+        if self.masks:
+            for weight, mask in zip(masked_weights(run.anatomy), self.masks, strict=True):
+                weight.mul_(mask)  # an optimizer may move a weight without a gradient
+
+    def steps_between(self, steps: int) -> int:
+        return self.interval or max(2, min(100, round(self.end_fraction * steps / 25)))
+
+    def probes(self, run: Run) -> dict[str, float]:
+        if not self.masks:
+            return {}
+        density = sum(int(mask.sum()) for mask in self.masks) / sum(mask.numel() for mask in self.masks)
+        inactive = sum(int(w[~m].count_nonzero()) for w, m in zip(masked_weights(run.anatomy), self.masks, strict=True))
+        return {
+            "sparsity": 1 - density,
+            "nonzero_inactive_weights": float(inactive),
+            "topology_updates": float(self.topology_updates),
+            "relative_flops": relative_flops(density, self.steps_between(run.recipe.steps)),
+            "relative_flops_interval_100": relative_flops(density, 100),
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {"masks": self.masks, "topology_updates": self.topology_updates}
+
+    def restore(self, state: dict[str, Any], run: Run) -> None:
+        self.masks = [mask.to(run.device) for mask in state["masks"]]
+        self.topology_updates = state["topology_updates"]
+
+
+def masked_weights(parts: Anatomy) -> list[nn.Parameter]:
+    """The matrices of all attention and MLP layers, in the model's order."""
+    return [part.module.weight for part in parts.linears]  # type: ignore[misc]
+
+
+def slots(run: Run, weight: nn.Parameter) -> list[Tensor]:
+    """The optimizer's state tensors that hold one number per entry of ``weight``."""
+    state = run.optimizer.state.get(weight, {})
+    return [each for each in state.values() if isinstance(each, Tensor) and each.shape == weight.shape]

@@ -1,0 +1,155 @@
+"""LoRA against peft by copied weights, and the counts of its paper."""
+
+import copy
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers.pytorch_utils import Conv1D
+
+from suite.anatomy import anatomy, in_features
+from suite.baseline import baselines
+from suite.data import generator
+from suite.meters.activations import SavedActivations
+from suite.meters.state import state_bytes
+from suite.run import Run
+from suite.stack import Stack
+from techniques.fine_tuning.lora.technique import LoRA, LowRankLinear, merge, query_and_value
+
+IDS = ("bert", "gpt", "mae", "vit")
+
+
+def adapting(baseline: str, lora: LoRA | None, steps: int = 2) -> Run:
+    stack = Stack({} if lora is None else {"lora": lora})
+    return Run(baselines()[baseline], stack, size="nano", recipe="classic", task="adapt", steps=steps)
+
+
+def randomised(model: nn.Module) -> nn.Module:
+    """B away from zero, where the update would be invisible."""
+    random = generator(5)
+    for module in model.modules():
+        if isinstance(module, LowRankLinear):
+            for b in module.b:
+                b.data = torch.randn(b.shape, generator=random) * 0.1
+    return model
+
+
+def test_outputs_and_gradients_equal_peft_with_the_same_factors():
+    run = adapting("bert", LoRA(rank=4, alpha=16, train_head=False))
+    plain = adapting("bert", None).model
+    own = randomised(run.model).eval()
+    theirs = get_peft_model(plain, LoraConfig(r=4, lora_alpha=16, target_modules=["query", "value"])).eval()
+    pairs = []
+    for name, module in own.named_modules():
+        if isinstance(module, LowRankLinear):
+            other = theirs.base_model.model.get_submodule(name)
+            pairs += [(module.a[0], other.lora_A["default"].weight), (module.b[0], other.lora_B["default"].weight)]
+    assert len(pairs) == 2 * 2 * anatomy(own).depth
+    for mine, other in pairs:
+        other.data = mine.data.clone()
+
+    batch, _ = run.data.batch(0, 0, 4)
+    outputs = [run.baseline.forward(model, batch) for model in (own, theirs)]
+    torch.testing.assert_close(outputs[0].logits, outputs[1].logits, rtol=1e-5, atol=1e-5)
+    for output in outputs:
+        run.baseline.losses(output, batch).mean().backward()
+    for mine, other in pairs:
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_fused_projection_is_adapted_in_its_query_and_value_columns_only(transposed):
+    torch.manual_seed(0)
+    fused = Conv1D(24, 8) if transposed else nn.Linear(8, 24)
+    before = (fused.weight.T if transposed else fused.weight).detach().clone()
+    layer = randomised(LowRankLinear(fused, [(0, 8), (16, 24)], 2, 4.0, 0.0, "gaussian", generator(0)))
+    update = torch.zeros(24, 8)
+    update[:8], update[16:] = 2 * layer.b[0] @ layer.a[0], 2 * layer.b[1] @ layer.a[1]
+    x = torch.randn(3, 5, 8)
+    torch.testing.assert_close(layer(x), x @ (before + update).T + fused.bias)
+
+
+@pytest.mark.parametrize("baseline", IDS)
+def test_the_adapted_model_starts_as_the_pretrained_one_to_the_bit(baseline):
+    run, plain = adapting(baseline, LoRA(dropout=0.0)), adapting(baseline, None)
+    batch, _ = run.data.batch(0, 0, 4)
+    for one in (run, plain):
+        one.model.eval()
+        torch.manual_seed(0)  # masked auto-encoders draw their masks
+    torch.manual_seed(0)
+    mine = run.baseline.forward(run.model, batch).logits
+    torch.manual_seed(0)
+    assert torch.equal(mine, plain.baseline.forward(plain.model, batch).logits)
+
+
+@pytest.mark.parametrize("baseline", IDS)
+def test_only_the_factors_and_a_head_move(baseline):
+    run = adapting(baseline, LoRA(rank=2), steps=3)
+    before = {name: tensor.clone() for name, tensor in run.model.named_parameters()}
+    trainable = {name for name, parameter in run.model.named_parameters() if parameter.requires_grad}
+    run.train(3)
+    moved = {name for name, tensor in run.model.named_parameters() if not torch.equal(tensor, before[name])}
+    assert moved == trainable
+    assert all(run.model.get_parameter(name).grad is None for name in before.keys() - trainable)
+
+    parts = anatomy(run.model)
+    targets = [found for block in parts.every_block for found in query_and_value(block)]
+    formula = sum(2 * (in_features(part.module) + end - start) for part, columns in targets for start, end in columns)
+    heads = sum(run.model.get_parameter(name).numel() for name in trainable if ".a." not in name and ".b." not in name)
+    count = sum(run.model.get_parameter(name).numel() for name in trainable)
+    assert count - heads == formula == run.technique.probes(run)["lora.update_parameters"]
+    assert (heads > 0) == (baseline in ("mae", "vit"))  # language models' heads are the embeddings
+    assert state_bytes(run.optimizer) - 4 * len(trainable) <= 8 * count <= state_bytes(run.optimizer)
+
+
+def test_merging_gives_the_same_function_in_plain_layers_and_unmerging_takes_it_out():
+    run = adapting("gpt", LoRA(rank=4))
+    model = randomised(run.model).eval()
+    weights = [m.linear.weight.detach().clone() for m in model.modules() if isinstance(m, LowRankLinear)]
+    batch, _ = run.data.batch(0, 0, 2)
+    with torch.no_grad():
+        apart = run.baseline.forward(model, batch).logits
+        merged = merge(copy.deepcopy(model))
+        assert not any(isinstance(module, LowRankLinear) for module in merged.modules())
+        torch.testing.assert_close(run.baseline.forward(merged, batch).logits, apart, rtol=1e-4, atol=1e-5)
+    layers = [module for module in model.modules() if isinstance(module, LowRankLinear)]
+    for layer, weight in zip(layers, weights, strict=True):
+        layer.add_to_weight(+1)
+        assert not torch.equal(layer.linear.weight, weight)
+        layer.add_to_weight(-1)
+        torch.testing.assert_close(layer.linear.weight, weight, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("rank", "model", "expected"), [(8, "bert", 294_912), (4, "gpt2-medium", 393_216)])
+def test_parameter_counts_at_the_papers_sizes(rank, model, expected):
+    with torch.device("meta"):
+        if model == "bert":
+            network: nn.Module = BertForMaskedLM(BertConfig())
+        else:
+            network = GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16))
+    targets = [found for block in anatomy(network).every_block for found in query_and_value(block)]
+    width = anatomy(network).width
+    assert sum(rank * (width + end - start) for _, columns in targets for start, end in columns) == expected
+
+
+def test_activations_stay_about_as_many_as_in_full_fine_tuning():
+    """The paper saves gradients and optimizer state; the backward pass still goes through every frozen layer."""
+    saved = []
+    for lora in (LoRA(), None):
+        run = adapting("bert", lora)
+        batch, _ = run.data.batch(0, 0, 8)
+        with SavedActivations(run.model) as activations:
+            run.forward(batch)
+        saved.append(activations.saved_bytes)
+    assert 0.6 < saved[0] / saved[1] < 1.2
+
+
+def test_rank_zero_is_full_fine_tuning_to_the_bit():
+    assert adapting("gpt", LoRA(rank=0), 3).train(3) == adapting("gpt", None, 3).train(3)
+
+
+def test_bad_settings_say_what_to_do():
+    with pytest.raises(ValueError, match="rank is 1 or more"):
+        LoRA(rank=-1)

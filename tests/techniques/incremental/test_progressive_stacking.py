@@ -1,0 +1,98 @@
+"""Progressive stacking: what is copied, when, and what it costs."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.baseline import baselines
+from suite.run import Run
+from suite.stack import Stack
+from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, relative_flops, sources
+
+
+def running(stacking: ProgressiveStacking | None, baseline: str = "gpt", steps: int = 20) -> Run:
+    stack = Stack({} if stacking is None else {"stacking": stacking})
+    return Run(baselines()[baseline], stack, size="nano", recipe="classic", steps=steps)
+
+
+def block_states(run: Run) -> list[list[torch.Tensor]]:
+    return [[p.detach().clone() for p in block.module.parameters()] for block in run.anatomy.blocks]
+
+
+def test_the_papers_schedule_for_twelve_blocks():
+    assert depths(12, 2) == [3, 6, 12]
+    assert relative_flops(12, (50 / 400, 120 / 400)) == pytest.approx((50 * 3 / 12 + 70 * 6 / 12 + 280) / 400)
+    assert relative_flops(12, (50 / 400, 120 / 400)) == pytest.approx(0.819, abs=5e-4)
+    assert sources(3, 6) == [0, 1, 2, 0, 1, 2]
+
+
+@given(st.integers(1, 100), st.integers(0, 5))
+def test_any_depth_is_reached_and_no_stage_more_than_doubles(full, stages):
+    plan = depths(full, stages)
+    assert plan[-1] == full
+    assert all(small <= large <= 2 * small for small, large in pairwise(plan))
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
+def test_blocks_are_copied_at_the_fractions_and_the_model_ends_whole(baseline):
+    stacking = ProgressiveStacking(fractions=(0.2, 0.4))
+    run = running(stacking, baseline)
+    full = running(None, baseline)
+    seen = []
+    for _ in range(10):
+        run.train(1)
+        if run.anatomy.depth != (seen[-1] if seen else 1):
+            states = block_states(run)
+            half = len(states) // 2
+            for low, high in zip(states[:half], states[half:], strict=True):
+                assert all(torch.equal(a, b) for a, b in zip(low, high, strict=True))
+            assert not run.optimizer.state  # reset, as in the paper
+        seen.append(run.anatomy.depth)
+    assert seen == [1] * 3 + [2] * 4 + [4] * 3
+    assert [n for n, _ in run.model.named_parameters()] == [n for n, _ in full.model.named_parameters()]
+    assert run.technique.probes(run)["stacking.relative_block_flops"] == pytest.approx((4 * 1 + 4 * 2 + 2 * 4) / 40)
+    in_optimizer = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
+    assert in_optimizer == {id(p) for p in run.model.parameters() if p.requires_grad}
+    run.train(1)
+    states = block_states(run)
+    assert not torch.equal(states[0][-2], states[2][-2])  # copies are not tied
+
+
+def test_optimizer_state_can_be_doubled_with_the_blocks():
+    run = running(ProgressiveStacking(stages=1, fractions=(0.2,), carry_optimizer=True))
+    run.train(4)
+    blocks = [list(block.module.parameters()) for block in run.anatomy.blocks]
+    assert len(blocks) == 4
+    for old, new in zip(blocks[0] + blocks[1], blocks[2] + blocks[3], strict=True):
+        states = run.optimizer.state[old], run.optimizer.state[new]
+        assert states[0]["exp_avg"] is not states[1]["exp_avg"]
+        assert torch.equal(states[0]["exp_avg"], states[1]["exp_avg"])
+    assert run.optimizer.state[run.anatomy.embeddings[0].module.weight]["step"] == 4
+
+
+def test_no_stages_is_the_baseline_to_the_bit():
+    losses = running(ProgressiveStacking(stages=0)).train(3)
+    assert running(None).train(3) == losses
+
+
+@pytest.mark.parametrize("saved_at", [1, 3, 5])
+def test_a_resumed_run_grows_to_where_it_was(tmp_path: Path, saved_at: int):
+    whole = running(ProgressiveStacking(fractions=(0.2, 0.4)), steps=10)
+    whole.train(saved_at)
+    whole.save(tmp_path / "state")
+    losses = whole.train(3)
+    resumed = running(ProgressiveStacking(fractions=(0.2, 0.4)), steps=10)
+    resumed.load(tmp_path / "state")
+    assert resumed.train(3) == losses
+    assert whole.technique.probes(whole) == resumed.technique.probes(resumed)
+
+
+def test_bad_settings_say_what_to_do():
+    with pytest.raises(ValueError, match="need as many fractions"):
+        ProgressiveStacking(stages=3)
+    with pytest.raises(ValueError, match="increasing"):
+        ProgressiveStacking(fractions=(0.5, 0.2))

@@ -1,0 +1,154 @@
+"""RigL: the invariants of its masks, its topology update written a second time, and its counts."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suite.baseline import baselines
+from suite.run import Run
+from suite.stack import Stack
+from techniques.sparse_training.rigl.technique import (
+    RigL,
+    drop_fraction,
+    erk_densities,
+    masked_weights,
+    moved_topology,
+    random_mask,
+    relative_flops,
+    slots,
+)
+
+
+def running(rigl: RigL, steps: int = 40, baseline: str = "gpt") -> Run:
+    return Run(baselines()[baseline], Stack({"rigl": rigl}), size="nano", recipe="classic", steps=steps)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 60), st.integers(0, 2**31), st.data())
+def test_topology_update_equals_one_weight_at_a_time(size, seed, data):
+    random = torch.Generator().manual_seed(seed)
+    weight, gradient = torch.randn(size, generator=random), torch.randn(size, generator=random)
+    mask = random_mask(torch.Size([size]), 0.5, random)
+    count = data.draw(st.integers(0, int(mask.sum())))
+
+    active = {index for index in range(size) if mask[index]}
+    kept = set(active)
+    for _ in range(count):
+        kept.remove(min(kept, key=lambda index: abs(weight[index].item())))
+    grown = set(kept)
+    for _ in range(count):
+        grown.add(max(set(range(size)) - grown, key=lambda index: abs(gradient[index].item())))
+
+    new = moved_topology(weight, gradient, mask, count)
+    assert {index for index in range(size) if new[index]} == grown
+    assert int(new.sum()) == int(mask.sum())
+
+
+def test_a_dropped_connection_may_grow_again_at_once():
+    """Algorithm 1 grows among all that are not kept; excluding the just-dropped ones is a common mistake."""
+    weight, gradient = torch.tensor([0.1, 5.0, 0.0, 0.0]), torch.tensor([9.0, 0.0, 1.0, 2.0])
+    mask = torch.tensor([True, True, False, False])
+    assert moved_topology(weight, gradient, mask, 1).tolist() == [True, True, False, False]
+
+
+def test_erk_densities_meet_the_sparsity_and_follow_the_layers_shape():
+    shapes = [(64, 64), (256, 64), (64, 256), (8, 8)]
+    densities = erk_densities(shapes, 0.8)
+    kept = sum(density * n * m for density, (n, m) in zip(densities, shapes, strict=True))
+    assert kept == pytest.approx(0.2 * sum(n * m for n, m in shapes))
+    assert densities[3] == 1.0  # proportionally it would need more than all
+    assert densities[0] / densities[1] == pytest.approx((128 / 64**2) / (320 / (64 * 256)))
+
+
+@pytest.mark.parametrize(("interval", "expected"), [(10, 0.2242), (100, 0.2026), (1000, 0.2003)])
+def test_flops_formula_at_the_papers_sparsity(interval, expected):
+    assert relative_flops(0.2, interval) == pytest.approx(expected, abs=5e-5)
+
+
+def test_annealing_is_a_half_cosine():
+    assert [drop_fraction(step, 75, 0.3) for step in (0, 37.5, 75, 100)] == pytest.approx([0.3, 0.15, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
+def test_masks_hold_after_every_step(baseline):
+    rigl = RigL(interval=3, distribution="uniform")
+    run = running(rigl, steps=12, baseline=baseline)
+    counts = [int(mask.sum()) for mask in rigl.masks]
+    assert counts == [round((1 - 0.8) * mask.numel()) for mask in rigl.masks]
+    before = [mask.clone() for mask in rigl.masks]
+    for _ in range(12):
+        run.train(1)
+        assert [int(mask.sum()) for mask in rigl.masks] == counts
+        for weight, mask in zip(masked_weights(run.anatomy), rigl.masks, strict=True):
+            for tensor in (weight, *slots(run, weight)):
+                assert not tensor[~mask].any()
+    assert rigl.topology_updates == 3  # steps 0, 3 and 6; 9 is the end
+    assert any(not torch.equal(new, old) for new, old in zip(rigl.masks, before, strict=True))
+
+
+def test_an_update_step_reads_dense_gradients_and_moves_no_weight_otherwise(monkeypatch):
+    from techniques.sparse_training.rigl import technique
+
+    seen = []
+
+    def watched(weight, gradient, mask, count):
+        seen.append((bool(gradient[~mask].any()), count, int(mask.sum())))
+        return moved_topology(weight, gradient, mask, count)
+
+    monkeypatch.setattr(technique, "moved_topology", watched)
+    rigl = RigL(interval=4)
+    run = running(rigl, steps=20)
+    run.train(4)
+    seen.clear()
+    old_weights, old_masks = [w.detach().clone() for w in masked_weights(run.anatomy)], list(rigl.masks)
+    head = run.anatomy.embeddings[0].module.weight.detach().clone()
+    run.train(1)
+    assert all(dense for dense, _, _ in seen)
+    assert [count for _, count, _ in seen] == [int(drop_fraction(4, 15, 0.3) * ones) for _, _, ones in seen]
+    assert torch.equal(run.anatomy.embeddings[0].module.weight, head)  # the update was skipped
+    for weight, before, old, new in zip(masked_weights(run.anatomy), old_weights, old_masks, rigl.masks, strict=True):
+        assert torch.equal(weight, before * (old & new))  # grown ones start at zero
+        assert not weight[new & ~old].any()
+
+
+def test_alpha_zero_is_a_static_mask():
+    rigl = RigL(alpha=0.0, interval=2)
+    run = running(rigl, steps=8)
+    before = [mask.clone() for mask in rigl.masks]
+    run.train(8)
+    assert all(torch.equal(new, old) for new, old in zip(rigl.masks, before, strict=True))
+
+
+def test_no_sparsity_is_the_baseline_to_the_bit():
+    losses = running(RigL(sparsity=0.0)).train(3)
+    assert Run(baselines()["gpt"], Stack({}), size="nano", recipe="classic", steps=40).train(3) == losses
+
+
+def test_a_resumed_run_keeps_its_topology(tmp_path: Path):
+    whole = running(RigL(interval=2), steps=16)
+    whole.train(3)
+    whole.save(tmp_path / "state")
+    losses = whole.train(4)
+    resumed = running(RigL(interval=2), steps=16)
+    resumed.load(tmp_path / "state")
+    assert resumed.train(4) == losses
+    assert whole.technique.probes(whole) == resumed.technique.probes(resumed)
+
+
+def test_interval_is_the_papers_in_a_long_run_and_shorter_in_a_short_one():
+    assert RigL().steps_between(32_000) == 100
+    assert RigL().steps_between(160) == 5
+    assert RigL().steps_between(5) == 2
+    assert RigL(interval=7).steps_between(160) == 7
+
+
+def test_bad_settings_say_what_to_do():
+    with pytest.raises(ValueError, match="share of zeros"):
+        RigL(sparsity=1.0)
+    with pytest.raises(ValueError, match="2 steps or more"):
+        RigL(interval=1)
+    assert math.isclose(RigL().sparsity, 0.8)
