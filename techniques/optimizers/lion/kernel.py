@@ -12,6 +12,9 @@ the sign of 0 and of NaN is 0; a NaN stays visible in the momentum.
 The update is in place, hence no autotuning: trial runs would be steps.
 """
 
+# Triton types a kernel's arguments at the launch.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,6 +31,7 @@ from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.portable import narrow
 
 BLOCK = 2048
+PIECE = 512
 NUM_WARPS = 4
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
@@ -50,28 +54,34 @@ def _update(
 @triton.jit(do_not_specialize=["tensors"])
 def lion_kernel(
     table, blocks, tensors, lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
-    PARAMETER: tl.constexpr, MOMENTUM: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+    PARAMETER: tl.constexpr, MOMENTUM: tl.constexpr, GRADIENT: tl.constexpr,
+    BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     tensor, first = multi_tensor.block(blocks, BLOCK)
     p = multi_tensor.address(table, 0, tensor, tensors)
     m = multi_tensor.address(table, 1, tensor, tensors)
     g = multi_tensor.address(table, 2, tensor, tensors)
     remaining = multi_tensor.elements(table, 3, tensor, tensors) - first
-    offsets = tl.arange(0, BLOCK)
     if multi_tensor.vectorizable(p | m | g, remaining, BLOCK):
         _update(
             multi_tensor.pointer(p, PARAMETER, True) + first,
             multi_tensor.pointer(m, MOMENTUM, True) + first,
             multi_tensor.pointer(g, GRADIENT, True) + first,
-            offsets, tl.full((BLOCK,), True, tl.int1), lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
+            tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1),
+            lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
         )  # fmt: skip
     else:
-        _update(
-            multi_tensor.pointer(p, PARAMETER, False) + first,
-            multi_tensor.pointer(m, MOMENTUM, False) + first,
-            multi_tensor.pointer(g, GRADIENT, False) + first,
-            offsets, offsets < remaining, lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
-        )  # fmt: skip
+        # In smaller pieces: a short tensor costs no more of them than it fills, and the registers stay the fast path's.
+        left = tl.minimum(remaining, BLOCK).to(tl.int32)
+        for start in range(0, left, PIECE):
+            offsets = start + tl.arange(0, PIECE)
+            _update(
+                multi_tensor.pointer(p, PARAMETER, False) + first,
+                multi_tensor.pointer(m, MOMENTUM, False) + first,
+                multi_tensor.pointer(g, GRADIENT, False) + first,
+                offsets, offsets < left,
+                lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
+            )  # fmt: skip
 
 
 def launch_tables() -> LaunchTables:
@@ -109,7 +119,7 @@ def lion_step(
             lion_kernel[(group.programs,)](
                 group.table, group.blocks, group.tensors,
                 lr, beta1, 1 - beta1, beta2, 1 - beta2, 1 - lr * weight_decay,
-                PARAMETER=parameter, MOMENTUM=momentum, GRADIENT=gradient, BLOCK=BLOCK,
+                PARAMETER=parameter, MOMENTUM=momentum, GRADIENT=gradient, BLOCK=BLOCK, PIECE=PIECE,
                 num_warps=NUM_WARPS, enable_fp_fusion=False,
             )  # fmt: skip
     # Autograd must see that the parameters changed, as it does for torch's own in-place operators.
@@ -120,7 +130,7 @@ def lion_step(
 def _manifest(parameter: torch.dtype, momentum: torch.dtype, gradient: torch.dtype) -> Manifest:
     read_bytes = parameter.itemsize + momentum.itemsize + gradient.itemsize
     written_bytes = parameter.itemsize + momentum.itemsize
-    accesses = BLOCK // (NUM_WARPS * 32 * multi_tensor.VECTOR_BYTES.value)  # of 16 bytes, a thread, a byte of the dtype
+    accesses = BLOCK // (NUM_WARPS * 32 * multi_tensor.VECTOR_BYTES.value)  # of a thread, for each byte of an element
     return Manifest(
         kernel=lion_kernel,
         signature={
@@ -134,6 +144,7 @@ def _manifest(parameter: torch.dtype, momentum: torch.dtype, gradient: torch.dty
             "MOMENTUM": DTYPES[momentum],
             "GRADIENT": DTYPES[gradient],
             "BLOCK": BLOCK,
+            "PIECE": PIECE,
         },
         elements_per_program=BLOCK,
         aligned=("table", "blocks"),
@@ -141,7 +152,8 @@ def _manifest(parameter: torch.dtype, momentum: torch.dtype, gradient: torch.dty
         options={"enable_fp_fusion": False},
         budget=Budget(
             registers=64,  # eight programs of four warps on a multiprocessor: enough loads in flight to hide memory
-            shared_bytes=0,
+            # Lists of one width share a layout; others meet in shared memory, one list of a program's block at a time.
+            shared_bytes=0 if parameter.itemsize == momentum.itemsize == gradient.itemsize else BLOCK * 4,
             wide_loads=accesses * read_bytes,
             wide_stores=accesses * written_bytes,
             instructions_per_element=LANE_INSTRUCTIONS_PER_BYTE * (read_bytes + written_bytes),

@@ -1,0 +1,237 @@
+"""One kernel launch for any number of tensors (multi-tensor apply): a program finds its tensor in a table of addresses.
+
+An optimizer's step is elementwise over lists of tensors (parameters, momenta, gradients) of which there are hundreds,
+many tiny. A launch for each would cost more than the arithmetic. Here the grid runs over fixed-size blocks of all of
+them together, and two device tensors say what each program works on:
+
+    table   int64 [lists + 1, tensors]   address of each tensor, list by list; the last row: elements of each tensor
+    blocks  int64 [programs]             tensor << 32 | chunk
+
+A kernel plugs in with the device functions below (`block`, `address`, `elements`, `pointer`, `vectorizable`): the lists
+are its own business. `LaunchTables` keeps the tables between steps and uploads only the rows that changed.
+"""
+
+# Triton types a kernel's arguments at the launch.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, is_
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from suite.kernels.portable import INTERPRET
+
+VECTOR_BYTES = tl.constexpr(16)
+"""The widest load of a thread, and the alignment that it needs."""
+
+
+@triton.jit
+def block(blocks, BLOCK: tl.constexpr):
+    """This program's tensor, and the index of its first element there (int64: tensors may exceed 2**31 elements)."""
+    packed = tl.load(blocks + tl.program_id(0))
+    return packed >> 32, (packed & 0xFFFFFFFF) * BLOCK
+
+
+@triton.jit
+def address(table, row, tensor, tensors):
+    """Address of ``tensor`` in the list that is the table's ``row``, int64."""
+    return tl.load(table + row * tensors + tensor)
+
+
+@triton.jit
+def elements(table, LISTS: tl.constexpr, tensor, tensors):
+    """Number of elements of ``tensor``, int64."""
+    return tl.load(table + LISTS * tensors + tensor)
+
+
+@triton.jit
+def vectorizable(addresses_or, remaining, BLOCK: tl.constexpr):
+    """Whether the block is whole and all its addresses (given by their bitwise or) are aligned for 16-byte accesses.
+
+    Uniform over the program. Asked here and not on the host, so that a gradient which moves to an odd address between
+    two steps costs nothing to notice.
+    """
+    return (remaining >= BLOCK) & (addresses_or % VECTOR_BYTES == 0)
+
+
+@triton.jit
+def pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """``address`` as a pointer to ``DTYPE``; ``ALIGNED`` promises 16-byte alignment, and is what makes loads wide."""
+    start = address.to(tl.pointer_type(DTYPE))
+    if ALIGNED:
+        # On the cast, which is this call's own: on ``address`` the promise would be lost, or bind the other path too.
+        start = tl.multiple_of(start, VECTOR_BYTES)
+    return start
+
+
+def pack_blocks(sizes: Iterable[int], block: int) -> array[int]:
+    """``tensor << 32 | chunk`` for each ``block`` elements, or part of it, of tensors with ``sizes`` elements."""
+    packed = array("q")
+    for tensor, size in enumerate(sizes):
+        packed.extend(range(tensor << 32, (tensor << 32) + -(-size // block)))
+    return packed
+
+
+@dataclass
+class Group:
+    """One launch: the tensors of one device and one combination of dtypes (``dtypes``, by row of the table)."""
+
+    dtypes: tuple[torch.dtype, ...]
+    members: list[int]
+    table: Tensor
+    blocks: Tensor
+
+    @property
+    def tensors(self) -> int:
+        return len(self.members)
+
+    @property
+    def programs(self) -> int:
+        return self.blocks.numel()
+
+
+class LaunchTables:
+    """The launch tables of lists of tensors that are mostly the same from step to step.
+
+    ``block`` is the number of elements that a program works on. One instance serves one optimizer's parameter group. It
+    keeps references to the lasting lists (parameters, state), which the optimizer owns anyway, and never to the passing
+    ones (gradients), whose memory must be free to go between steps.
+
+    Addresses are read at every step: ``p.data = ...`` moves a tensor without making a new one, and a new tensor may
+    have an old one's ``id``. So are the sizes and the contiguity of passing tensors, which may be laid out anew in the
+    same memory. The rest is read again when something of that differs.
+    """
+
+    def __init__(self, block: int) -> None:
+        if block <= 0 or block & (block - 1):
+            raise ValueError(f"block is {block}: give a power of two, as Triton's ranges need")
+        self.block = block
+        self._lasting: list[list[Tensor]] = []
+        self._kinds: list[list[_Kind]] = []
+        self._addresses: list[list[int]] = []
+        self._passing_sizes_bytes: list[list[int]] = []
+        self._groups: list[Group] = []
+
+    def groups(self, lasting: Sequence[Sequence[Tensor]], passing: Sequence[Sequence[Tensor]]) -> list[Group]:
+        """The launches for equally long lists of contiguous tensors: rows are the lasting lists, then the passing ones.
+
+        In the usual case (one device, one dtype in each list) that is one group; none where all tensors are empty.
+
+        Raises ValueError for lists of unequal length, for tensors that differ in size or device within a column, are
+        not contiguous or without memory of their own, or are repeated within a lasting list (two programs would race),
+        and RuntimeError for device tensors under the interpreter.
+        """
+        addresses = [list(map(Tensor.data_ptr, tensors)) for tensors in (*lasting, *passing)]
+        sizes_bytes = [list(map(_size_bytes, tensors)) for tensors in passing]
+        if (
+            not self._keeps(lasting)
+            or sizes_bytes != self._passing_sizes_bytes
+            or addresses[: len(lasting)] != self._addresses[: len(lasting)]
+            or not self._follow(len(lasting), passing, addresses)
+        ):
+            self._lasting = []  # so that a list which is refused now is looked at again next time
+            self._build([*lasting, *passing], addresses, len(lasting))
+            self._lasting = [list(tensors) for tensors in lasting]
+        self._addresses, self._passing_sizes_bytes = addresses, sizes_bytes
+        return self._groups
+
+    def _keeps(self, lasting: Sequence[Sequence[Tensor]]) -> bool:
+        return len(lasting) == len(self._lasting) and all(
+            len(new) == len(old) and all(map(is_, new, old)) for new, old in zip(lasting, self._lasting)
+        )
+
+    def _follow(self, first_row: int, passing: Sequence[Sequence[Tensor]], addresses: list[list[int]]) -> bool:
+        """Upload the passing lists that moved; False where more than their addresses changed."""
+        moved = []
+        for row, tensors in enumerate(passing, first_row):
+            if not all(map(Tensor.is_contiguous, tensors)):
+                return False
+            if addresses[row] != self._addresses[row]:
+                if list(map(_kind, tensors)) != self._kinds[row]:
+                    return False
+                moved.append(row)
+        for row in moved:
+            for group in self._groups:
+                values = array("q", (addresses[row][member] for member in group.members))
+                group.table[row].copy_(_staged(values, group.table.device), non_blocking=True)
+        return True
+
+    def _build(self, lists: list[Sequence[Tensor]], addresses: list[list[int]], lasting: int) -> None:
+        _check(lists, addresses, lasting)
+        self._kinds = [list(map(_kind, tensors)) for tensors in lists]
+        sizes = list(map(Tensor.numel, lists[0]))
+        groups: dict[tuple[_Kind, ...], list[int]] = {}
+        for tensor, kinds in enumerate(zip(*self._kinds)):
+            if sizes[tensor]:
+                groups.setdefault(kinds, []).append(tensor)
+        self._groups = []
+        for kinds, members in groups.items():
+            device = kinds[0][1]
+            rows = array("q", (row[member] for row in (*addresses, sizes) for member in members))
+            blocks = pack_blocks((sizes[member] for member in members), self.block)
+            self._groups.append(
+                Group(
+                    dtypes=tuple(dtype for dtype, _ in kinds),
+                    members=members,
+                    table=_uploaded(rows, device).view(len(lists) + 1, len(members)),
+                    blocks=_uploaded(blocks, device),
+                )
+            )
+
+
+_Kind = tuple[torch.dtype, torch.device]
+_kind = attrgetter("dtype", "device")
+_size_bytes = attrgetter("nbytes")
+
+
+def _check(lists: list[Sequence[Tensor]], addresses: list[list[int]], lasting: int) -> None:
+    lengths = [len(tensors) for tensors in lists]
+    if len(set(lengths)) != 1:
+        raise ValueError(f"the lists have {lengths} tensors: give as many of each, leaving out what has no gradient")
+    for column, tensors in enumerate(zip(*lists)):
+        if len({tensor.shape for tensor in tensors}) != 1:
+            raise ValueError(
+                f"tensors {column} have shapes {[tuple(tensor.shape) for tensor in tensors]}: make them equal"
+            )
+        if len({tensor.device for tensor in tensors}) != 1:
+            raise ValueError(f"tensors {column} are on {[str(tensor.device) for tensor in tensors]}: move them to one")
+        for row, tensor in enumerate(tensors):
+            if not tensor.is_contiguous():
+                raise ValueError(
+                    f"tensor {column} of list {row} has strides {tensor.stride()} for shape {tuple(tensor.shape)}: "
+                    "give contiguous tensors"
+                )
+            if tensor.numel() and not addresses[row][column]:
+                raise ValueError(
+                    f"tensor {column} of list {row} ({type(tensor).__name__}) has no memory of its own: "
+                    "give local tensors, e.g. DTensor.to_local()"
+                )
+            if INTERPRET.value and tensor.device.type != "cpu":
+                raise RuntimeError(
+                    f"kernels are interpreted in this process, which cannot follow addresses on {tensor.device}: "
+                    "unset TRITON_INTERPRET, or use CPU tensors"
+                )
+    for row in range(lasting):
+        filled = [address for address, tensor in zip(addresses[row], lists[row]) if tensor.numel()]
+        if len(set(filled)) != len(filled):
+            raise ValueError(f"list {row} has the same tensor twice, which would be updated twice: give each once")
+
+
+def _staged(values: array[int], device: torch.device) -> Tensor:
+    """``values`` in host memory from which ``device`` copies without the host waiting.
+
+    torch's allocator of pinned memory gives none of it out again before the copies made from it are done.
+    """
+    host = torch.frombuffer(values, dtype=torch.int64)
+    return host.pin_memory() if device.type == "cuda" else host
+
+
+def _uploaded(values: array[int], device: torch.device) -> Tensor:
+    return _staged(values, device).to(device, non_blocking=True)
