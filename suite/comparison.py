@@ -23,19 +23,20 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import suite
 from suite.baseline import Baseline, RecipeName, Size, Task, baselines
-from suite.catalogue import build, catalogue, hash_files, lookup
-from suite.contender import Contender, ContenderFailed, RunSpec
+from suite.catalogue import UnknownId, build, catalogue, hash_files, lookup
+from suite.contender import Contender, ContenderFailed, RunSpec, failure
 from suite.data import mixed_seed
 from suite.machine import fingerprint
 from suite.records import Conditions, EqualTime, Record
 from suite.records import Contender as Result
-from suite.stack import split, written
+from suite.stack import StackError, split, written
 
 ROUNDS = 40
 EVALUATIONS = 10
@@ -147,8 +148,16 @@ def _replicate(
     started, start_s = datetime.now(UTC), time.monotonic()
     coin = random.Random(mixed_seed(seed, *map(ord, "".join(comparison.stacks))))
     spawn_order = coin.sample(range(len(comparison.stacks)), len(comparison.stacks))
-    worlds = [comparison.world_size(stack) for stack in comparison.stacks]
     lanes = [Lane(stack, result={"stack": stack, "sources": sources_of(stack)}) for stack in comparison.stacks]
+    worlds = []
+    for lane in lanes:
+        try:
+            worlds.append(comparison.world_size(lane.stack))
+        except (UnknownId, StackError):
+            raise
+        except Exception as error:  # the technique's recipe method runs in this process, and its failure is its row
+            lane.end(ContenderFailed(*failure(error)))
+            worlds.append(1)
     lock_step = _LockStep(comparison, lanes, coin, progress)
     data = ("", "")
     try:
@@ -156,6 +165,8 @@ def _replicate(
         for group in groups:
             for index in group:
                 lane = lanes[index]
+                if "status" in lane.result:
+                    continue
                 lane.process = Contender(
                     comparison.spec(lane.stack, seed), world_size=worlds[index], limit_s=limit_s, hang_s=hang_s
                 )
@@ -302,9 +313,12 @@ def _equal_time(
             again.process = Contender(spec, world_size=world_size, limit_s=limit_s, hang_s=hang_s)
             again.attempt(Contender.prepare)
             if ready := again.attempt(Contender.set_up):
-                again.attempt(lambda process, count=ready["steps"]: process.block(count))
+                total, blocks = ready["steps"], 2 * comparison.rounds  # as long a silence as in the rounds, no hang
+                for block in range(blocks):
+                    count = (block + 1) * total // blocks - block * total // blocks
+                    again.attempt(partial(Contender.block, steps=count))
                 if scores := again.attempt(Contender.evaluate):
-                    result["equal_time"] = EqualTime(steps=ready["steps"], loss=scores.pop("loss"), metrics=scores)
+                    result["equal_time"] = EqualTime(steps=total, loss=scores.pop("loss"), metrics=scores)
         finally:
             again.close()
 

@@ -16,11 +16,13 @@ else: the other contenders go on.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -30,8 +32,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from suite.baseline import RecipeName, Size, Task
 from suite.records import Status
+from suite.run import Diverged
+from suite.technique import Unavailable
 
 PRELOADED = ["suite.contender_child"]
 
@@ -70,7 +76,10 @@ def server() -> multiprocessing.context.ForkServerContext:
 
 
 class Contender:
-    """The parent's handle on one run. ``limit_s`` bounds the time on its clock in all, ``hang_s`` each single reply."""
+    """The parent's handle on one run. ``limit_s`` bounds the time on its clock in all, ``hang_s`` each single reply.
+
+    Every method raises ContenderFailed.
+    """
 
     def __init__(self, spec: RunSpec, *, world_size: int = 1, limit_s: float = 3600.0, hang_s: float = 600.0) -> None:
         self.spec, self.world_size, self.limit_s, self.hang_s = spec, world_size, limit_s, hang_s
@@ -92,17 +101,17 @@ class Contender:
 
     def prepare(self) -> None:
         """Fills the caches that the run needs. May take minutes the first time; off the clock."""
-        self._call("prepare", limit_s=max(self.hang_s, 3600.0))
+        self._call("prepare", hang_s=max(self.hang_s, 3600.0))
 
     def set_up(self) -> dict[str, Any]:
         """Builds the run; ``{"setup_s", "steps", "recipe", "data", "data_sha256"}``."""
-        reply = self._call("set_up")
+        reply = self._call("set_up", left_s=self.limit_s - self.spent_s)
         self._charge(reply["setup_s"])
         return reply
 
     def block(self, steps: int) -> dict[str, Any]:
         """``steps`` training steps; ``{"seconds", "cpu_s", "losses"}`` of rank 0 (losses: mean over ranks)."""
-        reply = self._call("block", steps)
+        reply = self._call("block", steps, left_s=self.limit_s - self.spent_s)
         self._charge(reply["seconds"])
         return reply
 
@@ -111,7 +120,7 @@ class Contender:
 
     def finish(self, energy_window_s: float = 0.0) -> dict[str, Any]:
         """Exact counters of one extra step, process memory, energy, probes."""
-        return self._call("finish", energy_window_s)
+        return self._call("finish", energy_window_s, hang_s=self.hang_s + energy_window_s)
 
     def close(self) -> None:
         """Ends the processes, whatever they are doing."""
@@ -129,21 +138,29 @@ class Contender:
     def _charge(self, seconds: float) -> None:
         self.spent_s += seconds
         if self.spent_s > self.limit_s:
-            raise ContenderFailed("timeout", f"more than the time limit of {self.limit_s:g} s")
+            raise self._timeout()
 
-    def _call(self, command: str, *arguments: Any, limit_s: float | None = None) -> Any:
+    def _timeout(self) -> ContenderFailed:
+        return ContenderFailed("timeout", f"more than the time limit of {self.limit_s:g} s")
+
+    def _call(
+        self, command: str, *arguments: Any, hang_s: float | None = None, left_s: float = math.inf
+    ) -> Any:
+        hang_s = hang_s or self.hang_s
         try:
             for _, connection in self._ranks:
                 connection.send((command, arguments))
         except (BrokenPipeError, ConnectionResetError):
             raise self._death() from None
-        deadline = time.monotonic() + (limit_s or self.hang_s)
+        deadline = time.monotonic() + min(hang_s, left_s)
         replies: dict[Connection, Any] = {}
         open_ends = [connection for _, connection in self._ranks]
         while len(replies) < len(open_ends):
             ready = wait([c for c in open_ends if c not in replies], timeout=deadline - time.monotonic())
             if not ready:
-                raise ContenderFailed("hung", f"no answer to {command!r} within {limit_s or self.hang_s:g} s")
+                if left_s < hang_s:
+                    raise self._timeout()
+                raise ContenderFailed("hung", f"no answer to {command!r} within {hang_s:g} s")
             for connection in ready:
                 assert isinstance(connection, Connection)
                 try:
@@ -162,8 +179,8 @@ class Contender:
     def _death(self) -> ContenderFailed:
         for process, _ in self._ranks:
             process.join(timeout=2.0)
-        codes = [process.exitcode for process, _ in self._ranks if process.exitcode]
-        code = codes[0] if codes else None
+        codes = [process.exitcode for process, _ in self._ranks if process.exitcode is not None]
+        code = next(filter(None, codes), 0 if codes else None)
         if code == -signal.SIGKILL:
             return ContenderFailed("out_of_memory", "killed by the system (SIGKILL), as it does when memory runs out")
         if code is not None and code < 0:
@@ -172,9 +189,10 @@ class Contender:
 
 
 def _child(spec: RunSpec, connection: Connection, rank: int, world_size: int, rendezvous: str) -> None:
-    from suite.contender_child import Session, failure
+    from suite.contender_child import Session
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         session = Session(spec, rank, world_size, rendezvous)
     except Exception as error:
@@ -194,6 +212,27 @@ def _child(spec: RunSpec, connection: Connection, rank: int, world_size: int, re
             connection.send(reply)
         except OSError:
             os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the parent dies, however it dies and whatever the main thread is doing."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(0)
+
+
+def failure(error: BaseException) -> tuple[Status, str, str]:
+    """An exception as a record's status, reason and details."""
+    status: Status = "failed"
+    if isinstance(error, Diverged):
+        status = "diverged"
+    elif isinstance(error, Unavailable):
+        status = "unavailable"
+    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
+        status = "out_of_memory"
+    plain = status in ("diverged", "unavailable")
+    return status, str(error) if plain else first_line(error), "" if plain else trace(error)
 
 
 def first_line(error: BaseException) -> str:

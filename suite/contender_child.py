@@ -11,15 +11,15 @@ import torch
 
 from suite.baseline import baselines
 from suite.catalogue import build, catalogue, lookup
-from suite.contender import RunSpec, first_line, trace
+from suite.contender import RunSpec
 from suite.meters.clock import Clock
 from suite.meters.communication import Communication
 from suite.meters.counters import count_step
 from suite.meters.energy import Energy
 from suite.meters.process import ProcessMemory, cuda_memory
 from suite.pretrained import checkpoint
-from suite.records import Counters, Status
-from suite.run import Diverged, Run
+from suite.records import Counters
+from suite.run import Run
 from suite.technique import Unavailable
 
 COUNTED = tuple(name for name in Counters.model_fields if name != "communication_bytes")
@@ -127,16 +127,3 @@ class Session:
             "relative_error_bound": reading.relative_error_bound,
             "reason": reading.reason or ("" if steps else "no window was asked for"),
         }
-
-
-def failure(error: BaseException) -> tuple[Status, str, str]:
-    """An exception as a record's status, reason and details."""
-    status: Status = "failed"
-    if isinstance(error, Diverged):
-        status = "diverged"
-    elif isinstance(error, Unavailable):
-        status = "unavailable"
-    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
-        status = "out_of_memory"
-    plain = status in ("diverged", "unavailable")
-    return status, str(error) if plain else first_line(error), "" if plain else trace(error)
