@@ -28,7 +28,8 @@ class StoreError(RuntimeError):
 
 
 class Stored(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # a probe may be NaN: JSON has no such number, and null would make the whole record unreadable
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 class Conditions(Stored):
@@ -197,7 +198,10 @@ class Store:
         """Adds one line, whole or not at all, and flushes it to the disk. Raises StoreError, e.g. on a full disk."""
         target = self.path(record.machine.name)
         line = record.model_dump_json(exclude_defaults=False).encode() + b"\n"
-        handle = os.open(target, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            handle = os.open(target, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StoreError(f"cannot write {target}: {error.strerror}; this replicate is not kept") from None
         end = os.lseek(handle, 0, os.SEEK_END)
         try:
             if end and os.pread(handle, 1, end - 1) != b"\n":  # a line that a crash cut off: keep it apart from ours

@@ -213,7 +213,10 @@ class Run:
         return values
 
     def evaluate(self) -> dict[str, float]:
-        """Mean test loss and further metrics of the evaluated model. Leaves the training state as it was."""
+        """Mean test loss and further metrics of the evaluated model. Leaves the training state as it was.
+
+        Raises Diverged if the loss is not finite.
+        """
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), torch.no_grad():
             model = self.technique.evaluated(self.model, self)
             model.eval()
@@ -227,7 +230,10 @@ class Run:
                 for name, values in scores.items():
                     sums[name] = sums.get(name, 0.0) + values.double().sum().item()
             self.model.train()
-        return {name: total / examples for name, total in sums.items()}
+        means = {name: total / examples for name, total in sums.items()}
+        if not math.isfinite(means["loss"]):
+            raise Diverged(f"the test loss became {means['loss']} after step {self.step}")
+        return means
 
     @cached_property
     def _test_batches(self) -> list[Batch]:
@@ -333,7 +339,6 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
