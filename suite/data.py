@@ -6,6 +6,7 @@ examples in the same order whatever else they do, and a resumed run needs no rep
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -39,10 +40,14 @@ def shuffled(examples: int, seed: int, position: int, count: int) -> Tensor:
     taken: list[Tensor] = []
     while count > 0:
         epoch, offset = divmod(position, examples)
-        order = torch.randperm(examples, generator=generator(seed, epoch))[offset : offset + count]
-        taken.append(order)
-        position, count = position + len(order), count - len(order)
+        taken.append(_order(examples, seed, epoch)[offset : offset + count])
+        position, count = position + len(taken[-1]), count - len(taken[-1])
     return torch.cat(taken)
+
+
+@lru_cache(maxsize=2)  # an epoch's order is asked for at every step, on the training clock
+def _order(examples: int, seed: int, epoch: int) -> Tensor:
+    return torch.randperm(examples, generator=generator(seed, epoch))
 
 
 @dataclass(frozen=True)
