@@ -130,16 +130,18 @@ def split(text: str) -> list[tuple[str, dict[str, str]]]:
     """``"a+b:x=1,y=2"`` -> ``[("a", {}), ("b", {"x": "1", "y": "2"})]``; raises StackError on a malformed part."""
     parts = []
     for part in filter(None, (piece.strip() for piece in text.split("+"))):
-        name, _, settings = part.partition(":")
-        values = {}
-        for setting in filter(None, settings.split(",")):
-            key, equals, value = setting.partition("=")
+        name, settings = (each.strip() for each in part.partition(":")[::2])
+        values: dict[str, str] = {}
+        for setting in filter(None, (each.strip() for each in settings.split(","))):
+            key, equals, value = (each.strip() for each in setting.partition("="))
             if not equals or not key or not value:
                 raise StackError(f"{part!r}: write hyper-parameters as {name}:name=value,name=value; got {setting!r}")
-            values[key.strip()] = value.strip()
+            if key in values:
+                raise StackError(f"{part!r}: {key} is set twice")
+            values[key] = value
         if name in (each for each, _ in parts):
             raise StackError(f"{text!r}: {name} stands twice in the stack")
-        parts.append((name.strip(), values))
+        parts.append((name, values))
     return parts
 
 
