@@ -52,15 +52,20 @@ class Entry:
 
     @cached_property
     def technique(self) -> type[Technique]:
-        """The folder's one Technique class."""
-        module = importlib.import_module(self.module)
+        """The folder's one Technique class. Raises StackError if the module cannot be imported or has another shape."""
+        try:
+            module = importlib.import_module(self.module)
+        except Exception as error:  # whatever a plug-in's module does: one bad entry is named, not traced
+            why = f"{type(error).__name__}: {error}"
+            raise StackError(f"{self.id} cannot be imported: {why}; mend {self.folder}") from error
         classes = [
             each
             for each in vars(module).values()
             if isinstance(each, type) and issubclass(each, Technique) and each.__module__ == self.module
         ]
         if len(classes) != 1 or not is_dataclass(classes[0]):
-            raise TypeError(f"{self.module}: define exactly one @dataclass subclass of Technique, found {len(classes)}")
+            found = f"found {len(classes)}"
+            raise StackError(f"{self.module}: define exactly one @dataclass subclass of Technique, {found}")
         return classes[0]
 
     @cached_property
