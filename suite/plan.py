@@ -106,12 +106,12 @@ def seeds_done(pairs: Iterable[Pair], setting: Setting, records: Iterable[Record
             "device": setting.device,
             "threads": setting.threads,
         }
-        code = sources_of(pair.stack)
+        code, reference_code = sources_of(pair.stack), sources_of(pair.reference)
         done[pair] = {
             record.seed
             for record in current
-            if record.reference.stack == pair.reference
-            and any(each.stack == pair.stack and each.sources == code for each in record.contenders)
+            if (record.reference.stack, record.reference.sources) == (pair.reference, reference_code)
+            and any((each.stack, each.sources) == (pair.stack, code) for each in record.contenders[1:])
             and record.conditions.model_dump(exclude={"data", "data_sha256"}) == expected
             and record.conditions.data_sha256 in (hashes[kind], "")
         }
