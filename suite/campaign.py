@@ -21,6 +21,7 @@ def measure(
     seeds: int,
     minutes: float,
     limit_s: float = 3600.0,
+    hang_s: float = 600.0,
     sequential: bool = False,
     rounds: int | None = None,
     progress: Progress = lambda share, what: None,
@@ -59,8 +60,9 @@ def measure(
 
             report(0.0, "starting")
             record = replicate(
-                comparison, seed, progress=report, limit_s=min(limit_s, max(left_s, 60.0)), sequential=sequential
-            )
+                comparison, seed, progress=report, limit_s=min(limit_s, max(left_s, 60.0)), hang_s=hang_s,
+                sequential=sequential,
+            )  # fmt: skip
             store.append(record)
             made.append(record)
             for pair in together:

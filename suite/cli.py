@@ -27,6 +27,7 @@ class Exit(IntEnum):
     UNFIT = 4
     RUN_FAILED = 5
     NOTHING = 6
+    INTERRUPTED = 130  # as shells say of Ctrl-C
 
 
 app = typer.Typer(
@@ -56,6 +57,7 @@ Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of a contender.")]
 Out = Annotated[Path, typer.Option("--out", help="The results folder.")]
 Limit = Annotated[float, typer.Option("--time-limit", min=1, help="Seconds that one contender may train in all.")]
+Hang = Annotated[float, typer.Option("--hang-limit", min=0.1, help="Seconds of silence that end a contender as hung.")]
 Sequential = Annotated[
     bool, typer.Option("--sequential", help="One contender in memory at a time: fits more, pairs less.")
 ]
@@ -96,6 +98,8 @@ def understandable(as_json: bool = False) -> Iterator[None]:
         fail(str(error), Exit.UNFIT, as_json)
     except StoreError as error:
         fail(str(error), Exit.RUN_FAILED, as_json)
+    except KeyboardInterrupt:
+        fail("interrupted; what was measured is kept, the same command continues", Exit.INTERRUPTED, as_json)
 
 
 def chosen(kind: str, value: str, among: tuple[str, ...]) -> Any:
@@ -193,6 +197,7 @@ def run(
     threads: Threads = THREADS,
     folder: Out = RESULTS,
     time_limit: Limit = 3600.0,
+    hang_limit: Hang = 600.0,
     sequential: Sequential = False,
     as_json: Json = False,
 ) -> None:
@@ -200,8 +205,8 @@ def run(
 
     Results are appended to the results folder as they come; an interrupted run continues where it stopped.
     """
-    usable_device(device, as_json)
     with understandable(as_json):
+        usable_device(device, as_json)
         from suite.baseline import RECIPES, SIZES, TASKS, baselines
         from suite.catalogue import build, catalogue, lookup
         from suite.campaign import measure
@@ -222,8 +227,8 @@ def run(
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
         with bar(quiet=as_json) as progress:
             made = measure(
-                pairs, setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, sequential=sequential,
-                progress=progress, warn=warn,
+                pairs, setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
+                sequential=sequential, progress=progress, warn=warn,
             )  # fmt: skip
     failures = [each for record in made for each in record.contenders if each.status not in ("ok", "unavailable")]
     if as_json:
@@ -281,12 +286,13 @@ def compare(
     folder: Out = RESULTS,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw loss curves and paired ratios to this file.")] = None,
     time_limit: Limit = 3600.0,
+    hang_limit: Hang = 600.0,
     sequential: Sequential = False,
     as_json: Json = False,
 ) -> None:
     """Compare two stacks head to head on one baseline, several seeds, and print the ratios with their intervals."""
-    usable_device(device, as_json)
     with understandable(as_json):
+        usable_device(device, as_json)
         from suite.baseline import RECIPES, SIZES, TASKS, baselines
         from suite.catalogue import build, lookup
         from suite.campaign import measure
@@ -307,8 +313,8 @@ def compare(
         setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
         with bar(quiet=as_json) as progress:
             measure(
-                [pair], setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, sequential=sequential,
-                rounds=rounds, progress=progress, warn=warn,
+                [pair], setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
+                sequential=sequential, rounds=rounds, progress=progress, warn=warn,
             )  # fmt: skip
         results = importlib.import_module("suite.results")
         records, _ = Store(folder).read()
@@ -338,8 +344,8 @@ def study(
     as_json: Json = False,
 ) -> None:
     """Answer a technique's question over many runs: print its tables, write them and its plot."""
-    usable_device(device, as_json)
     with understandable(as_json):
+        usable_device(device, as_json)
         from suite.baseline import RECIPES, SIZES, baselines
         from suite.catalogue import catalogue, lookup
         from suite.plan import Setting
@@ -443,11 +449,7 @@ def doctor(device: Device = "cpu", as_json: Json = False) -> None:
 def main() -> None:
     """The console script."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
-        app()
-    except KeyboardInterrupt:
-        err.print("interrupted; what was measured is kept, the same command continues")
-        sys.exit(130)
+    app()
 
 
 if __name__ == "__main__":
