@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from suite.run import Run
+from suite.stack import Stack
 from suite.technique import Technique
 
 Weights = dict[str, Tensor]
@@ -60,19 +62,24 @@ class Lawa(Technique):
             self.taken.append((run.step, snapshot(run.model)))
 
     def evaluated(self, model: nn.Module, run: Run) -> nn.Module:
-        if model is not run.model:
-            raise RuntimeError("lawa averages the weights that are trained; put it before techniques that replace them")
-        current = snapshot(model)
+        current = snapshot(run.model)
         before = [weights for step, weights in self.taken if step < run.step and _same_shapes(weights, current)]
         window = [*before[max(0, len(before) - self.k + 1) :], current]
         if len(window) == 1:
             return model
-        averaged = copy.deepcopy(model)
+        averaged = copy.deepcopy(run.model)
         with torch.no_grad():
             weights = mean(window)
             for name, parameter in averaged.named_parameters():
                 parameter.copy_(weights[name])
+        for earlier in self._before(run):  # what they did to the current weights (merge, gather) they do to the mean
+            averaged = earlier.evaluated(averaged, run)
         return averaged
+
+    def _before(self, run: Run) -> Iterator[Technique]:
+        """The techniques that come before this one in the run's stack."""
+        stack = run.technique.techniques.values() if isinstance(run.technique, Stack) else ()
+        return takewhile(lambda each: each is not self, stack)
 
     def probes(self, run: Run) -> Mapping[str, float]:
         size = sum(parameter.nbytes for parameter in run.model.parameters())

@@ -50,7 +50,7 @@ class Lion(torch.optim.Optimizer):
     """Lion with torch's names. Its one buffer a parameter is ``momentum``, in the parameter's dtype.
 
     The learning rate is typically 3 to 10 times smaller than AdamW's, and the weight decay as many times larger.
-    ``compiled`` runs the update through torch.compile.
+    On a GPU a group is updated by one kernel; elsewhere tensor by tensor, through torch.compile if ``compiled``.
     """
 
     def __init__(
@@ -63,8 +63,12 @@ class Lion(torch.optim.Optimizer):
     ) -> None:
         if lr < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"Lion needs lr, weight_decay >= 0 and betas in [0, 1); got {lr}, {weight_decay}, {betas}")
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-        self._step = compiled_lion_step() if compiled else lion_step
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "compiled": compiled})
+        self._tables: dict[int, Any] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._tables = {}  # the kernel's, by parameter group: they hold addresses, and the tensors are new
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -72,19 +76,31 @@ class Lion(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum"] = torch.zeros_like(parameter)
-                self._step(
-                    parameter, parameter.grad, state["momentum"],
-                    learning_rate=group["lr"], beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"],
-                )  # fmt: skip
+        for index, group in enumerate(self.param_groups):
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self._update(index, group, parameters)
         return loss
+
+    def _update(self, index: int, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        beta1, beta2 = group["betas"]
+        rates = {"beta1": beta1, "beta2": beta2, "weight_decay": group["weight_decay"]}
+        if parameters[0].is_cuda:
+            from techniques.optimizers.lion import kernel
+
+            if index not in self._tables:
+                self._tables[index] = kernel.launch_tables()
+            contiguous = [gradient.contiguous() for gradient in gradients]
+            kernel.lion_step(parameters, contiguous, momenta, self._tables[index], lr=group["lr"], **rates)
+            return
+        step = compiled_lion_step() if group["compiled"] else lion_step
+        for each in zip(parameters, gradients, momenta, strict=True):
+            step(*each, learning_rate=group["lr"], **rates)
 
 
 @dataclass

@@ -1,0 +1,97 @@
+"""LayerScale against timm's, merged into the weights, and its size, gradients and depth rule."""
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from suite.anatomy import anatomy, weight_matrix
+from suite.baseline import baselines
+from suite.catalogue import build
+from suite.run import Run
+from techniques.initialization.layerscale.technique import LayerScale, LayerScaleTechnique, initial_scale
+
+SIZES = {"img_size": 16, "patch_size": 4, "num_classes": 5, "embed_dim": 24, "depth": 3, "num_heads": 2}
+
+
+def vit(**changes: float) -> VisionTransformer:
+    torch.manual_seed(0)
+    return VisionTransformer(**SIZES, **changes).eval()
+
+
+def scaled(initial: float | None = None) -> nn.Module:
+    return LayerScaleTechnique(initial).model(vit(), None)  # type: ignore[arg-type]
+
+
+def images() -> Tensor:
+    return torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def test_equals_timms_layer_scale() -> None:
+    theirs, ours = vit(init_values=0.1), scaled(0.1)
+    values = theirs.state_dict()
+    state = {name: values[name.replace(".linear.", ".")] for name in ours.state_dict() if not name.endswith(".scale")}
+    ours.load_state_dict(state, strict=False)
+    ours(images()).square().sum().backward()
+    theirs(images()).square().sum().backward()
+    torch.testing.assert_close(ours(images()), theirs(images()), rtol=1e-5, atol=1e-6)
+    for mine, their in zip(anatomy(ours).blocks, theirs.blocks):
+        torch.testing.assert_close(mine.attention_output.module.scale.grad, their.ls1.gamma.grad, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(mine.mlp_output.module.scale.grad, their.ls2.gamma.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
+def test_merging_the_scales_into_the_branch_outputs_changes_nothing(baseline: str) -> None:
+    run = Run(baselines()[baseline], build("layerscale"), recipe="classic")
+    run.model.eval()
+    batch = run.data.test_batches(4)[0]
+    layers = [(part.path, part.module) for block in run.anatomy.every_block for part in block.branches]
+    with torch.no_grad():
+        for _, layer in layers:
+            assert isinstance(layer, LayerScale)
+            layer.scale.uniform_(0.5, 2.0)
+        torch.manual_seed(0)  # the auto-encoder draws its mask
+        before = run.baseline.losses(run.baseline.forward(run.model, batch), batch)
+        for path, layer in layers:
+            weight_matrix(layer.linear).mul_(layer.scale[:, None])
+            layer.linear.bias.mul_(layer.scale)
+            run.anatomy.replace(path, layer.linear)
+        torch.manual_seed(0)
+        after = run.baseline.losses(run.baseline.forward(run.model, batch), batch)
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
+
+
+def test_two_widths_of_parameters_a_block_and_none_of_them_decays() -> None:
+    plain, run = (Run(baselines()["vit"], build(stack), steps=4) for stack in ("baseline", "layerscale"))
+    count = [sum(p.numel() for p in each.model.parameters()) for each in (plain, run)]
+    assert count[1] - count[0] == 2 * run.anatomy.width * run.anatomy.depth
+    decaying = {id(p) for g in run.optimizer.param_groups if g["weight_decay"] for p in g["params"]}
+    trained = {id(p) for g in run.optimizer.param_groups for p in g["params"]}
+    scales = [m.scale for m in run.model.modules() if isinstance(m, LayerScale)]
+    assert all(id(scale) in trained and id(scale) not in decaying for scale in scales)
+
+
+def test_branch_gradients_grow_linearly_with_the_initial_scale() -> None:
+    norms = {}
+    for initial in (1e-4, 2e-4):
+        model = scaled(initial)
+        model(images()).sum().backward()
+        norms[initial] = torch.stack([part.module.weight.grad.norm() for part in anatomy(model).linears])
+    torch.testing.assert_close(norms[2e-4] / norms[1e-4], torch.full((12,), 2.0), rtol=1e-2, atol=0)
+
+
+def test_at_initialisation_the_network_is_nearly_the_identity() -> None:
+    x = torch.randn(2, 17, 24, generator=torch.Generator().manual_seed(2))
+    for initial in (1e-2, 1e-6):
+        blocks = scaled(initial).blocks
+        branches: list[Tensor] = []
+        for block in anatomy(nn.ModuleDict({"blocks": blocks})).blocks:
+            for part in block.branches:
+                part.module.linear.register_forward_hook(lambda module, inputs, output: branches.append(output))
+        with torch.no_grad():
+            moved = (blocks(x) - x).norm()
+        assert moved <= initial * sum(branch.norm() for branch in branches) * (1 + 1e-3) + 1e-5
+
+
+def test_the_papers_rule_for_the_depth() -> None:
+    assert [initial_scale(depth) for depth in (12, 18, 19, 24, 25, 48)] == [0.1, 0.1, 1e-5, 1e-5, 1e-6, 1e-6]

@@ -1,0 +1,97 @@
+"""LAWA: an exact mean of real copies, and a training run that does not notice."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from suite.baseline import baselines
+from suite.catalogue import build
+from suite.run import Run
+from techniques.large_batch.lawa.technique import Lawa, mean, snapshot
+
+
+def run_of(stack: str, steps: int = 12) -> Run:
+    return Run(baselines()["vit"], build(stack), recipe="classic", steps=steps)
+
+
+class Tied(nn.Module):
+    """Tied weights and an integer buffer, which an in-place division would break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("positions", torch.arange(9))
+
+
+def test_snapshots_are_copies_and_not_the_live_weights() -> None:
+    model = Tied()
+    taken = snapshot(model)
+    with torch.no_grad():
+        model.head.weight.add_(1)
+    assert not torch.equal(taken["embedding.weight"], model.embedding.weight)
+    assert list(taken) == ["embedding.weight"], "tied weights are kept once, buffers not at all"
+
+
+def test_mean_is_the_arithmetic_mean() -> None:
+    torch.manual_seed(0)
+    versions = [{"w": torch.randn(50, 20) * 10**k} for k in range(-3, 4)]
+    exact = torch.stack([version["w"].double() for version in versions]).mean(0)
+    torch.testing.assert_close(mean(versions)["w"].double(), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_evaluates_the_mean_of_the_current_and_the_latest_checkpoints() -> None:
+    run = run_of("lawa:k=3,interval=0.25")
+    oracle = AveragedModel(run.model)
+    for step in range(1, 12):
+        run.train(1)
+        if step in (6, 9, 11):  # the last checkpoints at 3, 6, 9 and the current weights
+            oracle.update_parameters(run.model)
+    averaged = run.technique.evaluated(run.model, run)
+    assert averaged is not run.model
+    for own, other in zip(averaged.parameters(), oracle.module.parameters()):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-7)
+
+
+def test_a_checkpoint_of_this_very_step_counts_once() -> None:
+    run = run_of("lawa:k=2,interval=0.25")
+    run.train(3)
+    three = snapshot(run.model)
+    run.train(3)
+    averaged = snapshot(run.technique.evaluated(run.model, run))
+    expected = mean([three, snapshot(run.model)])
+    assert all(torch.equal(averaged[name], expected[name]) for name in expected)
+
+
+def test_the_training_run_does_not_notice() -> None:
+    plain, run = run_of("baseline"), run_of("lawa")
+    assert plain.train(2) == run.train(2)
+    run.evaluate()
+    assert plain.train(2) == run.train(2)
+    assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), run.model.parameters()))
+
+
+def test_checkpoints_survive_saving() -> None:
+    one, other = Lawa(k=2), Lawa(k=2)
+    for step in (1, 2, 3):
+        one.taken.append((step, {"w": torch.full((2,), float(step))}))
+    other.restore(one.state(), None)  # type: ignore[arg-type]
+    assert [step for step, _ in other.taken] == [2, 3]
+    assert other.taken.maxlen == 2
+
+
+def test_averages_before_an_earlier_technique_merges() -> None:
+    """In a stack after another averaging technique, that one sees LAWA's mean, not the other way round."""
+    run = run_of("layerscale+lawa:k=2,interval=0.1")
+    run.train(3)
+    one = snapshot(run.technique.evaluated(run.model, run))
+    lawa = run.technique.techniques["lawa"]  # type: ignore[attr-defined]
+    other = snapshot(lawa.evaluated(nn.Linear(1, 1), run))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("wrong", [{"k": 0}, {"interval": 0.0}, {"interval": 1.5}])
+def test_wrong_hyper_parameters(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="k|interval"):
+        Lawa(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,96 @@
+"""AdamW against torch's, against its closed form without gradients, and the paper's decay against a schedule in fp64."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from suite.recipe import Recipe
+from techniques.optimizers.adamw.technique import AdamW, AdamWTechnique, adamw_step
+
+
+def models() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 11), nn.GELU(), nn.Linear(11, 3))
+    return model, copy.deepcopy(model)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(seed))
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_update_by_update_torch_to_the_bit(fused: bool) -> None:
+    own, other = models()
+    ours = AdamW(own.parameters(), lr=3e-3, betas=(0.8, 0.95), weight_decay=0.3, fused=fused)
+    theirs = torch.optim.AdamW(
+        other.parameters(), lr=3e-3, betas=(0.8, 0.95), weight_decay=0.3, fused=fused, foreach=False
+    )
+    for number in range(6):
+        step(own, ours, number)
+        step(other, theirs, number)
+        assert all(torch.equal(a, b) for a, b in zip(own.parameters(), other.parameters()))
+
+
+def test_both_paths_agree_with_the_formula_in_float64() -> None:
+    generator = torch.Generator().manual_seed(1)
+    theta = torch.randn(200, generator=generator, dtype=torch.float64)
+    parameters = {fused: nn.Parameter(theta.float()) for fused in (False, True)}
+    optimizers = {fused: AdamW([p], lr=0.01, weight_decay=0.1, fused=fused) for fused, p in parameters.items()}
+    m, v = torch.zeros_like(theta), torch.zeros_like(theta)
+    for t in range(1, 8):
+        g = torch.randn(200, generator=generator, dtype=torch.float64)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        theta = theta - 0.01 * (m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + 1e-8) + 0.1 * theta)
+        for fused, parameter in parameters.items():
+            parameter.grad = g.float()
+            optimizers[fused].step()
+            torch.testing.assert_close(parameter.double(), theta, rtol=1e-5, atol=1e-6)
+
+
+def test_without_gradients_the_weights_shrink_by_the_product_of_the_decays() -> None:
+    theta = torch.full((4,), 2.0, dtype=torch.float64)
+    m, v = torch.zeros_like(theta), torch.zeros_like(theta)
+    rates = [0.1, 0.05, 0.2]
+    for t, rate in enumerate(rates, 1):
+        adamw_step(theta, torch.zeros(4).double(), m, v, t,
+                   learning_rate=rate, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.5)  # fmt: skip
+    torch.testing.assert_close(theta, torch.full((4,), 2.0 * math.prod(1 - 0.5 * rate for rate in rates)).double())
+
+
+@pytest.mark.parametrize("learning_rate", [1e-3, 1e-2])
+def test_the_papers_decay_follows_the_schedule_and_not_the_learning_rate(learning_rate: float) -> None:
+    recipe = Recipe(steps=25, batch_size=1, learning_rate=learning_rate)
+    weight = nn.Parameter(torch.ones(3, 3, dtype=torch.float64))
+    groups = [{"params": [weight], "weight_decay": 0.1, "learning_rate_scale": 0.5}]
+    optimizer = AdamWTechnique(normalised=0.2).optimizer(groups, recipe)
+    expected = 1.0
+    for number in range(recipe.steps):
+        optimizer.param_groups[0]["lr"] = recipe.learning_rate_at(number) * 0.5
+        weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+        expected *= 1 - recipe.learning_rate_at(number) / learning_rate * 0.2 / math.sqrt(25)
+    torch.testing.assert_close(weight.data, torch.full_like(weight, expected))
+
+
+def test_what_does_not_decay_in_the_recipe_does_not_decay() -> None:
+    groups = [{"params": [nn.Parameter(torch.ones(3))], "weight_decay": 0.0}]
+    optimizer = AdamWTechnique().optimizer(groups, Recipe(steps=10, batch_size=1, learning_rate=1e-3))
+    assert optimizer.param_groups[0]["weight_decay"] == 0
+
+
+def test_a_saved_optimizer_continues_to_the_bit() -> None:
+    own, other = models()
+    first = AdamW(own.parameters())
+    step(own, first, 0)
+    other.load_state_dict(own.state_dict())
+    second = AdamW(other.parameters())
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    step(own, first, 1)
+    step(other, second, 1)
+    assert all(torch.equal(a, b) for a, b in zip(own.parameters(), other.parameters()))
