@@ -23,6 +23,7 @@ class Column:
 
     title: str
     metric: str
+    unit: str = ""
     speedup: bool = False
 
     @property
@@ -34,16 +35,16 @@ class Column:
 
 
 COLUMNS = (
-    Column("time to quality", "time_to_quality", speedup=True),
-    Column("step time", "step_time"),
-    Column("training time", "training_time"),
-    Column("peak tensors", "peak_tensor_bytes"),
-    Column("process peak", "process_peak_bytes"),
-    Column("CUDA peak", "cuda_allocated_peak_bytes"),
-    Column("energy", "energy"),
+    Column("time to quality", "time_to_quality", "reference steps", speedup=True),
+    Column("step time", "step_time", "s"),
+    Column("training time", "training_time", "s"),
+    Column("peak tensors", "peak_tensor_bytes", "B"),
+    Column("process peak", "process_peak_bytes", "B"),
+    Column("CUDA peak", "cuda_allocated_peak_bytes", "B"),
+    Column("energy", "energy", "J"),
     Column("loss, equal steps", "loss"),
     Column("loss, equal time", "loss_at_equal_time"),
-    Column("FLOPs", "training_flops"),
+    Column("FLOPs", "training_flops", "FLOP"),
 )
 
 
@@ -194,6 +195,21 @@ def text(column: Column, value: Value) -> str:
     return f"{mark}{number(shown_number(column, value), decimals(interval))} {ends(interval)}".strip()
 
 
+def quantity(x: float, unit: str) -> str:
+    """``21.2 ms``, ``4.19 MB``, ``200 GFLOP``: three digits and an SI prefix."""
+    if len(unit) > 4 or not unit or not math.isfinite(x) or x == 0:
+        return f"{x:.4g} {unit}".strip()
+    step = max(-3, min(5, math.floor(math.log10(abs(x)) / 3)))
+    return f"{x / 1000**step:.3g} {('nµm kMGTP'[step + 3]).strip()}{unit}"
+
+
+def change(column: Column, value: Value) -> str:
+    """``21.2 ms → 31.8 ms``: the quantities behind the ratio; empty where they are not known."""
+    if value.reference is None or value.contender is None:
+        return ""
+    return f"{quantity(value.reference, column.unit)} → {quantity(value.contender, column.unit)}"
+
+
 def setup_text(row: Row) -> str:
     """Set-up beyond the reference's, in reference steps."""
     steps = round(row.setup.estimate) if row.setup else 0
@@ -253,14 +269,14 @@ def summarised(rows: Sequence[Row]) -> Summary:
         records=len({each for row in rows for each in row.records}),
         machines=tuple(sorted({(row.machine.name, machine_line(row.machine.facts)) for row in rows})),
         newest=max((row.newest for row in rows), default="")[:10],
-        seeds=_range(seeds),
+        seeds=count_text(*seeds),
         stale=sum(bool(row.stale) for row in rows),
         failed=sum(row.failed for row in rows),
     )
 
 
-def _range(seeds: Sequence[int]) -> str:
-    """``3 seeds`` or ``1 to 5 seeds``."""
+def count_text(*seeds: int) -> str:
+    """``1 seed``, ``3 seeds``, ``1 to 5 seeds``."""
     if not seeds:
         return "no seeds"
     span = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])

@@ -20,6 +20,7 @@ from suite.leaderboard.board import (
     Board,
     Column,
     boards,
+    change,
     decimals,
     ends,
     failure_lines,
@@ -178,7 +179,8 @@ def _cell(column: Column, value: Value, half_width: float) -> str:
     mark = "=" if value.kind == "exact" else "×" if column.speedup else ""
     drawn = whisker(interval, half_width) if interval else ""
     brackets = f' <span class="ends">{escape(ends(interval))}</span>' if ends(interval) else ""
-    note = f' title="{escape(value.note)}"' if value.note else ""
+    says = "; ".join(filter(None, (change(column, value), value.note)))
+    note = f' title="{escape(says)}"' if says else ""
     return (
         f'<td data-sort="{shown!r}" class="{value.kind}"{note}>{drawn}<span class="number">'
         f"{mark}{number(shown, decimals(interval))}</span>{brackets}</td>"

@@ -1,34 +1,33 @@
-"""One row as lines for a terminal: what a comparison found."""
+"""One row as plain lines for a terminal."""
 
 from __future__ import annotations
 
-from suite.leaderboard.board import COLUMNS, failure_lines, remarks, setup_text, text
-from suite.results import Row
-from suite.statistics import WITHIN_ONE_SEED
+import math
 
-ABSOLUTE = {"step_time": ("ms", 1e3), "loss": ("", 1.0), "peak_tensor_bytes": ("MiB", 2.0**-20)}
+from suite.leaderboard.board import COLUMNS, change, count_text, failure_lines, number, setup_text, text
+from suite.results import Row
 
 
 def summary(row: Row) -> str:
-    """Ratios with their intervals, then what the numbers do not say."""
+    """What was compared, every number with its interval or the reason why there is none, and what failed."""
     conditions = row.conditions
-    where = f"{conditions.baseline} {conditions.size} {conditions.recipe} {conditions.task}"
-    seeds = f"{len(row.seeds)} seed{'s' if len(row.seeds) != 1 else ''}"
-    lines = [f"{row.stack} against {row.reference}: {where}, {seeds}, {row.machine.name}"]
+    lines = [
+        f"{row.stack} against {row.reference} on {conditions.baseline} {conditions.size} "
+        f"({conditions.recipe}, {conditions.task}), {count_text(len(row.seeds))}, {row.machine.name}"
+    ]
+    lines += [f"stale: {each}; measure again" for each in row.stale]
+    lines += [f"failed: {line}" for line in failure_lines(row)]
     if row.failed:
-        return "\n".join([*lines, *failure_lines(row)])
-    columns = [column for column in COLUMNS if column.value(row).kind != "unavailable"]
-    for column in columns:
+        return "\n".join(lines)
+    for column in COLUMNS:
         value = column.value(row)
-        line = f"  {column.title + ' ' + column.arrow:22} {text(column, value):22}"
-        if value.reference is not None and value.contender is not None and column.metric in ABSOLUTE:
-            unit, scale = ABSOLUTE[column.metric]
-            line += f" {value.reference * scale:.4g} -> {value.contender * scale:.4g} {unit}"
-        lines.append(line.rstrip())
-    lines.append(f"  {'set-up':22} {setup_text(row)} reference steps")
-    lines += [f"  note: {each}" for each in remarks(row, columns)]
-    lines.append("  ratios to the reference, 95 % intervals; ↑ a speedup, ↓ a cost; = exact count")
-    step = row.metrics["step_time"].log
-    if step and step.method == WITHIN_ONE_SEED:
-        lines.append("  ° within one seed: it cannot see how processes differ; --seeds 3 can")
-    return "\n".join(lines)
+        direction = "higher is better" if column.speedup else ""
+        said = "; ".join(filter(None, (direction, change(column, value) or value.reason, value.note)))
+        lines.append(f"  {column.title:<18}{text(column, value):<24}{said}".rstrip())
+    lines.append(f"  {'set-up':<18}{setup_text(row):<24}reference steps beyond the reference's own")
+    for name, interval in row.probes.items():
+        lines.append(f"  {name:<18}{number(interval.estimate, 3)}")
+    if math.isfinite(row.detectable_effect):
+        least = math.expm1(row.detectable_effect)
+        lines.append(f"a step-time change below {least:.1%} would probably not have been seen")
+    return "\n".join([*lines, *row.notes])
