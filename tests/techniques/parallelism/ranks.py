@@ -1,0 +1,126 @@
+"""One of two gloo ranks: trains small stacks and writes what the tests compare. Run by the ``two_ranks`` fixture."""
+
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+
+from suite.baseline import baselines
+from suite.data import Batch
+from suite.meters.communication import Communication
+from suite.meters.state import state_bytes
+from suite.recipe import Recipe
+from suite.run import Run
+from suite.stack import Stack
+from suite.technique import Technique
+from techniques.parallelism.dp_ddp.technique import DataParallel
+from techniques.parallelism.zero1.technique import Zero1, reduce_scatter_mean
+
+STEPS = 3
+
+
+@dataclass
+class Watch(Technique):
+    """Fixes the clipping norm and keeps the first step's gradients and every batch's indices."""
+
+    clip: float = 0.0
+    gradients: list[Tensor | None] = field(init=False, default_factory=list)
+    indices: list[Tensor] = field(init=False, default_factory=list)
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return replace(recipe, gradient_clip=self.clip)
+
+    def after_backward(self, run: Run) -> None:
+        if run.step == 0:
+            shards = [p for group in run.optimizer.param_groups for p in group["params"]]
+            self.gradients = [p.grad.clone() if p.grad is not None else None for p in shards]
+        self.indices.append(run.indices.clone())
+
+
+def trained(mesh, technique: Technique, baseline: str, clip: float = 0.0) -> tuple[Run, dict]:
+    watch = Watch(clip)
+    stack = Stack({"parallel": technique, "watch": watch})
+    run = Run(baselines()[baseline], stack, size="nano", recipe="classic", steps=10, mesh=mesh)
+    losses = run.train(STEPS)
+    names = [name.removeprefix("module.") for name, _ in run.model.named_parameters()]
+    return run, {
+        "losses": torch.tensor(losses),
+        "parameters": {name: p.detach().clone() for name, p in zip(names, run.model.parameters(), strict=True)},
+        "gradients": watch.gradients,
+        "indices": watch.indices,
+        "state_bytes": state_bytes(run.optimizer),
+        "groups": [sum(p.numel() for p in group["params"]) for group in run.optimizer.param_groups],
+    }
+
+
+def communicated(run: Run) -> dict[str, int]:
+    with Communication() as communication:
+        run.train(1)
+    return dict(communication.bytes_by_collective)
+
+
+def hooked(mesh) -> list[Tensor]:
+    """Data parallelism written a second time: every gradient is averaged as soon as it is there."""
+    run = Run(baselines()["vit"], Stack({"parallel": Plain()}), size="nano", recipe="classic", steps=10, mesh=mesh)
+
+    def average(parameter: Tensor) -> None:
+        dist.all_reduce(parameter.grad.div_(run.world_size), group=run.group)
+
+    for parameter in run.model.parameters():
+        parameter.register_post_accumulate_grad_hook(average)
+    batch: Batch = run.next_batch()[0]
+    run.backward(run.forward(batch))
+    return [p.grad for group in run.default_parameters() for p in group["params"]]
+
+
+@dataclass
+class Plain(Technique):
+    """Two ranks that do not talk."""
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return replace(recipe, world_size=2)
+
+    def parallelize(self, model, mesh):
+        return model
+
+
+def resumed(mesh, folder: Path, rank: int) -> tuple[list[float], list[float]]:
+    def start() -> Run:
+        return Run(baselines()["gpt"], Stack({"z": Zero1()}), size="nano", recipe="classic", steps=10, mesh=mesh)
+
+    whole = start()
+    whole.train(2)
+    whole.save(folder / f"state{rank}")
+    losses = whole.train(2)
+    again = start()
+    again.load(folder / f"state{rank}")
+    return losses, again.train(2)
+
+
+def main(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    out: dict = {}
+    for baseline in ("vit", "gpt"):
+        for name, technique in (("ddp", DataParallel()), ("zero", Zero1())):
+            run, out[f"{name}_{baseline}"] = trained(mesh, technique, baseline)
+            if baseline == "vit":
+                out[f"{name}_bytes"] = communicated(run)
+                out[f"{name}_probes"] = run.technique.probes(run)
+    for name, technique in (("ddp", DataParallel()), ("zero", Zero1())):
+        _, out[f"{name}_clipped"] = trained(mesh, technique, "vit", clip=0.1)
+    out["hooked"] = hooked(mesh)
+    out["resumed"] = resumed(mesh, folder, rank)
+    mine = torch.arange(6.0) * (rank + 1)
+    out["reduce_scatter"] = reduce_scatter_mean(mine, mesh.get_group())
+    torch.save(out, folder / f"out{rank}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

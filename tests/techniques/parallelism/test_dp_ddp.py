@@ -1,0 +1,60 @@
+"""Data parallelism on two real ranks: against the single process, and against itself written with hooks."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from suite.baseline import baselines
+from suite.recipe import Recipe
+from suite.run import Run
+from suite.stack import Stack
+from suite.technique import Technique
+from techniques.parallelism.dp_ddp.technique import DataParallel
+
+STEPS = 3
+
+
+@dataclass
+class Unclipped(Technique):
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return replace(recipe, gradient_clip=0.0)
+
+
+def test_ranks_stay_equal_to_the_bit(two_ranks):
+    for case in ("ddp_vit", "ddp_gpt", "ddp_clipped"):
+        first, second = (rank[case]["parameters"] for rank in two_ranks)
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_ranks_take_disjoint_halves_of_the_global_batch(two_ranks):
+    run = Run(baselines()["vit"], Stack({}), size="nano", recipe="classic", steps=10)
+    for step in range(STEPS):
+        run.position = step * run.recipe.batch_size
+        _, whole = run.next_batch()
+        for rank, result in enumerate(two_ranks):
+            assert torch.equal(result["ddp_vit"]["indices"][step], whole[rank::2])
+
+
+def test_trajectory_is_the_single_processs(two_ranks):
+    """The vision transformer has no dropout, so that nothing but rounding differs."""
+    run = Run(baselines()["vit"], Stack({"unclipped": Unclipped()}), size="nano", recipe="classic", steps=10)
+    losses = torch.tensor(run.train(STEPS))
+    mean = sum(rank["ddp_vit"]["losses"] for rank in two_ranks) / 2
+    torch.testing.assert_close(mean, losses, rtol=1e-4, atol=1e-4)
+
+
+def test_first_gradients_equal_the_hook_version_to_the_bit(two_ranks):
+    for rank in two_ranks:
+        for mine, hooked in zip(rank["ddp_vit"]["gradients"], rank["hooked"], strict=True):
+            assert torch.equal(mine, hooked)
+
+
+def test_every_gradient_is_reduced_once(two_ranks):
+    size = sum(p.numel() for p in two_ranks[0]["ddp_vit"]["parameters"].values())
+    assert two_ranks[0]["ddp_bytes"]["allreduce_"] == 4 * size
+
+
+def test_bad_settings_say_what_to_do():
+    with pytest.raises(ValueError, match="2 ranks or more"):
+        DataParallel(ranks=1)
