@@ -35,10 +35,12 @@ def broken(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
     return value.roll(1, -1) if value.shape == query.shape else query.roll(1, -1)
 
 
-def assert_equal_gradients(actual: dict[str, Tensor], expected: dict[str, Tensor], atol: float) -> None:
+def assert_equal_gradients(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Within 1e-6 of each gradient's largest entry (or of 1): the sums run over all tokens, in another order."""
     assert actual.keys() == expected.keys()
-    for key in expected:
-        torch.testing.assert_close(actual[key], expected[key], atol=atol, rtol=1e-5, msg=key)
+    for key, gradient in expected.items():
+        difference = (actual[key] - gradient).abs().max()
+        assert difference <= 1e-6 * gradient.abs().max().clamp(min=1), f"{key} differs by {difference}"
 
 
 def undropped(name: str) -> nn.Module:
@@ -61,7 +63,7 @@ def test_eager_fused_and_swapped_agree(name: str, padding: bool) -> None:
     expected_loss, expected = results[0]
     for value, gradient in results[1:]:
         torch.testing.assert_close(value, expected_loss, atol=1e-6, rtol=1e-6)
-        assert_equal_gradients(gradient, expected, atol=1e-6)
+        assert_equal_gradients(gradient, expected)
     attentions = len(found.every_block) + (found.stacks[1].depth if name == "t5" else 0)  # cross-attention
     assert len(recording.calls) == attentions
     for call in recording.calls:

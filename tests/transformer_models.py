@@ -49,7 +49,11 @@ def t5() -> nn.Module:
 
 def mae() -> nn.Module:
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    return hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**SIZES, **DECODER, **dropout, image_size=32, patch_size=8))
+    model = hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**SIZES, **DECODER, **dropout, image_size=32, patch_size=8))
+    for parameter in model.parameters():
+        if parameter.ndim == 3:  # tokens and positions: left at 0, where layer normalisation magnifies rounding
+            nn.init.normal_(parameter)
+    return model
 
 
 def vit() -> nn.Module:
