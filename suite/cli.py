@@ -36,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Which published ways to train a Transformer faster, smaller or cheaper really help: measured, with intervals.",
 )
-out = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+out = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty(), highlight=False)
 err = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), highlight=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -92,7 +92,7 @@ def understandable(as_json: bool = False) -> Iterator[None]:
         yield
     except UnknownId as error:
         fail(str(error.args[0]), Exit.USAGE, as_json)
-    except (StackError, CardError, NoBlocks, FileNotFoundError, FileExistsError, ValueError) as error:
+    except (StackError, CardError, NoBlocks, LookupError, FileNotFoundError, FileExistsError, ValueError) as error:
         fail(str(error), Exit.USAGE, as_json)
     except Unavailable as error:
         fail(str(error), Exit.UNFIT, as_json)
@@ -132,6 +132,8 @@ def list_(
         print(json.dumps([entry.card.model_dump(mode="json", exclude={"claim"}) for entry in entries], indent=1))
         return
     table = Table("id", "category", "baselines", "task", "against", "what it changes", box=None, pad_edge=False)
+    for column in table.columns[:2]:
+        column.no_wrap = True
     for entry in entries:
         card = entry.card
         table.add_row(
@@ -324,7 +326,7 @@ def compare(
     if as_json:
         print(json.dumps(results.as_dict(row), indent=1))
     else:
-        out.print(results.summary(row))
+        out.print(escape(importlib.import_module("suite.leaderboard.terminal").summary(row)))
     if row.failed:
         raise typer.Exit(int(Exit.RUN_FAILED))
 

@@ -3,4 +3,5 @@
 import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads stall a busy machine
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
