@@ -35,7 +35,7 @@ def whisker(interval: Interval, half_width: float) -> str:
         line = f'<path d="M{x(interval.low):.1f} 6H{x(interval.high):.1f}"/>'
     return (
         '<svg class="whisker" viewBox="0 0 100 12" aria-hidden="true"><path class="one" d="M50 0V12"/>'
-        f'{line}<circle cx="{x(interval.estimate):.1f}" cy="6" r="3"/></svg>'
+        f'{line}<circle cx="{x(interval.estimate):.1f}" cy="6" r="4"/></svg>'
     )
 
 
@@ -80,7 +80,10 @@ def front(among: Sequence[Point]) -> list[Point]:
 
 
 def pareto(rows: Sequence[Row]) -> str:
-    """Time against memory, quality as shape; ringed and named: the front, the reference among the candidates."""
+    """Time against memory, quality as shape; ringed: the front, the reference among the candidates.
+
+    Names that would lie on others are left out, those of the front last; a pointer finds them.
+    """
     plotted = [REFERENCE, *points(rows)]
     if len(plotted) < 2:
         return ""
@@ -103,7 +106,8 @@ def pareto(rows: Sequence[Row]) -> str:
         f'<text class="tick" text-anchor="middle" transform="translate(14 {height / 2 - 20:.0f}) rotate(-90)">'
         "peak tensor bytes, ratio</text>",
     ]
-    for each in sorted(plotted, key=lambda point: point in best):
+    taken: list[tuple[float, float, float]] = []
+    for each in sorted(plotted, key=lambda point: point not in best):
         px, py = x(each.time), y(each.memory)
         worse = math.log(each.loss) > QUALITY_TOLERANCE
         kind = "reference" if each is REFERENCE else "worse" if worse else "kept"
@@ -112,10 +116,24 @@ def pareto(rows: Sequence[Row]) -> str:
         )
         ring = f'<circle class="ring" cx="{px:.1f}" cy="{py:.1f}" r="9"/>' if each in best else ""
         says = f"{each.name}: time {number(each.time)}, memory {number(each.memory)}, loss {number(each.loss, 3)}"
-        name = _tick(px + 11, py + 4, each.name, "start") if each in best or len(plotted) <= 12 else ""
+        name = _label(px + 11, py + 4, each.name, width, taken)
         parts.append(f'<g class="{kind}"><title>{escape(says)}</title>{ring}{shape}{name}</g>')
     label = f"Training time against peak tensor memory of {len(plotted) - 1} techniques; the table has the numbers."
     return _figure(width, height, label, parts, "pareto")
+
+
+def _label(x: float, y: float, name: str, width: float, taken: list[tuple[float, float, float]]) -> str:
+    """The name beside its point, or a little above or below; nothing where there is no room. Adds to ``taken``."""
+    short = name if len(name) <= 28 else name[:27] + "…"
+    length = 7.0 * len(short)  # of 12 px type, roughly
+    if x + length > width:
+        x -= length + 22
+    for dy in (0, 12, -12):
+        free = all(abs(y + dy - other) >= 12 or x + length < left or right < x for left, right, other in taken)
+        if free:
+            taken.append((x, x + length, y + dy))
+            return _tick(x, y + dy, short, "start")
+    return ""
 
 
 def _axis(ratios: Sequence[float]) -> tuple[float, float]:

@@ -44,9 +44,9 @@ def render(rows: Sequence[Row], problems: Sequence[str] = ()) -> str:
     shown = boards(rows)
     sentences = [*HOW_TO_READ]
     if head.stale:
-        sentences.append(f"{head.stale} rows are stale (†): code changed since. leantrain run measures them again.")
+        sentences.append(f"† stale, since code changed: {head.stale} of the rows. leantrain run measures them again.")
     if problems:
-        sentences.append(f"{len(problems)} lines of the records could not be read and are left out.")
+        sentences.append(f"Lines of the records that could not be read and are left out: {len(problems)}.")
     summary = f"{head.rows} rows from {head.records} replicates, {head.seeds} a row, newest record {head.newest}."
     return Template((folder / "board.html").read_text("utf-8")).substitute(
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -113,8 +113,8 @@ PARETO_LEGEND = (
     "reference, is as good in time, memory and loss. Left and low is better.</p>"
 )
 CURVES_LEGEND = (
-    '<p class="legend"><span class="reference">—</span> reference, <span class="technique">—</span> technique; a line '
-    "for each seed. Test loss against cost, set-up included.</p>"
+    '<p class="legend"><span class="reference">╌╌</span> reference, <span class="technique">━━</span> technique; '
+    "a line for each seed. Test loss against cost, set-up included.</p>"
 )
 
 
@@ -125,7 +125,7 @@ def _fold(title: str, content: str) -> str:
 def _table(board: Board, columns: Sequence[Column], anchor: str) -> str:
     titles = [("tier", ""), ("technique", ""), *((c.title, c.arrow) for c in columns), ("set-up", ""), ("seeds", "")]
     head = "".join(
-        f'<th scope="col"{_sorted_first(position)}><button type="button">{escape(title)}{f" {arrow}" if arrow else ""}'
+        f'<th scope="col"{_sorted_first(position)}><button type="button">{escape(title)}{f"&nbsp;{arrow}" if arrow else ""}'
         "</button></th>"
         for position, (title, arrow) in enumerate(titles)
     )

@@ -35,9 +35,9 @@ def render(rows: Sequence[Row], problems: Sequence[str] = ()) -> str:
         *(f"- {escape(sentence)}" for sentence in HOW_TO_READ),
     ]
     if head.stale:
-        lines.append(f"- {head.stale} rows are stale (†): code changed since. `leantrain run` measures them again.")
+        lines.append(f"- † stale, since code changed: {head.stale} of the rows. `leantrain run` measures them again.")
     if problems:
-        lines.append(f"- {len(problems)} lines of the records could not be read and are left out.")
+        lines.append(f"- Lines of the records that could not be read and are left out: {len(problems)}.")
     for board in boards(rows):
         lines += ["", *section(board)]
     return "\n".join(lines) + "\n"

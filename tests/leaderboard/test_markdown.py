@@ -50,7 +50,7 @@ def test_failures_stale_rows_and_what_is_unavailable_say_why():
     assert "stale: slow changed" in page
     assert "CUDA peak: n/a (no CUDA device)." in page
     assert re.search(r"`lossy`: .*ended 2\d\.\d% worse", page)
-    assert "1 lines of the records could not be read" in page
+    assert "could not be read and are left out: 1." in page
 
 
 def test_other_conditions_are_other_boards():
