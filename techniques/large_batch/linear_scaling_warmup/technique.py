@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from suite.recipe import Recipe
 from suite.technique import Technique
 
-Rule = Literal["linear", "sqrt"]
+Rule = Literal["linear", "sqrt", "none"]  # none: only the batch grows, which is what the rule is compared with
 
 
-def scale(k: float, rule: Rule) -> float:
+def scale(k: int, rule: Rule) -> float:
     """How much the learning rate grows when the batch grows k times."""
-    return math.sqrt(k) if rule == "sqrt" else float(k)
+    return {"linear": float(k), "sqrt": math.sqrt(k), "none": 1.0}[rule]
 
 
 def gradual(step: int, warmup_steps: int, scale: float) -> float:
@@ -55,8 +55,8 @@ class LinearScalingWarmup(Technique):
     def __post_init__(self) -> None:
         if self.k < 1:
             raise ValueError(f"k, by which the batch grows, must be at least 1, not {self.k}")
-        if self.rule not in ("linear", "sqrt"):
-            raise ValueError(f"rule must be linear or sqrt, not {self.rule!r}")
+        if self.rule not in get_args(Rule):
+            raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, not {self.rule!r}")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup is a fraction of the run's steps in [0, 1), not {self.warmup}")
 

@@ -93,5 +93,5 @@ def test_averages_before_an_earlier_technique_merges() -> None:
 
 @pytest.mark.parametrize("wrong", [{"k": 0}, {"interval": 0.0}, {"interval": 1.5}])
 def test_wrong_hyper_parameters(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="k|interval"):
+    with pytest.raises(ValueError, match=r"k|interval"):
         Lawa(**wrong)  # type: ignore[arg-type]

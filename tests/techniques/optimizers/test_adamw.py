@@ -1,4 +1,4 @@
-"""AdamW against torch's, against its closed form without gradients, and the paper's decay against a schedule in fp64."""
+"""AdamW against torch's, its closed form without gradients, and the paper's decay under a schedule in float64."""
 
 import copy
 import math

@@ -1,0 +1,135 @@
+"""The rule's premise on a quadratic, the warm-up's values, the exact neutral setting, and the study's table."""
+
+import math
+import re
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from suite.comparison import canonical
+from suite.recipe import Recipe
+from suite.records import Contender, Evaluation
+from techniques.large_batch.linear_scaling_warmup.study import Row, plot, row, steps_to, study
+from techniques.large_batch.linear_scaling_warmup.technique import LinearScalingWarmup
+
+PAPER = Recipe(steps=900, batch_size=256, learning_rate=0.1, schedule="constant", warmup_fraction=0.0)
+OWN = Recipe(steps=160, batch_size=8, learning_rate=2e-3, schedule="cosine", warmup_fraction=0.1)
+
+
+def test_warmup_goes_from_the_base_rate_to_k_times_it_in_equal_steps() -> None:
+    recipe = LinearScalingWarmup(k=32, warmup=0.5).recipe(PAPER)
+    warmup = round(0.5 * recipe.steps)
+    rates = [recipe.learning_rate_at(step) for step in range(recipe.steps)]
+    assert recipe.batch_size == 8192
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[warmup:] == pytest.approx([3.2] * (recipe.steps - warmup))
+    increments = [b - a for a, b in pairwise(rates[: warmup + 1])]
+    assert increments == pytest.approx([increments[0]] * warmup)
+
+
+@given(k=st.integers(1, 64), steps=st.integers(1, 2000))
+def test_sees_as_many_examples_in_a_kth_of_the_updates(k: int, steps: int) -> None:
+    reference = Recipe(steps=steps, batch_size=8, learning_rate=1e-3)
+    recipe = LinearScalingWarmup(k=k).recipe(reference)
+    assert recipe.steps == math.ceil(steps / k)
+    assert 0 <= recipe.steps * recipe.batch_size - steps * 8 < recipe.batch_size
+
+
+@pytest.mark.parametrize("reference", [PAPER, OWN])
+@pytest.mark.parametrize("rule", ["linear", "sqrt", "none"])
+def test_k_1_is_the_reference_to_the_bit(reference: Recipe, rule: str) -> None:
+    recipe = LinearScalingWarmup(k=1, rule=rule).recipe(reference)  # type: ignore[arg-type]
+    steps = range(reference.steps + 3)
+    assert [recipe.learning_rate_at(s) for s in steps] == [reference.learning_rate_at(s) for s in steps]
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("linear", 16), ("sqrt", 4), ("none", 1)])
+def test_rules(rule: str, factor: float) -> None:
+    recipe = LinearScalingWarmup(k=16, rule=rule).recipe(OWN)  # type: ignore[arg-type]
+    assert recipe.learning_rate == pytest.approx(factor * OWN.learning_rate)
+    assert max(map(recipe.learning_rate_at, range(recipe.steps))) <= recipe.learning_rate
+
+
+def updates(batches: list[torch.Tensor], learning_rate: float) -> torch.Tensor:
+    """Where SGD takes a small network over ``batches``."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).double()
+    start = nn.utils.parameters_to_vector(model.parameters()).detach()
+    for batch in batches:
+        loss = (model(batch) - batch.sum(1, keepdim=True).sin()).square().mean()
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients):
+                parameter -= learning_rate * gradient
+    return nn.utils.parameters_to_vector(model.parameters()).detach() - start
+
+
+def test_one_large_step_is_k_small_ones_up_to_the_order_of_the_learning_rate() -> None:
+    """The premise (section 2.1): the relative difference vanishes in proportion to the learning rate."""
+    data = torch.randn(32, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    errors = []
+    for rate in (1e-2, 1e-3, 1e-4):
+        small, large = updates(list(data.split(8)), rate), updates([data], 4 * rate)
+        errors.append(((small - large).norm() / small.norm()).item())
+    assert errors[0] / errors[1] == pytest.approx(10, rel=0.2)
+    assert errors[1] / errors[2] == pytest.approx(10, rel=0.05)
+
+
+def test_accumulated_small_batches_are_the_large_batch() -> None:
+    data = torch.randn(32, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    whole = updates([data], 0.1)
+    parts = torch.stack([updates([part], 0.1) for part in data.split(8)]).mean(0)
+    torch.testing.assert_close(parts, whole)
+
+
+# the study ----------------------------------------------------------------------------------------------------------
+
+
+def run_with(batch_size: int, critical: int, status: str = "ok") -> Contender:
+    """An imagined run whose progress a step grows with the batch up to the critical one."""
+    steps, gain = 1280 // batch_size, min(batch_size, critical) / 8
+    curve = [Evaluation(step=step, loss=4 * math.exp(-step * gain / 40)) for step in range(0, steps + 1, 2)]
+    recipe = {"batch_size": batch_size, "learning_rate": 1e-3, "steps": steps}
+    return Contender(stack="imagined", recipe=recipe, curve=curve, status=status)  # type: ignore[arg-type]
+
+
+def imagined_lab(critical: int) -> SimpleNamespace:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+        factors = {canonical(stack): int(re.search(r"k=(\d+)", stack)[1]) for stack in stacks}  # type: ignore[index]
+        return {
+            stack: [(run_with(8, critical), run_with(8 * k, critical))] * 2 if "sqrt" not in stack else []
+            for stack, k in factors.items()
+        }
+
+    return SimpleNamespace(runs=runs)
+
+
+def test_study_finds_the_critical_batch_and_names_what_was_not_reached() -> None:
+    (table,) = study(imagined_lab(critical=32))  # type: ignore[arg-type]
+    rows = {(row.batch_size, row.rule): row for row in (Row(*each) for each in table.rows)}
+    assert list(rows) == [(8, "reference"), *((8 * k, rule) for rule in ("linear", "none") for k in (2, 4, 8, 16))]
+    start = rows[8, "reference"].examples_to_quality
+    assert [rows[size, "linear"].examples_to_quality for size in (16, 32)] == pytest.approx([start] * 2, rel=0.05)
+    assert rows[128, "linear"].steps_to_quality is None
+    assert (rows[128, "linear"].reached, rows[128, "linear"].seeds) == (0, 2)
+    assert len(plot([table]).axes[0].lines) == 4
+
+
+def test_a_failed_run_is_not_reached_and_has_no_final_loss() -> None:
+    failed = Contender(stack="imagined", status="diverged", recipe={"batch_size": 16, "learning_rate": 1.0})
+    made = row("linear", [(run_with(8, 8), failed)])
+    assert made is not None
+    assert (made.reached, made.steps_to_quality, made.final_loss) == (0, None, None)
+    assert row("linear", []) is None
+
+
+def test_steps_to_quality_interpolates() -> None:
+    curve = [Evaluation(step=0, loss=4.0), Evaluation(step=10, loss=2.0), Evaluation(step=20, loss=1.0)]
+    assert steps_to(1.5, curve) == 15
+    assert steps_to(5.0, curve) == 0
+    assert steps_to(0.5, curve) is None
