@@ -406,7 +406,7 @@ def _projections(linears: Sequence[Part], attention_path: str) -> dict[Projectio
         named = [part for part in linears if names & set(words[part])]
         if named:  # DeBERTa has key_proj and pos_key_proj: the plainer name is the content's
             found[key] = min(named, key=lambda part: len(words[part]))
-    if len(found) == len(PROJECTION_NAMES):
+    if len(set(found.values())) == len(PROJECTION_NAMES):
         return found
     fused = [part for part in linears if out_features(part.module) > in_features(part.module)]
     return {"qkv": fused[0]} if len(fused) == 1 else {}
@@ -434,10 +434,14 @@ def _set_blocks(found: Anatomy, stack: Stack, blocks: list[nn.Module]) -> None:
     if not blocks:
         raise ValueError(f"{stack.path}: give at least one block")
     indices = _index_attributes([block.module for block in stack.blocks])
-    elsewhere = [other for other in found.stacks if other.path != stack.path]
-    above, shared = _above(found.model, stack.path), {id(m) for o in elsewhere for m in _above(found.model, o.path)}
-    for holder in above:
-        _state_depth(holder, stack, len(blocks), shared=id(holder) in shared)
+    elsewhere = {id(holder) for o in found.stacks if o.path != stack.path for holder in _above(found.model, o.path)}
+    changes = [
+        (holder, name, value)
+        for holder in _above(found.model, stack.path)
+        for name, value in _stated_depths(holder, stack, len(blocks), shared=id(holder) in elsewhere)
+    ]
+    for holder, name, value in changes:
+        setattr(holder, name, value)
 
     del stack.container[:]
     stack.container.extend(blocks)
@@ -472,19 +476,19 @@ def _above(model: nn.Module, path: str) -> list[Any]:
     return list({id(holder): holder for holder in (*modules, *configurations)}.values())
 
 
-def _state_depth(holder: Any, stack: Stack, depth: int, *, shared: bool) -> None:
-    """Updates what ``holder`` says of the stack's depth: integers equal to the old one, lists of one entry per layer.
+def _stated_depths(holder: Any, stack: Stack, depth: int, *, shared: bool) -> Iterator[tuple[str, Any]]:
+    """What ``holder`` should say of the stack now: integers equal to the old depth, and lists of one entry per layer.
 
     A holder that other stacks share may state their depth too: there the word "decoder" must agree with the path.
     """
-    for name, value in list(vars(holder).items()):
+    for name, value in vars(holder).items():
         if not re.search("layer|depth", name) or name.startswith("_"):
             continue
         if shared and ("decoder" in name) != ("decoder" in stack.path):
             continue
         if type(value) is int and value == stack.depth:
-            setattr(holder, name, depth)
+            yield name, depth
         elif isinstance(value, list) and len(value) == stack.depth and all(isinstance(each, str) for each in value):
             if len(set(value)) > 1:
                 raise ValueError(f"{stack.path} has mixed layers ({name}: {value}); its depth cannot be changed")
-            setattr(holder, name, value[:1] * depth)
+            yield name, value[:1] * depth

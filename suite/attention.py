@@ -96,7 +96,7 @@ class AttentionSites:
             module.fused_attn = True
         for module in self.direct:
             original = inspect.unwrap(type(module).forward)
-            module.forward = types.MethodType(_with_sdpa(original, function), module)
+            module.forward = types.MethodType(_with_sdpa(original, function), module)  # type: ignore[arg-type]
 
     @contextmanager
     def swapped(self, function: AttentionFunction) -> Iterator[None]:
@@ -146,12 +146,18 @@ class AttentionSites:
         for module, forward in zip(self.direct, forwards, strict=True):
             if forward is not None:
                 module.forward = forward
-            elif "forward" in vars(module):
+            elif _is_swapped(module):
                 del module.forward
 
 
 def _code(module: nn.Module) -> types.CodeType | None:
     return getattr(inspect.unwrap(type(module).forward), "__code__", None)
+
+
+def _is_swapped(module: nn.Module) -> bool:
+    """Whether the module has a forward of its own that is the class's code with other globals."""
+    own = getattr(vars(module).get("forward"), "__func__", None)
+    return own is not None and own.__code__ is _code(module)
 
 
 def _names(module: nn.Module) -> tuple[str, ...]:
@@ -225,7 +231,8 @@ def _biased(bias: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
 # F.scaled_dot_product_attention -------------------------------------------------------------------------------------
 
 
-def _with_sdpa(forward: Callable[..., Any], function: AttentionFunction) -> Callable[..., Any]:
+@cache
+def _with_sdpa(forward: Any, function: Any) -> Callable[..., Any]:
     """The same code as ``forward``, in whose globals ``function`` stands for scaled_dot_product_attention."""
 
     def sdpa(

@@ -4,7 +4,9 @@ import copy
 from collections.abc import Callable
 
 import pytest
+import timm
 import torch
+import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -19,7 +21,7 @@ from suite.anatomy import (
     out_features,
     weight_matrix,
 )
-from tests.transformer_models import BUILDERS, build, gradients, loss
+from tests.transformer_models import BUILDERS, SIZES, build, gradients, loss
 
 # family: stack, attention output, MLP output (of the first block), head
 EXPECTED = {
@@ -61,6 +63,18 @@ def test_parts_are_found(name: str) -> None:
 def test_content_projections_win_over_positional_ones() -> None:
     projections = anatomy(build("deberta")).blocks[0].projections
     assert [part.path.rpartition(".")[2] for part in projections.values()] == ["query_proj", "key_proj", "value_proj"]
+
+
+def test_a_layer_called_by_all_three_names_is_fused() -> None:
+    config = hf.GPTNeoXConfig(vocab_size=64, **SIZES)
+    assert set(anatomy(hf.GPTNeoXForCausalLM(config)).blocks[0].projections) == {"qkv"}
+
+
+def test_the_innermost_list_holds_the_blocks() -> None:
+    """Swin's stages are modules of one class with attention inside, too."""
+    small = {"img_size": 32, "patch_size": 2, "window_size": 4, "embed_dim": 16, "depths": (1, 2), "num_heads": (2, 2)}
+    found = anatomy(timm.create_model("swin_tiny_patch4_window7_224", **small))
+    assert [(stack.path, stack.width) for stack in found.stacks] == [("layers.0.blocks", 16), ("layers.1.blocks", 32)]
 
 
 def test_encoder_and_decoder_are_two_stacks() -> None:
@@ -180,6 +194,16 @@ def test_only_the_changed_stack_gets_another_depth() -> None:
     decoder = found.stacks[1]
     found.set_blocks([decoder.blocks[0].module], decoder)
     assert (model.config.num_hidden_layers, model.config.decoder_num_hidden_layers) == (2, 1)
+
+
+def test_mixed_layers_keep_their_depth() -> None:
+    """Whether a new layer attends to all or to a window is not for us to guess; nothing changes on refusal."""
+    mixed = {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 4}
+    model = hf.Qwen2ForCausalLM(hf.Qwen2Config(vocab_size=64, num_key_value_heads=2, **SIZES, **mixed))
+    found, before = anatomy(model), model.config.to_dict()
+    with pytest.raises(ValueError, match="mixed layers"):
+        found.set_blocks([found.blocks[0].module])
+    assert (model.config.to_dict(), found.depth) == (before, 4)
 
 
 def test_no_blocks_to_set_is_refused() -> None:
