@@ -123,11 +123,10 @@ def _fold(title: str, content: str) -> str:
 
 
 def _table(board: Board, columns: Sequence[Column], anchor: str) -> str:
-    titles = [("tier", ""), ("technique", ""), *((c.title, c.arrow) for c in columns), ("set-up", ""), ("seeds", "")]
+    titles = ["tier", "technique", *(f"{each.title}\xa0{each.arrow}" for each in columns), "set-up", "seeds"]
     head = "".join(
-        f'<th scope="col"{_sorted_first(position)}><button type="button">{escape(title)}{f"&nbsp;{arrow}" if arrow else ""}'
-        "</button></th>"
-        for position, (title, arrow) in enumerate(titles)
+        f'<th scope="col"{_sorted_first(position)}><button type="button">{escape(title)}</button></th>'
+        for position, title in enumerate(titles)
     )
     spans = {
         column.metric: span(i for _, row in board.ranked if (i := shown_interval(column, column.value(row))))

@@ -21,12 +21,12 @@ def summary(row: Row) -> str:
         return "\n".join(lines)
     for column in COLUMNS:
         value = column.value(row)
-        direction = "higher is better" if column.speedup else ""
+        direction = "higher is better" if column.speedup and value.known else ""
         said = "; ".join(filter(None, (direction, change(column, value) or value.reason, value.note)))
         lines.append(f"  {column.title:<18}{text(column, value):<24}{said}".rstrip())
     lines.append(f"  {'set-up':<18}{setup_text(row):<24}reference steps beyond the reference's own")
     for name, interval in row.probes.items():
-        lines.append(f"  {name:<18}{number(interval.estimate, 3)}")
+        lines.append(f"  {name:<17} {number(interval.estimate, 3)}")
     if math.isfinite(row.detectable_effect):
         least = math.expm1(row.detectable_effect)
         lines.append(f"a step-time change below {least:.1%} would probably not have been seen")
