@@ -20,6 +20,7 @@ from suite.run import Run
 from suite.technique import Technique
 
 Distribution = Literal["uniform", "erk"]
+MASK = "rigl_mask"  # the buffer beside a masked weight
 
 
 def uniform_densities(shapes: Sequence[tuple[int, int]], sparsity: float) -> list[float]:
@@ -98,7 +99,6 @@ class RigL(Technique):
     interval: int = 0
     zero_strength: ClassVar[Mapping[str, Any]] = {"sparsity": 0.0}
 
-    masks: list[Tensor] = field(init=False, default_factory=list)
     topology_updates: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -112,77 +112,82 @@ class RigL(Technique):
             raise ValueError(f"interval is 2 steps or more, or 0 to choose it by the run's length, not {self.interval}")
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
-        if self.sparsity > 0:
-            weights = masked_weights(anatomy(model))
-            densities = erk_densities if self.distribution == "erk" else uniform_densities
-            shapes = [(weight.shape[0], weight.shape[1]) for weight in weights]
-            for weight, density in zip(weights, densities(shapes, self.sparsity), strict=True):
-                mask = random_mask(weight.shape, density, run.generator).to(weight.device)
-                weight.data.mul_(mask)
-                self.masks.append(mask)
+        if not self.sparsity:
+            return model
+        linears: list[Any] = [part.module for part in anatomy(model).linears]
+        densities = erk_densities if self.distribution == "erk" else uniform_densities
+        shapes = [tuple(linear.weight.shape) for linear in linears]
+        for linear, density in zip(linears, densities(shapes, self.sparsity), strict=True):
+            mask = random_mask(linear.weight.shape, density, run.generator).to(linear.weight.device)
+            linear.weight.data.mul_(mask)
+            linear.register_buffer(MASK, mask)  # beside its weight, so that saving and copying a block take it along
         return model
 
+    @torch.no_grad()
     def after_backward(self, run: Run) -> None:
-        if not self.masks:
+        if not self.sparsity:
             return
         if run.gradients_sharded:
             raise ValueError("rigl compares whole gradients; it cannot follow a technique that shards them")
-        weights = masked_weights(run.anatomy)
         end = self.end_fraction * run.recipe.steps
         if run.step < end and run.step % self.steps_between(run.recipe.steps) == 0:
-            fraction = drop_fraction(run.step, end, self.alpha)
-            for index, weight in enumerate(weights):
-                self._move(index, weight, fraction, run)
+            for weight, mask in masked(run.anatomy):
+                if weight.grad is None:  # frozen
+                    continue
+                count = int(drop_fraction(run.step, end, self.alpha) * int(mask.sum()))
+                new = moved_topology(weight, weight.grad, mask, count)
+                # grown connections start at zero, weight and optimizer state; dropped ones leave none behind
+                for tensor in (weight, *slots(run, weight)):
+                    tensor.mul_(mask & new)
+                mask.copy_(new)
             self.topology_updates += 1
-            run.skip_update = True  # the paper's "else": a step moves connections or weights, not both
-        for weight, mask in zip(weights, self.masks, strict=True):
+            run.skip_update = True  # the algorithm's "else": a step moves connections or weights, not both
+        for weight, mask in masked(run.anatomy):
             if weight.grad is not None:
                 weight.grad.mul_(mask)
 
     @torch.no_grad()
-    def _move(self, index: int, weight: nn.Parameter, fraction: float, run: Run) -> None:
-        if weight.grad is None:
-            return
-        old = self.masks[index]
-        new = moved_topology(weight, weight.grad, old, int(fraction * int(old.sum())))
-        stays = old & new  # grown connections start at zero, weight and optimizer state; dropped ones leave none behind
-        for tensor in (weight, *slots(run, weight)):
-            tensor.mul_(stays)
-        self.masks[index] = new
-
-    @torch.no_grad()
     def after_step(self, run: Run) -> None:
-        if self.masks:
-            for weight, mask in zip(masked_weights(run.anatomy), self.masks, strict=True):
+        if self.sparsity:
+            for weight, mask in masked(run.anatomy):
                 weight.mul_(mask)  # an optimizer may move a weight without a gradient
 
     def steps_between(self, steps: int) -> int:
         return self.interval or max(2, min(100, round(self.end_fraction * steps / 25)))
 
     def probes(self, run: Run) -> dict[str, float]:
-        if not self.masks:
+        if not self.sparsity:
             return {}
-        density = sum(int(mask.sum()) for mask in self.masks) / sum(mask.numel() for mask in self.masks)
-        inactive = sum(int(w[~m].count_nonzero()) for w, m in zip(masked_weights(run.anatomy), self.masks, strict=True))
+        pairs = masked(run.anatomy)
+        density = sum(int(mask.sum()) for _, mask in pairs) / sum(mask.numel() for _, mask in pairs)
         return {
             "sparsity": 1 - density,
-            "nonzero_inactive_weights": float(inactive),
+            "nonzero_inactive_weights": float(sum(int(weight[~mask].count_nonzero()) for weight, mask in pairs)),
             "topology_updates": float(self.topology_updates),
             "relative_flops": relative_flops(density, self.steps_between(run.recipe.steps)),
             "relative_flops_interval_100": relative_flops(density, 100),
         }
 
     def state(self) -> dict[str, Any]:
-        return {"masks": self.masks, "topology_updates": self.topology_updates}
+        return {"topology_updates": self.topology_updates}
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
-        self.masks = [mask.to(run.device) for mask in state["masks"]]
         self.topology_updates = state["topology_updates"]
 
 
-def masked_weights(parts: Anatomy) -> list[nn.Parameter]:
-    """The matrices of all attention and MLP layers, in the model's order."""
-    return [part.module.weight for part in parts.linears]  # type: ignore[misc]
+def masked(parts: Anatomy) -> list[tuple[nn.Parameter, Tensor]]:
+    """Weight and mask of all attention and MLP layers, in the model's order.
+
+    Raises ValueError where a layer came after the masks.
+    """
+    pairs: list[tuple[nn.Parameter, Tensor]] = []
+    for path, module in parts.linears:
+        linear: Any = module
+        mask = getattr(linear, MASK, None)
+        if mask is None:
+            raise ValueError(f"{path} has no sparsity mask: put rigl after the technique that made this layer")
+        pairs.append((linear.weight, mask))
+    return pairs
 
 
 def slots(run: Run, weight: nn.Parameter) -> list[Tensor]:

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suite.baseline import baselines
+from suite.catalogue import build
 from suite.run import Run
 from suite.stack import Stack
 from techniques.sparse_training.rigl.technique import (
     RigL,
     drop_fraction,
     erk_densities,
-    masked_weights,
+    masked,
     moved_topology,
     random_mask,
     relative_flops,
@@ -77,17 +78,18 @@ def test_annealing_is_a_half_cosine():
 def test_masks_hold_after_every_step(baseline):
     rigl = RigL(interval=3, distribution="uniform")
     run = running(rigl, steps=12, baseline=baseline)
-    counts = [int(mask.sum()) for mask in rigl.masks]
-    assert counts == [round((1 - 0.8) * mask.numel()) for mask in rigl.masks]
-    before = [mask.clone() for mask in rigl.masks]
+    pairs = masked(run.anatomy)
+    counts = [int(mask.sum()) for _, mask in pairs]
+    assert counts == [round((1 - 0.8) * mask.numel()) for _, mask in pairs]
+    before = [mask.clone() for _, mask in masked(run.anatomy)]
     for _ in range(12):
         run.train(1)
-        assert [int(mask.sum()) for mask in rigl.masks] == counts
-        for weight, mask in zip(masked_weights(run.anatomy), rigl.masks, strict=True):
+        assert [int(mask.sum()) for _, mask in pairs] == counts
+        for weight, mask in pairs:
             for tensor in (weight, *slots(run, weight)):
                 assert not tensor[~mask].any()
     assert rigl.topology_updates == 3  # steps 0, 3 and 6; 9 is the end
-    assert any(not torch.equal(new, old) for new, old in zip(rigl.masks, before, strict=True))
+    assert any(not torch.equal(new, old) for (_, new), old in zip(pairs, before, strict=True))
 
 
 def test_an_update_step_reads_dense_gradients_and_moves_no_weight_otherwise(monkeypatch):
@@ -104,13 +106,13 @@ def test_an_update_step_reads_dense_gradients_and_moves_no_weight_otherwise(monk
     run = running(rigl, steps=20)
     run.train(4)
     seen.clear()
-    old_weights, old_masks = [w.detach().clone() for w in masked_weights(run.anatomy)], list(rigl.masks)
+    olds = [(weight.detach().clone(), mask.clone()) for weight, mask in masked(run.anatomy)]
     head = run.anatomy.embeddings[0].module.weight.detach().clone()
     run.train(1)
     assert all(dense for dense, _, _ in seen)
     assert [count for _, count, _ in seen] == [int(drop_fraction(4, 15, 0.3) * ones) for _, _, ones in seen]
     assert torch.equal(run.anatomy.embeddings[0].module.weight, head)  # the update was skipped
-    for weight, before, old, new in zip(masked_weights(run.anatomy), old_weights, old_masks, rigl.masks, strict=True):
+    for (weight, new), (before, old) in zip(masked(run.anatomy), olds, strict=True):
         assert torch.equal(weight, before * (old & new))  # grown ones start at zero
         assert not weight[new & ~old].any()
 
@@ -118,9 +120,9 @@ def test_an_update_step_reads_dense_gradients_and_moves_no_weight_otherwise(monk
 def test_alpha_zero_is_a_static_mask():
     rigl = RigL(alpha=0.0, interval=2)
     run = running(rigl, steps=8)
-    before = [mask.clone() for mask in rigl.masks]
+    before = [mask.clone() for _, mask in masked(run.anatomy)]
     run.train(8)
-    assert all(torch.equal(new, old) for new, old in zip(rigl.masks, before, strict=True))
+    assert all(torch.equal(new, old) for (_, new), old in zip(masked(run.anatomy), before, strict=True))
 
 
 def test_no_sparsity_is_the_baseline_to_the_bit():
@@ -137,6 +139,16 @@ def test_a_resumed_run_keeps_its_topology(tmp_path: Path):
     resumed.load(tmp_path / "state")
     assert resumed.train(4) == losses
     assert whole.technique.probes(whole) == resumed.technique.probes(resumed)
+
+
+@pytest.mark.parametrize("order", ["rigl+progressive_stacking", "progressive_stacking+rigl"])
+def test_masks_are_copied_with_the_blocks_that_another_technique_stacks(order):
+    run = Run(baselines()["gpt"], build(order), size="nano", recipe="classic", steps=10)
+    run.train(6)
+    pairs = masked(run.anatomy)
+    assert len(pairs) == len(run.anatomy.linears)
+    assert all(not weight[~mask].any() for weight, mask in pairs)
+    assert run.technique.probes(run)["rigl.sparsity"] == pytest.approx(0.8, abs=1e-3)
 
 
 def test_interval_is_the_papers_in_a_long_run_and_shorter_in_a_short_one():
