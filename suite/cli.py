@@ -398,10 +398,10 @@ def leaderboard(
         results = importlib.import_module("suite.results")
         rows = results.rows(records)
         with replacing(write) as partial:
-            partial.write_text(importlib.import_module("suite.leaderboard.markdown").render(rows), "utf-8")
+            partial.write_text(importlib.import_module("suite.leaderboard.markdown").render(rows, problems), "utf-8")
         if html:
             with replacing(html) as partial:
-                partial.write_text(importlib.import_module("suite.leaderboard.html").render(rows), "utf-8")
+                partial.write_text(importlib.import_module("suite.leaderboard.html").render(rows, problems), "utf-8")
     if as_json:
         print(json.dumps([results.as_dict(row) for row in rows], indent=1))
     else:

@@ -191,12 +191,12 @@ class Store:
         try:
             yield
         finally:
-            lock.release()
-            target.with_suffix(".lock").unlink(missing_ok=True)
+            lock.release()  # the empty lock file stays: removing it could let two writers in
 
     def append(self, record: Record) -> None:
         """Adds one line, whole or not at all, and flushes it to the disk. Raises StoreError, e.g. on a full disk."""
         target = self.path(record.machine.name)
+        target.parent.mkdir(parents=True, exist_ok=True)
         line = record.model_dump_json(exclude_defaults=False).encode() + b"\n"
         try:
             handle = os.open(target, os.O_RDWR | os.O_CREAT, 0o644)
@@ -238,7 +238,7 @@ def parse(line: bytes | str) -> Record:
     """One line as a record. Raises ValueError with one sentence: damaged, incomplete, or of a newer schema."""
     try:
         version = json.loads(line).get("schema_version")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         raise ValueError("not a record: the line is damaged") from None
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise ValueError(f"schema version {version} is newer than {SCHEMA_VERSION}; update leantrain to read it")

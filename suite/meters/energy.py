@@ -10,12 +10,14 @@ the relative error is at most 2 T / W. NVML's counter ticks every 20 to 100 ms: 
 
 import importlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
 
 NVML_UPDATE_PERIOD_S = 0.1
 RAPL_UPDATE_PERIOD_S = 0.001
+POWERCAP = Path("/sys/class/powercap")
 WINDOW = "leantrain"
 
 
@@ -108,6 +110,8 @@ class Energy:
 
 def _zeus_monitor(device: torch.device) -> tuple[Any, str]:
     """A zeus monitor for ``device`` alone, or None and why there is none."""
+    if device.type == "cpu" and not list(POWERCAP.glob("*rapl*")):
+        return None, "no RAPL energy counters on this machine, as usual in a virtual one"
     try:
         importlib.import_module("zeus")
     except ImportError:

@@ -73,7 +73,20 @@ def test_unknown_is_not_zero(device, measured, reason):
     assert reason in reading.reason
 
 
-def test_without_a_counter_training_goes_on_and_the_reason_is_exact(monkeypatch):
+@pytest.fixture
+def counters(monkeypatch, tmp_path):
+    """A machine whose kernel offers RAPL."""
+    (tmp_path / "intel-rapl:0").mkdir()
+    monkeypatch.setattr("suite.meters.energy.POWERCAP", tmp_path)
+
+
+def test_without_counters_the_reason_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr("suite.meters.energy.POWERCAP", tmp_path)
+    assert "no RAPL" in Energy("cpu").reading.reason
+    assert not Energy("cpu").available
+
+
+def test_with_an_unreadable_counter_training_goes_on_and_the_reason_is_exact(monkeypatch, counters):
     pytest.importorskip("zeus")
     import zeus.device
     from zeus.device.cpu.common import ZeusCPUInitError
@@ -94,6 +107,6 @@ def test_no_gpu_here():
     assert Energy("cuda:0").reading.reason
 
 
-def test_without_zeus(monkeypatch):
+def test_without_zeus(monkeypatch, counters):
     monkeypatch.setitem(sys.modules, "zeus", None)
     assert "leantrain[energy]" in Energy("cpu").reading.reason
