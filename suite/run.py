@@ -237,7 +237,9 @@ class Run:
 
     @cached_property
     def _test_batches(self) -> list[Batch]:
-        return [self._to_device(batch) for batch in self.data.test_batches(self.recipe.batch_size)]
+        """In batches of the baseline's own size, whatever a technique trains with: all see the same masks and noise."""
+        count = self.baseline.recipe(self.size, self.recipe_name, self.task).batch_size
+        return [self._to_device(batch) for batch in self.data.test_batches(count)]
 
     def next_batch(self) -> tuple[Batch, Tensor]:
         """This step's share of the global batch, on the device; on an accelerator the next one is prepared meanwhile."""
