@@ -100,7 +100,7 @@ class Session:
             )
         return {
             "counters": {name: getattr(counters, name) for name in COUNTED}
-            | {"communication_bytes": traffic.bytes if traffic else None},
+            | {"communication_bytes": traffic.ring_bytes(run.world_size) if traffic else None},
             "memory": {
                 "process_peak_bytes": self.memory.peak_bytes,
                 "cuda_allocated_peak_bytes": cuda.allocated_bytes if cuda else None,

@@ -87,7 +87,7 @@ class Counters(Stored):
     trainable_parameter_count: int
     operators: int
     uncounted_operators: dict[str, int] = Field(default_factory=dict)  # may compute, no FLOP formula: a lower bound
-    communication_bytes: int | None = None  # per rank; None in a single process
+    communication_bytes: int | None = None  # sent per rank on an ideal ring; None in a single process
     semantics: Literal["eager"] = "eager"
     compiled: bool = False  # then eager counts are no evidence about the compiler's work
 

@@ -61,6 +61,19 @@ class Communication(TorchDispatchMode):
     def bytes(self) -> int:
         return sum(self.bytes_by_collective.values())
 
+    def ring_bytes(self, ranks: int) -> int:
+        """Bytes that each of ``ranks`` ranks would send if every collective ran on an ideal ring.
+
+        2 (N-1)/N of the whole tensor for an all-reduce, (N-1)/N for the others: comparable between collectives.
+        """
+        share = (ranks - 1) / ranks
+        return round(
+            sum(
+                size * share * (2 if name.replace("_", "").startswith("allreduce") else 1)
+                for name, size in self.bytes_by_collective.items()
+            )
+        )
+
     def __enter__(self) -> Self:
         super().__enter__()
         self._sent_before = self._sent()
