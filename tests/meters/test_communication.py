@@ -99,3 +99,10 @@ def test_wire_bytes_are_a_difference(tmp_path):
 
 def test_payload_of_a_nest():
     assert payload_bytes([[torch.ones(2), torch.ones(3)], torch.ones(1, dtype=torch.int8), "text"]) == 21
+
+
+def test_on_a_ring_an_all_reduce_equals_a_reduce_scatter_and_an_all_gather():
+    one, two = Communication(), Communication()
+    one.bytes_by_collective.update({"allreduce_": 1000})
+    two.bytes_by_collective.update({"_reduce_scatter_base_": 1000, "_allgather_base_": 1000})
+    assert one.ring_bytes(4) == two.ring_bytes(4) == 1500
