@@ -114,7 +114,7 @@ class LaunchTables:
             raise ValueError(f"block is {block}: give a power of two, as Triton's ranges need")
         self.block = block
         self._lasting: list[list[Tensor]] = []
-        self._kinds: list[list[_Kind]] = []
+        self._kinds: list[_Kinds] = []
         self._addresses: list[list[int]] = []
         self._passing_sizes_bytes: list[list[int]] = []
         self._groups: list[Group] = []
@@ -154,7 +154,7 @@ class LaunchTables:
             if not all(map(Tensor.is_contiguous, tensors)):
                 return False
             if addresses[row] != self._addresses[row]:
-                if list(map(_kind, tensors)) != self._kinds[row]:
+                if _kinds(tensors) != self._kinds[row]:
                     return False
                 moved.append(row)
         for row in moved:
@@ -165,20 +165,19 @@ class LaunchTables:
 
     def _build(self, lists: list[Sequence[Tensor]], addresses: list[list[int]], lasting: int) -> None:
         _check(lists, addresses, lasting)
-        self._kinds = [list(map(_kind, tensors)) for tensors in lists]
+        self._kinds = [_kinds(tensors) for tensors in lists]
         sizes = list(map(Tensor.numel, lists[0]))
-        groups: dict[tuple[_Kind, ...], list[int]] = {}
-        for tensor, kinds in enumerate(zip(*self._kinds)):
+        groups: dict[tuple[torch.device, tuple[torch.dtype, ...]], list[int]] = {}
+        for tensor, dtypes in enumerate(zip(*(dtypes for dtypes, _ in self._kinds))):
             if sizes[tensor]:
-                groups.setdefault(kinds, []).append(tensor)
+                groups.setdefault((lists[0][tensor].device, dtypes), []).append(tensor)
         self._groups = []
-        for kinds, members in groups.items():
-            device = kinds[0][1]
+        for (device, dtypes), members in groups.items():
             rows = array("q", (row[member] for row in (*addresses, sizes) for member in members))
             blocks = pack_blocks((sizes[member] for member in members), self.block)
             self._groups.append(
                 Group(
-                    dtypes=tuple(dtype for dtype, _ in kinds),
+                    dtypes=dtypes,
                     members=members,
                     table=_uploaded(rows, device).view(len(lists) + 1, len(members)),
                     blocks=_uploaded(blocks, device),
@@ -186,9 +185,14 @@ class LaunchTables:
             )
 
 
-_Kind = tuple[torch.dtype, torch.device]
-_kind = attrgetter("dtype", "device")
+_dtype = attrgetter("dtype")
 _size_bytes = attrgetter("nbytes")
+_Kinds = tuple[list[torch.dtype], list[int]]
+
+
+def _kinds(tensors: Sequence[Tensor]) -> _Kinds:
+    """Dtypes and device numbers, read thus because comparing ``torch.device`` objects takes twice the time."""
+    return list(map(_dtype, tensors)), list(map(Tensor.get_device, tensors))
 
 
 def _check(lists: list[Sequence[Tensor]], addresses: list[list[int]], lasting: int) -> None:

@@ -21,9 +21,11 @@ import triton.language as tl
 INTERPRET = tl.constexpr(bool(triton.knobs.runtime.interpret))
 """Whether kernels of this process are interpreted: decided by TRITON_INTERPRET before the first kernel is imported."""
 
+IEEE = tl.constexpr("ieee")
+
 
 @triton.jit
-def dot(a, b, acc, PRECISION: tl.constexpr = "ieee"):
+def dot(a, b, acc, PRECISION: tl.constexpr = IEEE):
     """``acc + a @ b`` for floating-point ``a`` [M, K] and ``b`` [K, N], with a float32 ``acc`` [M, N].
 
     ``PRECISION`` ("ieee", "tf32", "tf32x3") matters for float32 operands on a GPU only. A GPU needs M, N, K >= 16,

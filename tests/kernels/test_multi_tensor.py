@@ -124,13 +124,15 @@ def test_tables_follow_a_change_of_dtype_and_of_membership() -> None:
     assert len(tables.groups((x,), (y,))) == 1
     y[1] = y[1].to(torch.bfloat16)
     assert len(tables.groups((x,), (y,))) == 2
+    y[1] = y[1].to(torch.float16)  # as many bytes as before
+    assert tables.groups((x,), (y,))[1].dtypes == (torch.float32, torch.float16)
     assert [group.tensors for group in tables.groups((x[:1],), (y[:1],))] == [1]
 
 
 def test_gradients_are_not_kept_alive() -> None:
     x, y = _pair([5])
     tables = LaunchTables(BLOCK)
-    tables.groups((x,), (y,))
+    tables.groups((x,), (list(y),))
     gradient = weakref.ref(y.pop())
     gc.collect()
     assert gradient() is None
@@ -158,6 +160,17 @@ def test_a_gradient_laid_out_anew_in_its_old_memory_is_refused() -> None:
     y.t_()
     _refused([x], [y], "give contiguous tensors", tables)
     _refused([x], [y], "give contiguous tensors", tables)
+
+
+def test_other_tensors_in_the_same_memory_are_noticed() -> None:
+    """New views at the old addresses: only their sizes and strides tell."""
+    x, y = torch.zeros(4, 4), torch.zeros(4, 4)
+    tables = LaunchTables(BLOCK)
+    tables.groups(([x],), ([y],))
+    _refused([x], [y[:2]], "make them equal", tables)
+    tables.groups(([x],), ([y],))
+    _refused([x.t()], [y], "give contiguous tensors", tables)
+    assert tables.groups(([x[:2]],), ([y[:2]],))[0].table[2].tolist() == [8]
 
 
 def test_block_must_be_a_power_of_two() -> None:

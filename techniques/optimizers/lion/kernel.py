@@ -33,6 +33,7 @@ from suite.kernels.portable import narrow
 BLOCK = 2048
 PIECE = 512
 NUM_WARPS = 4
+OPTIONS = {"enable_fp_fusion": False}
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
 
@@ -72,16 +73,16 @@ def lion_kernel(
         )  # fmt: skip
     else:
         # In smaller pieces: a short tensor costs no more of them than it fills, and the registers stay the fast path's.
-        left = tl.minimum(remaining, BLOCK).to(tl.int32)
-        for start in range(0, left, PIECE):
-            offsets = start + tl.arange(0, PIECE)
-            _update(
-                multi_tensor.pointer(p, PARAMETER, False) + first,
-                multi_tensor.pointer(m, MOMENTUM, False) + first,
-                multi_tensor.pointer(g, GRADIENT, False) + first,
-                offsets, offsets < left,
-                lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
-            )  # fmt: skip
+        for start in range(0, BLOCK, PIECE):
+            if start < remaining:
+                offsets = start + tl.arange(0, PIECE)
+                _update(
+                    multi_tensor.pointer(p, PARAMETER, False) + first,
+                    multi_tensor.pointer(m, MOMENTUM, False) + first,
+                    multi_tensor.pointer(g, GRADIENT, False) + first,
+                    offsets, offsets < remaining,
+                    lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
+                )  # fmt: skip
 
 
 def launch_tables() -> LaunchTables:
@@ -120,7 +121,7 @@ def lion_step(
                 group.table, group.blocks, group.tensors,
                 lr, beta1, 1 - beta1, beta2, 1 - beta2, 1 - lr * weight_decay,
                 PARAMETER=parameter, MOMENTUM=momentum, GRADIENT=gradient, BLOCK=BLOCK, PIECE=PIECE,
-                num_warps=NUM_WARPS, enable_fp_fusion=False,
+                num_warps=NUM_WARPS, **OPTIONS,
             )  # fmt: skip
     # Autograd must see that the parameters changed, as it does for torch's own in-place operators.
     increment_version(parameters)
@@ -149,7 +150,7 @@ def _manifest(parameter: torch.dtype, momentum: torch.dtype, gradient: torch.dty
         elements_per_program=BLOCK,
         aligned=("table", "blocks"),
         num_warps=NUM_WARPS,
-        options={"enable_fp_fusion": False},
+        options=OPTIONS,
         budget=Budget(
             registers=64,  # eight programs of four warps on a multiprocessor: enough loads in flight to hide memory
             # Lists of one width share a layout; others meet in shared memory, one list of a program's block at a time.
