@@ -24,7 +24,7 @@ MASKED_SHARE = 0.15
 IGNORED = -100
 LENGTH: dict[Size, int] = {"nano": 64, "micro": 128, "base": 512, "large": 512}
 _CONFIG: dict[Size, dict[str, Any]] = {
-    "nano": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512},
+    "nano": {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 256},
     "micro": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512},
     "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
     "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
@@ -32,7 +32,7 @@ _CONFIG: dict[Size, dict[str, Any]] = {
 _MODEL_VOCABULARY: dict[Size, int] = {**VOCABULARY, "base": 30522, "large": 30522}
 # Appendix A.2: Adam with betas 0.9 and 0.999, weight decay 0.01, linear decay, learning rate 1e-4 at base.
 _PRETRAIN: dict[Size, Recipe] = {
-    "nano": Recipe(steps=160, batch_size=8, learning_rate=2e-3, schedule="linear"),
+    "nano": Recipe(steps=200, batch_size=16, learning_rate=2e-3, schedule="linear"),
     "micro": Recipe(steps=300, batch_size=8, learning_rate=1e-3, schedule="linear"),
     "base": Recipe(steps=600, batch_size=32, learning_rate=1e-4, schedule="linear"),
     "large": Recipe(steps=600, batch_size=16, learning_rate=1e-4, schedule="linear"),
@@ -77,8 +77,9 @@ class Bert(Baseline):
 
     def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
         if override is not None:
-            config = models.fit_text(models.configuration(override), VOCABULARY[size], LENGTH[size])
-            return models.build(override, config, AutoModelForMaskedLM, "masked language modelling")
+            fitting = AutoModelForMaskedLM._model_mapping
+            config = models.configuration(override, fitting, "masked language modelling")
+            return AutoModelForMaskedLM.from_config(models.fit_text(config, VOCABULARY[size], LENGTH[size]))
         positions = max(512, LENGTH[size]) if size in ("base", "large") else LENGTH[size]
         return BertForMaskedLM(
             BertConfig(vocab_size=_MODEL_VOCABULARY[size], max_position_embeddings=positions, **_CONFIG[size])

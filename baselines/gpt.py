@@ -17,7 +17,7 @@ from suite.recipe import Recipe
 
 LENGTH: dict[Size, int] = {"nano": 64, "micro": 128, "base": 1024, "large": 1024}
 _CONFIG: dict[Size, dict[str, Any]] = {
-    "nano": {"n_embd": 128, "n_layer": 4, "n_head": 4},
+    "nano": {"n_embd": 64, "n_layer": 4, "n_head": 4},
     "micro": {"n_embd": 128, "n_layer": 4, "n_head": 4},
     "base": {"n_embd": 768, "n_layer": 12, "n_head": 12},
     "large": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
@@ -27,7 +27,7 @@ _MODEL_VOCABULARY: dict[Size, int] = {**VOCABULARY, "base": 50257, "large": 5025
 # table 2.1 and appendix B): GPT-2's own are unpublished.
 _GPT3: dict[str, Any] = {"beta2": 0.95, "weight_decay": 0.1}
 _PRETRAIN: dict[Size, Recipe] = {
-    "nano": Recipe(steps=160, batch_size=8, learning_rate=3e-3, **_GPT3),
+    "nano": Recipe(steps=160, batch_size=16, learning_rate=3e-3, **_GPT3),
     "micro": Recipe(steps=300, batch_size=8, learning_rate=2e-3, **_GPT3),
     "base": Recipe(steps=600, batch_size=8, learning_rate=6e-4, **_GPT3),
     "large": Recipe(steps=600, batch_size=4, learning_rate=3e-4, **_GPT3),
@@ -56,10 +56,11 @@ class Gpt(Baseline):
 
     def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
         if override is not None:
-            config = models.fit_text(models.configuration(override), VOCABULARY[size], LENGTH[size])
+            fitting = AutoModelForCausalLM._model_mapping
+            config = models.configuration(override, fitting, "causal language modelling")
             if hasattr(config, "is_decoder"):  # an encoder's architecture is causal only when told so
                 config.is_decoder = True
-            return models.build(override, config, AutoModelForCausalLM, "causal language modelling")
+            return AutoModelForCausalLM.from_config(models.fit_text(config, VOCABULARY[size], LENGTH[size]))
         return GPT2LMHeadModel(
             GPT2Config(
                 vocab_size=_MODEL_VOCABULARY[size],

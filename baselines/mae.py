@@ -138,9 +138,8 @@ class Mae(Baseline):
 
 
 def _from_folder(folder: str, side: int, patch: int) -> nn.Module:
-    config = models.configuration(folder)
-    if not isinstance(config, ViTMAEConfig):
-        raise ValueError(f"--model {folder}: a {config.model_type!r} model has no image decoder; give a vit_mae one")
+    config = models.configuration(folder, {ViTMAEConfig}, "masked image modelling (vit_mae)")
+    assert isinstance(config, ViTMAEConfig)
     if config.patch_size != patch:
         raise ValueError(
             f"--model {folder}: patches of {config.patch_size}, but this size's noise is for patches of {patch}; "

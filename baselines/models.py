@@ -3,31 +3,29 @@
 Only the configuration is read. The model is freshly initialised, and no code beside it is run.
 """
 
+from collections.abc import Container
 from pathlib import Path
-from typing import Any
 
-from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
 
 from baselines.text import PAD, SEP
 
 
-def configuration(folder: str) -> PreTrainedConfig:
-    """``folder``/config.json. Raises FileNotFoundError where there is none, ValueError where it needs its own code."""
+def configuration(folder: str, fitting: Container[type], task: str) -> PreTrainedConfig:
+    """``folder``/config.json, which must be of a class in ``fitting``: those with a head for ``task``.
+
+    Raises FileNotFoundError where there is none, ValueError where it cannot do the task or needs its own code.
+    """
     path = Path(folder).expanduser()
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"--model {folder}: no config.json there; give a Hugging Face configuration folder")
     try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"--model {folder}: cannot read config.json: {error}") from error
-
-
-def build(folder: str, config: PreTrainedConfig, auto: Any, task: str) -> nn.Module:
-    """A model of ``config`` by ``auto``, an AutoModelFor... class. Raises ValueError without a head for ``task``."""
-    if type(config) not in auto._model_mapping:
+    if type(config) not in fitting:
         raise ValueError(f"--model {folder}: a {config.model_type!r} model has no {task} head; choose another")
-    return auto.from_config(config, trust_remote_code=False)
+    return config
 
 
 def fit_text(config: PreTrainedConfig, vocabulary: int, length: int) -> PreTrainedConfig:

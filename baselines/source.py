@@ -213,8 +213,9 @@ def _column(location: str, split: Any, wanted: str) -> str:
     if not fitting or (wanted == "label" and len(fitting) > 1):
         columns = ", ".join(f"{name} ({_type(feature) or 'other'})" for name, feature in split.features.items())
         what = {"text": "text (string)", "image": "image", "label": "label (integer)"}[wanted]
-        problem = "no" if not fitting else "more than one possible"
-        raise ValueError(f"{location}: {problem} {what} column among {columns}; rename one to {_NAMES[wanted][0]!r}")
+        if not fitting:
+            raise ValueError(f"{location}: no {what} column among {columns}")
+        raise ValueError(f"{location}: more than one {what} column among {columns}; rename one to 'label'")
     return fitting[0]
 
 

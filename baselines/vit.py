@@ -22,14 +22,14 @@ from suite.recipe import Recipe
 SIDE: dict[Size, int] = {"nano": 32, "micro": 32, "base": 224, "large": 224}
 _CONFIG: dict[Size, dict[str, Any]] = {
     "nano": {"patch_size": 8, "embed_dim": 128, "depth": 4, "num_heads": 4},
-    "micro": {"patch_size": 4, "embed_dim": 128, "depth": 6, "num_heads": 4},
+    "micro": {"patch_size": 8, "embed_dim": 192, "depth": 6, "num_heads": 6},
     "base": {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12},
     "large": {"patch_size": 16, "embed_dim": 1024, "depth": 24, "num_heads": 16},
 }
 _DEIT: dict[str, Any] = {"weight_decay": 0.05}  # learning rate 5e-4 per 512 images, which suits a far longer run
 _PRETRAIN: dict[Size, Recipe] = {
     "nano": Recipe(steps=160, batch_size=32, learning_rate=1e-3, **_DEIT),
-    "micro": Recipe(steps=300, batch_size=16, learning_rate=1e-3, **_DEIT),
+    "micro": Recipe(steps=300, batch_size=32, learning_rate=7e-4, **_DEIT),
     "base": Recipe(steps=600, batch_size=64, learning_rate=1e-4, **_DEIT),
     "large": Recipe(steps=600, batch_size=32, learning_rate=5e-5, **_DEIT),
 }
@@ -67,9 +67,10 @@ class Vit(Baseline):
         if override is None:
             return VisionTransformer(img_size=SIDE[size], num_classes=data.classes, **_CONFIG[size])
         if Path(override).expanduser().is_dir():
-            config = models.configuration(override)
+            fitting = AutoModelForImageClassification._model_mapping
+            config = models.configuration(override, fitting, "image classification")
             config.num_labels, config.image_size, config.num_channels = data.classes, SIDE[size], 3
-            return models.build(override, config, AutoModelForImageClassification, "image classification")
+            return AutoModelForImageClassification.from_config(config)
         return _timm(override, SIDE[size], data.classes)
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:

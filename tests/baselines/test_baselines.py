@@ -1,0 +1,190 @@
+"""What holds for every baseline: it learns, is deterministic, and can be replaced; its recipes differ as they say."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import BertConfig, GPT2Config, LlamaConfig, ViTConfig, ViTMAEConfig
+
+from baselines.bert import Bert
+from baselines.gpt import Gpt
+from baselines.mae import Mae
+from baselines.vit import Vit
+from suite.baseline import SIZES, TASKS
+
+BASELINES = [Bert(), Gpt(), Vit(), Mae()]
+each = pytest.mark.parametrize("baseline", BASELINES, ids=lambda baseline: baseline.id)
+
+
+@each
+def test_learns_within_a_few_steps(baseline):
+    """One batch over and over: wrong gradients, a detached branch or mispaired targets would keep the loss up."""
+    torch.manual_seed(0)
+    data, recipe = baseline.data("nano", "pretrain"), baseline.recipe("nano", "classic", "pretrain")
+    model = baseline.model("nano", data)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate / 2)
+    batch, _ = data.batch(0, 0, 8)
+    history = []
+    for _ in range(24):
+        loss = baseline.losses(baseline.forward(model, batch), batch).mean()
+        loss.backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        history.append(loss.item())
+    assert history[-1] < 0.85 * history[0]
+
+
+@each
+@pytest.mark.parametrize("split", ["pretrain", "source", "adapt"])
+def test_batches_and_shapes(baseline, split):
+    data = baseline.data("nano", split)
+    again = baseline.data("nano", split)
+    assert (data.name, data.sha256) == (again.name, again.sha256)
+    batch, indices = data.batch(3, 100, 8)
+    repeated, _ = again.batch(3, 100, 8)
+    other, _ = data.batch(4, 100, 8)
+    assert batch.keys() == repeated.keys()
+    assert all(torch.equal(batch[name], repeated[name]) for name in batch)
+    assert not all(torch.equal(batch[name], other[name]) for name in batch)
+    assert all(len(tensor) == len(indices) == 8 for tensor in batch.values())
+    first, second = data.test_batches(8), again.test_batches(8)
+    assert all(torch.equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
+    assert 64 <= len(data.test) <= 256
+    model = baseline.model("nano", data)
+    outputs = baseline.forward(model, batch)
+    losses = baseline.losses(outputs, batch)
+    assert losses.shape == (8,)
+    assert losses.dtype == torch.float32
+    for values in baseline.metrics(outputs, batch).values():
+        assert values.shape == (8,)
+        assert ((values >= 0) & (values <= 1)).all()
+
+
+@each
+def test_splits_differ_and_models_fit_all_of_them(baseline):
+    splits = [baseline.data("nano", split) for split in ("pretrain", "source", "adapt")]
+    assert splits[1].sha256 != splits[2].sha256
+    shapes = [{k: v.shape for k, v in baseline.model("nano", data).state_dict().items()} for data in splits]
+    assert shapes[0] == shapes[1] == shapes[2], "a checkpoint of the source must load for adapting"
+
+
+@each
+def test_model_follows_the_seed(baseline):
+    data = baseline.data("nano", "pretrain")
+    states = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        states.append(torch.cat([p.detach().flatten() for p in baseline.model("nano", data).parameters()]))
+    assert torch.equal(states[0], states[1])
+    assert not torch.equal(states[0], states[2])
+
+
+@each
+def test_recipes_differ_only_in_how_they_run(baseline):
+    for size in SIZES:
+        for task in TASKS:
+            classic, modern, compiled = (
+                baseline.recipe(size, name, task) for name in ("classic", "modern", "compiled")
+            )
+            assert (classic.precision, classic.fused_attention, classic.fused_optimizer) == ("fp32", False, False)
+            assert (modern.precision, modern.fused_attention, modern.fused_optimizer) == ("bf16", True, True)
+            assert not classic.compile
+            assert not modern.compile
+            assert replace(compiled, compile=False) == modern
+            assert replace(modern, precision="fp32", fused_attention=False, fused_optimizer=False) == classic
+            assert classic.learning_rate_at(classic.steps - 1) < 0.01 * classic.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("baseline", "size", "millions"),
+    [  # the papers' sizes; BERT and MAE with their heads and decoder, ViT with 10 classes for the papers' 1000
+        (Bert(), "base", 109.5),
+        (Bert(), "large", 335.2),
+        (Gpt(), "base", 124.4),
+        (Gpt(), "large", 354.8),
+        (Vit(), "base", 85.8),
+        (Vit(), "large", 303.3),
+        (Mae(), "base", 111.9),
+        (Mae(), "large", 329.5),
+    ],
+)
+def test_base_and_large_are_the_papers(baseline, size, millions):
+    data = baseline.data("nano", "pretrain")
+    with torch.device("meta"):
+        model = baseline.model(size, data)
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.15)
+
+
+_TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+_VIT = {**_TINY, "image_size": 224, "patch_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("baseline", "config"),
+    [
+        (Bert(), BertConfig(vocab_size=100, max_position_embeddings=16, **_TINY)),
+        (Gpt(), LlamaConfig(vocab_size=100, max_position_embeddings=16, num_key_value_heads=2, **_TINY)),
+        (Gpt(), GPT2Config(vocab_size=5000, n_positions=8, n_embd=32, n_layer=2, n_head=2)),
+        (Vit(), ViTConfig(**_VIT)),
+        (Mae(), ViTMAEConfig(**_VIT, decoder_hidden_size=32, decoder_num_hidden_layers=1, norm_pix_loss=False)),
+    ],
+    ids=lambda value: getattr(value, "model_type", None) or getattr(value, "id", None),
+)
+def test_a_users_configuration_takes_the_models_place(tmp_path, baseline, config):
+    config.save_pretrained(tmp_path)
+    data = baseline.data("nano", "pretrain")
+    model = baseline.model("nano", data, str(tmp_path))
+    assert type(model.config) is type(config)
+    batch, _ = data.batch(0, 0, 4)
+    losses = baseline.losses(baseline.forward(model, batch), batch)
+    assert losses.shape == (4,)
+    assert losses.isfinite().all()
+    if baseline.modality == "text":
+        assert model.config.vocab_size == max(config.vocab_size, 320)
+        ids = batch["input_ids"]
+        changed = ids.clone()
+        changed[:, -1] = (changed[:, -1] + 1) % 320
+        model.eval()
+        a, b = (baseline.forward(model, {"input_ids": x}).logits[:, :-1] for x in (ids, changed))
+        assert torch.allclose(a, b, atol=1e-5) == (baseline.id == "gpt"), "only GPT may not see the future"
+
+
+def test_an_encoder_becomes_causal_for_gpt(tmp_path):
+    BertConfig(vocab_size=100, **_TINY).save_pretrained(tmp_path)
+    gpt = Gpt()
+    model = gpt.model("nano", gpt.data("nano", "pretrain"), str(tmp_path)).eval()
+    ids = torch.randint(4, 300, (2, 64))
+    changed = ids.clone()
+    changed[:, -1] += 1
+    a, b = (gpt.forward(model, {"input_ids": x}).logits[:, :-1] for x in (ids, changed))
+    torch.testing.assert_close(a, b)
+
+
+def test_timm_models_take_vits_place():
+    vit = Vit()
+    data = vit.data("nano", "pretrain")
+    model = vit.model("nano", data, "deit_tiny_patch16_224")
+    batch, _ = data.batch(0, 0, 2)
+    assert vit.losses(vit.forward(model, batch), batch).shape == (2,)
+    with pytest.raises(ValueError, match=r"nearest names: .*vit_tiny_patch16_224"):
+        vit.model("nano", data, "vit_tiny_patch16_225")
+    with pytest.raises(ValueError, match="32x32"):
+        vit.model("nano", data, "resnet18")
+
+
+def test_models_that_cannot_serve_are_refused(tmp_path):
+    for baseline in (Bert(), Gpt(), Mae()):
+        with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+            baseline.model("nano", baseline.data("nano", "pretrain"), str(tmp_path))
+    ViTConfig(**_VIT).save_pretrained(tmp_path)
+    for baseline, missing in ((Bert(), "no masked language"), (Gpt(), "no causal"), (Mae(), "no masked image")):
+        with pytest.raises(ValueError, match=missing):
+            baseline.model("nano", baseline.data("nano", "pretrain"), str(tmp_path))
+    ViTMAEConfig(**{**_VIT, "patch_size": 16}).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="patch_size to 4"):
+        Mae().model("nano", Mae().data("nano", "pretrain"), str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "evil.Config"}}')
+    (tmp_path / "evil.py").write_text("raise SystemExit('was run')")
+    with pytest.raises(ValueError, match=r"cannot read config\.json"):
+        Bert().model("nano", Bert().data("nano", "pretrain"), str(tmp_path))

@@ -1,0 +1,213 @@
+"""Users' data of every kind, made here, read back; and what cannot be used, refused with a reason."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from baselines import images, source
+from baselines.bert import Bert
+from baselines.gpt import Gpt
+from baselines.mae import Mae
+from baselines.vit import Vit
+
+datasets = pytest.importorskip("datasets")
+
+LINES = [f"the {ordinal} line of a small text, long enough to be split into several tokens" for ordinal in range(200)]
+
+
+def _write_text(folder: Path, kind: str) -> Path:
+    if kind == "text":
+        path = folder / "data.txt"
+        path.write_text("\n\n".join(LINES))
+    elif kind == "csv":
+        path = folder / "data.csv"
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([["id", "content"], *([i, line] for i, line in enumerate(LINES))])
+    elif kind == "json":
+        path = folder / "data.json"
+        path.write_text(json.dumps([{"id": i, "text": line} for i, line in enumerate(LINES)]))
+    elif kind == "jsonl":
+        path = folder / "data.jsonl"
+        path.write_text("\n".join(json.dumps({"sentence": line}) for line in LINES))
+    elif kind == "saved":
+        path = folder / "saved"
+        datasets.Dataset.from_dict({"text": LINES}).save_to_disk(path)
+    else:
+        path = folder / "data.parquet"
+        datasets.Dataset.from_dict({"other": LINES[::-1], "text": LINES}).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["text", "csv", "json", "jsonl", "parquet", "saved"])
+def test_text_of_every_kind_is_read_whole(tmp_path, kind):
+    found = source.texts(str(_write_text(tmp_path, kind)), limit_bytes=1 << 20)
+    assert sorted(found.train + found.test) == sorted(LINES)
+    assert len(found.test) == round(source.HELD_OUT * len(LINES))
+
+
+def test_held_out_texts_do_not_depend_on_order(tmp_path):
+    tests = []
+    for name, lines in (("a.txt", LINES), ("b.txt", LINES[::-1])):
+        (tmp_path / name).write_text("\n".join(lines))
+        tests.append(set(source.texts(str(tmp_path / name), 1 << 20).test))
+    assert tests[0] == tests[1]
+
+
+def test_files_named_after_splits_are_those_splits(tmp_path):
+    for name, lines in (("train", LINES[:100]), ("validation", LINES[100:150]), ("test", LINES[150:])):
+        datasets.Dataset.from_dict({"text": lines}).to_parquet(tmp_path / f"{name}-00000-of-00001.parquet")
+    (tmp_path / "README.txt").write_text("not data")
+    found = source.texts(str(tmp_path), 1 << 20)
+    assert (found.train, found.test) == (LINES[:100], LINES[150:])
+    (tmp_path / "test-00000-of-00001.parquet").unlink()
+    assert source.texts(str(tmp_path), 1 << 20).test == LINES[100:150]
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    found = source.texts(str(_write_text(tmp_path, "text")), limit_bytes=1000)
+    assert f"of {len(LINES)} training examples" in found.name
+    assert len(found.train) + len(found.test) < 20
+
+
+def _pictures(count: int, seed: int = 0) -> list[Image.Image]:
+    values = np.random.default_rng(seed).integers(0, 256, (count, 9, 7, 3), dtype=np.uint8)
+    return [Image.fromarray(value) for value in values]
+
+
+def _write_images(folder: Path, kind: str) -> Path:
+    labels = [i % 3 for i in range(60)]
+    if kind == "folder":
+        for i, (image, label) in enumerate(zip(_pictures(60), labels, strict=True)):
+            path = folder / ("train" if i < 48 else "test") / f"class{label}"
+            path.mkdir(parents=True, exist_ok=True)
+            image.save(path / f"{i}.png")
+        return folder
+    if kind == "array":
+        columns = {"pixels": [np.asarray(image) for image in _pictures(60)], "label": labels}
+        features = {"pixels": datasets.Array3D((9, 7, 3), "uint8"), "label": datasets.Value("int32")}
+    elif kind == "list":
+        columns = {"digit": [np.asarray(image.convert("L")).tolist() for image in _pictures(60)], "y": labels}
+        features = {"digit": datasets.List(datasets.List(datasets.Value("int64"))), "y": datasets.Value("int64")}
+    else:
+        columns = {"photo": _pictures(60), "label": labels}
+        features = {"photo": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c", "never"])}
+    datasets.Dataset.from_dict(columns, features=datasets.Features(features)).to_parquet(folder / "data.parquet")
+    return folder / "data.parquet"
+
+
+@pytest.mark.parametrize(("kind", "classes"), [("folder", 3), ("array", 3), ("list", 3), ("image", 4)])
+def test_images_of_every_kind_train_a_classifier(tmp_path, kind, classes):
+    location = str(_write_images(tmp_path, kind))
+    vit = Vit()
+    data = vit.data("nano", "pretrain", location)
+    assert data.classes == classes
+    assert data.train.tensors["pixels"].shape[1:] == (3, 32, 32)
+    assert len(data.train) + len(data.test) == 60
+    assert len(data.test) == (12 if kind == "folder" else 6)
+    model = vit.model("nano", data)
+    batch, _ = data.batch(0, 0, 4)
+    assert vit.forward(model, batch).logits.shape == (4, classes)
+
+
+def test_each_image_keeps_its_label(tmp_path):
+    """An image of one colour per class, so that a wrong pairing of pixels and labels shows."""
+    colours = [Image.new("RGB", (8, 8), (80 * label, 0, 0)) for label in (0, 1, 2) * 20]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    table = {"image": colours, "label": [0, 1, 2] * 20}
+    datasets.Dataset.from_dict(table, features=features).to_parquet(tmp_path / "d.parquet")
+    data = Vit().data("nano", "pretrain", str(tmp_path / "d.parquet"))
+    for part in (data.train, data.test):
+        assert (part.tensors["pixels"][:, 0].amax((1, 2)) == 80 * part.tensors["labels"]).all()
+
+
+def test_unlabelled_test_examples_are_not_tested_on(tmp_path):
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    for name, labels in (("train", [0, 1] * 10), ("test", [-1] * 5)):
+        table = {"image": _pictures(len(labels)), "label": labels}
+        datasets.Dataset.from_dict(table, features=features).to_parquet(tmp_path / f"{name}.parquet")
+    data = Vit().data("nano", "pretrain", str(tmp_path))
+    assert data.classes == 2
+    assert (len(data.train), len(data.test)) == (18, 2)
+    assert len(Mae().data("nano", "pretrain", str(tmp_path)).test) == 5, "which needs no labels"
+
+
+def test_a_large_data_set_is_thinned_evenly(tmp_path, monkeypatch):
+    monkeypatch.setitem(images._TRAIN_LIMIT, "nano", 30)
+    location = _write_images(tmp_path, "image")
+    data = Vit().data("nano", "pretrain", str(location))
+    assert "30 of 60" in data.name
+    assert len(data.train) + len(data.test) == 30
+    assert set(data.train.tensors["labels"].tolist()) == {0, 1, 2}
+
+
+def test_adapting_to_user_data_fits_the_checkpoint_of_the_embedded_source(tmp_path):
+    location = str(_write_images(tmp_path, "image"))
+    vit = Vit()
+    before, after = (vit.data("nano", split, location) for split in ("source", "adapt"))
+    assert before.name.startswith("scikit-learn digits")
+    assert len(after.train) + len(after.test) == 60
+    assert before.classes == after.classes == 10
+    gpt, text = Gpt(), str(_write_text(tmp_path, "jsonl"))
+    source_ids, adapted_ids = (gpt.data("nano", split, text) for split in ("source", "adapt"))
+    assert source_ids.sha256 == gpt.data("nano", "source").sha256 != adapted_ids.sha256
+    # The same words under its own tokenizer are fewer tokens: the adapted data must use the source's.
+    own = gpt.data("nano", "pretrain", text)
+    assert len(adapted_ids.train) > len(own.train)
+
+
+def test_user_data_is_read_once(tmp_path, monkeypatch):
+    location = str(_write_text(tmp_path, "csv"))
+    first = Bert().data("nano", "pretrain", location)
+    monkeypatch.setattr(source, "_load", None)
+    assert Bert().data("nano", "pretrain", location).sha256 == first.sha256
+
+
+def test_unusable_data_is_refused_with_a_reason(tmp_path):
+    cases = {
+        "missing.parquet": (FileNotFoundError, "no such file or folder"),
+        "empty": (FileNotFoundError, "no Parquet"),
+        "notes.docx": (ValueError, "cannot read a .docx"),
+        "script.py": (ValueError, "scripts are refused"),
+        "scripted": (ValueError, "scripts are refused"),
+        "numbers.csv": (ValueError, r"no text \(string\) column among a \(label\)"),
+        "torn.parquet": (ValueError, "cannot read this as parquet"),
+        "blank.jsonl": (ValueError, "usable example"),
+        "short.txt": (ValueError, "too little text"),
+    }
+    for folder in ("empty", "scripted"):
+        (tmp_path / folder).mkdir()
+    for name, content in {
+        "notes.docx": "x",
+        "script.py": "raise SystemExit",
+        "scripted/scripted.py": "raise SystemExit",
+        "numbers.csv": "a\n1\n2\n",
+        "torn.parquet": "PAR1 torn",
+        "blank.jsonl": '{"text": ""}\n{"text": " "}\n',
+        "short.txt": "one\ntwo\nthree\n",
+    }.items():
+        (tmp_path / name).write_text(content)
+    for name, (kind, message) in cases.items():
+        with pytest.raises(kind, match=message):
+            Gpt().data("nano", "pretrain", str(tmp_path / name))
+    with pytest.raises(ValueError, match="no image column"):
+        Vit().data("nano", "pretrain", str(tmp_path / "numbers.csv"))
+    with pytest.raises(ValueError, match="owner/name: cannot read this as hub data"):
+        Gpt().data("nano", "pretrain", "owner/name")
+
+
+def test_a_broken_image_is_named(tmp_path):
+    table = {"image": [{"bytes": b"no image", "path": None}] * 4, "label": [0, 1, 0, 1]}
+    datasets.Dataset.from_dict(table).to_parquet(tmp_path / "d.parquet")
+    with pytest.raises(ValueError, match="cannot decode the image of example 0"):
+        Vit().data("nano", "pretrain", str(tmp_path / "d.parquet"))
+
+
+def test_several_label_columns_are_not_guessed_at(tmp_path):
+    table = {"image": [{"bytes": b"", "path": None}] * 4, "age": [1, 2, 3, 4], "kind": [0, 1, 0, 1]}
+    datasets.Dataset.from_dict(table).to_parquet(tmp_path / "d.parquet")
+    with pytest.raises(ValueError, match="more than one label"):
+        Vit().data("nano", "pretrain", str(tmp_path / "d.parquet"))
