@@ -224,7 +224,7 @@ def run(
         setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
         if (data or model) and not on:
             raise ValueError("--data and --model belong to one kind of baseline: choose it with -b")
-        pairs = pairs_of(stacks, on or known, recipes, task and chosen("task", task, TASKS))
+        pairs = pairs_of(stacks, on or known, recipes, chosen("task", task, TASKS) if task else None)
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
         with bar(quiet=as_json) as progress:

@@ -164,8 +164,7 @@ class Contender:
                 if left_s < hang_s:
                     raise self._timeout()
                 raise ContenderFailed("hung", f"no answer to {command!r} within {hang_s:g} s")
-            for connection in ready:
-                assert isinstance(connection, Connection)
+            for connection in (each for each in open_ends if each in ready):
                 try:
                     kind, value = connection.recv()
                 except (EOFError, ConnectionResetError):

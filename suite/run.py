@@ -78,7 +78,9 @@ class Run:
         self.loss = torch.tensor(math.nan)
         self.indices = torch.empty(0, dtype=torch.int64)
         self.generator = generator(seed, 3)
+        self._anatomy: Anatomy | None = None
         self._ahead: Future[tuple[Batch, Tensor]] | None = None
+        self._ahead_key: tuple[Data, int, int] | None = None
 
         self.data: Data = technique.data(baseline.data(size, split or task, data), self)
         torch.manual_seed(mixed_seed(seed, 0))
@@ -162,8 +164,8 @@ class Run:
         Optimizer state of parameters that stay is the technique's to carry over.
         """
         self.model = model.train()
-        self._anatomy: Anatomy | None = None
-        self._forward_model = torch.compile(model) if self.recipe.compile else model
+        self._anatomy = None
+        self._forward_model: nn.Module = torch.compile(model) if self.recipe.compile else model  # type: ignore[assignment]
         groups = self.technique.parameters(self.default_parameters(), self)
         self.optimizer: Optimizer = self.technique.optimizer(groups, self.recipe)
         self._set_learning_rate()

@@ -128,7 +128,7 @@ class Stack(Technique):
 
 def split(text: str) -> list[tuple[str, dict[str, str]]]:
     """``"a+b:x=1,y=2"`` -> ``[("a", {}), ("b", {"x": "1", "y": "2"})]``; raises StackError on a malformed part."""
-    parts = []
+    parts: list[tuple[str, dict[str, str]]] = []
     for part in filter(None, (piece.strip() for piece in text.split("+"))):
         name, settings = (each.strip() for each in part.partition(":")[::2])
         values: dict[str, str] = {}
