@@ -1,0 +1,86 @@
+"""A real plug-in package with planted faults, and the real command line in a process of its own.
+
+``write`` makes what ``pip install`` would: a package of technique folders and a ``*.dist-info`` with its entry point.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from suite.records import Record, Store
+
+CARD = """\
+id = "{id}"
+name = "{id}"
+category = "planted"
+summary = "A planted behaviour."
+baselines = ["gpt"]
+
+[paper]
+title = "None"
+authors = "None"
+venue = "None"
+"""
+
+TECHNIQUE = '''\
+"""A planted behaviour."""
+import math, os, resource, signal, time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from suite.run import plain_update
+from suite.technique import Technique, Unavailable
+
+
+@dataclass
+class Planted(Technique):
+{body}
+'''
+
+
+def write(root: Path, bodies: Mapping[str, str], package: str = "planted_faults") -> Path:
+    """A distribution below ``root`` (to be put on the path) with one technique per id, its class body as given."""
+    folder = root / package / "planted"
+    for name, body in bodies.items():
+        technique = folder / name
+        technique.mkdir(parents=True, exist_ok=True)
+        (technique / "__init__.py").touch()
+        (technique / "card.toml").write_text(CARD.format(id=name))
+        (technique / "technique.py").write_text(TECHNIQUE.format(body=textwrap.indent(textwrap.dedent(body), "    ")))
+    (root / package / "__init__.py").touch()
+    (folder / "__init__.py").touch()
+    info = root / f"{package}-1.0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[leantrain.techniques]\n{package} = {package}\n")
+    return root
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "suite.cli", *map(str, arguments)]
+
+
+def environment(root: Path, **extra: str) -> dict[str, str]:
+    """The environment in which the distribution below ``root`` is installed."""
+    return os.environ | {"PYTHONPATH": str(root)} | extra
+
+
+def leantrain(root: Path, *arguments: object, **extra: str) -> subprocess.CompletedProcess[str]:
+    """The command line with the plug-in installed, run to its end in the folder ``root``."""
+    return subprocess.run(
+        command(*arguments), env=environment(root, **extra), cwd=root, capture_output=True, text=True, timeout=300
+    )
+
+
+def records(folder: Path) -> list[Record]:
+    """What the results folder holds; every line must be readable."""
+    found, problems = Store(folder).read()
+    assert not problems
+    return found
