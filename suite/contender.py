@@ -57,7 +57,6 @@ class RunSpec:
     model: str | None = None
     device: str = "cpu"
     threads: int = 2
-    plugins: tuple[tuple[str, str], ...] = ()
 
 
 class ContenderFailed(RuntimeError):
