@@ -172,7 +172,7 @@ class Contender:
                     raise ContenderFailed(*value)
                 replies[connection] = value
         first, *others = (replies[connection] for connection in open_ends)
-        if others and "losses" in first:
+        if others and command == "block":
             ranks = [first, *others]
             first["losses"] = [sum(each) / len(ranks) for each in zip(*(rank["losses"] for rank in ranks), strict=True)]
         return first
