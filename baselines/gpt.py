@@ -27,8 +27,8 @@ _MODEL_VOCABULARY: dict[Size, int] = {**VOCABULARY, "base": 50257, "large": 5025
 # table 2.1 and appendix B): GPT-2's own are unpublished.
 _GPT3: dict[str, Any] = {"beta2": 0.95, "weight_decay": 0.1}
 _PRETRAIN: dict[Size, Recipe] = {
-    "nano": Recipe(steps=160, batch_size=16, learning_rate=3e-3, **_GPT3),
-    "micro": Recipe(steps=300, batch_size=8, learning_rate=2e-3, **_GPT3),
+    "nano": Recipe(steps=120, batch_size=16, learning_rate=3e-3, **_GPT3),
+    "micro": Recipe(steps=150, batch_size=8, learning_rate=2e-3, **_GPT3),
     "base": Recipe(steps=600, batch_size=8, learning_rate=6e-4, **_GPT3),
     "large": Recipe(steps=600, batch_size=4, learning_rate=3e-4, **_GPT3),
 }
@@ -68,6 +68,9 @@ class Gpt(Baseline):
                 bos_token_id=SEP,
                 eos_token_id=SEP,
                 use_cache=False,
+                resid_pdrop=0.0,  # no dropout where no example is seen twice, as in GPT-3 and in reproductions of GPT-2
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
                 **_CONFIG[size],
             )
         )

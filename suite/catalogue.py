@@ -21,7 +21,6 @@ from suite.card import Card, read_card
 from suite.stack import Stack, StackError, configured, split
 from suite.technique import Technique
 
-
 T = TypeVar("T")
 
 
@@ -96,7 +95,9 @@ def catalogue() -> dict[str, Entry]:
                 module = f"{point.value}.{folder.parent.name}.{folder.name}.technique"
                 entry = Entry(folder.name, folder, module)
                 if folder.name in entries and entries[folder.name].folder != folder:
-                    raise ValueError(f"two techniques are called {folder.name}: {entries[folder.name].folder}, {folder}")
+                    raise ValueError(
+                        f"two techniques are called {folder.name}: {entries[folder.name].folder}, {folder}"
+                    )
                 entries[folder.name] = entry
     return dict(sorted(entries.items()))
 
@@ -113,8 +114,5 @@ def build(stack: str) -> Stack:
         raise StackError(f"{stack!r} names no technique")
     entries = catalogue()
     return Stack(
-        {
-            name: configured(lookup("technique", name, entries).technique, name, settings)
-            for name, settings in parts
-        }
+        {name: configured(lookup("technique", name, entries).technique, name, settings) for name, settings in parts}
     )

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+
 class Exit(IntEnum):
     """What a command's exit code says."""
 
@@ -34,15 +35,18 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Which published ways to train a Transformer faster, smaller or cheaper really help: measured, with intervals.",
+    help="Which published ways to train a Transformer faster, smaller, cheaper really help: measured, with intervals.",
 )
 out = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty(), highlight=False)
 err = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), highlight=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Baselines = Annotated[list[str] | None, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae; repeatable. [all]")]
+Baselines = Annotated[
+    list[str] | None, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae; repeatable. [all]")
+]
 Techniques = Annotated[
-    list[str] | None, typer.Option("-t", "--technique", help="An id or a stack like lion+sam:rho=0.1; repeatable. [all]")
+    list[str] | None,
+    typer.Option("-t", "--technique", help="An id or a stack like lion+sam:rho=0.1; repeatable. [all]"),
 ]
 SizeOption = Annotated[str, typer.Option("--size", help="nano, micro, base or large.")]
 TaskOption = Annotated[str | None, typer.Option("--task", help="pretrain or adapt. [what the technique's card says]")]
@@ -51,7 +55,8 @@ DataOption = Annotated[
     str | None, typer.Option("--data", help="A Hugging Face data set id, or a local file or folder. [embedded data]")
 ]
 ModelOption = Annotated[
-    str | None, typer.Option("--model", help="A Hugging Face configuration folder or a timm model name. [the baseline's]")
+    str | None,
+    typer.Option("--model", help="A Hugging Face configuration folder or a timm model name. [the baseline's]"),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of a contender.")]
@@ -136,9 +141,7 @@ def list_(
         column.no_wrap = True
     for entry in entries:
         card = entry.card
-        table.add_row(
-            card.id, card.category, " ".join(card.baselines), card.task, card.reference, escape(card.summary)
-        )
+        table.add_row(card.id, card.category, " ".join(card.baselines), card.task, card.reference, escape(card.summary))
     out.print(table)
     if not entries:
         raise typer.Exit(int(Exit.NOTHING))
@@ -156,9 +159,7 @@ def show(id: Annotated[str, typer.Argument(help="A technique's id.")], as_json: 
 
         entry = lookup("technique", id, catalogue())
         card, cls = entry.card, entry.technique
-    settings = {
-        each.name: None if each.default is MISSING else each.default for each in fields(cls) if each.init
-    }
+    settings = {each.name: None if each.default is MISSING else each.default for each in fields(cls) if each.init}
     changes = [method for method in (*SLOTS, *CHAINED) if overrides(cls, method)]
     if as_json:
         extra = {"hyper_parameters": settings, "overrides": changes, "source_sha256": entry.source_sha256}
@@ -187,7 +188,8 @@ def run(
     on: Baselines = None,
     size: SizeOption = "nano",
     recipe: Annotated[
-        list[str] | None, typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern, then classic]")
+        list[str] | None,
+        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern, then classic]"),
     ] = None,
     task: TaskOption = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds that each pair gets at most.")] = 3,
@@ -210,8 +212,8 @@ def run(
     with understandable(as_json):
         usable_device(device, as_json)
         from suite.baseline import RECIPES, SIZES, TASKS, baselines
-        from suite.catalogue import build, catalogue, lookup
         from suite.campaign import measure
+        from suite.catalogue import build, catalogue, lookup
         from suite.plan import Setting, pairs_of
 
         entries, known = catalogue(), baselines()
@@ -272,7 +274,9 @@ def bar(quiet: bool) -> Iterator[Any]:
 @app.command()
 def compare(
     stack: Annotated[str, typer.Argument(help="The technique or stack, e.g. lion or lion+sam:rho=0.1.")],
-    against: Annotated[str | None, typer.Argument(help="What to compare it with. [the reference its card names]")] = None,
+    against: Annotated[
+        str | None, typer.Argument(help="What to compare it with. [the reference its card names]")
+    ] = None,
     on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",
     size: SizeOption = "nano",
     recipe: Annotated[str, typer.Option("--recipe", help="classic, modern or compiled.")] = "modern",
@@ -286,7 +290,9 @@ def compare(
     device: Device = "cpu",
     threads: Threads = THREADS,
     folder: Out = RESULTS,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw loss curves and paired ratios to this file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw loss curves and paired ratios to this file.")
+    ] = None,
     time_limit: Limit = 3600.0,
     hang_limit: Hang = 600.0,
     sequential: Sequential = False,
@@ -296,8 +302,8 @@ def compare(
     with understandable(as_json):
         usable_device(device, as_json)
         from suite.baseline import RECIPES, SIZES, TASKS, baselines
-        from suite.catalogue import build, lookup
         from suite.campaign import measure
+        from suite.catalogue import build, lookup
         from suite.comparison import canonical
         from suite.plan import Pair, Setting, reference_of
         from suite.records import Store
@@ -371,7 +377,9 @@ def study(
         print(json.dumps({table.name: [dict(zip(table.columns, row)) for row in table.rows] for table in tables}))
         return
     for table in tables:
-        grid = Table(*table.columns, title=f"{table.name}. {table.note}", title_justify="left", box=None, pad_edge=False)
+        grid = Table(
+            *table.columns, title=f"{table.name}. {table.note}", title_justify="left", box=None, pad_edge=False
+        )
         for row in table.rows:
             grid.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
         out.print(grid)
@@ -422,7 +430,9 @@ def new(
         if name in catalogue():
             raise ValueError(f"there is a technique called {name} already; choose another name")
         if not (root / "techniques").is_dir():
-            raise ValueError(f"{root.resolve()} is no checkout of leantrain (no techniques/ in it); name one with --root")
+            raise ValueError(
+                f"{root.resolve()} is no checkout of leantrain (no techniques/ in it); name one with --root"
+            )
         files = scaffold(name, category, root)
     for path in files:
         out.print(str(path))

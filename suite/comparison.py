@@ -70,7 +70,9 @@ class Comparison:
         )  # fmt: skip
 
     def base_steps(self) -> int:
-        return self.steps or lookup("baseline", self.baseline, baselines()).recipe(self.size, self.recipe, self.task).steps
+        return (
+            self.steps or lookup("baseline", self.baseline, baselines()).recipe(self.size, self.recipe, self.task).steps
+        )
 
     def world_size(self, stack: str) -> int:
         """Ranks that the stack's recipe asks for. Also where a stack that cannot be built raises, in the parent."""
@@ -160,6 +162,10 @@ def _replicate(
             worlds.append(1)
     lock_step = _LockStep(comparison, lanes, coin, progress)
     data = ("", "")
+
+    def count(process: Contender) -> dict[str, Any]:
+        return process.finish(ENERGY_WINDOW_S if comparison.device != "cpu" else 0.0)
+
     try:
         groups = [[index] for index in spawn_order] if sequential else [spawn_order]
         for group in groups:
@@ -181,8 +187,7 @@ def _replicate(
             for index in group:
                 if finish:
                     progress(1.0, f"counting {lanes[index].stack}")
-                    window_s = ENERGY_WINDOW_S if comparison.device != "cpu" else 0.0
-                    lanes[index].result |= lanes[index].attempt(lambda process: process.finish(window_s)) or {}
+                    lanes[index].result |= lanes[index].attempt(count) or {}
                 lanes[index].close()
         if equal_time:
             _equal_time(comparison, seed, lanes, worlds, progress, limit_s, hang_s)
@@ -292,7 +297,7 @@ def _equal_time(
     hang_s: float,
 ) -> None:
     """Trains a contender a second time where its step costs more or less than the reference's, its learning-rate
-    schedule ending when the reference's budget ends. Quality is deterministic given the steps, so this run needs no pair.
+    schedule ending when the reference's budget ends. Quality depends on the steps alone, so it needs no pair.
     """
     reference = lanes[0].result
     if not reference.get("block_s"):
@@ -328,7 +333,9 @@ def _training_s(result: dict[str, Any]) -> float:
     paces = [sum(seconds) / sum(steps) for seconds, steps in zip(result["block_s"], result["block_steps"], strict=True)]
     width = max(1, len(paces) // 5)
     chunks = [paces[start : start + width] for start in range(0, len(paces), width)]
-    return result["steps"] * statistics.fmean(pace for chunk in chunks for pace in [statistics.median(chunk)] * len(chunk))
+    return result["steps"] * statistics.fmean(
+        pace for chunk in chunks for pace in [statistics.median(chunk)] * len(chunk)
+    )
 
 
 def sources_of(stack: str) -> dict[str, str]:

@@ -58,7 +58,9 @@ class Session:
         self.baseline.data(self.spec.size, self.spec.task, self.spec.data)
         if self.spec.task == "adapt":
             spec = self.spec
-            self.weights = checkpoint(self.baseline, spec.size, spec.recipe, model=spec.model, device=spec.device)
+            self.weights = checkpoint(
+                self.baseline, spec.size, spec.recipe, data=spec.data, model=spec.model, device=spec.device
+            )
 
     def set_up(self) -> dict[str, Any]:
         spec = self.spec

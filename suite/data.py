@@ -16,7 +16,7 @@ Transform = Callable[[Batch, torch.Generator], Batch]
 """Makes a model's batch of raw examples: masks tokens, normalises pixels. Random choices come from the generator."""
 
 Sampler = Callable[[int, int, int, int], Tensor]
-"""``sampler(examples, seed, position, count)``: the int64 indices of ``count`` examples after ``position`` were seen."""
+"""``sampler(examples, seed, position, count)``: int64 indices of ``count`` examples after ``position`` were seen."""
 
 
 def mixed_seed(*parts: int) -> int:
@@ -84,7 +84,7 @@ class Data:
     sampler: Sampler = shuffled
 
     def batch(self, seed: int, position: int, count: int) -> tuple[Batch, Tensor]:
-        """The training batch of ``count`` examples that follows ``position`` seen ones, and its example indices [count]."""
+        """The training batch of the ``count`` examples after ``position`` seen ones, and their indices [count]."""
         indices = self.sampler(len(self.train), seed, position, count)
         return self.transform(self.train[indices], generator(seed, position, 1)), indices
 

@@ -137,7 +137,8 @@ def next_group(done: dict[Pair, set[int]], wanted: dict[Pair, int]) -> tuple[int
     alike = [
         pair
         for pair in candidates
-        if (pair.baseline, pair.recipe, pair.task, pair.reference) == (first.baseline, first.recipe, first.task, first.reference)
+        if (pair.baseline, pair.recipe, pair.task, pair.reference)
+        == (first.baseline, first.recipe, first.task, first.reference)
         and missing(pair) == missing(first)
     ]
     return missing(first), sorted(alike, key=order.__getitem__)[:GROUP]

@@ -26,17 +26,24 @@ def cache_folder() -> Path:
 
 
 def checkpoint(
-    baseline: Baseline, size: Size, recipe: RecipeName, *, model: str | None = None, device: str = "cpu"
+    baseline: Baseline,
+    size: Size,
+    recipe: RecipeName,
+    *,
+    data: str | None = None,
+    model: str | None = None,
+    device: str = "cpu",
 ) -> Path:
     """The checkpoint's path; trains it first where it is not cached. Safe under several processes at once."""
     recipe = "modern" if recipe == "compiled" else recipe  # the weights do not depend on how the graph was compiled
-    data = baseline.data(size, "source")
+    source = baseline.data(size, "source", data)  # the embedded data, with a head that fits what comes after
     what = {
         "baseline": baseline.id,
         "version": baseline.version,
         "size": size,
         "model": model,
-        "data": data.sha256,
+        "data": source.sha256,
+        "for": data,
         "recipe": baseline.recipe(size, recipe, "pretrain").as_dict(),
         "device": device,
         "torch": torch.__version__,
@@ -47,8 +54,9 @@ def checkpoint(
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
             run = Run(
-                baseline, Stack({}), size=size, recipe=recipe, seed=SEED, split="source", model=model, device=device
-            )
+                baseline, Stack({}), size=size, recipe=recipe, seed=SEED, split="source", data=data, model=model,
+                device=device,
+            )  # fmt: skip
             run.train(run.recipe.steps)
             with replacing(path) as partial:
                 torch.save({name: tensor.cpu() for name, tensor in run.model.state_dict().items()}, partial)

@@ -187,7 +187,9 @@ class Store:
                 f"another run is writing to {target.parent}; wait for it, or give this one its own folder with --out"
             ) from None
         except OSError as error:
-            raise StoreError(f"cannot write to {target.parent}: {error.strerror}; choose another folder with --out") from None
+            raise StoreError(
+                f"cannot write to {target.parent}: {error.strerror}; choose another folder with --out"
+            ) from None
         try:
             yield
         finally:
@@ -213,7 +215,9 @@ class Store:
         except OSError as error:
             os.ftruncate(handle, end)
             what = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
-            raise StoreError(f"cannot write {target}: {what}; what was measured before is kept, this replicate is not") from None
+            raise StoreError(
+                f"cannot write {target}: {what}; what was measured before is kept, this replicate is not"
+            ) from None
         finally:
             os.close(handle)
 

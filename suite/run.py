@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +64,13 @@ class Run:
     ) -> None:
         self.baseline, self.technique, self.seed, self.mesh = baseline, technique, seed, mesh
         self.weights = weights
-        self.size, self.recipe_name, self.task, self.data_location, self.model_override = size, recipe, task, data, model
+        self.size, self.recipe_name, self.task, self.data_location, self.model_override = (
+            size,
+            recipe,
+            task,
+            data,
+            model,
+        )
         self.device = torch.device(device)
         base = baseline.recipe(size, recipe, task)
         self.recipe: Recipe = technique.recipe(base if steps is None else replace(base, steps=steps))
@@ -93,7 +99,9 @@ class Run:
         if self.mesh is not None:
             built = technique.parallelize(built, self.mesh)
         self.adopt(built)
-        torch.manual_seed(mixed_seed(seed, 1, self.rank))  # dropout noise does not depend on how a technique initialised
+        torch.manual_seed(
+            mixed_seed(seed, 1, self.rank)
+        )  # dropout noise does not depend on how a technique initialised
 
     # what techniques read -------------------------------------------------------------------------------------------
 
@@ -244,7 +252,7 @@ class Run:
         return [self._to_device(batch) for batch in self.data.test_batches(count)]
 
     def next_batch(self) -> tuple[Batch, Tensor]:
-        """This step's share of the global batch, on the device; on an accelerator the next one is prepared meanwhile."""
+        """This rank's share of the global batch, on the device; on an accelerator the next is prepared meanwhile."""
         if self.device.type == "cpu":
             batch, indices = self._global_batch(self.position)
         else:

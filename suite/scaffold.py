@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-CARD = '''\
+CARD = """\
 id = "{id}"
 name = "{name}"
 category = "{category}"
@@ -28,7 +28,7 @@ metric = "optimizer_state_bytes"
 scope = "step"
 kind = "counted"
 expected = 1.0
-'''
+"""
 
 TECHNIQUE = '''\
 """{name}: one sentence with the paper's section or formula.

@@ -120,7 +120,7 @@ class Stack(Technique):
         filled = self._slot("parallelize")
         if filled is None:
             raise StackError(
-                f"world_size is {mesh.size()} but no technique of the stack distributes the model; add one, e.g. one of "
+                f"world_size is {mesh.size()} but no technique of the stack distributes the model; add one of "
                 f"the parallelism category"
             )
         return filled.parallelize(model, mesh)

@@ -1,8 +1,8 @@
 """Studies: techniques that are questions over many runs (a batch-size sweep, a fit, a budget scan) or over none.
 
 A ``study.py`` beside the technique defines ``study(lab) -> list[Table]`` and, where people would rather look than read,
-``plot(tables) -> matplotlib Figure``. Runs go through the same contenders and records as everything else: what is stored
-already is not measured again.
+``plot(tables) -> matplotlib Figure``. Runs go through the same contenders and records as everything else:
+what is stored already is not measured again.
 """
 
 from __future__ import annotations
@@ -85,4 +85,3 @@ def study_of(entry: Entry) -> ModuleType:
     if find_spec(name) is None:
         raise ValueError(f"{entry.id} has no study; measure it with: leantrain run -t {entry.id}")
     return importlib.import_module(name)
-

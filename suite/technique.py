@@ -90,7 +90,7 @@ class Technique:
         raise NotImplementedError
 
     def update(self, run: Run, batch: Batch) -> None:
-        """One optimisation step, with ``run.forward``, ``run.backward`` and ``run.apply_gradients``; sets ``run.loss``."""
+        """One optimisation step: ``run.forward``, ``run.backward``, ``run.apply_gradients``; sets ``run.loss``."""
         raise NotImplementedError
 
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:

@@ -82,7 +82,9 @@ def test_an_unknown_name_gets_its_neighbours() -> None:
         lookup("technique", "lion", {})
 
 
-@given(st.lists(st.binary(max_size=5), min_size=2, max_size=2), st.lists(st.sampled_from("abc"), min_size=2, max_size=2))
+@given(
+    st.lists(st.binary(max_size=5), min_size=2, max_size=2), st.lists(st.sampled_from("abc"), min_size=2, max_size=2)
+)
 def test_the_hash_tells_contents_and_names_apart(contents: list[bytes], names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths = []

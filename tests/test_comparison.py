@@ -19,9 +19,13 @@ STEPS, ROUNDS = 12, 3
 
 
 def compared(stacks: Sequence[str], seed: int = 0, **changes: Any) -> Record:
-    settings = {name: changes.pop(name) for name in ("sequential", "finish", "equal_time", "progress") if name in changes}
+    settings = {
+        name: changes.pop(name) for name in ("sequential", "finish", "equal_time", "progress") if name in changes
+    }
     conditions: dict[str, Any] = {"recipe": "classic", "steps": STEPS, "threads": 1, "rounds": ROUNDS} | changes
-    return replicate(Comparison(tuple(stacks), "gpt", **conditions), seed, **{"equal_time": False, "finish": False} | settings)
+    return replicate(
+        Comparison(tuple(stacks), "gpt", **conditions), seed, **{"equal_time": False, "finish": False} | settings
+    )
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +99,9 @@ def test_progress_never_goes_back() -> None:
     assert shares[-1] == 1.0
 
 
-@pytest.mark.parametrize(("stack", "error"), [("lionn", UnknownId), ("lion+adamw", StackError), ("lion:x=1", StackError)])
+@pytest.mark.parametrize(
+    ("stack", "error"), [("lionn", UnknownId), ("lion+adamw", StackError), ("lion:x=1", StackError)]
+)
 def test_what_cannot_be_built_is_no_replicate(stack: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         compared(("baseline", stack))

@@ -70,7 +70,9 @@ def stored(**changes: object) -> Record:
         "harness_sha256": harness_sha256(),
         "baseline_sha256": baseline_sha256(gpt),
     }
-    contenders = changes.pop("contenders", [Contender(stack="baseline"), Contender(stack="lion", sources=sources_of("lion"))])
+    contenders = changes.pop(
+        "contenders", [Contender(stack="baseline"), Contender(stack="lion", sources=sources_of("lion"))]
+    )
     return factories.record(contenders, **values | changes)  # type: ignore[arg-type]
 
 

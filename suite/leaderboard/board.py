@@ -101,9 +101,7 @@ class Board:
 
     def columns(self) -> list[Column]:
         """Those in which some row has a number."""
-        return [
-            column for column in COLUMNS if any(column.value(row).kind != "unavailable" for _, row in self.ranked)
-        ]
+        return [column for column in COLUMNS if any(column.value(row).kind != "unavailable" for _, row in self.ranked)]
 
     def empty_columns(self) -> list[tuple[str, str]]:
         """(title, reason) of the columns in which no row has a number."""

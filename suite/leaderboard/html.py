@@ -150,9 +150,7 @@ def _sorted_first(position: int) -> str:
     return ' aria-sort="ascending"' if position == 0 else ""
 
 
-def _line(
-    order: int, tier: str, row: Row, columns: Sequence[Column], spans: dict[str, float], identity: str
-) -> str:
+def _line(order: int, tier: str, row: Row, columns: Sequence[Column], spans: dict[str, float], identity: str) -> str:
     tried = len(row.seeds) + len({each.seed for each in row.failures})
     seeds = str(tried) if tried == len(row.seeds) else f"{len(row.seeds)} of {tried}"
     mark = '<abbr title="stale">†</abbr>' if row.stale else ""

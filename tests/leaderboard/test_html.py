@@ -44,7 +44,7 @@ class Page(HTMLParser):
         return [attributes for each, attributes in self.elements if each == tag]
 
 
-EVIL = '</script><script>alert(1)</script>"\'><img src=x onerror=alert(1)> <!-- {{x}} $script ${data}'
+EVIL = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> <!-- {{x}} $script ${data}"
 
 
 @cache

@@ -126,9 +126,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("name", "baseline"), CASES)
-def test_conformance(
-    name: str, baseline: str, check: str, checkpoints: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_conformance(name: str, baseline: str, check: str, checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
     task = reference_of(name)[1]
     weights = checkpoints(baseline) if task == "adapt" else None
     recipe = baselines()[baseline].recipe("nano", "classic", task)
