@@ -29,8 +29,8 @@ def measure(
 ) -> list[Record]:
     """Replicates of the pairs up to ``seeds`` each, appended to ``folder`` as they come; returns the new ones.
 
-    Stops before a replicate that would not end within ``minutes``. What is stored under the same conditions, machine and
-    sources is not measured again. Raises StoreError if the folder cannot be written or another run holds it.
+    Stops before a replicate that would not end within ``minutes``. What is stored under the same conditions, machine
+    and sources is not measured again. Raises StoreError if the folder cannot be written or another run holds it.
     """
     store = Store(folder)
     machine = fingerprint(setting.device, setting.threads)
