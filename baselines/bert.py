@@ -32,8 +32,8 @@ _CONFIG: dict[Size, dict[str, Any]] = {
 _MODEL_VOCABULARY: dict[Size, int] = {**VOCABULARY, "base": 30522, "large": 30522}
 # Appendix A.2: Adam with betas 0.9 and 0.999, weight decay 0.01, linear decay, learning rate 1e-4 at base.
 _PRETRAIN: dict[Size, Recipe] = {
-    "nano": Recipe(steps=160, batch_size=16, learning_rate=2e-3, schedule="linear"),
-    "micro": Recipe(steps=150, batch_size=8, learning_rate=1e-3, schedule="linear"),
+    "nano": Recipe(steps=160, batch_size=8, learning_rate=2e-3, schedule="linear"),
+    "micro": Recipe(steps=120, batch_size=6, learning_rate=1e-3, schedule="linear"),
     "base": Recipe(steps=600, batch_size=32, learning_rate=1e-4, schedule="linear"),
     "large": Recipe(steps=600, batch_size=16, learning_rate=1e-4, schedule="linear"),
 }

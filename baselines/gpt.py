@@ -27,8 +27,8 @@ _MODEL_VOCABULARY: dict[Size, int] = {**VOCABULARY, "base": 50257, "large": 5025
 # table 2.1 and appendix B): GPT-2's own are unpublished.
 _GPT3: dict[str, Any] = {"beta2": 0.95, "weight_decay": 0.1}
 _PRETRAIN: dict[Size, Recipe] = {
-    "nano": Recipe(steps=120, batch_size=16, learning_rate=3e-3, **_GPT3),
-    "micro": Recipe(steps=150, batch_size=8, learning_rate=2e-3, **_GPT3),
+    "nano": Recipe(steps=120, batch_size=12, learning_rate=3e-3, **_GPT3),
+    "micro": Recipe(steps=120, batch_size=6, learning_rate=2e-3, **_GPT3),
     "base": Recipe(steps=600, batch_size=8, learning_rate=6e-4, **_GPT3),
     "large": Recipe(steps=600, batch_size=4, learning_rate=3e-4, **_GPT3),
 }

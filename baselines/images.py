@@ -17,7 +17,7 @@ from suite.baseline import Size
 from suite.data import Data, Examples, Transform
 
 DIGITS = 10
-TEST_PER_DIGIT = 20
+TEST_PER_DIGIT = 10
 _DIGITS_OF = {"pretrain": range(10), "source": range(5), "adapt": range(5, 10)}
 _TRAIN_LIMIT: dict[Size, int] = {"nano": 20_000, "micro": 20_000, "base": 100_000, "large": 100_000}
 _TEST_LIMIT: dict[Size, int] = {"nano": 200, "micro": 200, "base": 1000, "large": 1000}

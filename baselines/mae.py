@@ -36,8 +36,8 @@ _DECODER: dict[Size, tuple[int, int, int]] = {
 # Table 8: AdamW with betas 0.9 and 0.95, weight decay 0.05, cosine; learning rate 1.5e-4 per 256 images.
 _MAE: dict[str, Any] = {"beta2": 0.95, "weight_decay": 0.05}
 _PRETRAIN: dict[Size, Recipe] = {
-    "nano": Recipe(steps=120, batch_size=16, learning_rate=2e-3, **_MAE),
-    "micro": Recipe(steps=150, batch_size=16, learning_rate=2e-3, **_MAE),
+    "nano": Recipe(steps=120, batch_size=12, learning_rate=2e-3, **_MAE),
+    "micro": Recipe(steps=120, batch_size=8, learning_rate=2e-3, **_MAE),
     "base": Recipe(steps=600, batch_size=64, learning_rate=1.5e-4, **_MAE),
     "large": Recipe(steps=600, batch_size=32, learning_rate=1.5e-4, **_MAE),
 }

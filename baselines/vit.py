@@ -28,8 +28,8 @@ _CONFIG: dict[Size, dict[str, Any]] = {
 }
 _DEIT: dict[str, Any] = {"weight_decay": 0.05}  # learning rate 5e-4 per 512 images, which suits a far longer run
 _PRETRAIN: dict[Size, Recipe] = {
-    "nano": Recipe(steps=120, batch_size=32, learning_rate=1e-3, **_DEIT),
-    "micro": Recipe(steps=150, batch_size=32, learning_rate=7e-4, **_DEIT),
+    "nano": Recipe(steps=120, batch_size=20, learning_rate=1e-3, **_DEIT),
+    "micro": Recipe(steps=120, batch_size=16, learning_rate=7e-4, **_DEIT),
     "base": Recipe(steps=600, batch_size=64, learning_rate=1e-4, **_DEIT),
     "large": Recipe(steps=600, batch_size=32, learning_rate=5e-5, **_DEIT),
 }

@@ -68,7 +68,7 @@ Sequential = Annotated[
 ]
 
 RESULTS = Path("results")
-THREADS = min(os.cpu_count() or 1, 8)
+THREADS = 1  # more would wait for each other whenever a neighbour takes a core
 
 
 def fail(message: str, code: Exit, as_json: bool = False) -> NoReturn:

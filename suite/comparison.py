@@ -60,7 +60,7 @@ class Comparison:
     data: str | None = None
     model: str | None = None
     device: str = "cpu"
-    threads: int = 2
+    threads: int = 1
     rounds: int = ROUNDS
 
     def spec(self, stack: str, seed: int) -> RunSpec:

@@ -56,7 +56,7 @@ class RunSpec:
     data: str | None = None
     model: str | None = None
     device: str = "cpu"
-    threads: int = 2
+    threads: int = 1
 
 
 class ContenderFailed(RuntimeError):
@@ -69,10 +69,9 @@ class ContenderFailed(RuntimeError):
 
 def server() -> multiprocessing.context.ForkServerContext:
     """The fork server that has torch and the models' libraries loaded: a contender starts in milliseconds."""
-    # Threads that wait at OpenMP's barriers spin by default for milliseconds, which on a shared machine made steps 4 to
-    # 14 times slower; threads that sleep at once lose what the second core brings. Spinning for some ten microseconds
-    # costs neither (measured on two cores, idle and loaded). It counts only before the library is loaded.
-    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    # Threads that wait at OpenMP's barriers must sleep: where a neighbour takes a core, spinning made steps 4 to 14
+    # times slower (measured on two shared cores). It counts only before the library is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context

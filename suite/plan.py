@@ -40,7 +40,7 @@ class Setting:
     data: str | None = None
     model: str | None = None
     device: str = "cpu"
-    threads: int = 2
+    threads: int = 1
 
     def comparison(self, pairs: Sequence[Pair]) -> Comparison:
         first = pairs[0]
