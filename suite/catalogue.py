@@ -69,8 +69,9 @@ class Entry:
 
     @cached_property
     def source_sha256(self) -> str:
-        """Hash of the folder's code (not of its card): records of another hash are stale."""
-        return hash_files(self.folder.glob("*.py"), self.folder.glob("*.cu"))
+        """Hash of the code that a run of it executes: records of another hash are stale."""
+        apart = ("study.py", "peer.py")
+        return hash_files((p for p in self.folder.glob("*.py") if p.name not in apart), self.folder.glob("*.cu"))
 
 
 def hash_files(*groups: Iterable[Path]) -> str:

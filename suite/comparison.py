@@ -353,7 +353,7 @@ def canonical(stack: str) -> str:
 
 MEASURING = (
     "anatomy", "attention", "baseline", "comparison", "contender", "contender_child", "data", "pretrained", "recipe",
-    "run", "stack", "technique", "meters/*",
+    "run", "segments", "stack", "technique", "kernels/*", "meters/*",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,7 @@ from suite.records import Counters
 from suite.run import Run
 from suite.technique import Unavailable
 
+LOOPBACK = Path("/sys/class/net/lo")
 COUNTED = tuple(name for name in Counters.model_fields if name != "communication_bytes")
 
 baselines()  # their libraries are what takes seconds to import
@@ -44,6 +46,8 @@ class Session:
                     raise Unavailable(f"needs {world_size} GPUs, this machine has {torch.cuda.device_count()}")
                 self.device = f"cuda:{rank}"
                 torch.cuda.set_device(rank)
+            if LOOPBACK.exists():
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK.name)  # ranks of a contender share a machine
             torch.distributed.init_process_group(
                 "nccl" if spec.device == "cuda" else "gloo",
                 init_method=f"file://{rendezvous}/store",

@@ -34,7 +34,11 @@ def update(self, run, batch):
 
 # what is planted -> status, and what its reason must say
 FAULTS = {
-    "raises_in_recipe": ("def recipe(self, recipe): raise RuntimeError('planted')", "failed", "^RuntimeError: planted$"),
+    "raises_in_recipe": (
+        "def recipe(self, recipe): raise RuntimeError('planted')",
+        "failed",
+        "^RuntimeError: planted$",
+    ),
     "raises_in_setup": ("def model(self, model, run): raise KeyError('planted')", "failed", "^KeyError: 'planted'$"),
     "raises_at_step_3": (
         "def after_step(self, run):\n    if run.step == 3: raise RuntimeError('planted')",
@@ -49,7 +53,12 @@ FAULTS = {
     "hangs": ("def after_step(self, run): time.sleep(3600)", "hung", "no answer to 'block' within 15 s"),
     "turns_nan": ("def loss(self, loss, outputs, batch, run): return loss * math.nan", "diverged", "nan at step 1$"),
     "ends_nan": (
-        "def after_step(self, run):\n    if run.step == 16:\n        for p in run.model.parameters(): p.data.fill_(math.nan)",
+        """
+        def after_step(self, run):
+            if run.step == 16:
+                for parameter in run.model.parameters():
+                    parameter.data.fill_(math.nan)
+        """,
         "diverged",
         "the test loss became nan after step 16",
     ),

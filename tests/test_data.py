@@ -1,4 +1,4 @@
-"""Order and batches are functions of (seed, position): epochs are permutations, any way to ask gives the same answer."""
+"""Order and batches are functions of (seed, position): epochs are permutations, any way to ask gives one answer."""
 
 import pytest
 import torch

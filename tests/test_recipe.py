@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -43,7 +44,7 @@ def test_warmup_rises_linearly_to_the_peak(recipe: Recipe) -> None:
 def test_after_the_warmup_it_only_falls_and_ends_at_the_final_ratio(recipe: Recipe) -> None:
     start = warmup(recipe)
     rates = [recipe.learning_rate_at(step) for step in range(start, recipe.steps)]
-    assert all(later <= earlier * (1 + 1e-12) for earlier, later in zip(rates, rates[1:], strict=False))
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in pairwise(rates))
     if rates:
         end = 1.0 if recipe.schedule == "constant" else recipe.final_learning_rate_ratio
         assert rates[-1] == pytest.approx(recipe.learning_rate * end, abs=1e-12)
