@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
@@ -81,16 +82,19 @@ HARMLESS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One `leantrain run` over all planted behaviours; its folder is ``results``."""
-    root = tmp_path_factory.mktemp("faults")
-    bodies = {name: body for name, (body, _, _) in FAULTS.items()} | HARMLESS
-    plugin.write(root, bodies)
-    chosen = [word for name in bodies for word in ("-t", name)]
-    done = plugin.leantrain(root, "run", *SHORT, *chosen, "--hang-limit", 15, "--out", "results")
-    (root / "stderr").write_text(done.stderr)
-    assert done.returncode == Exit.RUN_FAILED, done.stderr
+    """One `leantrain run` over all planted behaviours, for all of pytest's workers; its folder is ``results``."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    root = tmp_path_factory.getbasetemp().parent / "faults" if worker else tmp_path_factory.mktemp("faults")
+    with FileLock(f"{root}.lock"):
+        if not (root / "stderr").exists():
+            bodies = {name: body for name, (body, _, _) in FAULTS.items()} | HARMLESS
+            plugin.write(root, bodies)
+            chosen = [word for name in bodies for word in ("-t", name)]
+            done = plugin.leantrain(root, "run", *SHORT, *chosen, "--hang-limit", 15, "--out", "results")
+            assert done.returncode == Exit.RUN_FAILED, done.stderr
+            (root / "stderr").write_text(done.stderr)
     return root
 
 

@@ -1,0 +1,156 @@
+"""The harness's own figures on this machine, against their goals: ``python -m tests.numbers [--comparisons 20]``.
+
+Measurements, not tests: they depend on the machine and on what else it does, so its load is printed with them, and no
+test gates on them. A/A comparisons put the baseline against itself through the whole pipeline: the true speedup is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import statistics
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from suite.baseline import baselines
+from suite.catalogue import catalogue, lookup
+from suite.comparison import Comparison, replicate
+from suite.contender import Contender
+from suite.machine import fingerprint, fitness
+from suite.records import Record
+from suite.results import replicate as paired
+from suite.statistics import false_alarm_interval, median_interval
+
+PAIRS = 7
+WITHIN = 0.03
+Row = tuple[str, str, str, bool]
+
+
+def start_up_s(comparison: Comparison) -> list[float]:
+    """Seconds from asking for a pair of contenders to both set up, of PAIRS pairs after one that warmed the server."""
+    taken = []
+    for number in range(PAIRS + 1):
+        start_s = time.perf_counter()
+        pair = [Contender(comparison.spec("baseline", number), limit_s=60) for _ in range(2)]
+        try:
+            for contender in pair:
+                contender.prepare()
+            for contender in pair:
+                contender.set_up()
+            taken.append(time.perf_counter() - start_s)
+        finally:
+            for contender in pair:
+                contender.close()
+    return taken[1:]
+
+
+def comparisons(comparison: Comparison, count: int) -> list[tuple[Record, float]]:
+    """A/A records, one a seed, each with the seconds that it took in all."""
+    made = []
+    for seed in range(count):
+        start_s = time.perf_counter()
+        made.append((replicate(comparison, seed, finish=False, equal_time=False), time.perf_counter() - start_s))
+    return made
+
+
+def code_lines(path: Path) -> int:
+    """Lines that hold code: no blanks, comments or docstrings."""
+    tree = ast.parse(path.read_text("utf-8"))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {
+        id(node.body[0])
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and ast.get_docstring(node) is not None
+    }
+    lines: set[int] = set()
+
+    def visit(node: ast.AST) -> None:
+        if id(node) in docstrings:
+            return
+        if isinstance(node, (ast.expr, ast.alias, ast.arg)) or (
+            isinstance(node, ast.stmt) and not hasattr(node, "body")
+        ):
+            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        elif isinstance(node, ast.stmt):
+            lines.add(node.lineno)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(tree)
+    return len(lines)
+
+
+def rows(comparison: Comparison, count: int) -> list[Row]:
+    """Figure, measured, goal, reached."""
+    ready_s = start_up_s(comparison)
+    median_s = statistics.median(ready_s)
+    spread = f"{min(ready_s):.2f} to {max(ready_s):.2f} s, {PAIRS} pairs"
+    table: list[Row] = [("a pair ready, after the first", f"{median_s:.2f} s ({spread})", "≤ 0.30 s", median_s <= 0.3)]
+
+    made = comparisons(comparison, count)
+    failed = [each.reason for record, _ in made for each in record.contenders if each.status != "ok"]
+    if failed:
+        raise SystemExit(f"{len(failed)} contenders failed, the first: {failed[0]}")
+    records = [record for record, _ in made]
+    computed_s = sum(sum(block) for record in records for each in record.contenders for block in each.block_s)
+    share = sum(record.harness_s for record in records) / computed_s
+    table.append(("harness between blocks", f"{share:.2%} of block time", "≤ 2 %", share <= 0.02))
+
+    taken_s = sorted(seconds for _, seconds in made)
+    slowest = taken_s[min(len(taken_s) - 1, int(0.9 * len(taken_s)))]
+    told = f"{statistics.median(taken_s):.1f} s, 90 % within {slowest:.1f} s"
+    table.append(("an A/A comparison", told, "≤ 10 s", statistics.median(taken_s) <= 10))
+
+    speedups = [median_interval(paired(record, 1).step_log_ratios).speedup() for record in records]
+    close = sum(abs(each.estimate - 1) <= WITHIN for each in speedups)
+    exact = false_alarm_interval(close, count)
+    worst = max(abs(each.estimate - 1) for each in speedups)
+    told = f"{close} of {count} ({exact.low:.0%} to {exact.high:.0%}; worst {worst:.1%})"
+    table.append(("A/A speedups within ±3 %", told, "≥ 95 %", close >= 0.95 * count))
+    alarms = sum(not each.contains(1.0) for each in speedups)
+    exact = false_alarm_interval(alarms, count)
+    told = f"{alarms} of {count} ({exact.low:.0%} to {exact.high:.0%})"
+    table.append(("false alarms at 95 %, one seed", told, "covers 5 %", exact.contains(0.05)))
+
+    lines = {name: code_lines(entry.folder / "technique.py") for name, entry in catalogue().items()}
+    simplest = min(lines, key=lambda name: lines[name])
+    table.append(
+        ("the simplest technique", f"{lines[simplest]} lines of code ({simplest})", "≤ 30", lines[simplest] <= 30)
+    )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.numbers", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--comparisons", type=int, default=20, help="A/A comparisons [20]")
+    parser.add_argument("--baseline", default="gpt", help="[gpt]")
+    parser.add_argument("--steps", type=int, default=80, help="training steps of each side [80]")
+    parser.add_argument("--rounds", type=int, default=20, help="paired rounds of each comparison [20]")
+    parser.add_argument("--threads", type=int, default=1, help="of a contender [1]")
+    chosen = parser.parse_args()
+    lookup("baseline", chosen.baseline, baselines())
+    console = Console(width=120, highlight=False)
+    comparison = Comparison(
+        ("baseline", "baseline"), chosen.baseline, steps=chosen.steps, rounds=chosen.rounds, threads=chosen.threads
+    )
+    before, warnings = os.getloadavg(), fitness("cpu")
+    table = Table("figure", "measured", "goal", "reached", box=None, pad_edge=False)
+    for figure, measured, goal, reached in rows(comparison, chosen.comparisons):
+        table.add_row(figure, measured, goal, "yes" if reached else "NO")
+    console.print(f"{fingerprint('cpu', chosen.threads).name}: {chosen.baseline} nano, {chosen.steps} steps, "
+                  f"{chosen.rounds} rounds, {chosen.threads} threads")  # fmt: skip
+    console.print(table)
+    loads = " -> ".join(f"{load:.2f}" for load in (before[0], os.getloadavg()[0]))
+    console.print(
+        f"load average (1 min) before -> after: {loads} on {os.cpu_count()} cores; two contenders take turns: 1 to 2"
+    )
+    for warning in warnings:
+        console.print(f"disturbed: {warning}")
+
+
+if __name__ == "__main__":
+    main()
