@@ -417,6 +417,56 @@ def leaderboard(
 
 
 @app.command()
+def claims(
+    id: Annotated[str | None, typer.Argument(help="A technique's id, or one claim: technique.claim. [all]")] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Count the exact claims now, without records.")] = False,
+    on: Baselines = None,
+    folder: Out = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Judge the papers' claims by the records: verdict, interval, evidence, and the command that reproduces it.
+
+    Exit code 1 if a claim is contradicted, 3 if one claim was asked for and the records cannot decide it.
+    """
+    with understandable(as_json):
+        from suite.baseline import baselines
+        from suite.catalogue import lookup
+        from suite.records import Store
+
+        engine = importlib.import_module("suite.claims")
+        cards = engine.chosen(id)
+        for name in on or ():
+            lookup("baseline", name, baselines())
+        if exact:
+            found = importlib.import_module("suite.exact").exact_verdicts(cards, tuple(on or baselines()))
+        else:
+            records, problems = Store(folder).read()
+            for problem in problems:
+                warn(problem)
+            found = engine.verdicts(importlib.import_module("suite.results").rows(records), cards)
+            found = [each for each in found if not on or each.baseline in ("", *on)]
+    if as_json:
+        print(json.dumps([each.as_dict() for each in found], indent=1))
+    elif found:
+        grid = Table("claim", "claimed", "verdict", "measured", "where", "why", box=None, pad_edge=False)
+        for line in engine.table(found):
+            grid.add_row(*map(escape, line))
+        out.print(grid)
+        out.print("; ".join(f"{count} {word}" for word, count in engine.counts(found).items()))
+        if id is not None:
+            for each in found:
+                records_of = f" (records {' '.join(each.evidence)})" if each.evidence else ""
+                out.print(escape(f"{each.claim.id}, {each.place.title or 'quoted'}: {each.command}{records_of}"))
+    words = {each.word for each in found}
+    if not words:
+        fail("none of these claims is exact on these baselines" if exact else "no claims here", Exit.NOTHING, as_json)
+    if "contradicted" in words:
+        raise typer.Exit(int(Exit.REGRESSED))
+    if id is not None and "." in id and words <= {"inconclusive", "not testable here"} and "inconclusive" in words:
+        raise typer.Exit(int(Exit.INCONCLUSIVE))
+
+
+@app.command()
 def new(
     name: Annotated[str, typer.Argument(help="The new technique's id, e.g. my_idea.")],
     category: Annotated[str, typer.Option("--category", help="The folder above it.")] = "ideas",

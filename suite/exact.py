@@ -1,0 +1,81 @@
+"""Exact claims counted now: one short run of each side in this process, no timing, no statistics.
+
+The counters and probes that ``identity`` and ``counted`` claims are about depend on the code alone, so a few steps of
+the smallest size decide them, in seconds. A technique of several ranks runs as it would in a comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cache
+
+from suite.baseline import RecipeName, Size, Task, baselines
+from suite.card import Card, Claim
+from suite.catalogue import build
+from suite.claims import Observation, Place, Verdict, exact_command, exactly, is_exact, judge, unfit
+from suite.comparison import Comparison, replicate
+from suite.contender_child import COUNTED
+from suite.meters.counters import count_step
+from suite.records import Contender, Counters, Evaluation
+from suite.run import Run
+
+STEPS = 16  # a whole run: schedules by progress come round
+RANK_STEPS = 4
+SIZE: Size = "nano"
+RECIPE: RecipeName = "classic"  # exact arithmetic of the papers' time: float32, no fused kernel
+
+
+def exact_verdicts(cards: Iterable[Card], on: Collection[str]) -> list[Verdict]:
+    """Verdicts on the exact claims of the cards, at nano on those of the baselines ``on`` that they apply to."""
+    return [
+        judge(
+            claim,
+            card.id,
+            _count(card, claim, baseline),
+            Place(baseline, RECIPE, SIZE, command=exact_command(card, claim, baseline)),
+        )
+        for card in cards
+        for claim in card.claim
+        if is_exact(claim)
+        for baseline in claim.baselines or card.baselines
+        if baseline in on
+    ]
+
+
+def _count(card: Card, claim: Claim, baseline: str) -> Observation:
+    if why := unfit(claim, RECIPE, SIZE, "cpu"):
+        return Observation(reason=f"counted under {why}")
+    reference, contender = sides(card.id, card.reference, baseline, card.task)
+    for side in (contender, reference):
+        if side.status != "ok":
+            return Observation(reason=f"{side.stack}: {side.status}: {side.reason}")
+    return exactly(claim, card.id, [(reference, contender)])
+
+
+def sides(stack: str, reference: str, baseline: str, task: Task) -> tuple[Contender, Contender]:
+    """Short runs of a reference and a stack, counted."""
+    ranks = [Comparison((name,), baseline, SIZE, RECIPE, task).world_size(name) for name in (reference, stack)]
+    if max(ranks) == 1:
+        return counted(reference, baseline, task), counted(stack, baseline, task)
+    pair = Comparison((reference, stack), baseline, SIZE, RECIPE, task, RANK_STEPS, rounds=2)
+    record = replicate(pair, seed=0, equal_time=False)
+    return record.contenders[0], record.contenders[1]
+
+
+@cache
+def counted(stack: str, baseline: str, task: Task) -> Contender:
+    """A whole run of STEPS reference steps in this process, then one step counted. From random weights: what is
+    counted does not depend on them."""
+    run = Run(baselines()[baseline], build(stack), size=SIZE, recipe=RECIPE, task=task, steps=STEPS)
+    run.train(run.recipe.steps)
+    scores = run.evaluate()
+    probes = dict(run.technique.probes(run))
+    batch, indices = run.next_batch()
+    counters = count_step(lambda: run.train_step(batch, indices), run.model, run.optimizer, batch)
+    return Contender(
+        stack=stack,
+        steps=run.recipe.steps,
+        curve=[Evaluation(step=run.recipe.steps, loss=scores.pop("loss"), metrics=scores)],
+        probes=probes,
+        counters=Counters(**{name: getattr(counters, name) for name in COUNTED}),
+    )
