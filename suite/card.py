@@ -97,9 +97,9 @@ def read_card(path: Path) -> Card:
         raise CardError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise CardError(f"{path}: {problems}") from None
+        raise CardError(f"{path}: {printable(problems)}") from None
     except (ValueError, RecursionError, OverflowError) as error:  # tomllib's own, and what it lets through
-        raise CardError(f"{path}: not valid TOML: {error}") from None
+        raise CardError(f"{path}: not valid TOML: {printable(str(error))}") from None
     if card.id != path.parent.name or card.category != path.parent.parent.name:
         raise CardError(f"{path}: id and category must be the names of its folders, not {card.category}/{card.id}")
     names = [claim.id for claim in card.claim]
@@ -107,5 +107,11 @@ def read_card(path: Path) -> Card:
         raise CardError(f"{path}: two claims have the same id")
     for claim in card.claim:
         if foreign := sorted(set(claim.baselines) - set(card.baselines)):
-            raise CardError(f"{path}: the claim {claim.id} names {', '.join(foreign)}, which the card's baselines lack")
+            others = printable(", ".join(foreign))
+            raise CardError(f"{path}: the claim {claim.id} names {others}, which the card's baselines lack")
     return card
+
+
+def printable(text: str) -> str:
+    """Text of a file in one line, as a message may quote it: control characters written out."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

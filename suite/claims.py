@@ -75,7 +75,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a claim was looked at, and the command that gives the evidence (again)."""
+    """Where a claim was looked at, and the command that gives the evidence (again). ``size``: or a model's own name."""
 
     baseline: str = ""
     recipe: str = ""
@@ -87,7 +87,7 @@ class Place:
 
     @property
     def title(self) -> str:
-        return " · ".join(filter(None, (self.baseline, self.recipe, self.size)))
+        return " · ".join(filter(None, (self.baseline, self.recipe, self.size, self.machine)))
 
 
 @dataclass(frozen=True)
@@ -403,7 +403,7 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row]) -> list[Verdict]:
         found += [judge(claim, card.id, observed(claim, row), _place(card, row)) for row in fitting]
         if not fitting:
             others = sorted({_unfit(claim, row) for row in near})
-            reason = f"no record on {baseline}" + (f", only of {' and of '.join(others)}" if others else "")
+            reason = "no record" + (f", only of {' and of '.join(others)}" if others else "")
             place = Place(baseline, command=_command(card, claim, baseline))
             found.append(judge(claim, card.id, Observation(reason=reason), place))
     return found
@@ -439,10 +439,8 @@ def _place(card: Card, row: Row) -> Place:
         "-b": c.baseline, "--recipe": c.recipe, "--size": c.size, "--task": c.task, "--steps": c.steps,
         "--seeds": max(3, len(row.seeds)), "--model": c.model, "--device": c.device, "--threads": c.threads,
     }  # fmt: skip
-    baseline = f"{c.baseline}:{c.model}" if c.model else c.baseline
-    return Place(
-        baseline, c.recipe, c.size, row.machine.name, row.records, row.stale, _compare(card, setting)
-    )  # fmt: skip
+    size = c.model or c.size
+    return Place(c.baseline, c.recipe, size, row.machine.name, row.records, row.stale, _compare(card, setting))
 
 
 def _command(card: Card, claim: Claim, baseline: str) -> str:
@@ -484,16 +482,19 @@ def shown(verdict: Verdict) -> str:
     return f"{interval.estimate:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
 
 
-def table(found: Iterable[Verdict]) -> list[tuple[str, str, str, str, str, str]]:
-    """Lines of (claim, claimed, verdict, measured, where, why). Places without an interval of their own that agree in
-    verdict and reason share a line, with the range of what they count."""
-    lines: dict[tuple[str, ...], list[Verdict]] = {}
+COLUMNS = ("verdict", "claim", "claimed", "measured", "where", "why")
+
+
+def table(found: Iterable[Verdict]) -> list[tuple[Word, str, str, str, str, str]]:
+    """Lines of COLUMNS, by technique and claim. Places without an interval of their own that agree in verdict and
+    reason share a line, with the range of what they count."""
+    lines: dict[tuple[Word, str, str, str], list[Verdict]] = {}
     for each in found:
         own = "" if each.detectable is None else each.place.title + shown(each)
-        lines.setdefault((f"{each.technique}.{each.claim.id}", each.word, each.reason, own), []).append(each)
+        lines.setdefault((each.word, f"{each.technique}.{each.claim.id}", each.reason, own), []).append(each)
     return [
-        (name, expectation(group[0].claim), word, _range(group), ", ".join(each.place.title for each in group), why)
-        for (name, word, why, _), group in lines.items()
+        (word, name, expectation(group[0].claim), _range(group), ", ".join(each.place.title for each in group), why)
+        for (word, name, why, _), group in lines.items()
     ]
 
 

@@ -405,11 +405,12 @@ def leaderboard(
             fail(f"{folder} holds no records; measure some with: leantrain run --out {folder}", Exit.NOTHING, as_json)
         results = importlib.import_module("suite.results")
         rows = results.rows(records)
-        with replacing(write) as partial:
-            partial.write_text(importlib.import_module("suite.leaderboard.markdown").render(rows, problems), "utf-8")
-        if html:
-            with replacing(html) as partial:
-                partial.write_text(importlib.import_module("suite.leaderboard.html").render(rows, problems), "utf-8")
+        judged = importlib.import_module("suite.claims").verdicts(rows)
+        for form, target in (("markdown", write), ("html", html)):
+            if target:
+                page = importlib.import_module(f"suite.leaderboard.{form}").render(rows, problems, judged)
+                with replacing(target) as partial:
+                    partial.write_text(page, "utf-8")
     if as_json:
         print(json.dumps([results.as_dict(row) for row in rows], indent=1))
     else:
@@ -445,10 +446,13 @@ def claims(
                 warn(problem)
             found = engine.verdicts(importlib.import_module("suite.results").rows(records), cards)
             found = [each for each in found if not on or each.baseline in ("", *on)]
+    words = {each.word for each in found}
+    if not words:
+        fail("none of these claims is exact on these baselines" if exact else "no claims here", Exit.NOTHING, as_json)
     if as_json:
         print(json.dumps([each.as_dict() for each in found], indent=1))
-    elif found:
-        grid = Table("claim", "claimed", "verdict", "measured", "where", "why", box=None, pad_edge=False)
+    else:
+        grid = Table(*engine.COLUMNS, box=None, pad_edge=False)
         for line in engine.table(found):
             grid.add_row(*map(escape, line))
         out.print(grid)
@@ -457,9 +461,6 @@ def claims(
             for each in found:
                 records_of = f" (records {' '.join(each.evidence)})" if each.evidence else ""
                 out.print(escape(f"{each.claim.id}, {each.place.title or 'quoted'}: {each.command}{records_of}"))
-    words = {each.word for each in found}
-    if not words:
-        fail("none of these claims is exact on these baselines" if exact else "no claims here", Exit.NOTHING, as_json)
     if "contradicted" in words:
         raise typer.Exit(int(Exit.REGRESSED))
     if id is not None and "." in id and words <= {"inconclusive", "not testable here"} and "inconclusive" in words:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from suite.card import Claim
+from suite.claims import Observation
 from suite.records import Conditions, Contender, Counters, Evaluation, Machine, Memory, Record
+from suite.statistics import OVER_SEEDS, Interval
 
 ROUNDS = 40
 STEPS = 200
@@ -115,3 +119,19 @@ def comparison(stack: str, seeds: int = 3, **changes: Any) -> list[Record]:
         other = contender(stack, pace_s=scaled, final=final * jitter[3], drift=drift, rng=rng, **changes)
         made.append(record([reference, other], seed))
     return made
+
+
+def claim(**changes: Any) -> Claim:
+    """That a step takes at most 0.8 of the reference's."""
+    values: dict[str, Any] = {
+        "id": "a_claim", "statement": "It helps.", "place": "table 1", "metric": "step_time", "scope": "step",
+        "kind": "measured", "expected": 0.8, "relation": "<=",
+    }  # fmt: skip
+    return Claim(**values | changes)
+
+
+def between(low: float, high: float, n: int = 3, method: str = OVER_SEEDS) -> Observation:
+    """A ratio known to lie in [low, high]."""
+    ends = [math.log(end) if end else -math.inf for end in (low, high)]
+    log = Interval(sum(ends) / 2, *ends, 0.95, method, n, n - 1)
+    return Observation(log.ratio(), log, quality=Interval(1, 0.99, 1.01, 0.95, OVER_SEEDS, n))

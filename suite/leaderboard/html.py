@@ -15,6 +15,8 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+from suite.claims import COLUMNS, WORDS, Verdict, counts
+from suite.claims import table as claims_table
 from suite.leaderboard.board import (
     HOW_TO_READ,
     Board,
@@ -36,8 +38,9 @@ from suite.leaderboard.charts import curves, pareto, span, whisker
 from suite.results import Row, Value, as_dict
 
 
-def render(rows: Sequence[Row], problems: Sequence[str] = ()) -> str:
-    """The whole page. ``problems`` are the store's sentences about lines that it could not read."""
+def render(rows: Sequence[Row], problems: Sequence[str] = (), judged: Sequence[Verdict] = ()) -> str:
+    """The whole page. ``problems`` are the store's sentences about lines that it could not read, ``judged`` the
+    verdicts on the papers' claims."""
     folder = files(__package__)
     script = (folder / "board.js").read_text("utf-8")
     head = summarised(rows)
@@ -55,8 +58,11 @@ def render(rows: Sequence[Row], problems: Sequence[str] = ()) -> str:
         summary=escape(summary if rows else "No records yet. Measure some: leantrain run"),
         machines=_list(f"<code>{escape(name)}</code> {escape(facts)}" for name, facts in head.machines),
         reading=_list(map(escape, sentences)),
-        contents=_list(f'<a href="#{_anchor(board)}">{escape(board.title)}</a>' for board in shown),
-        boards="\n".join(map(_board, shown)),
+        contents=_list(
+            [f'<a href="#{_anchor(board)}">{escape(board.title)}</a>' for board in shown]
+            + (['<a href="#claims">Claims of the papers</a>'] if judged else [])
+        ),
+        boards="\n".join([*map(_board, shown), *([_claims(judged)] if judged else [])]),
         data=_data(rows),
     )
 
@@ -106,6 +112,24 @@ def _board(board: Board) -> str:
         "</section>",
     ]
     return "\n".join(filter(None, parts))
+
+
+def _claims(judged: Sequence[Verdict]) -> str:
+    summary = "; ".join(f"{count} {word}" for word, count in counts(judged).items())
+    head = "".join(f'<th scope="col"><button type="button">{escape(title)}</button></th>' for title in COLUMNS)
+    lines = []
+    for word, name, *others in claims_table(judged):
+        cells = "".join(f'<td class="words" data-sort="{escape(words)}">{escape(words)}</td>' for words in others)
+        first = f'<td class="words" data-sort="{WORDS.index(word)}">{escape(word)}</td>'
+        title = f'<th scope="row" data-sort="{escape(name)}"><code>{escape(name)}</code></th>'
+        lines.append(f"<tr>{first}{title}{cells}</tr>")
+    body = "\n".join(lines)
+    return (
+        f'<section id="claims"><h2>Claims of the papers</h2><p>{escape(summary)}. Ratios are costs: below 1 is better.'
+        '</p><div class="scroll" role="region" tabindex="0" aria-labelledby="claims-title"><table class="claims">'
+        f'<caption id="claims-title">Claims of the papers</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>\n{body}\n</tbody></table></div></section>"
+    )
 
 
 PARETO_LEGEND = (

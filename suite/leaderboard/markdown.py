@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from suite.claims import COLUMNS, Verdict, counts, table
 from suite.leaderboard.board import (
     HOW_TO_READ,
     Board,
@@ -20,8 +21,9 @@ from suite.results import Row
 PLAIN = re.compile(r"[\w.:=,+/ -]*")  # nothing in here ends a code span or a table cell
 
 
-def render(rows: Sequence[Row], problems: Sequence[str] = ()) -> str:
-    """The whole page. ``problems`` are the store's sentences about lines that it could not read."""
+def render(rows: Sequence[Row], problems: Sequence[str] = (), judged: Sequence[Verdict] = ()) -> str:
+    """The whole page. ``problems`` are the store's sentences about lines that it could not read, ``judged`` the
+    verdicts on the papers' claims."""
     if not rows:
         return "# Leaderboard\n\nNo records yet. Measure some: `leantrain run`\n"
     head = summarised(rows)
@@ -40,6 +42,8 @@ def render(rows: Sequence[Row], problems: Sequence[str] = ()) -> str:
         lines.append(f"- Lines of the records that could not be read and are left out: {len(problems)}.")
     for board in boards(rows):
         lines += ["", *section(board)]
+    if judged:
+        lines += ["", *claims_section(judged)]
     return "\n".join(lines) + "\n"
 
 
@@ -65,6 +69,17 @@ def section(board: Board) -> list[str]:
         lines += ["", "No numbers:", ""]
         lines += [f"- {code(row.stack)}: {escape('; '.join(failure_lines(row)))}" for row in board.failed]
     return lines
+
+
+def claims_section(judged: Sequence[Verdict]) -> list[str]:
+    """How many verdicts of each word, then the table."""
+    summary = "; ".join(f"{count} {word}" for word, count in counts(judged).items())
+    lines = ["## Claims of the papers", "", f"{summary}. Ratios are costs: below 1 is better.", ""]
+    lines += [_line(COLUMNS), _line([":--"] * len(COLUMNS))]
+    return lines + [
+        _line([word, code(name), *map(escape, (claimed, measured, where, why))])
+        for word, name, claimed, measured, where, why in table(judged)
+    ]
 
 
 def _line(cells: Sequence[str]) -> str:

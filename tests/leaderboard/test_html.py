@@ -10,11 +10,12 @@ from importlib.resources import files
 
 import pytest
 
+from suite.claims import Observation, Place, judge
 from suite.leaderboard.charts import REFERENCE, Point, front, whisker
 from suite.leaderboard.html import render
 from suite.results import Sources, pairs
 from suite.statistics import Interval
-from tests.factories import comparison, contender, counters, failure, record
+from tests.factories import between, claim, comparison, contender, counters, failure, record
 
 VOID = {"meta", "input", "br", "hr", "img", "link"}
 
@@ -57,7 +58,13 @@ def evil_page():
         *comparison("slow", pace_s=0.04, counters=counters(peak_tensor_bytes=2**20), probes={EVIL: 1.0}),
     ]
     made = [each.model_copy(update={"machine": machine}) for each in made]
-    return render(pairs(made, Sources(EVIL, {EVIL: ""}, {})), [EVIL])
+    wicked = claim(statement=EVIL, place=EVIL, metric=EVIL, conditions=EVIL)
+    judged = [
+        judge(wicked, EVIL, between(0.7, 0.75), Place(EVIL, EVIL, EVIL, EVIL)),
+        judge(wicked, EVIL, Observation(reason=EVIL), Place()),
+        judge(wicked.model_copy(update={"kind": "literature"}), EVIL, Observation(), Place()),
+    ]
+    return render(pairs(made, Sources(EVIL, {EVIL: ""}, {})), [EVIL], judged)
 
 
 def test_records_cannot_run_anything():
@@ -104,6 +111,13 @@ def test_tables_are_usable_with_a_keyboard_and_without_the_script():
     assert sum("aria-sort" in each for each in heads) == 1
     assert "hidden" in page.having("form")[0]  # controls that need the script appear with it
     assert all("data-sort" in each for each in page.having("td"))
+
+
+def test_claims_are_a_table_with_a_link_to_it():
+    page = Page(evil_page())
+    assert {"href": "#claims"} in page.having("a")
+    assert "1 reproduced; 1 not testable here; 1 quoted. Ratios are costs: below 1 is better." in page.words
+    assert "Claims of the papers" not in render([])
 
 
 def test_every_drawing_is_named_or_hidden_from_readers():

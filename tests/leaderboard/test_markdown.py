@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suite.claims import Observation, Place, judge
 from suite.leaderboard.board import boards
 from suite.leaderboard.markdown import code, escape, render
 from suite.results import Sources, pairs
-from tests.factories import comparison, conditions, contender, failure, record
+from tests.factories import between, claim, comparison, conditions, contender, failure, record
 
 
 def some_rows():
@@ -89,3 +90,15 @@ def test_escaped_text_is_one_line_without_live_markup(text):
 @pytest.mark.parametrize("name", ["lion", "lora:rank=4,alpha=0.5+sam", "dp_ddp"])
 def test_ordinary_names_stay_readable(name):
     assert code(name) == f"`{name}`"
+
+
+def test_claims_are_counted_and_shown_and_their_words_stay_words():
+    evil = Observation(reason="<script>alert(1)</script> | `x`")
+    judged = [judge(claim(), "fast", between(0.7, 0.75), Place("gpt")), judge(claim(), "slow", evil, Place("gpt"))]
+    page = render(some_rows(), judged=judged)
+    assert "## Claims of the papers\n\n1 reproduced; 1 not testable here." in page
+    assert "| reproduced | `fast.a_claim` |" in page
+    assert "<script" not in page
+    section = page[page.index("## Claims") :].strip().splitlines()[4:]
+    assert len({len(re.split(r"(?<!\\)\|", line)) for line in section}) == 1
+    assert "Claims of the papers" not in render(some_rows())
