@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -9,10 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from suite.calibration import Uncalibrated, stored
 from suite.catalogue import lookup
 from suite.comparison import Progress
+from suite.gate import ALPHA, BUDGET_S, MARGIN, GateFailed, finding, gate
 from suite.machine import fingerprint
-from suite.regression import Count, Finding, Item, Reference, Setting, compare, count, here, items_of, load, reference
+from suite.regression import (
+    Count,
+    Finding,
+    Item,
+    Reference,
+    Setting,
+    Verdict,
+    compare,
+    count,
+    here,
+    items_of,
+    load,
+    reference,
+)
 from suite.revision import RevisionError, Side, checked_out
 
 
@@ -54,15 +70,26 @@ def counted(selection: Selection, setting: Setting, progress: Progress) -> Refer
 
 def against_file(path: Path, selection: Selection, setting: Setting, progress: Progress) -> list[Finding]:
     """Findings of the exact tier. Raises BadReference."""
-    stored = load(path)  # before minutes are spent
-    kept = stored.model_copy(update={"counts": [each for each in stored.counts if selection.has(each.item)]})
+    old = load(path)  # before minutes are spent
+    kept = old.model_copy(update={"counts": [each for each in old.counts if selection.has(each.item)]})
     return compare(kept, counted(selection, setting, progress))
 
 
+@dataclass(frozen=True)
+class Clock:
+    """How speed is judged: by which margin, within how many seconds an item."""
+
+    margin: float = MARGIN
+    budget_s: float = BUDGET_S
+
+
 def against_revision(
-    revision: str, top: Path, selection: Selection, setting: Setting, progress: Progress
+    revision: str, top: Path, selection: Selection, setting: Setting, clock: Clock | None, progress: Progress
 ) -> list[Finding]:
-    """Findings of the working tree at ``top`` against ``revision``; both sides count at the same time."""
+    """Findings of the working tree at ``top`` against ``revision``: exact ones, and with a ``clock`` timed ones.
+
+    Both sides count at the same time, and are timed in turns. An item of which one side does not run is not timed.
+    """
     with ExitStack() as stack:
         tree = stack.enter_context(checked_out(revision, top))
         old, new = stack.enter_context(Side(tree)), stack.enter_context(Side(top))
@@ -76,7 +103,42 @@ def against_revision(
             before, after = pool.map(
                 lambda job: _counts(job[0], setting, job[1].ask, progress if job[1] is new else silent), jobs
             )
-        return compare(_reference(setting, before), _reference(setting, after))
+        findings = compare(_reference(setting, before), _reference(setting, after))
+        if clock is not None:
+            run = {each.item for each in before if each.status == "ok"}
+            both = [each.item for each in after if each.status == "ok" and each.item in run]
+            findings += _timed(old, new, both, setting, clock, progress)
+        return findings
+
+
+def _timed(
+    old: Side, new: Side, items: list[Item], setting: Setting, clock: Clock, progress: Progress
+) -> list[Finding]:
+    """One gate an item, at alpha shared by all of them, so that the report as a whole keeps its false-alarm rate."""
+    machine = fingerprint(setting.device, setting.threads)
+    try:
+        stored(machine, margin=clock.margin, budget_s=clock.budget_s)
+    except Uncalibrated as refusal:
+        return [Finding("speed", "timing", "unfit", str(refusal))]
+    coin = random.Random()
+    found = []
+    for number, item in enumerate(items):
+
+        def told(pairs: int, spent_s: float, number: int = number, item: Item = item) -> None:
+            share = min(1.0, spent_s / clock.budget_s)
+            progress((number + share) / len(items), f"timing {item} ({pairs} process pairs)")
+
+        try:
+            timing = gate(
+                old, new, item, setting, coin=coin, margin=clock.margin, alpha=ALPHA / len(items),
+                budget_s=clock.budget_s, progress=told,
+            )  # fmt: skip
+        except GateFailed as failure:
+            verdict: Verdict = "failed" if failure.side == "new" else "not comparable"
+            found.append(Finding(str(item), "timing", verdict, f"the {failure.side} side {failure.status}: {failure}"))
+        else:
+            found.append(finding(item, timing, clock.margin))
+    return found
 
 
 def _must_come_from(tree: Path, offer: dict[str, Any]) -> None:

@@ -92,6 +92,10 @@ class Side:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def ask(self, command: str, *, limit_s: float = START_S, **arguments: Any) -> Any:
         """The worker's answer. Raises ContenderFailed, also where the worker itself ends or stays silent."""
         assert self._process.stdin is not None
