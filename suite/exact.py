@@ -6,8 +6,11 @@ the smallest size decide them, in seconds. A technique of several ranks runs as 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
+
+import torch
 
 from suite.baseline import RecipeName, Size, Task, baselines
 from suite.card import Card, Claim
@@ -66,12 +69,13 @@ def sides(stack: str, reference: str, baseline: str, task: Task) -> tuple[Conten
 def counted(stack: str, baseline: str, task: Task) -> Contender:
     """A whole run of STEPS reference steps in this process, then one step counted. From random weights: what is
     counted does not depend on them."""
-    run = Run(baselines()[baseline], build(stack), size=SIZE, recipe=RECIPE, task=task, steps=STEPS)
-    run.train(run.recipe.steps)
-    scores = run.evaluate()
-    probes = dict(run.technique.probes(run))
-    batch, indices = run.next_batch()
-    counters = count_step(lambda: run.train_step(batch, indices), run.model, run.optimizer, batch)
+    with one_thread():
+        run = Run(baselines()[baseline], build(stack), size=SIZE, recipe=RECIPE, task=task, steps=STEPS)
+        run.train(run.recipe.steps)
+        scores = run.evaluate()
+        probes = dict(run.technique.probes(run))
+        batch, indices = run.next_batch()
+        counters = count_step(lambda: run.train_step(batch, indices), run.model, run.optimizer, batch)
     return Contender(
         stack=stack,
         steps=run.recipe.steps,
@@ -79,3 +83,14 @@ def counted(stack: str, baseline: str, task: Task) -> Contender:
         probes=probes,
         counters=Counters(**{name: getattr(counters, name) for name in COUNTED}),
     )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other on a busy machine cost a small step many times what they save."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
