@@ -215,7 +215,7 @@ def test_an_interrupted_run_loses_one_replicate_and_leaves_no_process(how: signa
             os.killpg(run.pid, how)  # as a terminal does
         else:
             run.kill()
-        told = run.communicate(timeout=60)[1]
+        told = run.communicate(timeout=300)[1]
         until(lambda: not of_session(run.pid))
     finally:
         for process in of_session(run.pid):
