@@ -622,6 +622,8 @@ def doctor(device: Device = "cpu", as_json: Json = False) -> None:
 def main() -> None:
     """The console script."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Contenders need nothing of this script; multiprocessing would import it again, with all that it imports, in each.
+    vars(sys.modules["__main__"]).pop("__file__", None)
     app()
 
 
