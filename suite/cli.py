@@ -244,9 +244,13 @@ def run(
     else:
         for each in failures:
             err.print(f"{escape(each.stack)}: {each.status}: {escape(each.reason)}")
-        out.print(f"{len(made)} replicates measured; see them with: leantrain leaderboard --out {folder}")
+        out.print(f"{many(len(made), 'replicate')} measured; see them with: leantrain leaderboard --out {folder}")
     if failures:
         raise typer.Exit(int(Exit.RUN_FAILED))
+
+
+def many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def warn(text: str) -> None:
@@ -418,7 +422,8 @@ def leaderboard(
     if as_json:
         print(json.dumps([results.as_dict(row) for row in rows], indent=1))
     else:
-        out.print(f"{len(rows)} rows from {len(records)} replicates: {write}{f' and {html}' if html else ''}")
+        told = f"{many(len(rows), 'row')} from {many(len(records), 'replicate')}"
+        out.print(f"{told}: {write}{f' and {html}' if html else ''}")
 
 
 @app.command()
