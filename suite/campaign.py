@@ -34,7 +34,7 @@ def measure(
     """
     store = Store(folder)
     machine = fingerprint(setting.device, setting.threads)
-    deadline = time.monotonic() + 60 * minutes
+    start_s, budget_s = time.monotonic(), 60 * minutes
     made: list[Record] = []
     with store.writing(machine.name):
         records, problems = store.read()
@@ -46,17 +46,19 @@ def measure(
         total = remaining(done, wanted)
         while group := next_group(done, wanted):
             seed, together = group
-            left_s = deadline - time.monotonic()
+            left_s = start_s + budget_s - time.monotonic()
+            finished = total - remaining(done, wanted)
             if left_s <= 0 or (made and _expected_s(made, len(together)) > left_s):
+                warn(f"the budget of {minutes:g} minutes is spent, {finished / total:.0%} done; run it again to go on")
                 break
             comparison = replace(setting.comparison(together), rounds=rounds or ROUNDS)
-            finished = total - remaining(done, wanted)
             label = f"{comparison.baseline} {comparison.recipe} seed {seed}: {', '.join(comparison.stacks[1:])}"
 
             def report(
                 share: float, what: str, finished: float = finished, size: int = len(together), label: str = label
             ) -> None:
-                progress((finished + share * (size + 1)) / total, f"{label} ({what})")
+                spent = min(1.0, (time.monotonic() - start_s) / budget_s)
+                progress(max((finished + share * (size + 1)) / total, spent), f"{label} ({what})")
 
             report(0.0, "starting")
             record = replicate(

@@ -6,6 +6,7 @@ harness that changed makes its records stale, and only those are repeated.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -121,19 +122,30 @@ def seeds_done(pairs: Iterable[Pair], setting: Setting, records: Iterable[Record
 def next_group(done: dict[Pair, set[int]], wanted: dict[Pair, int]) -> tuple[int, list[Pair]] | None:
     """The seed and the pairs to measure next, or None when every pair has its wanted number of seeds.
 
-    Pairs with the fewest seeds come first; up to GROUP of them that differ only in the stack share a reference run.
+    Pairs with the fewest seeds come first; among them those of the stack with the fewest replicates anywhere, then of
+    the recipe named first, then of the least used baseline: a short plan sees the whole catalogue once before it sees
+    a part of it well. Up to GROUP pairs that differ only in the stack share a reference run.
     """
     open_pairs = [pair for pair in done if len(done[pair]) < wanted[pair]]
     if not open_pairs:
         return None
     fewest = min(len(done[pair]) for pair in open_pairs)
+    of_stack: Counter[str] = Counter()
+    of_baseline: Counter[str] = Counter()
+    for pair, seeds in done.items():
+        of_stack[pair.stack] += len(seeds)
+        of_baseline[pair.baseline] += len(seeds)
+    recipes = list(dict.fromkeys(pair.recipe for pair in done))
+    position = {pair: number for number, pair in enumerate(done)}
+
+    def urgency(pair: Pair) -> tuple[int, ...]:
+        return of_stack[pair.stack], recipes.index(pair.recipe), of_baseline[pair.baseline], position[pair]
 
     def missing(pair: Pair) -> int:
         return next(seed for seed in range(len(done[pair]) + 1) if seed not in done[pair])
 
     candidates = [pair for pair in open_pairs if len(done[pair]) == fewest]
-    order = {pair: position for position, pair in enumerate(done)}
-    first = min(candidates, key=order.__getitem__)
+    first = min(candidates, key=urgency)
     alike = [
         pair
         for pair in candidates
@@ -141,7 +153,7 @@ def next_group(done: dict[Pair, set[int]], wanted: dict[Pair, int]) -> tuple[int
         == (first.baseline, first.recipe, first.task, first.reference)
         and missing(pair) == missing(first)
     ]
-    return missing(first), sorted(alike, key=order.__getitem__)[:GROUP]
+    return missing(first), sorted(alike, key=urgency)[:GROUP]
 
 
 def remaining(done: dict[Pair, set[int]], wanted: dict[Pair, int]) -> float:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.baseline import baselines
-from suite.catalogue import UnknownId
+from suite.catalogue import UnknownId, catalogue
 from suite.comparison import baseline_sha256, harness_sha256, sources_of
 from suite.machine import fingerprint
 from suite.plan import GROUP, Pair, Setting, next_group, pairs_of, remaining, seeds_done
@@ -40,6 +40,22 @@ def test_every_pair_gets_its_seeds_and_none_twice(done: dict[Pair, set[int]], se
         assert remaining(done, wanted) < left
     assert all(len(known) >= seeds for known in done.values())
     assert remaining(done, wanted) == 0
+
+
+def test_a_short_plan_sees_every_technique_before_any_twice_and_the_first_recipe_before_the_others() -> None:
+    pairs = pairs_of(catalogue(), baselines(), ["modern", "classic"])
+    done: dict[Pair, set[int]] = {pair: set() for pair in pairs}
+    seen: list[Pair] = []
+    while group := next_group(done, dict.fromkeys(pairs, 1)):
+        seed, together = group
+        seen += together
+        for pair in together:
+            done[pair].add(seed)
+    modern = [pair.recipe == "modern" for pair in seen]
+    assert modern == sorted(modern, reverse=True)
+    once = [pair.stack for pair in seen[: len(catalogue())]]
+    assert len(set(once)) > 0.7 * len(once)  # a group may take along what has been seen
+    assert len({pair.baseline for pair in seen[: len(catalogue())]}) == len(baselines())
 
 
 def test_pairs_are_those_that_all_cards_name() -> None:
