@@ -1,0 +1,134 @@
+"""ESAM: SAM that perturbs a random part of the weights and learns from the examples whose loss the perturbation raises.
+
+Du, Yan, Feng, Zhou, Zhen, Goh & Tan, "Efficient Sharpness-aware Minimization for Improved Training of Neural Networks"
+(ICLR 2022, arXiv 2110.03141). Stochastic weight perturbation (SWP) and sharpness-sensitive data selection (SDS):
+
+    e = (rho / beta) m g / ||g||        m ~ Bernoulli(beta) for each tensor, g = grad L_B(w)
+    B+ = the gamma |B| examples with the largest l(w + e) - l(w)
+    w <- base step along grad L_B+(w + e)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from suite.data import Batch
+from suite.run import Run
+from suite.technique import Technique
+from techniques.sharpness.sam.technique import Noise, ascend, restore
+
+
+def drawn(parameters: Sequence[Tensor], beta: float, generator: torch.Generator) -> list[Tensor]:
+    """The tensors that this step perturbs: each with probability ``beta``, on its own."""
+    kept = (torch.rand(len(parameters), generator=generator) < beta).tolist()
+    return [parameter for parameter, keep in zip(parameters, kept, strict=True) if keep]
+
+
+def sharpest(rise: Tensor, gamma: float) -> Tensor:
+    """Ascending indices of the ``gamma`` share of examples (one at least) with the largest rise of the loss [batch].
+
+    A count, not a comparison with a cut-off value: ``rise > cutoff`` drops the example at the cut-off, all of several
+    equal ones, and with them perhaps the whole batch.
+    """
+    count = max(1, round(gamma * len(rise)))
+    return rise.topk(count).indices.sort().values
+
+
+@dataclass
+class Esam(Technique):
+    """``norm`` over the ``selected`` tensors, as the authors' code has it: the other weight gradients are never
+    computed, and ||e|| = rho / beta exactly. Over ``all`` of them, as the formula has it, E[e] is SAM's e, and every
+    weight gradient is needed.
+
+    With beta = gamma = 1 it is SAM.
+    """
+
+    rho: float = 0.05
+    beta: float = 0.6
+    gamma: float = 0.5
+    norm: Literal["selected", "all"] = "selected"
+    losses: Tensor | None = field(init=False, repr=False, default=None)  # of each example in the latest forward pass
+    kept_share: float = field(init=False, repr=False, default=1.0)  # |B+| / |B| of the latest step
+
+    zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0, "gamma": 1.0}
+
+    def __post_init__(self) -> None:
+        if not self.rho >= 0:
+            raise ValueError(f"rho, the radius of the ball, must be 0 or more, not {self.rho}")
+        for name in ("beta", "gamma"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} is a share in (0, 1], not {getattr(self, name)}")
+
+    def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
+        if self.gamma < 1:
+            with torch.no_grad():
+                self.losses = run.baseline.losses(outputs, batch)
+        return loss
+
+    def update(self, run: Run, batch: Batch) -> None:
+        trained = trainable(run)
+        chosen = drawn(trained, self.beta, run.generator)
+        run.optimizer.zero_grad(set_to_none=True)
+        noise = Noise(run)
+        with getattr(run.model, "no_sync", nullcontext)():  # each rank its own perturbation: nothing to reduce
+            loss = run.forward(batch)
+            run.loss = loss.detach()
+            if self.norm == "all":
+                run.backward(loss)
+            elif chosen:
+                loss.backward(inputs=chosen)
+        before = self.losses
+        moved, copies = self.perturb(trained, chosen)
+        run.optimizer.zero_grad(set_to_none=True)
+        noise.replay()
+        indices = run.indices
+        if self.gamma < 1:
+            with torch.no_grad():
+                run.forward(batch)
+            assert before is not None and self.losses is not None
+            kept = sharpest(self.losses - before, self.gamma)
+            self.kept_share = len(kept) / len(before)
+            batch = {name: tensor[kept] for name, tensor in batch.items()}
+            run.indices = indices[kept.cpu()]
+            noise.replay()
+        run.backward(run.forward(batch))
+        run.indices = indices
+        restore(moved, copies)
+        run.apply_gradients()
+
+    def perturb(self, trained: Sequence[Tensor], chosen: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Moves those ``chosen`` tensors that have a gradient by (rho / beta) m g / ||g||; returns them and copies of
+        what they were."""
+        moved = [parameter for parameter in chosen if parameter.grad is not None]
+        if not moved:
+            return [], []
+        radius = self.rho / self.beta
+        if self.norm == "all":
+            whole = nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None]).item()
+            radius *= nn.utils.get_total_norm([p.grad for p in moved if p.grad is not None]).item() / (whole + 1e-12)
+        return moved, ascend(moved, radius)
+
+    def probes(self, run: Run) -> Mapping[str, float]:
+        """``radius``: ||e|| / rho of one more perturbation along the last gradient; ``kept_share``: |B+| / |B|."""
+        found = {"kept_share": self.kept_share}
+        trained = trainable(run)
+        state = run.generator.get_state()
+        chosen = drawn(trained, self.beta, run.generator)
+        run.generator.set_state(state)
+        moved, copies = self.perturb(trained, chosen)
+        if moved and self.rho:
+            distance = nn.utils.get_total_norm(torch._foreach_sub([p.detach() for p in moved], copies))
+            found["radius"] = distance.item() / self.rho
+        restore(moved, copies)
+        return found
+
+
+def trainable(run: Run) -> list[Tensor]:
+    """The model's parameters that require a gradient, in its order."""
+    return [parameter for parameter in run.model.parameters() if parameter.requires_grad]
