@@ -1,0 +1,84 @@
+"""How Lion's kernel is checked and timed, and against whom: lion-pytorch, bitsandbytes and timm bring a Lion each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
+from techniques.optimizers.lion import kernel
+
+RATES: dict[str, Any] = {"lr": 1e-4, "weight_decay": 0.1}
+BETA1, BETA2 = 0.9, 0.99
+
+
+def reference(inputs: Inputs) -> Inputs:
+    """Algorithm 2 in float64."""
+    parameters: list[Tensor] = []
+    momenta: list[Tensor] = []
+    for p, g, m in zip(*(map(Tensor.double, inputs[name]) for name in ("parameters", "gradients", "momenta"))):
+        direction = (BETA1 * m + (1 - BETA1) * g).sign()
+        parameters.append((1 - RATES["lr"] * RATES["weight_decay"]) * p - RATES["lr"] * direction)
+        momenta.append(BETA2 * m + (1 - BETA2) * g)
+    return {"parameters": parameters, "momenta": momenta}
+
+
+def step(inputs: Inputs) -> Callable[[], object]:
+    tables = kernel.launch_tables()
+    lists = (inputs["parameters"], inputs["gradients"], inputs["momenta"])
+    return lambda: kernel.lion_step(*lists, tables, beta1=BETA1, beta2=BETA2, **RATES)
+
+
+def lion_pytorch(inputs: Inputs, **settings: Any) -> Callable[[], object]:
+    from lion_pytorch import Lion
+
+    return Lion(with_gradients(inputs), betas=(BETA1, BETA2), **RATES, **settings).step
+
+
+def bitsandbytes(inputs: Inputs) -> Callable[[], object]:
+    from bitsandbytes.optim import Lion32bit
+
+    return Lion32bit(with_gradients(inputs), betas=(BETA1, BETA2), **RATES).step
+
+
+def timm(inputs: Inputs) -> Callable[[], object]:
+    from timm.optim import Lion
+
+    return Lion(with_gradients(inputs), betas=(BETA1, BETA2), foreach=True, **RATES).step
+
+
+PEERS: dict[str, Prepare] = {
+    "lion-pytorch foreach": lambda inputs: lion_pytorch(inputs, use_triton=False),
+    "lion-pytorch Triton": lambda inputs: lion_pytorch(inputs, use_triton=True),
+    "bitsandbytes": bitsandbytes,
+    "timm foreach": timm,
+}
+
+
+def _bench(parameter: torch.dtype, momentum: torch.dtype) -> Bench:
+    def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
+        inputs = random_lists(sizes, device, generator, parameters=parameter, gradients=parameter, momenta=momentum)
+        for g, m in zip(inputs["gradients"], inputs["momenta"]):
+            # The sign of a sum that cancels depends on its rounding: float64 could not judge it.
+            g.copy_(torch.where((BETA1 * m.float() + (1 - BETA1) * g.float()).abs() < 1e-3, m.to(g.dtype), g))
+        return inputs
+
+    return Bench(
+        make=make,
+        kernel=step,
+        reference=reference,
+        tolerance=2,  # a sum of two rounded products
+        bytes_per_element=3 * parameter.itemsize + 2 * momentum.itemsize,
+        peers=PEERS if momentum == parameter else {},  # theirs keep the momentum in the parameter's dtype
+    )
+
+
+BENCHES = {
+    "float32": _bench(torch.float32, torch.float32),
+    "bfloat16_momentum": _bench(torch.float32, torch.bfloat16),
+    "bfloat16": _bench(torch.bfloat16, torch.bfloat16),
+    "bfloat16_float32_momentum": _bench(torch.bfloat16, torch.float32),
+}
