@@ -1,0 +1,182 @@
+"""Adam against torch's and Algorithm 1 in float64, the closed forms of its first step and bounds, BERT's variant."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from suite.recipe import Recipe
+from techniques.optimizers.adam.technique import Adam, AdamTechnique, Decay, adam_step
+from techniques.optimizers.adamw.technique import AdamW
+
+HYPER = {"learning_rate": 1.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+
+
+def gradients(count: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(31, 7, generator=generator, dtype=dtype) for _ in range(count)]
+
+
+def trained(optimizer_of: type[torch.optim.Optimizer], scale: float = 1.0, **hyper: object) -> Tensor:
+    """Where five steps lead, from fixed weights along fixed gradients."""
+    parameter = nn.Parameter(torch.linspace(-1, 1, 31 * 7).reshape(31, 7))
+    optimizer = optimizer_of([parameter], lr=1e-2, **hyper)  # type: ignore[call-arg]
+    for gradient in gradients(5):
+        parameter.grad = gradient * scale
+        optimizer.step()
+    return parameter.detach()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_update_by_update_torch_to_the_bit(fused: bool, decay: float) -> None:
+    parameters = [nn.Parameter(torch.ones(31, 7)) for _ in range(2)]
+    ours = Adam([parameters[0]], lr=3e-3, betas=(0.8, 0.95), weight_decay=decay, fused=fused)
+    theirs = torch.optim.Adam(
+        [parameters[1]], lr=3e-3, betas=(0.8, 0.95), weight_decay=decay, fused=fused, foreach=False
+    )
+    for gradient in gradients(6):
+        for parameter, optimizer in zip(parameters, (ours, theirs)):
+            parameter.grad = gradient.clone()
+            optimizer.step()
+        assert torch.equal(*parameters)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_without_decay_it_is_adamw_to_the_bit(fused: bool) -> None:
+    ends = [
+        trained(Adam, fused=fused),
+        trained(Adam, fused=fused, decay="decoupled"),
+        trained(AdamW, fused=fused, weight_decay=0.0),
+    ]
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+    assert torch.equal(
+        trained(Adam, fused=fused, decay="decoupled", weight_decay=0.1), trained(AdamW, fused=fused, weight_decay=0.1)
+    )
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_algorithm_1_in_float64(fused: bool) -> None:
+    theta = torch.linspace(-1, 1, 31 * 7).reshape(31, 7).double()
+    m, v = torch.zeros_like(theta), torch.zeros_like(theta)
+    for t, gradient in enumerate(gradients(5), 1):
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient.double() ** 2
+        theta = theta - 1e-2 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+    torch.testing.assert_close(trained(Adam, fused=fused).double(), theta, rtol=1e-5, atol=1e-6)
+
+
+def bert_step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, rate: float, decay: float) -> tuple[Tensor, Tensor, Tensor]:
+    """What BERT's AdamWeightDecayOptimizer computes: no bias correction, decay added to the update."""
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+    return p - rate * (m / (v.sqrt() + 1e-6) + decay * p), m, v
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_without_bias_correction_and_decoupled_it_is_berts_optimizer(fused: bool) -> None:
+    parameter = nn.Parameter(torch.linspace(-1, 1, 31 * 7).reshape(31, 7))
+    optimizer = Adam(
+        [parameter], lr=1e-2, eps=1e-6, weight_decay=0.1, decay="decoupled", bias_correction=False, fused=fused
+    )
+    p = parameter.detach().double()
+    m, v = torch.zeros_like(p), torch.zeros_like(p)
+    for gradient in gradients(5):
+        parameter.grad = gradient
+        optimizer.step()
+        p, m, v = bert_step(p, gradient.double(), m, v, 1e-2, 0.1)
+        torch.testing.assert_close(parameter.double(), p, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("bias_correction", "factor"), [(True, 1.0), (False, 0.1 / math.sqrt(0.001))])
+def test_first_step(fused: bool, bias_correction: bool, factor: float) -> None:
+    """Section 2: alpha g / (|g| + eps); without the correction larger by (1 - b1) / sqrt(1 - b2) = 3.162."""
+    parameter = nn.Parameter(torch.zeros(31, 7))
+    optimizer = Adam([parameter], lr=1.0, eps=1e-12, bias_correction=bias_correction, fused=fused)
+    parameter.grad = gradients(1)[0]
+    optimizer.step()
+    torch.testing.assert_close(parameter.detach(), -parameter.grad.sign() * factor, rtol=1e-5, atol=0)
+
+
+def test_the_scale_of_the_gradients_does_not_matter_without_eps() -> None:
+    for scale in (2.0**10, 2.0**-10):  # powers of two: exact in floating point
+        assert torch.equal(trained(Adam, scale, eps=0.0, fused=False), trained(Adam, eps=0.0, fused=False))
+
+
+def last_step(sequence: Tensor) -> float:
+    """The last step, in learning rates, along gradients [steps] of one coordinate."""
+    p, m, v = torch.zeros(3, 1, dtype=torch.float64)
+    for t, gradient in enumerate(sequence, 1):
+        before = p.clone()
+        adam_step(p, gradient, m, v, t, **{**HYPER, "eps": 1e-300})
+    return (p - before).abs().item()
+
+
+@given(st.lists(st.floats(-10, 10).filter(lambda g: g == 0 or abs(g) > 1e-3), min_size=1, max_size=40))
+@settings(max_examples=50, deadline=None)
+def test_no_step_exceeds_the_cauchy_schwarz_bound(values: list[float]) -> None:
+    """|m_hat| / sqrt(v_hat) <= (1 - b1) / sqrt(1 - b2) sqrt(sum of (b1^2 / b2)^i) sqrt(1 - b2^t) / (1 - b1^t)."""
+    t, ratio = len(values), 0.9**2 / 0.999
+    geometric = math.sqrt((1 - ratio**t) / (1 - ratio))
+    bound = 0.1 / math.sqrt(0.001) * geometric * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+    assert last_step(torch.tensor(values, dtype=torch.float64)) <= bound * (1 + 1e-9)
+
+
+def test_the_papers_bound_is_met_after_zeros_and_exceeded_by_growing_gradients() -> None:
+    """Section 2.1 bounds a step by (1 - b1) / sqrt(1 - b2): right for one gradient after none, not in general."""
+    papers = 0.1 / math.sqrt(0.001)
+    zeros = torch.zeros(6000, dtype=torch.float64)
+    assert last_step(torch.cat([zeros, torch.ones(1).double()])) == pytest.approx(papers, rel=2e-3)
+    growing = (0.999 / 0.9) ** torch.arange(60, dtype=torch.float64)
+    assert last_step(torch.cat([zeros, growing])) > 2.2 * papers
+
+
+def test_state_is_two_buffers_of_the_parameters_size_and_a_count() -> None:
+    parameter = nn.Parameter(torch.ones(31, 7))
+    parameter.grad = gradients(1)[0]
+    optimizer = Adam([parameter])
+    optimizer.step()
+    bytes_by_name = {name: tensor.nbytes for name, tensor in optimizer.state[parameter].items()}
+    assert bytes_by_name == {"step": 4, "first_moment": parameter.nbytes, "second_moment": parameter.nbytes}
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_a_saved_optimizer_continues_to_the_bit(bias_correction: bool) -> None:
+    first = nn.Parameter(torch.ones(31, 7))
+    optimizer = Adam([first], bias_correction=bias_correction)
+    first.grad = gradients(1)[0]
+    optimizer.step()
+    second = nn.Parameter(first.detach().clone())
+    resumed = Adam([second])
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for parameter, its in ((first, optimizer), (second, resumed)):
+        parameter.grad = gradients(2)[1]
+        its.step()
+    assert torch.equal(first, second)
+
+
+def test_coupled_decay_without_gradients_moves_by_the_learning_rate_whatever_the_weight() -> None:
+    """The trap that AdamW mends: the regulariser's gradient is normalised too."""
+    weights = torch.tensor([0.01, 1.0, 100.0], dtype=torch.float64)
+    p, m, v = weights.clone(), torch.zeros(3).double(), torch.zeros(3).double()
+    adam_step(p, torch.zeros(3).double(), m, v, 1, **{**HYPER, "learning_rate": 1e-3, "eps": 0.0}, weight_decay=0.1)
+    torch.testing.assert_close(weights - p, torch.full((3,), 1e-3).double())
+
+
+@pytest.mark.parametrize("decay", ["coupled", "decoupled"])
+def test_the_recipe_reaches_the_optimizer(decay: Decay) -> None:
+    recipe = Recipe(steps=10, batch_size=1, learning_rate=2e-3, beta2=0.95, eps=1e-6)
+    groups = [{"params": [nn.Parameter(torch.ones(3))], "weight_decay": 0.07}]
+    (group,) = AdamTechnique(decay=decay).optimizer(groups, recipe).param_groups
+    assert (group["lr"], group["betas"], group["eps"]) == (2e-3, (0.9, 0.95), 1e-6)
+    assert (group["weight_decay"], group["decay"], group["bias_correction"]) == (0.07, decay, True)
+
+
+@pytest.mark.parametrize("bad", [{"betas": (1.0, 0.9)}, {"lr": -1.0}, {"decay": "both"}])
+def test_hyper_parameters_out_of_range_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"Adam needs|decay must be"):
+        Adam([nn.Parameter(torch.ones(1))], **bad)  # type: ignore[arg-type]
