@@ -119,12 +119,26 @@ def seeds_done(pairs: Iterable[Pair], setting: Setting, records: Iterable[Record
     return done
 
 
-def next_group(done: dict[Pair, set[int]], wanted: dict[Pair, int]) -> tuple[int, list[Pair]] | None:
+def holding(records: Iterable[Record], pairs: Iterable[Pair]) -> list[Record]:
+    """The records in which the stacks of all pairs were measured together."""
+    stacks = {pair.stack for pair in pairs}
+    return [record for record in records if stacks <= {each.stack for each in record.contenders[1:]}]
+
+
+def seeds_done_together(pairs: Iterable[Pair], setting: Setting, records: Iterable[Record]) -> dict[Pair, set[int]]:
+    """The same seeds for every pair: those whose current records hold all of them in one comparison."""
+    wanted = list(pairs)
+    done = seeds_done(wanted, setting, holding(records, wanted))
+    common = set.intersection(*done.values())
+    return {pair: set(common) for pair in wanted}
+
+
+def next_group(done: dict[Pair, set[int]], wanted: dict[Pair, int], most: int = GROUP) -> tuple[int, list[Pair]] | None:
     """The seed and the pairs to measure next, or None when every pair has its wanted number of seeds.
 
     Pairs with the fewest seeds come first; among them those of the stack with the fewest replicates anywhere, then of
     the recipe named first, then of the least used baseline: a short plan sees the whole catalogue once before it sees
-    a part of it well. Up to GROUP pairs that differ only in the stack share a reference run.
+    a part of it well. Up to ``most`` pairs that differ only in the stack share a reference run.
     """
     open_pairs = [pair for pair in done if len(done[pair]) < wanted[pair]]
     if not open_pairs:
@@ -153,7 +167,7 @@ def next_group(done: dict[Pair, set[int]], wanted: dict[Pair, int]) -> tuple[int
         == (first.baseline, first.recipe, first.task, first.reference)
         and missing(pair) == missing(first)
     ]
-    return missing(first), sorted(alike, key=urgency)[:GROUP]
+    return missing(first), sorted(alike, key=urgency)[:most]
 
 
 def remaining(done: dict[Pair, set[int]], wanted: dict[Pair, int]) -> float:

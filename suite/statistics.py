@@ -68,6 +68,10 @@ class Interval:
         """Of a log cost ratio x: the speedup exp(-x), ends exchanged. Its standard error is no longer meaningful."""
         return self._mapped(_exp(-self.estimate), _exp(-self.high), _exp(-self.low))
 
+    def negated(self) -> "Interval":
+        """Of x: of -x, ends exchanged."""
+        return self._mapped(-self.estimate, -self.high, -self.low)
+
     def _mapped(self, estimate: float, low: float, high: float) -> "Interval":
         return Interval(estimate, low, high, self.level, self.method, self.n, self.degrees_of_freedom)
 
@@ -187,16 +191,33 @@ def should_stop(intervals: Iterable[Interval], half_width: float) -> bool:
     return all(i.n >= least[i.method] and i.half_width <= half_width for i in intervals)
 
 
-def interaction(
-    log_speedup_ab: ArrayLike, log_speedup_a: ArrayLike, log_speedup_b: ArrayLike, level: float = 0.95
-) -> Interval:
-    """Do two techniques still help together: log speedup(A+B) - log speedup(A) - log speedup(B), paired by seed.
+def interaction(log_speedup_whole: ArrayLike, *log_speedup_parts: ArrayLike, level: float = 0.95) -> Interval:
+    """Do techniques still help together: log speedup(A+B) - log speedup(A) - log speedup(B), paired by seed.
 
-    Arrays [seeds] from one comparison. Of log *speedups*: above 0 they help each other, below 0 they overlap,
-    0 means that their speedups multiply. t interval over seeds.
+    Arrays [seeds] from one comparison; of three or more parts, the whole against the sum of all. Of log *speedups*:
+    above 0 they help each other, below 0 they overlap, 0 means that their speedups multiply. t interval over seeds.
     """
-    ab, a, b = _paired(log_speedup_ab, log_speedup_a, log_speedup_b)
-    return replicate_interval(ab - a - b, level)
+    whole, *parts = _paired(log_speedup_whole, *log_speedup_parts)
+    return replicate_interval(whole - np.sum(parts, axis=0), level)
+
+
+def replication_interval(
+    first: ArrayLike, second: ArrayLike, sigma: float, degrees_of_freedom: float, level: float = 0.95
+) -> Interval:
+    """How far a repeated replicate is from the first, median(second) - median(first), with what noise allows it to be.
+
+    ``first`` and ``second``: round log ratios [rounds] of the same seed in two sets of processes. Each median is
+    x_i = mu + p_i + w_i: p_i the processes' own offset, of standard deviation ``sigma``, w_i the noise of its rounds,
+    of Maritz-Jarrett variance w_i^2. So x_2 - x_1 has mean 0 and variance 2 sigma^2 + w_1^2 + w_2^2, and the half-width
+    is t(degrees_of_freedom) times its root: "the same" is an interval that contains 0. ``sigma`` has to come from
+    elsewhere, since one seed cannot tell its processes' offset from its effect; where it was estimated from other
+    replicates it holds noise of rounds already, and the interval is up to sqrt(2) too wide, never too narrow.
+    """
+    a, b = _finite(first, 1), _finite(second, 1)
+    centre = float(np.median(b) - np.median(a))
+    error = math.sqrt(2 * sigma**2 + _median_variance(a) + _median_variance(b))
+    half = _critical(level, degrees_of_freedom) * error
+    return Interval(centre, centre - half, centre + half, level, OVER_SEEDS, 2, degrees_of_freedom)
 
 
 # ---- quality --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ function sortBy(table, column) {
 function filterRows() {
   const wanted = document.getElementById("filter").value.trim().toLowerCase();
   const fresh = document.getElementById("fresh").checked;
-  const rows = [...document.querySelectorAll("tbody tr")];
+  const rows = [...document.querySelectorAll("table:not(.matrix) tbody tr")];
   for (const row of rows) {
     const name = row.cells[1].dataset.sort.toLowerCase();
     row.hidden = !name.includes(wanted) || (fresh && "stale" in row.dataset);
@@ -59,7 +59,7 @@ function csv(rows) {
 }
 
 if (typeof document !== "undefined") {
-  for (const table of document.querySelectorAll("table")) {
+  for (const table of document.querySelectorAll("table:not(.matrix)")) {
     [...table.tHead.rows[0].cells].forEach((head, column) => {
       head.querySelector("button").addEventListener("click", () => sortBy(table, column));
     });

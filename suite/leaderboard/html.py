@@ -17,6 +17,7 @@ from string import Template
 
 from suite.claims import COLUMNS, WORDS, Verdict, counts
 from suite.claims import table as claims_table
+from suite.leaderboard import stacks
 from suite.leaderboard.board import (
     HOW_TO_READ,
     Board,
@@ -45,6 +46,7 @@ def render(rows: Sequence[Row], problems: Sequence[str] = (), judged: Sequence[V
     script = (folder / "board.js").read_text("utf-8")
     head = summarised(rows)
     shown = boards(rows)
+    tried = stacks.stacks(shown)
     sentences = [*HOW_TO_READ]
     if head.stale:
         sentences.append(f"† stale, since code changed: {head.stale} of the rows. leantrain run measures them again.")
@@ -60,9 +62,10 @@ def render(rows: Sequence[Row], problems: Sequence[str] = (), judged: Sequence[V
         reading=_list(map(escape, sentences)),
         contents=_list(
             [f'<a href="#{_anchor(board)}">{escape(board.title)}</a>' for board in shown]
+            + (['<a href="#stacks">Stacks</a>'] if tried else [])
             + (['<a href="#claims">Claims of the papers</a>'] if judged else [])
         ),
-        boards="\n".join([*map(_board, shown), *([_claims(judged)] if judged else [])]),
+        boards="\n".join([*map(_board, shown), stacks.html(tried), *([_claims(judged)] if judged else [])]),
         data=_data(rows),
     )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from suite.claims import COLUMNS, Verdict, counts, table
+from suite.leaderboard import stacks
 from suite.leaderboard.board import (
     HOW_TO_READ,
     Board,
@@ -40,8 +41,11 @@ def render(rows: Sequence[Row], problems: Sequence[str] = (), judged: Sequence[V
         lines.append(f"- † stale, since code changed: {head.stale} of the rows. `leantrain run` measures them again.")
     if problems:
         lines.append(f"- Lines of the records that could not be read and are left out: {len(problems)}.")
-    for board in boards(rows):
+    shown = boards(rows)
+    for board in shown:
         lines += ["", *section(board)]
+    if found := stacks.stacks(shown):
+        lines += ["", *stacks_section(found)]
     if judged:
         lines += ["", *claims_section(judged)]
     return "\n".join(lines) + "\n"
@@ -68,6 +72,29 @@ def section(board: Board) -> list[str]:
     if board.failed:
         lines += ["", "No numbers:", ""]
         lines += [f"- {code(row.stack)}: {escape('; '.join(failure_lines(row)))}" for row in board.failed]
+    return lines
+
+
+def stacks_section(found: Sequence[stacks.Stacks]) -> list[str]:
+    """For each board the matrix of pairs, the table of all stacks, remarks."""
+    lines = ["## Stacks", "", escape(stacks.READING)]
+    for each in found:
+        lines += ["", f"### {escape(each.board.title)}", "", escape(each.board.subtitle)]
+        if each.names:
+            told = f"{stacks.TITLES[stacks.HEADLINE]}, first technique a row, second a column"
+            lines += ["", _line([told, *map(code, each.names)]), _line([":--", *["--:"] * len(each.names)])]
+            lines += [
+                _line([code(name), *(stacks.shown(value) if value else "" for value in values)])
+                for name, values in zip(each.names, each.matrix, strict=True)
+            ]
+        titles = stacks.head()
+        lines += ["", _line(titles), _line(["--:", ":--", *["--:"] * (len(titles) - 2)])]
+        for one in each.found:
+            cells = [stacks.shown(value) for value in one.values.values()]
+            name = code(one.whole.stack) + ("†" if one.whole.stale else "")
+            lines.append(_line([str(len(one.parts)), name, *cells, str(len(one.seeds))]))
+        noted = [(one.whole.stack, said) for one in each.found if (said := stacks.remarks(one))]
+        lines += ["", *(f"- {code(stack)}: {escape('; '.join(said))}" for stack, said in noted)] if noted else []
     return lines
 
 
