@@ -69,6 +69,10 @@ Hang = Annotated[float, typer.Option("--hang-limit", min=0.1, help="Seconds of s
 Sequential = Annotated[
     bool, typer.Option("--sequential", help="One contender in memory at a time: fits more, pairs less.")
 ]
+Wandb = Annotated[
+    bool,
+    typer.Option("--wandb", help="Also send to Weights & Biases: as WANDB_MODE says; without a login to local files."),
+]
 
 RESULTS = Path("results")
 THREADS = 1  # more would wait for each other whenever a neighbour takes a core
@@ -207,6 +211,7 @@ def run(
     time_limit: Limit = 3600.0,
     hang_limit: Hang = 600.0,
     sequential: Sequential = False,
+    wandb: Wandb = False,
     as_json: Json = False,
 ) -> None:
     """Measure what is not measured yet, or stale: every technique against its reference, most informative first.
@@ -233,10 +238,10 @@ def run(
         pairs = pairs_of(stacks, on or known, recipes, chosen("task", task, TASKS) if task else None)
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
-        with bar(quiet=as_json) as progress:
+        with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             made = measure(
                 pairs, setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
-                sequential=sequential, progress=progress, warn=warn,
+                sequential=sequential, progress=progress, warn=warn, stored=sent,
             )  # fmt: skip
     failures = [each for record in made for each in record.contenders if each.status not in ("ok", "unavailable")]
     if as_json:
@@ -247,6 +252,19 @@ def run(
         out.print(f"{many(len(made), 'replicate')} measured; see them with: leantrain leaderboard --out {folder}")
     if failures:
         raise typer.Exit(int(Exit.RUN_FAILED))
+
+
+@contextmanager
+def tracking(wanted: bool) -> Iterator[Any]:
+    """What sends stored records to wandb, or None; says at the end, however it comes, where they are."""
+    if not wanted:
+        yield None
+        return
+    tracker = importlib.import_module("suite.tracking").Tracker(warn)
+    try:
+        yield tracker
+    finally:
+        err.print(escape(tracker.where))
 
 
 def many(count: int, noun: str) -> str:
@@ -304,6 +322,7 @@ def compare(
     time_limit: Limit = 3600.0,
     hang_limit: Hang = 600.0,
     sequential: Sequential = False,
+    wandb: Wandb = False,
     as_json: Json = False,
 ) -> None:
     """Compare two stacks head to head on one baseline, several seeds, and print the ratios with their intervals."""
@@ -327,10 +346,10 @@ def compare(
             canonical(stack),
         )
         setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
-        with bar(quiet=as_json) as progress:
+        with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             measure(
                 [pair], setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
-                sequential=sequential, rounds=rounds, progress=progress, warn=warn,
+                sequential=sequential, rounds=rounds, progress=progress, warn=warn, stored=sent,
             )  # fmt: skip
         results = importlib.import_module("suite.results")
         records, _ = Store(folder).read()
