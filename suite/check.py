@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,8 @@ from suite.regression import (
     reference,
 )
 from suite.revision import RevisionError, Side, checked_out
+
+MOST_AT_ONCE = 4  # contenders that count side by side: each holds a model and torch
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ def counted(selection: Selection, setting: Setting, progress: Progress) -> Refer
     """The selected items' exact numbers, with the code that this process has."""
     offer = here("hello")
     selection.must_exist(offer)
-    return _reference(setting, _counts(selection.items(offer), setting, here, progress))
+    at_once = min(MOST_AT_ONCE, os.cpu_count() or 1) if setting.device == "cpu" else 1
+    return _reference(setting, _counts(selection.items(offer), setting, here, progress, at_once))
 
 
 def against_file(path: Path, selection: Selection, setting: Setting, progress: Progress) -> list[Finding]:
@@ -151,12 +155,19 @@ def _must_come_from(tree: Path, offer: dict[str, Any]) -> None:
         )
 
 
-def _counts(items: Iterable[Item], setting: Setting, ask: Callable[..., Any], progress: Progress) -> list[Count]:
+def _counts(
+    items: Iterable[Item], setting: Setting, ask: Callable[..., Any], progress: Progress, at_once: int = 1
+) -> list[Count]:
+    """The items' numbers, ``at_once`` of them at a time: counts do not depend on what else the machine does."""
     todo = list(items)
     done = []
-    for number, item in enumerate(todo):
-        progress(number / len(todo), f"counting {item}")
-        done.append(count(item, setting, ask))
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        for number, found in enumerate(pool.map(lambda item: count(item, setting, ask), todo), 1):
+            done.append(found)
+            progress(number / len(todo), f"counted {found.item}")
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C waits for what is counted now, not for the rest
     return done
 
 
