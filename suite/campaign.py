@@ -9,7 +9,7 @@ from pathlib import Path
 
 from suite.comparison import ROUNDS, Progress, replicate
 from suite.machine import fingerprint
-from suite.plan import Pair, Setting, next_group, remaining, seeds_done
+from suite.plan import GROUP, Pair, Setting, next_group, remaining, seeds_done, seeds_done_together
 from suite.records import Record, Store
 
 
@@ -24,6 +24,7 @@ def measure(
     hang_s: float = 600.0,
     sequential: bool = False,
     rounds: int | None = None,
+    one_comparison: bool = False,
     progress: Progress = lambda share, what: None,
     warn: Callable[[str], None] = lambda text: None,
     stored: Callable[[Record], None] | None = None,
@@ -31,8 +32,9 @@ def measure(
     """Replicates of the pairs up to ``seeds`` each, appended to ``folder`` as they come; returns the new ones.
 
     Stops before a replicate that would not end within ``minutes``. What is stored under the same conditions, machine
-    and sources is not measured again. ``stored`` gets each record after it was appended, while nothing runs. Raises
-    StoreError if the folder cannot be written or another run holds it.
+    and sources is not measured again. With ``one_comparison`` all pairs, which may differ in the stack alone, share one
+    reference run, and only records that hold all of them count as stored. ``stored`` gets each record after it was
+    appended, while nothing runs. Raises StoreError if the folder cannot be written or another run holds it.
     """
     store = Store(folder)
     machine = fingerprint(setting.device, setting.threads)
@@ -43,10 +45,10 @@ def measure(
         for problem in problems:
             warn(problem)
         progress(0.0, "preparing data")
-        done = seeds_done(pairs, setting, records)
+        done = (seeds_done_together if one_comparison else seeds_done)(pairs, setting, records)
         wanted = dict.fromkeys(pairs, seeds)
         total = remaining(done, wanted)
-        while group := next_group(done, wanted):
+        while group := next_group(done, wanted, len(pairs) if one_comparison else GROUP):
             seed, together = group
             left_s = start_s + budget_s - time.monotonic()
             finished = total - remaining(done, wanted)
