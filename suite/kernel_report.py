@@ -1,7 +1,9 @@
 """What `leantrain kernels` says of every kernel: is it right, is its machine code within budget, how near is its floor.
 
 A technique with a ``kernel.py`` declares in a ``peer.py`` beside it how each entry of its ``MANIFESTS`` is checked and
-timed: ``BENCHES``, name -> `Bench`. (``peer.py`` is not part of a technique's hash: no record becomes stale by it.)
+timed: ``BENCHES``, name -> `Bench`. Of a step of several kernels, each has a manifest, and one bench serves them: the
+manifests ``ascend`` and ``ascend:norm`` both belong to the bench ``ascend``. (``peer.py`` is not part of a technique's
+hash: no record becomes stale by it.)
 
     correct    one step against the float64 reference, on odd sizes and at odd addresses: under Triton's interpreter
                without a GPU, as machine code on one
@@ -101,7 +103,7 @@ class Row:
     examined: Examined | None
     code: MachineCode | None
     violations: tuple[str, ...]
-    limit_per_element: float | None
+    limit_per_element: float | None = None
 
 
 def random_lists(
@@ -253,18 +255,14 @@ def rows(entry: Entry, device: str, timed: bool) -> list[Row]:
         codes, uncompiled = {}, str(error)
     found, unexamined = _examined(entry.folder / "peer.py", peer, device, timed)
     made = []
-    for name in [*manifests, *(found.keys() - manifests.keys())]:
-        violations = [unexamined or f"{peer} has no bench {name!r}: nothing checks it"] if name not in found else []
-        if name in found and found[name].trouble:
-            violations.append(found[name].trouble)
-        if name not in manifests:
-            violations.append(f"{module} has no manifest {name!r}: nothing gates it")
-        elif name not in codes:
-            violations.append(uncompiled)
-        else:
-            violations += gates.check(codes[name], manifests[name].budget)
-        limit = manifests[name].budget.instructions_per_element if name in manifests else None
-        made.append(Row(entry.id, name, found.get(name), codes.get(name), tuple(violations), limit))
+    for name, manifest in manifests.items():
+        seen, code = found.get(name.partition(":")[0]), codes.get(name)
+        violations = [seen.trouble] if seen else [unexamined or f"{peer} has no bench for {name!r}: nothing checks it"]
+        violations += gates.check(code, manifest.budget) if code else [uncompiled]
+        limit = manifest.budget.instructions_per_element
+        made.append(Row(entry.id, name, seen, code, tuple(filter(None, violations)), limit))
+    for name in found.keys() - {name.partition(":")[0] for name in manifests}:
+        made.append(Row(entry.id, name, found[name], None, (f"{module} has no manifest {name!r}: nothing gates it",)))
     return made
 
 

@@ -51,8 +51,21 @@ def normalised_decay(normalised: float, steps: int) -> float:
     return normalised / math.sqrt(steps)
 
 
+def launched(parameter: Tensor, fused: bool) -> bool:
+    """Whether the kernel beside this file updates ``parameter``."""
+    if not (fused and parameter.is_cuda):
+        return False
+    from suite.kernel_parts import launchable
+
+    return launchable([parameter])
+
+
 class AdamW(torch.optim.Optimizer):
-    """AdamW with torch's hyper-parameters. ``fused`` takes torch's one-kernel update, otherwise :func:`adamw_step`."""
+    """AdamW with torch's hyper-parameters. ``fused`` takes a one-kernel update, otherwise :func:`adamw_step`.
+
+    That kernel is torch's on a CPU; on a GPU it is the one beside this file, which keeps float32 moments for bfloat16
+    parameters and counts steps on the host (torch's still serves what ours does not take, such as float16).
+    """
 
     def __init__(
         self,
@@ -68,6 +81,15 @@ class AdamW(torch.optim.Optimizer):
                 f"AdamW needs lr, eps, weight_decay >= 0 and betas in [0, 1); got {lr}, {eps}, {weight_decay}, {betas}"
             )
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "fused": fused})
+        self._tables: dict[tuple[int, int], Any] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._tables = {}  # the kernel's, by parameter group: they hold addresses, and the tensors are new
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if own := self.state.get(parameter):  # saved where the step was counted elsewhere, perhaps
+                    own["step"] = _counter(parameter, group["fused"], int(own["step"]))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -75,9 +97,11 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
+        for index, group in enumerate(self.param_groups):
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             states = [self._state(parameter, group["fused"]) for parameter in parameters]
+            if any(isinstance(state["step"], int) for state in states):
+                parameters, states = self._launch(index, group, parameters, states)
             hyper = {"eps": group["eps"], "weight_decay": group["weight_decay"]}
             beta1, beta2 = group["betas"]
             if group["fused"]:
@@ -99,14 +123,49 @@ class AdamW(torch.optim.Optimizer):
                 )  # fmt: skip
         return loss
 
-    def _state(self, parameter: Tensor, fused: bool) -> dict[str, Tensor]:
+    def _state(self, parameter: Tensor, fused: bool) -> dict[str, Any]:
         state = self.state[parameter]
         if not state:
-            # the fused kernel reads the step on the parameter's device; elsewhere a host number spares a transfer
-            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu")
-            state["first_moment"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            state["second_moment"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            state["step"] = _counter(parameter, fused, 0)
+            dtype = torch.float32 if isinstance(state["step"], int) else parameter.dtype
+            for name in ("first_moment", "second_moment"):
+                state[name] = torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format)
         return state
+
+    def _launch(
+        self, index: int, group: dict[str, Any], parameters: list[Tensor], states: list[dict[str, Any]]
+    ) -> tuple[list[Tensor], list[dict[str, Any]]]:
+        """Updates what the kernel takes, in one launch for all at one step; returns the others and their states."""
+        from techniques.optimizers.adamw import kernel
+
+        others: list[tuple[Tensor, dict[str, Any]]] = []
+        at_step: dict[int, list[tuple[Tensor, dict[str, Any]]]] = {}
+        for parameter, state in zip(parameters, states, strict=True):
+            step = state["step"]
+            (at_step.setdefault(step, []) if isinstance(step, int) else others).append((parameter, state))
+        beta1, beta2 = group["betas"]
+        for rank, step in enumerate(sorted(at_step)):
+            own, their_states = zip(*at_step[step])
+            kernel.adamw_step(
+                own,
+                [parameter.grad.contiguous() for parameter in own],
+                [state["first_moment"] for state in their_states],
+                [state["second_moment"] for state in their_states],
+                self._tables.setdefault((index, rank), kernel.launch_tables()),
+                step=step + 1, lr=float(group["lr"]), beta1=beta1, beta2=beta2, eps=group["eps"],
+                weight_decay=group["weight_decay"],
+            )  # fmt: skip
+            for state in their_states:
+                state["step"] = step + 1
+        return [parameter for parameter, _ in others], [state for _, state in others]
+
+
+def _counter(parameter: Tensor, fused: bool, steps: int) -> int | Tensor:
+    """``steps`` as the update that will count them keeps it."""
+    if launched(parameter, fused):
+        return steps
+    # torch's fused kernel reads the step on the parameter's device; elsewhere a host number spares a transfer
+    return torch.tensor(float(steps), dtype=torch.float32, device=parameter.device if fused else "cpu")
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch import Tensor
 from suite.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
 from techniques.optimizers.lion import kernel
 
-RATES: dict[str, Any] = {"lr": 1e-4, "weight_decay": 0.1}
+RATES: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.1}  # a large step, so that bfloat16 parameters show it
 BETA1, BETA2 = 0.9, 0.99
 
 

@@ -9,7 +9,7 @@ arXiv 2010.01412), Algorithm 1 with p = 2:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -21,14 +21,19 @@ from suite.technique import Technique
 
 
 @torch.no_grad()
-def ascend(parameters: Sequence[Tensor], rho: float) -> list[Tensor]:
+def ascend(parameters: Sequence[Tensor], rho: float, launch: dict[str, Any] | None = None) -> list[Tensor]:
     """Moves ``parameters`` by rho along their joint normalised gradient; returns copies of what they were.
 
-    The norm is over all of them together. Their gradients are overwritten with the step. Copies, because subtracting
-    the step again gives back the weights only up to rounding.
+    The norm is over all of them together. Their gradients may be overwritten with the step. Copies, because subtracting
+    the step again gives back the weights only up to rounding. On a GPU this is two launches; a dictionary ``launch``,
+    empty at first, keeps their tables between calls for the same parameters.
     """
-    copies = [parameter.clone() for parameter in parameters]
     steps = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if launched([*parameters, *steps]):
+        from techniques.sharpness.sam import kernel
+
+        return kernel.ascend(parameters, steps, rho, _tables(launch, "ascend"))
+    copies = [parameter.clone() for parameter in parameters]
     norm = nn.utils.get_total_norm(steps)
     torch._foreach_mul_(steps, rho / (norm + 1e-12))  # the guard of the authors' code for a zero gradient
     torch._foreach_add_(list(parameters), steps)
@@ -36,9 +41,29 @@ def ascend(parameters: Sequence[Tensor], rho: float) -> list[Tensor]:
 
 
 @torch.no_grad()
-def restore(parameters: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
+def restore(parameters: Sequence[Tensor], copies: Sequence[Tensor], launch: dict[str, Any] | None = None) -> None:
     """The inverse of :func:`ascend`, to the bit."""
-    torch._foreach_copy_(list(parameters), list(copies))
+    if launched([*parameters, *copies]):
+        from techniques.sharpness.sam import kernel
+
+        kernel.restore(parameters, copies, _tables(launch, "restore"))
+    else:
+        torch._foreach_copy_(list(parameters), list(copies))
+
+
+def launched(tensors: Sequence[Tensor]) -> bool:
+    """Whether the kernels beside this file take these tensors."""
+    if not (tensors and tensors[0].is_cuda):
+        return False
+    from suite.kernel_parts import launchable
+
+    return launchable(tensors)
+
+
+def _tables(launch: dict[str, Any] | None, way: str) -> Any:
+    from techniques.sharpness.sam import kernel
+
+    return kernel.launch_tables() if launch is None else launch.setdefault(way, kernel.launch_tables())
 
 
 class Noise:
@@ -62,6 +87,7 @@ class Sam(Technique):
     """Two forward and two backward passes a step; the second gradient is clipped and given to the optimizer."""
 
     rho: float = 0.05
+    launch: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0}
 
@@ -76,11 +102,11 @@ class Sam(Technique):
         run.backward(loss)
         run.loss = loss.detach()
         trained = with_gradient(run)
-        copies = ascend(trained, self.rho)
+        copies = ascend(trained, self.rho, self.launch)
         run.optimizer.zero_grad(set_to_none=True)
         noise.replay()
         run.backward(run.forward(batch))
-        restore(trained, copies)
+        restore(trained, copies, self.launch)
         run.apply_gradients()
 
     def probes(self, run: Run) -> Mapping[str, float]:
@@ -88,9 +114,9 @@ class Sam(Technique):
         trained = with_gradient(run)
         if not trained or not self.rho:
             return {}
-        copies = ascend(trained, self.rho)
+        copies = ascend(trained, self.rho, self.launch)
         moved = nn.utils.get_total_norm(torch._foreach_sub([p.detach() for p in trained], copies))
-        restore(trained, copies)
+        restore(trained, copies, self.launch)
         return {"radius_relative_error": abs(moved.item() / self.rho - 1)}
 
 

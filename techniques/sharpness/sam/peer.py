@@ -1,0 +1,103 @@
+"""How SAM's kernels are checked and timed, and against what: torch's operators, list by list and tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from suite.kernel_report import Bench, Inputs, random_lists, with_gradients
+from techniques.sharpness.sam import kernel
+
+RHO = 100.0  # large, so that bfloat16 parameters show the step
+
+
+def make(
+    sizes: Sequence[int], device: torch.device, generator: torch.Generator, dtype: torch.dtype, second: str
+) -> Inputs:
+    return random_lists(sizes, device, generator, **{"parameters": dtype, second: dtype})
+
+
+def ascended(inputs: Inputs) -> Inputs:
+    parameters, gradients = (list(map(Tensor.double, inputs[name])) for name in ("parameters", "gradients"))
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    return {
+        "parameters": [p + RHO / (norm + 1e-12) * g for p, g in zip(parameters, gradients)],
+        "copies": [p.clone() for p in parameters],
+    }
+
+
+def ascend(inputs: Inputs) -> Callable[[], object]:
+    tables = kernel.launch_tables()
+
+    def step() -> None:
+        inputs["copies"] = kernel.ascend(inputs["parameters"], inputs["gradients"], RHO, tables)
+
+    return step
+
+
+@torch.no_grad()
+def _foreach_ascent(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+    copies = [parameter.clone() for parameter in parameters]
+    factor = RHO / (nn.utils.get_total_norm(gradients) + 1e-12)
+    torch._foreach_add_(list(parameters), torch._foreach_mul(list(gradients), factor))
+    return copies
+
+
+def foreach(inputs: Inputs) -> Callable[[], object]:
+    return lambda: _foreach_ascent(inputs["parameters"], inputs["gradients"])
+
+
+@torch.no_grad()
+def _single_ascent(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """As the much copied SAM optimizers have it: one tensor after another."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    factor = RHO / (torch.stack([gradient.norm() for gradient in gradients]).norm() + 1e-12)
+    copies = [parameter.clone() for parameter in parameters]
+    for parameter, gradient in zip(parameters, gradients):
+        parameter.add_(gradient * factor)
+    return copies
+
+
+def single(inputs: Inputs) -> Callable[[], object]:
+    return partial(_single_ascent, with_gradients(inputs))
+
+
+def restore(inputs: Inputs) -> Callable[[], object]:
+    tables = kernel.launch_tables()
+    return lambda: kernel.restore(inputs["parameters"], inputs["copies"], tables)
+
+
+def restored(inputs: Inputs) -> Inputs:
+    return {"parameters": [copy.double() for copy in inputs["copies"]]}
+
+
+def foreach_copy(inputs: Inputs) -> Callable[[], object]:
+    return lambda: torch._foreach_copy_(inputs["parameters"], inputs["copies"])
+
+
+def _benches(dtype: torch.dtype) -> dict[str, Bench]:
+    name, size = str(dtype).removeprefix("torch."), dtype.itemsize
+    return {
+        f"ascend_{name}": Bench(
+            make=partial(make, dtype=dtype, second="gradients"),
+            kernel=ascend,
+            reference=ascended,
+            tolerance=2,  # a sum of two, one a product
+            bytes_per_element=5 * size,
+            peers={"torch foreach": foreach, "torch, tensor by tensor": single},
+        ),
+        f"restore_{name}": Bench(
+            make=partial(make, dtype=dtype, second="copies"),
+            kernel=restore,
+            reference=restored,
+            tolerance=0,
+            bytes_per_element=2 * size,
+            peers={"torch foreach": foreach_copy},
+        ),
+    }
+
+
+BENCHES = _benches(torch.float32) | _benches(torch.bfloat16)
