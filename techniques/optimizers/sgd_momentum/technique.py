@@ -1,0 +1,165 @@
+"""Stochastic gradient descent with momentum: a heavy ball rolls along the sum of the past gradients.
+
+Polyak, "Some methods of speeding up the convergence of iteration methods" (USSR Comput. Math. Math. Phys. 4, 1964);
+for networks Sutskever et al., "On the importance of initialization and momentum in deep learning" (ICML 2013), eq. 1-2:
+
+    rate inside:     v = mu v + eta g            theta = theta - v            (both papers, Caffe)
+    rate outside:    v = mu v + (1 - d) g        theta = theta - eta v        (torch, optax; d is the dampening)
+
+The two are one method until eta changes: then the form with the rate inside goes on with old steps of the old length,
+unless mu is multiplied by eta_t / eta_{t-1} (Goyal et al., arXiv 1706.02677, "momentum correction"). Nesterov's form
+looks ahead: theta = theta - eta (g + mu v). The first v is g, without dampening. L2 regularisation is added to g.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.optim.sgd import sgd as torch_sgd
+
+from suite.recipe import Recipe
+from suite.run import Run
+from suite.technique import ParameterGroups, Technique
+
+Rate = Literal["outside", "inside"]
+
+
+def sgd_step(
+    parameter: Tensor,
+    gradient: Tensor,
+    velocity: Tensor | None,
+    *,
+    learning_rate: float,
+    momentum: float,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    rate: Rate = "outside",
+) -> Tensor | None:
+    """The update of one tensor, in place on ``parameter`` and ``velocity``, which is None before the first step.
+
+    Returns the velocity to keep; None without momentum.
+    """
+    if weight_decay:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    length = learning_rate if rate == "outside" else 1.0  # what multiplies the velocity in the parameter's update
+    pushed = gradient if rate == "outside" else gradient * learning_rate
+    if momentum:
+        if velocity is None:
+            velocity = pushed.clone()
+        else:
+            velocity.mul_(momentum).add_(pushed, alpha=1 - dampening)
+        pushed = pushed.add(velocity, alpha=momentum) if nesterov else velocity
+    parameter.add_(pushed, alpha=-length)
+    return velocity
+
+
+class SGD(torch.optim.Optimizer):
+    """SGD with torch's hyper-parameters and a choice of where the learning rate stands.
+
+    State is one buffer a parameter, ``velocity``, in its dtype; none without momentum. ``fused`` takes torch's
+    one-kernel update, for the rate outside; otherwise :func:`sgd_step` goes tensor by tensor.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        momentum: float = 0.9,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        rate: Rate = "outside",
+        fused: bool = True,
+    ) -> None:
+        if lr < 0 or weight_decay < 0 or not 0 <= momentum < 1 or not 0 <= dampening < 1:
+            raise ValueError(
+                f"SGD needs lr, weight_decay >= 0 and momentum, dampening in [0, 1); "
+                f"got {lr}, {weight_decay}, {momentum}, {dampening}"
+            )
+        if nesterov and (not momentum or dampening):
+            raise ValueError("Nesterov's form needs momentum and no dampening")
+        if rate not in get_args(Rate):
+            raise ValueError(f"rate, where the learning rate stands, must be outside or inside, not {rate!r}")
+        hyper = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(params, hyper | {"nesterov": nesterov, "rate": rate, "fused": fused})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            moved = [parameter for parameter in group["params"] if parameter.grad is not None]
+            # apart, since torch's fused update takes velocities for all of a list or for none of it
+            for begun in (True, False):
+                parameters = [parameter for parameter in moved if ("velocity" in self.state[parameter]) is begun]
+                if parameters:
+                    self._update(group, parameters)
+        return loss
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        velocities = [self.state[parameter].get("velocity") for parameter in parameters]
+        hyper = {name: group[name] for name in ("momentum", "dampening", "weight_decay", "nesterov")}
+        if group["fused"] and group["rate"] == "outside":
+            # fills the list where there are no velocities yet
+            torch_sgd(parameters, gradients, velocities, fused=True, lr=group["lr"], maximize=False, **hyper)
+        else:
+            columns = zip(parameters, gradients, velocities, strict=True)
+            velocities = [
+                sgd_step(*column, learning_rate=group["lr"], rate=group["rate"], **hyper) for column in columns
+            ]
+        if group["momentum"]:
+            for parameter, velocity in zip(parameters, velocities, strict=True):
+                self.state[parameter]["velocity"] = velocity
+
+
+@dataclass
+class SGDMomentum(Technique):
+    """SGD with momentum in place of AdamW, at ``factor`` times its learning rate.
+
+    The decay is divided so that what it takes off the weights, eta lambda / (1 - mu), stays the recipe's.
+    """
+
+    factor: float = 100.0
+    momentum: float = 0.9
+    dampening: float = 0.0
+    rate: Rate = "outside"
+
+    def __post_init__(self) -> None:
+        if not self.factor > 0:
+            raise ValueError(f"factor multiplies the learning rate and must be positive, not {self.factor}")
+        if not 0 <= self.momentum < 1 or not 0 <= self.dampening < 1:
+            raise ValueError(f"momentum and dampening must lie in [0, 1), not {self.momentum} and {self.dampening}")
+        if self.rate not in get_args(Rate):
+            raise ValueError(f"rate must be outside or inside, not {self.rate!r}")
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        decay = recipe.weight_decay * (1 - self.momentum) / self.factor
+        return replace(recipe, learning_rate=recipe.learning_rate * self.factor, weight_decay=decay)
+
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> SGD:
+        return SGD(
+            parameters,
+            lr=recipe.learning_rate,
+            momentum=self.momentum,
+            dampening=self.dampening,
+            rate=self.rate,
+            fused=recipe.fused_optimizer,
+        )
+
+    def probes(self, run: Run) -> Mapping[str, float]:
+        """The norm of the velocity over all parameters: of the last update, in learning rates if those are outside."""
+        return {"velocity_norm": velocity_norm(run.optimizer)}
+
+
+def velocity_norm(optimizer: torch.optim.Optimizer) -> float:
+    """L2 norm over all parameters of what SGD's updates are made of; 0 without momentum."""
+    velocities = [state["velocity"] for state in optimizer.state.values() if "velocity" in state]
+    return torch.nn.utils.get_total_norm(velocities).item() if velocities else 0.0
