@@ -365,6 +365,72 @@ def compare(
 
 
 @app.command()
+def stack(
+    techniques: Annotated[str, typer.Argument(metavar="A+B[+C]", help="The stack, e.g. lion+lawa or lion+lawa:k=4.")],
+    against: Annotated[
+        str | None, typer.Argument(help="What to compare all with. [the reference that their cards name]")
+    ] = None,
+    on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",
+    size: SizeOption = "nano",
+    recipe: Annotated[str, typer.Option("--recipe", help="classic, modern or compiled.")] = "modern",
+    task: TaskOption = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Replicates.")] = 3,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=2, help="Paired rounds of a replicate.")] = None,
+    steps: Steps = None,
+    data: DataOption = None,
+    model: ModelOption = None,
+    device: Device = "cpu",
+    threads: Threads = THREADS,
+    folder: Out = RESULTS,
+    time_limit: Limit = 3600.0,
+    hang_limit: Hang = 600.0,
+    sequential: Sequential = False,
+    as_json: Json = False,
+) -> None:
+    """Do techniques still help together? Measure a stack and its parts in one comparison; print their interaction.
+
+    The interaction is the stack's speedup over the product of its parts' speedups, with its interval over seeds.
+    """
+    with understandable(as_json):
+        usable_device(device, as_json)
+        from suite.baseline import RECIPES, SIZES, TASKS, baselines
+        from suite.campaign import measure
+        from suite.catalogue import lookup
+        from suite.plan import Setting
+        from suite.records import Store
+
+        interaction = importlib.import_module("suite.interaction")
+        lookup("baseline", on, baselines())
+        pairs = interaction.pairs_of_stack(
+            techniques, on, chosen("recipe", recipe, RECIPES), task=chosen("task", task, TASKS) if task else None,
+            against=against,
+        )  # fmt: skip
+        setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
+        with bar(quiet=as_json) as progress:
+            measure(
+                pairs, setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
+                sequential=sequential, rounds=rounds, one_comparison=True, progress=progress, warn=warn,
+            )  # fmt: skip
+        found = interaction.measured(pairs, setting, Store(folder).read()[0])
+    if as_json:
+        results = importlib.import_module("suite.results")
+        print(json.dumps(interaction.as_dict(found) | {"rows": [results.as_dict(row) for row in found.rows]}, indent=1))
+    else:
+        shown = importlib.import_module("suite.leaderboard.stacks")
+        head, lines = shown.table(found)
+        grid = Table(*map(escape, head), box=None, pad_edge=False)
+        for line in lines:
+            grid.add_row(*map(escape, line))
+        out.print(escape(shown.title(found)))
+        out.print(grid)
+        for sentence in (*shown.notes(found), shown.READING):
+            out.print(escape(sentence))
+    if found.failed:
+        raise typer.Exit(int(Exit.RUN_FAILED))
+
+
+@app.command()
 def study(
     id: Annotated[str, typer.Argument(help="A technique that has a study.")],
     on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",

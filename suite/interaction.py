@@ -35,6 +35,7 @@ LOG_COSTS: Mapping[str, Callable[[Replicate], float]] = {
 """What is paired by seed: a seed's log cost ratio, contender over reference. Metrics as in :class:`results.Row`."""
 
 EXACT = "peak_tensor_bytes"
+SAME = 1e-9  # in log units: rounding errors
 METRICS = ("time_to_quality", "step_time", "training_time", EXACT, "loss")
 
 
@@ -68,13 +69,15 @@ class Interaction:
             return value.reason
         if value.log is None:
             gain = 1 / value.number
-            return "they multiply exactly" if gain == 1 else _word(gain) + ", exactly"
+            return "they multiply exactly" if gain == 1 else f"{_word(gain)}, by exactly {abs(gain - 1):.2%}"
         if not math.isfinite(value.log.half_width):
             return "one seed: no interval"
         if not value.log.contains(0):
             return _word(math.exp(-value.log.estimate))
-        seen = math.expm1(detectable_effect(value.log))
-        return f"none seen; one below {seen:.1%} would probably not have been"
+        if value.log.half_width < SAME:
+            return "they multiply in every seed"
+        percent = 100 * math.expm1(detectable_effect(value.log))
+        return f"none seen; one below {percent:.2g} % would probably not have been"
 
 
 def _word(gain: float) -> str:

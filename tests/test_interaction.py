@@ -109,7 +109,7 @@ def test_bytes_multiply_exactly_or_do_not() -> None:
     assert (multiplied.values["peak_tensor_bytes"].kind, multiplied.values["peak_tensor_bytes"].number) == ("exact", 1)
     assert multiplied.reading("peak_tensor_bytes") == "they multiply exactly"
     assert less.values["peak_tensor_bytes"].number == 1.5
-    assert less.reading("peak_tensor_bytes") == "less together than they multiply to, exactly"
+    assert less.reading("peak_tensor_bytes") == "less together than they multiply to, by exactly 33.33%"
 
 
 def test_the_final_loss_is_paired_by_seed() -> None:
@@ -121,6 +121,7 @@ def test_the_final_loss_is_paired_by_seed() -> None:
     assert log is not None
     assert log.estimate == pytest.approx(0)
     assert log.half_width < 1e-12
+    assert of(made).reading("loss") == "they multiply in every seed"
 
 
 def test_a_quality_that_was_missed_and_a_part_that_failed_say_so() -> None:
@@ -129,6 +130,8 @@ def test_a_quality_that_was_missed_and_a_part_that_failed_say_so() -> None:
     assert found.values["time_to_quality"].kind == "missed"
     assert found.reading("time_to_quality").startswith("a: ended 25.0% worse")
     assert found.values["step_time"].known
+    (shown,) = stacks.stacks(boards(pairs(lossy)))
+    assert shown.headline == "step_time"
 
     broken = [run("baseline"), run("a"), failure("b", "crashed", "exit code 7"), run("a+b")]
     found = of([record(broken, seed) for seed in range(2)])
@@ -139,7 +142,7 @@ def test_a_quality_that_was_missed_and_a_part_that_failed_say_so() -> None:
     once[1] = record([run("baseline"), run("a"), failure("b", "hung", ""), run("a+b")], 1)
     found = of(once)
     assert found.seeds == (0, 2)
-    assert found.values["step_time"].note == "2 of 3 seeds: where all finished"
+    assert "all: 2 of 3 seeds: where all finished" in stacks.remarks(found)
 
 
 def test_only_comparable_rows_belong_together() -> None:
@@ -220,6 +223,7 @@ def test_the_matrix_has_the_pairs_that_were_tried_and_the_table_has_all() -> Non
     assert found.names == ["a", "b", "c"]
     tried = [[value is not None for value in line] for line in found.matrix]
     assert tried == [[False, True, False], [False, False, False], [True, False, False]]
+    assert found.headline == "time_to_quality"
     page = markdown.render(some_rows())
     section = page[page.index("## Stacks") :]
     assert [name in section for name in ("`a+b`", "`c+a`", "`a+b+c`")] == [True] * 3

@@ -81,7 +81,7 @@ def stacks_section(found: Sequence[stacks.Stacks]) -> list[str]:
     for each in found:
         lines += ["", f"### {escape(each.board.title)}", "", escape(each.board.subtitle)]
         if each.names:
-            told = f"{stacks.TITLES[stacks.HEADLINE]}, first technique a row, second a column"
+            told = f"{stacks.TITLES[each.headline]}, first technique a row, second a column"
             lines += ["", _line([told, *map(code, each.names)]), _line([":--", *["--:"] * len(each.names)])]
             lines += [
                 _line([code(name), *(stacks.shown(value) if value else "" for value in values)])

@@ -1,8 +1,8 @@
 """Stacks on the board: which pairs have been tried together, and how far each gains more or less than its parts.
 
 A board's matrix has one technique a row (first in the stack) and one a column (second); a cell is the interaction of
-the headline metric. The table below it has every stack with every metric. Numbers are :mod:`suite.interaction`'s, as
-factors of speedup or saving: ×1 means that the parts' gains multiply.
+the first metric that any pair has. The table below it has every stack with every metric. Numbers are those of
+:mod:`suite.interaction`, as factors of speedup or saving: ×1 means that the parts' gains multiply.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from suite.interaction import METRICS, Interaction, interactions
 from suite.leaderboard.board import COLUMNS, Board, Column, count_text, shown_number, text
 from suite.results import Value
 
-HEADLINE = METRICS[0]
 TITLES = {column.metric: column.title for column in COLUMNS}
 BY_METRIC = {column.metric: column for column in COLUMNS}
 GAIN = Column("interaction", "", speedup=True)
@@ -31,17 +30,27 @@ def shown(value: Value) -> str:
     return text(GAIN, value)
 
 
-def remarks(found: Interaction) -> list[str]:
-    """What the numbers do not say: why some are missing, and on what they rest."""
+def notes(found: Interaction) -> list[str]:
+    """On what the numbers rest."""
     said = [f"stale: {why}" for why in sorted({why for row in found.rows for why in row.stale})]
-    reasons: dict[str, list[str]] = {}
-    for metric, value in found.values.items():
-        if why := value.note if value.known else value.reason:
-            reasons.setdefault(why, []).append(TITLES[metric])
-    said += [f"{', '.join(titles) if len(titles) < len(METRICS) else 'all'}: {why}" for why, titles in reasons.items()]
+    said += _by_metric((metric, value.note) for metric, value in found.values.items())
     if not found.together and found.seeds:
         said.append("parts from other comparisons: the machine's drift between them does not cancel")
     return said
+
+
+def remarks(found: Interaction) -> list[str]:
+    """What the numbers do not say: on what they rest, and why some are missing."""
+    return notes(found) + _by_metric((metric, value.reason) for metric, value in found.values.items())
+
+
+def _by_metric(told: Iterable[tuple[str, str]]) -> list[str]:
+    """One sentence for each thing told, with the metrics that it is about."""
+    about: dict[str, list[str]] = {}
+    for metric, sentence in told:
+        if sentence:
+            about.setdefault(sentence, []).append(TITLES[metric])
+    return [f"{', '.join(titles) if len(titles) < len(METRICS) else 'all'}: {each}" for each, titles in about.items()]
 
 
 # one stack, for a terminal ------------------------------------------------------------------------------------------
@@ -92,11 +101,17 @@ class Stacks:
         return sorted({name for pair in self.pairs for name in pair})
 
     @property
+    def headline(self) -> str:
+        """The matrix' metric: the first of METRICS that some pair has."""
+        known = [metric for metric in METRICS if any(each.values[metric].known for each in self.pairs.values())]
+        return (known or METRICS)[0]
+
+    @property
     def matrix(self) -> list[list[Value | None]]:
         """[first, second] in the order of ``names``; None where the pair was not tried."""
         pairs = self.pairs
         return [
-            [pairs[first, second].values[HEADLINE] if (first, second) in pairs else None for second in self.names]
+            [pairs[first, second].values[self.headline] if (first, second) in pairs else None for second in self.names]
             for first in self.names
         ]
 
@@ -129,7 +144,7 @@ def _html_of(position: int, each: Stacks) -> str:
             f'<tr><th scope="row"><code>{escape(name)}</code></th>{"".join(map(_matrix_cell, cells))}</tr>'
             for name, cells in zip(each.names, each.matrix, strict=True)
         )
-        caption = f"{TITLES[HEADLINE]}: interaction of the row's technique with the column's"
+        caption = f"{TITLES[each.headline]}: interaction of the row's technique with the column's"
         lines.append(
             _scrolled(f"{anchor}-matrix", caption, f'<th scope="col">{escape(caption)}</th>{titles}', body, "matrix")
         )
