@@ -444,3 +444,26 @@ def test_false_alarm_interval_is_exact():
     got = s.false_alarm_interval(2, 120)
     assert (got.low, got.high) == pytest.approx((0.002, 0.059), abs=5e-4)
     assert s.false_alarm_interval(0, 60).low == 0
+
+
+# ---- fast forms against scipy's
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12))
+def test_the_trend_is_kendalls_and_a_median_s_variance_maritz_and_jarretts(values):
+    x = np.array(values)
+    assert s._falling_p(x) == pytest.approx(
+        stats.kendalltau(np.arange(len(x)), x, alternative="less").pvalue, nan_ok=True
+    )
+    if len(x) > 2:
+        slow = float(np.nan_to_num(stats.mstats.mjci(x - np.median(x), prob=[0.5])[0])) ** 2
+        assert s._median_variance(x) == pytest.approx(slow, rel=1e-6, abs=1e-9 * max(1.0, float(np.var(x))))
+
+
+def test_pairs_are_told_apart_by_welchs_test_adjusted_over_all():
+    rng = np.random.default_rng(5)
+    samples = [rng.normal(rng.normal(0, 1), rng.uniform(0.1, 2), rng.integers(2, 7)) for _ in range(6)]
+    found = s._adjusted_welch_p([s.replicate_interval(each) for each in samples])
+    a, b = np.triu_indices(6, 1)
+    slow = [stats.ttest_ind(samples[i], samples[j], equal_var=False).pvalue for i, j in zip(a, b)]
+    np.testing.assert_allclose(found[a, b], stats.false_discovery_control(slow), rtol=1e-9)
