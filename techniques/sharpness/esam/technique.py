@@ -85,7 +85,7 @@ class Esam(Technique):
                 loss.backward(inputs=chosen)
         before = self.losses
         moved, copies = self.perturb(trained, chosen)
-        run.optimizer.zero_grad(set_to_none=True)
+        run.model.zero_grad(set_to_none=True)
         noise.replay()
         indices = run.indices
         if self.gamma < 1:
@@ -99,7 +99,8 @@ class Esam(Technique):
             noise.replay()
         run.backward(run.forward(batch))
         run.indices = indices
-        restore(moved, copies)
+        if moved:
+            restore(moved, copies)
         run.apply_gradients()
 
     def perturb(self, trained: Sequence[Tensor], chosen: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -125,10 +126,11 @@ class Esam(Technique):
         if moved and self.rho:
             distance = nn.utils.get_total_norm(torch._foreach_sub([p.detach() for p in moved], copies))
             found["radius"] = distance.item() / self.rho
-        restore(moved, copies)
+        if moved:
+            restore(moved, copies)
         return found
 
 
 def trainable(run: Run) -> list[Tensor]:
-    """The model's parameters that require a gradient, in its order."""
-    return [parameter for parameter in run.model.parameters() if parameter.requires_grad]
+    """The model's own parameters, not those that its optimizer may hold in their place (shards)."""
+    return [parameter for group in run.default_parameters() for parameter in group["params"]]

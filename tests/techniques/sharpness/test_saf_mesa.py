@@ -1,0 +1,171 @@
+"""MESA against timm's average of weights in a loop of its own; what the average may touch, and what it costs."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timm.utils import ModelEmaV2
+from torch import nn
+
+from suite.baseline import baselines
+from suite.catalogue import build
+from suite.meters.flops import FlopCounter
+from suite.recipe import Recipe
+from suite.run import Run
+from suite.stack import Stack
+from suite.technique import ParameterGroups, Technique
+from techniques.sharpness.saf_mesa.technique import SafMesa, average_in, rows
+
+
+@dataclass
+class Sgd(Technique):
+    """Adam's first steps are signs, which magnify rounding."""
+
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> torch.optim.Optimizer:
+        return torch.optim.SGD([p for group in parameters for p in group["params"]], lr=recipe.learning_rate)
+
+
+def new(baseline: str = "vit", steps: int = 12, **techniques: Technique) -> Run:
+    return Run(baselines()[baseline], Stack({"sgd": Sgd(), **techniques}), recipe="classic", seed=4, steps=steps)
+
+
+@given(decay=st.floats(0, 0.999), seed=st.integers(0, 100))
+@settings(max_examples=20, deadline=None)
+def test_the_average_is_timms(decay: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+    theirs, ours = ModelEmaV2(model, decay=decay), ModelEmaV2(model, decay=decay).module
+    for _ in range(5):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += torch.randn_like(parameter)
+        theirs.update(model)
+        average_in(ours, model, decay)
+    for a, b in zip(ours.parameters(), theirs.module.parameters()):
+        torch.testing.assert_close(a, b)
+    assert all(torch.equal(a, b) for a, b in zip(ours.buffers(), model.buffers())), "statistics are copied, not mixed"
+
+
+def test_update_by_update_a_loop_of_its_own() -> None:
+    run = new(mesa=SafMesa(strength=0.7, temperature=4.0, decay=0.6, start=0.25))
+    model = baselines()["vit"].model("nano", run.data)
+    model.load_state_dict(run.model.state_dict())
+    named = dict(model.named_parameters())
+    average = ModelEmaV2(model, decay=0.6)
+    for step in range(8):
+        batch, indices = run.next_batch()
+        run.train_step(batch, indices)
+        out = model(batch["pixel_values"])
+        loss = F.cross_entropy(out, batch["labels"])
+        if step >= 3:
+            with torch.no_grad():
+                past = average.module(batch["pixel_values"])
+            p, log_q = (past / 4).softmax(-1), (out / 4).log_softmax(-1)
+            loss = loss + 0.7 * 16 * (p * (p.log() - log_q)).sum() / len(out)
+        assert run.loss.item() == pytest.approx(loss.item(), rel=1e-4)
+        gradients = torch.autograd.grad(loss, list(named.values()))
+        total = torch.cat([each.flatten() for each in gradients]).norm().item()
+        rate = run.recipe.learning_rate_at(step) * min(1.0, run.recipe.gradient_clip / (total + 1e-6))
+        with torch.no_grad():
+            for parameter, gradient in zip(named.values(), gradients):
+                parameter -= rate * gradient
+        average.update(model)
+        for name, ours in run.model.named_parameters():
+            torch.testing.assert_close(ours.detach(), named[name].detach(), rtol=1e-4, atol=1e-6)
+
+
+def flops(run: Run) -> int:
+    batch, indices = run.next_batch()
+    with FlopCounter() as counter:
+        run.train_step(batch, indices)
+    return counter.total
+
+
+def test_before_its_start_it_is_the_reference_to_the_bit_and_runs_no_second_forward_pass() -> None:
+    """The authors' script runs it from the first step on."""
+    run, plain = new(mesa=SafMesa(start=0.5)), new()
+    ours, theirs = run.train(5), plain.train(5)
+    assert ours == theirs
+    base = flops(plain)
+    assert flops(run) == base
+    assert flops(run) == pytest.approx(base * 4 / 3, rel=0.005)
+    assert run.train(2) != plain.train(3)[1:]
+
+
+def test_the_average_only_teaches() -> None:
+    """What is evaluated is what was trained; the script's best checkpoint is that of the average."""
+    mesa = SafMesa(decay=0.9, start=0.0)
+    run, plain = new(mesa=mesa), new()
+    run.train(4)
+    plain.model.load_state_dict(run.model.state_dict())
+    assert mesa.teacher is not None
+    before = [p.clone() for p in mesa.teacher.parameters()]
+    assert run.evaluate() == plain.evaluate()
+    assert all(torch.equal(a, b) for a, b in zip(before, mesa.teacher.parameters()))
+    assert not any(torch.equal(a, b) for a, b in zip(before, run.model.parameters()) if a.ndim >= 2)
+    assert not mesa.teacher.training and run.model.training
+    assert all(p.grad is None and not p.requires_grad for p in mesa.teacher.parameters())
+    trained = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
+    assert not trained & {id(p) for p in mesa.teacher.parameters()}
+    assert run.technique.probes(run) == {"mesa.copies_of_the_weights": 1.0}
+
+
+def test_the_teacher_draws_no_dropout_mask() -> None:
+    """With a weight too small to change a bit of the loss, the run with a teacher is the run without."""
+    ours = new("bert", mesa=SafMesa(strength=1e-30, start=0.0)).train(3)
+    assert ours == new("bert").train(3)
+
+
+def test_only_positions_with_a_target_count() -> None:
+    run = Run(baselines()["bert"], build("baseline"), recipe="classic", steps=2)
+    batch, _ = run.next_batch()
+    logits = run.baseline.forward(run.model, batch).logits
+    counted = batch["labels"] != -100
+    assert rows(logits, batch).shape == (counted.sum(), logits.shape[-1])
+    (gradient,) = torch.autograd.grad(rows(logits, batch).square().sum(), logits)
+    assert torch.equal(gradient.abs().sum(-1) > 0, counted)
+    assert rows(torch.ones(3, 5, 7), {"input_ids": torch.ones(3, 5)}).shape == (15, 7), "no labels: all positions"
+    assert rows(torch.ones(3, 7), {"labels": torch.tensor([0, 1, 2])}).shape == (3, 7), "one label an example"
+
+
+def test_the_average_survives_a_resumption(tmp_path: Path) -> None:
+    whole = new(mesa=SafMesa(decay=0.9, start=0.0))
+    losses = whole.train(8)
+    half = new(mesa=SafMesa(decay=0.9, start=0.0))
+    half.train(5)
+    half.save(tmp_path / "half.pt")
+    resumed = new(mesa=SafMesa(decay=0.9, start=0.0))
+    resumed.load(tmp_path / "half.pt")
+    assert resumed.train(3) == losses[5:]
+    forgetful = new(mesa=SafMesa(decay=0.9, start=0.0))
+    forgetful.load(tmp_path / "half.pt")
+    forgetful.technique.techniques["mesa"].teacher = None  # type: ignore[attr-defined]
+    assert forgetful.train(3) != losses[5:], "the state matters"
+
+
+def test_a_model_that_grows_gets_a_new_average() -> None:
+    mesa = SafMesa(start=0.0)
+    run = new(mesa=mesa)
+    run.train(2)
+    blocks = [block.module for block in run.anatomy.blocks]
+    run.anatomy.set_blocks([*blocks, *(baselines()["vit"].model("nano", run.data).blocks[:1])])  # type: ignore[index]
+    run.adopt(run.model)
+    assert all(math.isfinite(loss) for loss in run.train(2))
+    assert mesa.teacher is not None and len(list(mesa.teacher.parameters())) == len(list(run.model.parameters()))
+
+
+def test_the_default_remembers_the_share_of_the_run_that_the_authors_average_does() -> None:
+    assert SafMesa().decay_over(90 * 1251) == pytest.approx(0.9998)
+    assert SafMesa(decay=0.9995).decay_over(10) == 0.9995
+    assert SafMesa().decay_over(10) == 0.0
+
+
+@pytest.mark.parametrize("settings", ["strength=-1", "temperature=nan", "decay=1.0", "start=-0.1"])
+def test_impossible_settings_are_refused(settings: str) -> None:
+    with pytest.raises(ValueError, match=settings.split("=")[0]):
+        build(f"saf_mesa:{settings}")
