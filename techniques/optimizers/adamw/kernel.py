@@ -6,7 +6,7 @@
 Traffic is the floor: 16 bytes read and 12 written a float32 parameter; with float32 moments 12 and 10 a bfloat16 one.
 Arithmetic is float32, every operation rounded to nearest by itself (square root and quotient, too; memory-bound code
 can afford it): so float32 results are the same bits on a GPU, under the interpreter, and in the formula as written
-here with torch operators.
+here with any operators that round so.
 
 Optionally, at no further pass: gradients divided by a loss scale and multiplied by a clipping factor, the whole step
 left out where a flag says so (all read from device scalars), and bfloat16 parameters rounded stochastically.
