@@ -512,6 +512,58 @@ def leaderboard(
 
 
 @app.command()
+def export(
+    form: Annotated[str, typer.Option("--format", help="csv, parquet, or model-index (for a model card).")] = "csv",
+    table: Annotated[str, typer.Option("--table", help="Of csv and parquet: rows, or replicates (seeds).")] = "rows",
+    write: Annotated[
+        Path | None, typer.Option("--write", help="The file; without it, printed. Of a model card all else is kept.")
+    ] = None,
+    techniques: Techniques = None,
+    on: Baselines = None,
+    folder: Out = RESULTS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print errors as JSON, too.")] = False,
+) -> None:
+    """Give the results to other tools: tidy tables, or the evaluation results of a Hugging Face model card.
+
+    In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    with understandable(as_json):
+        exports = importlib.import_module("suite.export")
+        chosen("format", form, exports.FORMATS), chosen("table", table, exports.TABLES)
+        if form == "parquet" and write is None:
+            raise ValueError("Parquet is for a file: name one with --write")
+        from suite.baseline import baselines
+        from suite.catalogue import build, lookup
+        from suite.comparison import canonical
+        from suite.records import Store
+        from suite.run import replacing
+
+        for stack in techniques or ():
+            build(stack)
+        for name in on or ():
+            lookup("baseline", name, baselines())
+        records, problems = Store(folder).read()
+        for problem in problems:
+            warn(problem)
+        wanted = set(map(canonical, techniques or ()))
+        rows = [
+            row
+            for row in importlib.import_module("suite.results").rows(records)
+            if (not wanted or row.stack in wanted) and (not on or row.conditions.baseline in on)
+        ]
+        if not rows:
+            fail(f"{folder} holds no such records; measure some with: leantrain run", Exit.NOTHING, as_json)
+        existing = write.read_text("utf-8") if form == "model-index" and write and write.exists() else ""
+        content = exports.exported(rows, form, table, existing)
+        if write is None:
+            sys.stdout.write(content.decode())
+            return
+        with replacing(write) as partial:
+            partial.write_bytes(content)
+    err.print(f"{many(len(rows), 'row')} from {many(len(records), 'replicate')}: {write}")
+
+
+@app.command()
 def claims(
     id: Annotated[str | None, typer.Argument(help="A technique's id, or one claim: technique.claim. [all]")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Count the exact claims now, without records.")] = False,
