@@ -743,6 +743,47 @@ def calibrate(
 
 
 @app.command()
+def kernels(
+    ids: Annotated[list[str] | None, typer.Argument(help="Techniques that have a kernel. [all]")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Correctness and machine code only, no timing.")] = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Examine the Triton kernels: right, within their machine-code budgets; on a GPU how near their floor, and peers.
+
+    Without a GPU they are checked under Triton's interpreter, and compiled for Hopper all the same. Exit code 1 if one
+    is wrong or over its budget.
+    """
+    with understandable(as_json):
+        usable_device(device, as_json)
+        report = importlib.import_module("suite.kernel_report")
+        entries = report.selected(ids or ())
+        timed = device == "cuda" and not check
+        found = []
+        with bar(quiet=as_json) as progress:
+            for number, entry in enumerate(entries):
+                progress(number / len(entries), entry.id)
+                found += report.rows(entry, device, timed)
+    if as_json:
+        print(json.dumps([asdict(row) for row in found], indent=1))
+    else:
+        columns = report.CHECK_COLUMNS + (report.TIME_COLUMNS if timed else ())
+        grid = Table(*columns, box=None, pad_edge=False)
+        for row in found:
+            grid.add_row(*map(escape, report.line(row, timed)))
+        out.print(grid)
+        for row in found:
+            for violation in row.violations:
+                out.print(escape(f"{row.technique}/{row.kernel}: {violation}"))
+        if not timed and not check:
+            out.print("time, per cent of floor, launch cost and peers: unavailable (they need --device cuda)")
+    if not found:
+        raise typer.Exit(int(Exit.NOTHING))
+    if any(row.violations for row in found):
+        raise typer.Exit(int(Exit.REGRESSED))
+
+
+@app.command()
 def doctor(device: Device = "cpu", as_json: Json = False) -> None:
     """Say what this machine can measure, what is missing, and what would disturb a measurement now."""
     from suite.doctor import examine
