@@ -431,6 +431,61 @@ def stack(
 
 
 @app.command()
+def repro(
+    record: Annotated[str, typer.Argument(help="A record's id, or its beginning. `claims ID` prints ids.")],
+    folder: Out = RESULTS,
+    data: Annotated[str | None, typer.Option("--data", help="Where the record's data is. [embedded data]")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Store the repetition: of two records of a seed the board shows the newer.")
+    ] = False,
+    time_limit: Limit = 3600.0,
+    hang_limit: Hang = 600.0,
+    as_json: Json = False,
+) -> None:
+    """Run a record's comparison again, seed and all, and say whether the two agree. Stores nothing unless told to.
+
+    Exact counters must be equal, losses equal to the bit, cost ratios as near as noise allows: by this machine's
+    calibration, or else by the spread over the record's seeds. Exit code 1 if the two disagree, 3 if that cannot be
+    decided: the code or the machine is another, or the noise is unknown or too large.
+    """
+    with understandable(as_json):
+        from suite.machine import fingerprint
+        from suite.records import Store
+
+        repeat = importlib.import_module("suite.repro")
+        records, _ = Store(folder).read()
+        old = repeat.find(records, record)
+        usable_device(old.conditions.device, as_json)
+        machine = fingerprint(old.conditions.device, old.conditions.threads)
+        current = importlib.import_module("suite.results").current_sources()
+        new, findings, word = None, [], "not comparable"
+        why = repeat.obstacles(old, current, machine)
+        if not why:
+            comparison = repeat.comparison_of(old, data)
+            with bar(quiet=as_json) as progress:
+                new = repeat.again(
+                    old, comparison, keep=folder if keep else None, limit_s=time_limit, hang_s=hang_limit,
+                    progress=progress,
+                )  # fmt: skip
+            findings = repeat.judged(old, new, repeat.noise_of(old, records, machine))
+            word = repeat.overall(findings)
+    if as_json:
+        told = {"record": old.id, "verdict": word, "why": why, "findings": [asdict(each) for each in findings]}
+        print(json.dumps(told | {"repetition": json.loads(new.model_dump_json()) if new else None}, indent=1))
+    else:
+        grid = Table("", "", "", box=None, pad_edge=False, show_header=False)
+        for each in findings:
+            grid.add_row(escape(each.stack), each.what, each.word, escape(each.why))
+        if findings:
+            out.print(grid)
+        has = old.conditions
+        conditions = f"{has.baseline} {has.size} ({has.recipe}, {has.task}), seed {old.seed}"
+        out.print(escape(f"{old.id} on {conditions}: {'; '.join([word, *why])}"))
+    if word != "agrees":
+        raise typer.Exit(int(Exit.REGRESSED if word == "disagrees" else Exit.INCONCLUSIVE))
+
+
+@app.command()
 def study(
     id: Annotated[str, typer.Argument(help="A technique that has a study.")],
     on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",

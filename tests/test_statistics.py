@@ -208,6 +208,26 @@ def test_interaction_is_centred_and_covers():
         s.interaction([1, 2], [1], [1, 2])
 
 
+@pytest.mark.parametrize("seeds", [None, 2, 3, 5])
+def test_two_runs_of_one_seed_agree_as_often_as_promised_and_a_change_is_seen(seeds):
+    """sigma known, or from the spread over seeds of which the first run is one."""
+    rng, trials, within, between = np.random.default_rng(12), 600, 0.05, 0.02
+    agreed = seen = 0
+    for _ in range(trials):
+        first, second, *others = (
+            within * rng.standard_normal(21) + between * rng.standard_normal() for _ in range(max(2, (seeds or 0) + 1))
+        )
+        sigma, dof = between, math.inf
+        if seeds:
+            sigma, dof = np.std([np.median(each) for each in (first, *others)], ddof=1), seeds - 1
+        agreed += s.replication_interval(first, second, sigma, dof).contains(0)
+        seen += not s.replication_interval(first, second + 0.2, sigma, dof).contains(0)
+    assert at_least(agreed, trials, 0.95)
+    if seeds is None:
+        assert at_least(seen, trials, 0.95)
+        assert at_most(agreed, trials, 0.96)  # and no wider than it must be
+
+
 # ---- quality
 
 
