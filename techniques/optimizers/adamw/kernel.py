@@ -163,8 +163,7 @@ def adamw_step(
                 num_warps=NUM_WARPS, **OPTIONS,
             )  # fmt: skip
     # Autograd must see that the parameters changed, as it does for torch's own in-place operators.
-    for changed in (parameters, first_moments, second_moments):
-        increment_version(changed)
+    increment_version(parameters)
 
 
 def _manifest(parameter: torch.dtype, moment: torch.dtype, stochastic: bool = False, scaled: bool = False) -> Manifest:
