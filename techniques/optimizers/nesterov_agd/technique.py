@@ -1,0 +1,174 @@
+"""Nesterov's accelerated gradient: the gradient is taken ahead, where the momentum is about to lead.
+
+Nesterov, "A method of solving a convex programming problem with convergence rate O(1/k^2)" (Soviet Math. Dokl. 27,
+1983), in the form of Beck & Teboulle (SIAM J. Imaging Sciences 2, 2009) without the proximal step:
+
+    x_k = y_k - 1/L grad f(y_k)         t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2         t_1 = 1,  y_1 = x_0
+    y_{k+1} = x_k + (t_k - 1) / t_{k+1} (x_k - x_{k-1})
+
+For convex f with L-Lipschitz gradient f(x_k) - f* <= 2 L ||x_0 - x*||^2 / (k + 1)^2, for every k. Strongly convex f
+takes the constant momentum (sqrt(kappa) - 1) / (sqrt(kappa) + 1). Networks are trained with a constant 0.9, in the form
+v = mu v + g, theta = theta - eta (g + mu v), for which no theorem speaks: its theta is y, with x = theta + eta mu v.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from suite.anatomy import weight_matrix
+from suite.recipe import Recipe
+from suite.run import Run
+from suite.technique import ParameterGroups, Technique
+from techniques.optimizers.sgd_momentum.technique import SGD, velocity_norm
+
+Schedule = Literal["constant", "convex"]
+
+GRADIENTS = 300  # of the theorem's check on the trained head
+ROWS, OUTPUTS = 512, 64  # at most, of the features and of the head
+
+
+def following(t: float) -> float:
+    """t_{k+1} of t_k."""
+    return (1 + math.sqrt(1 + 4 * t * t)) / 2
+
+
+def accelerated(
+    gradient: Callable[[Tensor], Tensor], start: Tensor, rate: float, momentum: float | None = None
+) -> Iterator[Tensor]:
+    """x_1, x_2, ... from x_0 = ``start``, one gradient each; ``rate`` is 1/L. Without ``momentum``: by t_k."""
+    x = y = start
+    t = 1.0
+    while True:
+        before, x = x, y - rate * gradient(y)
+        t, last = following(t), t
+        y = x + ((last - 1) / t if momentum is None else momentum) * (x - before)
+        yield x
+
+
+def strongly_convex_momentum(condition: float) -> float:
+    """The constant momentum for f whose curvature lies in [mu, L], by the condition number kappa = L / mu."""
+    return (math.sqrt(condition) - 1) / (math.sqrt(condition) + 1)
+
+
+class AGD(torch.optim.Optimizer):
+    """The textbook's sequences: parameters hold y, where gradients are taken, and the state ``iterate`` holds x.
+
+    Without ``momentum`` it follows the schedule t_k, for convex functions and ``lr`` <= 1/L.
+    """
+
+    def __init__(self, params: Any, lr: float = 1e-3, momentum: float | None = None, weight_decay: float = 0.0) -> None:
+        if lr < 0 or weight_decay < 0 or (momentum is not None and not 0 <= momentum < 1):
+            raise ValueError(
+                f"AGD needs lr, weight_decay >= 0 and momentum in [0, 1) or None; got {lr}, {weight_decay}, {momentum}"
+            )
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "t": 1.0})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            last, group["t"] = group["t"], following(group["t"])
+            momentum = (last - 1) / group["t"] if group["momentum"] is None else group["momentum"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                if not self.state[parameter]:
+                    self.state[parameter]["iterate"] = parameter.clone()
+                iterate = self.state[parameter]["iterate"]
+                gradient = parameter.grad
+                if group["weight_decay"]:
+                    gradient = gradient.add(parameter, alpha=group["weight_decay"])
+                parameter.add_(gradient, alpha=-group["lr"])  # x_k
+                step = parameter - iterate
+                iterate.copy_(parameter)
+                parameter.add_(step, alpha=momentum)
+        return loss
+
+
+@dataclass
+class NesterovAGD(Technique):
+    """Nesterov momentum in place of AdamW, at ``factor`` times its learning rate; the decay's strength is kept.
+
+    ``schedule="convex"`` is the theorem's own momentum, which tends to 1.
+    """
+
+    factor: float = 100.0
+    momentum: float = 0.9
+    schedule: Schedule = "constant"
+
+    def __post_init__(self) -> None:
+        if not self.factor > 0:
+            raise ValueError(f"factor multiplies the learning rate and must be positive, not {self.factor}")
+        if not 0 < self.momentum < 1:
+            raise ValueError(f"momentum must lie in (0, 1), not {self.momentum}")
+        if self.schedule not in get_args(Schedule):
+            raise ValueError(f"schedule must be constant or convex, not {self.schedule!r}")
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        decay = recipe.weight_decay * (1 - self.momentum) / self.factor
+        return replace(recipe, learning_rate=recipe.learning_rate * self.factor, weight_decay=decay)
+
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> torch.optim.Optimizer:
+        if self.schedule == "convex":
+            return AGD(parameters, lr=recipe.learning_rate)
+        fused = recipe.fused_optimizer
+        return SGD(parameters, lr=recipe.learning_rate, momentum=self.momentum, nesterov=True, fused=fused)
+
+    def probes(self, run: Run) -> Mapping[str, float]:
+        """The theorem on the model's own head; and the norm of the velocity, in learning rates."""
+        gram, head = head_regression(run)
+        return check_bound(gram, head) | {"velocity_norm": velocity_norm(run.optimizer)}
+
+
+@torch.no_grad()
+def head_regression(run: Run) -> tuple[Tensor, Tensor]:
+    """A convex problem of the frozen model: to find its output layer again from its features, by least squares.
+
+    Returns Z^T Z / n [width, width] of the features Z that the layer reads on a batch, and its weight W*
+    [outputs, width], both float64. f(W) = tr((W - W*) Z^T Z (W - W*)^T) / 2n has the minimum 0 at W*, for certain.
+    """
+    layer = run.anatomy.head[-1].module
+    seen: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    batch, _ = run.next_batch()
+    run.model.eval()
+    try:
+        run.baseline.forward(run.model, batch)
+    finally:
+        handle.remove()
+        run.model.train()
+    features = seen[-1].flatten(0, -2)[:ROWS].double()
+    return features.T @ features / len(features), weight_matrix(layer)[:OUTPUTS].double()
+
+
+def check_bound(gram: Tensor, head: Tensor) -> dict[str, float]:
+    """How much of the bound is used at most, from W = 0; and its distance over gradient descent's at the end."""
+    smoothness = torch.linalg.eigvalsh(gram)[-1].item()
+    squared_distance = head.square().sum().item()
+
+    def value(weight: Tensor) -> float:
+        return 0.5 * ((weight - head) @ gram * (weight - head)).sum().item()
+
+    def gradient(weight: Tensor) -> Tensor:
+        return (weight - head) @ gram
+
+    start, used = torch.zeros_like(head), 0.0
+    for k, x in enumerate(islice(accelerated(gradient, start, 1 / smoothness), GRADIENTS), 1):
+        last = value(x)
+        used = max(used, last * (k + 1) ** 2 / (2 * smoothness * squared_distance))
+    descended = start
+    for _ in range(GRADIENTS):
+        descended = descended - gradient(descended) / smoothness
+    if not value(descended):  # so well conditioned that descent ends at the minimum to the last bit
+        return {"bound_used": used}
+    return {"bound_used": used, "accelerated_over_gradient_descent": last / value(descended)}

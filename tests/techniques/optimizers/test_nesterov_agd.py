@@ -1,0 +1,191 @@
+"""The theorem on quadratics and logistic regression; the forms for networks against torch's and the textbook's."""
+
+import copy
+import math
+from itertools import islice
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from suite.recipe import Recipe
+from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe, linear_probe
+from techniques.optimizers.nesterov_agd.study import condition, convergence, descended, plot
+from techniques.optimizers.nesterov_agd.technique import (
+    AGD,
+    NesterovAGD,
+    accelerated,
+    check_bound,
+    strongly_convex_momentum,
+)
+from techniques.optimizers.sgd_momentum.technique import SGD
+
+
+def spectrum(kappa: float, size: int = 50) -> Tensor:
+    """Curvatures of a quadratic with its minimum 0 at 0, evenly spread over the orders of magnitude below 1."""
+    return torch.logspace(-math.log10(kappa), 0, size, dtype=torch.float64)
+
+
+@given(seed=st.integers(0, 10**6), kappa=st.floats(1, 1e6))
+@settings(max_examples=25, deadline=None)
+def test_the_bound_holds_after_every_gradient(seed: int, kappa: float) -> None:
+    curvatures = spectrum(kappa)
+    start = torch.randn(50, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    bound = 2 * start.square().sum().item()
+    for k, x in enumerate(islice(accelerated(lambda x: curvatures * x, start, 1.0), 400), 1):
+        assert 0.5 * (curvatures * x * x).sum().item() <= bound / (k + 1) ** 2 * (1 + 1e-12)
+
+
+def test_a_rate_above_one_over_l_breaks_the_bound() -> None:
+    """The check can fail: at three times the rate the sequence diverges."""
+    x = list(islice(accelerated(lambda x: x, torch.ones(1).double(), 3.0), 30))[-1]
+    assert x.abs() > 1e3
+
+
+def test_iterations_of_descent_over_acceleration_grow_as_the_root_of_the_condition_number() -> None:
+    ratios = []
+    for kappa in (1e2, 1e3, 1e4):
+        curvatures, start = spectrum(kappa), torch.ones(50, dtype=torch.float64)
+        goal = 1e-6 * 0.5 * curvatures.sum().item()
+
+        def small(x: Tensor, curvatures: Tensor = curvatures, goal: float = goal) -> bool:
+            return 0.5 * (curvatures * x * x).sum().item() <= goal
+
+        points = accelerated(lambda x, h=curvatures: h * x, start, 1.0, strongly_convex_momentum(kappa))
+        fast = next(k for k, x in enumerate(points, 1) if small(x))
+        low, high = 1, 10**7  # descent in closed form: (1 - h)^k
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if small(start * (1 - curvatures) ** middle) else (middle + 1, high)
+        ratios.append(low / fast / math.sqrt(kappa))
+    assert all(0.4 < ratio < 0.75 for ratio in ratios), ratios
+
+
+def test_one_gradient_a_step() -> None:
+    calls = []
+
+    def gradient(x: Tensor) -> Tensor:
+        calls.append(1)
+        return x
+
+    list(islice(accelerated(gradient, torch.ones(3), 0.1), 20))
+    assert len(calls) == 20
+
+
+# forms --------------------------------------------------------------------------------------------------------------
+
+
+def looking(parameter: Tensor) -> Tensor:
+    """The gradient of a function that is no quadratic."""
+    return parameter.sin() + 0.1 * parameter
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_torchs_form_is_the_textbooks_sequence_y(fused: bool) -> None:
+    """And x = theta + eta mu v: the change of variables between the two forms, at a constant rate."""
+    rate, momentum = 0.1, 0.9
+    theta = nn.Parameter(torch.linspace(-2, 2, 40).double())
+    optimizer = SGD([theta], lr=rate, momentum=momentum, nesterov=True, fused=fused)
+    for x in islice(accelerated(looking, theta.detach().clone(), rate, momentum), 15):
+        theta.grad = looking(theta.detach())
+        optimizer.step()
+        torch.testing.assert_close(theta + rate * momentum * optimizer.state[theta]["velocity"], x)
+
+
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_the_optimizer_holds_y_and_keeps_x(momentum: float | None) -> None:
+    y = nn.Parameter(torch.linspace(-2, 2, 40).double())
+    optimizer = AGD([y], lr=0.1, momentum=momentum)
+    for x in islice(accelerated(looking, y.detach().clone(), 0.1, momentum), 15):
+        y.grad = looking(y.detach())
+        optimizer.step()
+        torch.testing.assert_close(optimizer.state[y]["iterate"], x)
+    assert {name: tensor.nbytes for name, tensor in optimizer.state[y].items()} == {"iterate": y.nbytes}
+
+
+def test_a_saved_schedule_continues() -> None:
+    first = nn.Parameter(torch.ones(3))
+    optimizer = AGD([first], lr=0.1)
+    for _ in range(3):
+        first.grad = looking(first.detach())
+        optimizer.step()
+    second = nn.Parameter(first.detach().clone())
+    resumed = AGD([second])
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for parameter, its in ((first, optimizer), (second, resumed)):
+        parameter.grad = looking(parameter.detach())
+        its.step()
+    assert torch.equal(first, second)
+
+
+def test_the_technique_fills_the_slot_with_the_form_that_was_asked_for() -> None:
+    recipe = NesterovAGD().recipe(Recipe(steps=10, batch_size=1, learning_rate=1e-3, weight_decay=0.1))
+    groups = [{"params": [nn.Parameter(torch.ones(2))], "weight_decay": recipe.weight_decay}]
+    made = NesterovAGD().optimizer(groups, recipe)
+    assert isinstance(made, SGD)
+    assert made.param_groups[0]["nesterov"]
+    assert made.param_groups[0]["lr"] == pytest.approx(0.1)
+    assert made.param_groups[0]["weight_decay"] == pytest.approx(0.1 * 0.1 / 100)
+    assert isinstance(NesterovAGD(schedule="convex").optimizer(groups, recipe), AGD)
+
+
+@pytest.mark.parametrize("bad", [{"momentum": 1.0}, {"factor": -1.0}, {"schedule": "linear"}])
+def test_hyper_parameters_out_of_range_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"momentum|factor|schedule"):
+        NesterovAGD(**bad)  # type: ignore[arg-type]
+
+
+def test_the_check_of_the_bound_knows_the_minimum() -> None:
+    found = check_bound(spectrum(1e5, 12).diag(), torch.ones(3, 12).double())
+    assert 0 < found["bound_used"] <= 1
+    assert 0 < found["accelerated_over_gradient_descent"] < 0.1
+    assert check_bound(torch.eye(12).double(), torch.ones(3, 12).double()) == {"bound_used": 0.0}
+
+
+# the study ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def probe() -> LinearProbe:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(80, 6, generator=generator, dtype=torch.float64) * torch.logspace(0, -1, 6).double()
+    return LinearProbe(features, torch.randint(3, (80,), generator=generator), classes=3, ridge=0.01)
+
+
+def test_the_problems_gradient_and_constants(probe: LinearProbe) -> None:
+    weight = torch.randn(3, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
+
+    def value(weight: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(probe.features @ weight.T, probe.labels)
+        return loss + 0.005 * weight.square().sum()
+
+    (expected,) = torch.autograd.grad(value(weight), weight)
+    torch.testing.assert_close(probe.gradient(weight.detach()), expected)
+    curvatures = torch.linalg.eigvalsh(torch.autograd.functional.hessian(value, weight.detach()).reshape(18, 18))
+    assert curvatures[0] >= 0.01 - 1e-12
+    assert curvatures[-1] <= probe.smoothness
+    assert probe.gradient(probe.minimiser()).abs().max() < 1e-8
+
+
+def test_tables_keep_the_bounds_and_show_the_acceleration(probe: LinearProbe) -> None:
+    table = convergence(probe, steps=200)
+    for _, plain, fast, plain_bound, fast_bound in table.rows:
+        assert plain <= plain_bound
+        assert fast <= fast_bound
+    small, large = condition(probe, (30.0, 300.0)).rows
+    assert 1 < small[3] < large[3]
+    assert len(plot([table]).axes[0].lines) == 4
+
+
+def test_descent_falls_at_every_step(probe: LinearProbe) -> None:
+    values = [probe.value(x) for x in islice(descended(probe, 1 / probe.smoothness), 50)]
+    assert values == sorted(values, reverse=True)
+
+
+def test_a_baseline_without_labels_is_refused_at_once() -> None:
+    setting = SimpleNamespace(size="nano", steps=1, data=None, model=None, device="cpu")
+    with pytest.raises(ValueError, match="use -b vit"):
+        linear_probe(SimpleNamespace(baseline="gpt", recipe="classic", setting=setting))  # type: ignore[arg-type]
