@@ -80,12 +80,12 @@ def stacks_section(found: Sequence[stacks.Stacks]) -> list[str]:
     lines = ["## Stacks", "", escape(stacks.READING)]
     for each in found:
         lines += ["", f"### {escape(each.board.title)}", "", escape(each.board.subtitle)]
-        if each.names:
+        if each.firsts:
             told = f"{stacks.TITLES[each.headline]}, first technique a row, second a column"
-            lines += ["", _line([told, *map(code, each.names)]), _line([":--", *["--:"] * len(each.names)])]
+            lines += ["", _line([told, *map(code, each.seconds)]), _line([":--", *["--:"] * len(each.seconds)])]
             lines += [
                 _line([code(name), *(stacks.shown(value) if value else "" for value in values)])
-                for name, values in zip(each.names, each.matrix, strict=True)
+                for name, values in zip(each.firsts, each.matrix, strict=True)
             ]
         titles = stacks.head()
         lines += ["", _line(titles), _line(["--:", ":--", *["--:"] * (len(titles) - 2)])]

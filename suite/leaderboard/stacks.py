@@ -96,9 +96,14 @@ class Stacks:
         return {(each.parts[0].stack, each.parts[1].stack): each for each in self.found if len(each.parts) == 2}
 
     @property
-    def names(self) -> list[str]:
-        """The matrix' rows and columns."""
-        return sorted({name for pair in self.pairs for name in pair})
+    def firsts(self) -> list[str]:
+        """The matrix' rows."""
+        return sorted({first for first, _ in self.pairs})
+
+    @property
+    def seconds(self) -> list[str]:
+        """The matrix' columns."""
+        return sorted({second for _, second in self.pairs})
 
     @property
     def headline(self) -> str:
@@ -108,11 +113,11 @@ class Stacks:
 
     @property
     def matrix(self) -> list[list[Value | None]]:
-        """[first, second] in the order of ``names``; None where the pair was not tried."""
-        pairs = self.pairs
+        """[firsts, seconds]; None where the pair was not tried."""
+        pairs, metric = self.pairs, self.headline
         return [
-            [pairs[first, second].values[self.headline] if (first, second) in pairs else None for second in self.names]
-            for first in self.names
+            [pairs[first, second].values[metric] if (first, second) in pairs else None for second in self.seconds]
+            for first in self.firsts
         ]
 
 
@@ -138,11 +143,11 @@ def html(found: Sequence[Stacks]) -> str:
 def _html_of(position: int, each: Stacks) -> str:
     anchor = f"stacks-{position}"
     lines = [f"<h3>{escape(each.board.title)}</h3><p>{escape(each.board.subtitle)}</p>"]
-    if each.names:
-        titles = "".join(f'<th scope="col"><code>{escape(name)}</code></th>' for name in each.names)
+    if each.firsts:
+        titles = "".join(f'<th scope="col"><code>{escape(name)}</code></th>' for name in each.seconds)
         body = "".join(
             f'<tr><th scope="row"><code>{escape(name)}</code></th>{"".join(map(_matrix_cell, cells))}</tr>'
-            for name, cells in zip(each.names, each.matrix, strict=True)
+            for name, cells in zip(each.firsts, each.matrix, strict=True)
         )
         caption = f"{TITLES[each.headline]}: interaction of the row's technique with the column's"
         lines.append(
