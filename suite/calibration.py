@@ -1,8 +1,8 @@
 """Does the gate keep its word on this machine? A/A gates count its false alarms, planted slow-downs its misses.
 
 Both are runs of the very gate that ``leantrain check`` runs, of one tree against itself. An uncalibrated machine does
-not gate: what its noise does to a decision is measured, not assumed. Kept a week under the machine's fingerprint, which
-changes with kernel, driver and torch.
+not gate: what its noise does to a decision is measured, not assumed. Valid for a week under the machine's fingerprint,
+which changes with kernel, driver and torch; a copy stays with the machine's records, so that the board can show it.
 """
 
 from __future__ import annotations
@@ -120,31 +120,56 @@ def path_of(machine: Machine) -> Path:
     return cache_folder() / "calibration" / f"{machine.key}.json"
 
 
-def store(calibration: Calibration) -> Path:
-    """Writes it, whole or not at all."""
-    path = path_of(calibration.machine)
+def path_beside(records: Path, machine: Machine) -> Path:
+    """Where a results folder keeps it, with the machine's records, for whoever reads those elsewhere."""
+    return records / machine.name / "calibration.json"
+
+
+def store(calibration: Calibration, path: Path | None = None) -> Path:
+    """Writes it, whole or not at all; to the cache that ``check`` reads, unless ``path`` says otherwise."""
+    path = path or path_of(calibration.machine)
     with replacing(path) as partial:
-        partial.write_text(calibration.model_dump_json(indent=1), "utf-8")
+        partial.write_text(calibration.model_dump_json(indent=1) + "\n", "utf-8")
     return path
 
 
 def stored(machine: Machine, *, margin: float, budget_s: float) -> Calibration:
     """The machine's calibration, if it may gate with these settings. Raises Uncalibrated."""
-    path = path_of(machine)
+    try:
+        calibration = _read(path_of(machine))
+    except FileNotFoundError:
+        raise Uncalibrated(f"this machine ({machine.name}) is not calibrated; {AGAIN}") from None
+    if why := unfit(calibration, machine, margin=margin, budget_s=budget_s, now=datetime.now(UTC)):
+        raise Uncalibrated(why)
+    return calibration
+
+
+def beside(records: Path) -> tuple[dict[str, Calibration], list[str]]:
+    """The calibrations in a results folder, by their machine's key, and one sentence for each that cannot be read."""
+    found: dict[str, Calibration] = {}
+    problems = []
+    for path in sorted(records.glob("*/calibration.json")):
+        try:
+            calibration = _read(path)
+            found[calibration.machine.key] = calibration
+        except (Uncalibrated, FileNotFoundError) as error:
+            problems.append(str(error))
+    return found, problems
+
+
+def _read(path: Path) -> Calibration:
+    """Raises Uncalibrated, or FileNotFoundError."""
     try:
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
         if content.get("schema_version") != SCHEMA_VERSION:
             raise Uncalibrated(f"{path} was written by another version of leantrain; {AGAIN}")
-        calibration = Calibration.model_validate(content)
+        return Calibration.model_validate(content)
     except FileNotFoundError:
-        raise Uncalibrated(f"this machine ({machine.name}) is not calibrated; {AGAIN}") from None
+        raise
     except OSError as error:
         raise Uncalibrated(f"cannot read {path}: {error.strerror}; {AGAIN}") from None
     except (ValueError, AttributeError, RecursionError, ValidationError):
         raise Uncalibrated(f"{path} is damaged; {AGAIN}") from None
-    if why := unfit(calibration, machine, margin=margin, budget_s=budget_s, now=datetime.now(UTC)):
-        raise Uncalibrated(why)
-    return calibration
 
 
 # running -------------------------------------------------------------------------------------------------------------

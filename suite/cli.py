@@ -544,6 +544,7 @@ def leaderboard(
     from suite.run import replacing
 
     with understandable(as_json):
+        from suite.catalogue import catalogue
         from suite.records import Store
 
         records, problems = Store(folder).read()
@@ -552,13 +553,17 @@ def leaderboard(
         if not records:
             fail(f"{folder} holds no records; measure some with: leantrain run --out {folder}", Exit.NOTHING, as_json)
         results = importlib.import_module("suite.results")
+        calibrations, unreadable = importlib.import_module("suite.calibration").beside(folder)
+        for problem in unreadable:
+            warn(problem)
         rows = results.rows(records)
         judged = importlib.import_module("suite.claims").verdicts(rows)
         for form, target in (("markdown", write), ("html", html)):
             if target:
-                page = importlib.import_module(f"suite.leaderboard.{form}").render(rows, problems, judged)
+                pages = importlib.import_module(f"suite.leaderboard.{form}")
+                cards = {"cards": {id: entry.card for id, entry in catalogue().items()}} if form == "html" else {}
                 with replacing(target) as partial:
-                    partial.write_text(page, "utf-8")
+                    partial.write_text(pages.render(rows, problems, judged, calibrations, **cards), "utf-8")
     if as_json:
         print(json.dumps([results.as_dict(row) for row in rows], indent=1))
     else:
@@ -669,6 +674,63 @@ def claims(
 
 
 @app.command()
+def count(
+    techniques: Annotated[
+        list[str],
+        typer.Option("-t", "--technique", help="An id or a stack like lion+lora:rank=4, or baseline; repeatable."),
+    ],
+    on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",
+    size: SizeOption = "base",
+    recipe: Annotated[str, typer.Option("--recipe", help="classic or modern.")] = "modern",
+    task: TaskOption = None,
+    model: ModelOption = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option("--sequence-length", min=8, help="Tokens a sequence. [the baseline's]")
+    ] = None,
+    steps: Annotated[
+        int, typer.Option("--steps", min=2, help="A whole run of so many steps comes before the counted one.")
+    ] = 2,
+    as_json: Json = False,
+) -> None:
+    """Count one step at the paper's own size, in seconds and without its memory: parameters, state, activations, FLOPs.
+
+    Of a technique and its reference, exactly, on tensors that have shapes and no values. Exit code 4 if none of the
+    techniques can be counted so; the reason says which value it asked for.
+    """
+    with understandable(as_json):
+        from suite.baseline import RECIPES, SIZES, TASKS
+        from suite.catalogue import build
+
+        scales = importlib.import_module("suite.paper_scale")
+        for stack in techniques:
+            build(stack)
+        scale = scales.Scale(
+            on, chosen("size", size, SIZES), chosen("recipe", recipe, RECIPES), model=model, batch_size=batch,
+            sequence_length=sequence_length, steps=steps,
+        )  # fmt: skip
+        with bar(quiet=as_json) as progress:
+            found = scales.pairs(techniques, scale, chosen("task", task, TASKS) if task else None, progress)
+    if as_json:
+        print(json.dumps([each.as_dict() for each in found], indent=1))
+    for pair in [] if as_json else found:
+        out.print(escape(scales.title(pair)))
+        sides = ("", pair.reference.stack, pair.stack.stack, "ratio") if pair.reference else ("", pair.stack.stack)
+        grid = Table(*sides, box=None, pad_edge=False)
+        for column in grid.columns[1:]:
+            column.justify = "right"
+        for line in scales.lines(pair):
+            grid.add_row(*map(escape, line))
+        if grid.rows:
+            out.print(grid)
+        for note in scales.notes(pair):
+            out.print(escape(note))
+        out.print()
+    if all(each.stack.counters is None for each in found):
+        raise typer.Exit(int(Exit.UNFIT))
+
+
+@app.command()
 def new(
     name: Annotated[str, typer.Argument(help="The new technique's id, e.g. my_idea.")],
     category: Annotated[str, typer.Option("--category", help="The folder above it.")] = "ideas",
@@ -759,15 +821,20 @@ def check(
 def calibrate(
     quick: Annotated[bool, typer.Option("--quick", help="Few gates: minutes, and a wide interval.")] = False,
     gates: Annotated[int | None, typer.Option("--gates", min=1, help="Gates of unchanged code. [20, quick: 6]")] = None,
+    planted: Annotated[
+        int | None, typer.Option("--planted", min=1, help="Gates with a planted slow-down. [4, quick: 2]")
+    ] = None,
     margin: Margin = 0.03,
     budget: Budget = 60.0,
     device: Device = "cpu",
     threads: Threads = THREADS,
+    folder: Out = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Measure this machine's false-alarm rate and whether its gate can fire: what check needs before it times anything.
 
-    The result is kept for 7 days under the machine's fingerprint. Exit code 4 if the machine must not gate.
+    The result is valid for 7 days under the machine's fingerprint; a copy is kept with the machine's records, for the
+    leaderboard. Exit code 4 if the machine must not gate.
     """
     with understandable(as_json):
         usable_device(device, as_json)
@@ -782,10 +849,14 @@ def calibrate(
             made = calibrations.calibrate(
                 Path(__file__).parents[1], machine, Setting(device=device, threads=threads),
                 gates=gates or (calibrations.QUICK_GATES if quick else calibrations.GATES),
-                planted=calibrations.QUICK_PLANTED if quick else calibrations.PLANTED,
+                planted=planted or (calibrations.QUICK_PLANTED if quick else calibrations.PLANTED),
                 margin=margin, budget_s=budget, progress=progress,
             )  # fmt: skip
         path = calibrations.store(made)
+        try:
+            calibrations.store(made, calibrations.path_beside(folder, machine))
+        except OSError as error:
+            warn(f"no copy for the leaderboard in {folder}: {error.strerror}; name another folder with --out")
         why = calibrations.unfit(made, machine, margin=margin, budget_s=budget, now=made.made)
     if as_json:
         print(json.dumps({"path": str(path), "unfit": why, "report": calibrations.report(made)}, indent=1))

@@ -18,15 +18,46 @@ function sortBy(table, column) {
   body.append(...[...body.rows].sort((a, b) => compared(key(a), key(b), descending ? -1 : 1)));
 }
 
-function filterRows() {
-  const wanted = document.getElementById("filter").value.trim().toLowerCase();
-  const fresh = document.getElementById("fresh").checked;
-  const rows = [...document.querySelectorAll("table:not(.matrix) tbody tr")];
-  for (const row of rows) {
-    const name = row.cells[1].dataset.sort.toLowerCase();
-    row.hidden = !name.includes(wanted) || (fresh && "stale" in row.dataset);
+// Whether what stands on an element is what the controls ask for; what it does not say, it does not contradict.
+function passes(element, wanted) {
+  const data = element.dataset;
+  const name = data.name ?? element.cells?.[1]?.dataset.sort ?? "";
+  return name.toLowerCase().includes(wanted.name)
+    && !(wanted.fresh && "stale" in data)
+    && Object.entries(wanted.values).every(([key, value]) =>
+      data[key] === undefined || (key === "category" ? data[key].split(" ").includes(value) : data[key] === value));
+}
+
+function filterPage() {
+  const values = {};
+  for (const select of document.querySelectorAll("select[data-filter]")) {
+    if (select.value) values[select.dataset.filter] = select.value;
   }
-  document.getElementById("count").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
+  const wanted = { name: document.getElementById("filter").value.trim().toLowerCase(), values,
+    fresh: document.getElementById("fresh").checked };
+  const anyName = { name: "", values, fresh: false };
+  for (const part of document.querySelectorAll("tr[data-category], article, figure[data-name], li[data-name]")) {
+    part.hidden = !passes(part, wanted);
+  }
+  let shown = 0, total = 0;
+  for (const board of document.querySelectorAll("section.board")) {
+    const entries = [...board.querySelectorAll("tbody tr, li[data-name]")];
+    const left = entries.filter((entry) => !entry.hidden).length;
+    board.hidden = !left || !passes(board, anyName);
+    total += entries.length;
+    shown += board.hidden ? 0 : left;
+    document.querySelector(`nav a[href="#${board.id}"]`).parentElement.hidden = board.hidden;
+  }
+  document.getElementById("count").textContent = `${shown} of ${total} rows`;
+}
+
+// A link must lead to something that can be seen: it takes the filters away where they hide its target.
+function reveal() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!target?.closest("[hidden]")) return;
+  document.getElementById("controls").reset();
+  filterPage();
+  target.scrollIntoView();
 }
 
 function save(name, type, content) {
@@ -59,17 +90,16 @@ function csv(rows) {
 }
 
 if (typeof document !== "undefined") {
-  for (const table of document.querySelectorAll("table:not(.matrix)")) {
-    [...table.tHead.rows[0].cells].forEach((head, column) => {
-      head.querySelector("button").addEventListener("click", () => sortBy(table, column));
-    });
+  for (const button of document.querySelectorAll("thead button")) {
+    button.addEventListener("click", () => sortBy(button.closest("table"), button.closest("th").cellIndex));
   }
   const data = document.getElementById("data").textContent;
-  document.getElementById("filter").addEventListener("input", filterRows);
-  document.getElementById("fresh").addEventListener("change", filterRows);
-  document.getElementById("controls").addEventListener("submit", (event) => event.preventDefault());
+  const controls = document.getElementById("controls");
+  controls.addEventListener("input", filterPage);
+  controls.addEventListener("submit", (event) => event.preventDefault());
   document.getElementById("csv").addEventListener("click", () => save("leantrain.csv", "text/csv", csv(JSON.parse(data))));
   document.getElementById("json").addEventListener("click", () => save("leantrain.json", "application/json", data));
-  document.getElementById("controls").hidden = false;
-  filterRows();
+  window.addEventListener("hashchange", reveal);
+  controls.hidden = false;
+  filterPage();
 }

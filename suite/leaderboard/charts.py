@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -15,6 +15,7 @@ from suite.statistics import QUALITY_TOLERANCE, Floats, Interval
 
 WIDEST = math.log(8)  # a whisker that runs beyond 8 or 1/8 is cut at the edge
 NARROWEST = math.log(1.05)
+DOTS = 60  # of a curve: more than a small drawing can show
 
 
 def span(intervals: Iterable[Interval]) -> float:
@@ -79,10 +80,11 @@ def front(among: Sequence[Point]) -> list[Point]:
     return [a for a in among if not any(beaten(a, b) for b in among)]
 
 
-def pareto(rows: Sequence[Row]) -> str:
+def pareto(rows: Sequence[Row], links: Mapping[str, str] | None = None) -> str:
     """Time against memory, quality as shape; ringed: the front, the reference among the candidates.
 
-    Names that would lie on others are left out, those of the front last; a pointer finds them.
+    ``links``: stack -> the identity on the page that its point leads to. Names that would lie on others are left out,
+    those of the front last; a pointer finds them.
     """
     plotted = [REFERENCE, *points(rows)]
     if len(plotted) < 2:
@@ -117,7 +119,9 @@ def pareto(rows: Sequence[Row]) -> str:
         ring = f'<circle class="ring" cx="{px:.1f}" cy="{py:.1f}" r="9"/>' if each in best else ""
         says = f"{each.name}: time {number(each.time)}, memory {number(each.memory)}, loss {number(each.loss, 3)}"
         name = _label(px + 11, py + 4, each.name, width, taken)
-        parts.append(f'<g class="{kind}"><title>{escape(says)}</title>{ring}{shape}{name}</g>')
+        drawn = f'<g class="{kind}"><title>{escape(says)}</title>{ring}{shape}{name}</g>'
+        target = (links or {}).get(each.name) if each is not REFERENCE else None
+        parts.append(f'<a href="#{target}" aria-label="{escape(says)}">{drawn}</a>' if target else drawn)
     label = f"Training time against peak tensor memory of {len(plotted) - 1} techniques; the table has the numbers."
     return _figure(width, height, label, parts, "pareto")
 
@@ -161,7 +165,7 @@ def curves(row: Row) -> str:
             lines.append(("reference", each.reference_curve))
             shifted = np.column_stack([each.costs + each.setup_cost, each.contender_curve[:, 1]])
             lines.append(("technique", shifted))
-    lines = [(kind, line[np.isfinite(line).all(axis=1)]) for kind, line in lines]
+    lines = [(kind, _thinned(line[np.isfinite(line).all(axis=1)])) for kind, line in lines]
     lines = [(kind, line) for kind, line in lines if len(line)]
     if not lines:
         return ""
@@ -190,8 +194,14 @@ def curves(row: Row) -> str:
     return _figure(width, height, f"Test loss of {row.stack} and of its reference against cost.", parts, "curves")
 
 
+def _thinned(line: Floats) -> Floats:
+    """At most DOTS of its points, the first and the last among them."""
+    return line[np.linspace(0, len(line) - 1, DOTS).astype(int)] if len(line) > DOTS else line
+
+
 def _figure(width: int, height: int, label: str, parts: Sequence[str], kind: str) -> str:
-    head = f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
+    role = "group" if kind == "pareto" else "img"  # an image's links could not be reached by a screen reader
+    head = f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="{role}" aria-label="{escape(label)}">'
     return f"{head}{''.join(parts)}</svg>"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from suite.calibration import Calibration, report
 from suite.claims import COLUMNS, Verdict, counts, table
 from suite.leaderboard import stacks
 from suite.leaderboard.board import (
@@ -22,9 +23,14 @@ from suite.results import Row
 PLAIN = re.compile(r"[\w.:=,+/ -]*")  # nothing in here ends a code span or a table cell
 
 
-def render(rows: Sequence[Row], problems: Sequence[str] = (), judged: Sequence[Verdict] = ()) -> str:
+def render(
+    rows: Sequence[Row],
+    problems: Sequence[str] = (),
+    judged: Sequence[Verdict] = (),
+    calibrations: Mapping[str, Calibration] | None = None,
+) -> str:
     """The whole page. ``problems`` are the store's sentences about lines that it could not read, ``judged`` the
-    verdicts on the papers' claims."""
+    verdicts on the papers' claims, ``calibrations`` of machines by their key."""
     if not rows:
         return "# Leaderboard\n\nNo records yet. Measure some: `leantrain run`\n"
     head = summarised(rows)
@@ -35,6 +41,7 @@ def render(rows: Sequence[Row], problems: Sequence[str] = (), judged: Sequence[V
         f"{head.rows} rows from {head.records} replicates, {head.seeds} a row, newest record {escape(head.newest)}.",
         "",
         *(f"- Machine {code(name)}: {escape(facts)}." for name, facts in head.machines),
+        *(f"- {line}" for line in _calibrated(rows, calibrations or {})),
         *(f"- {escape(sentence)}" for sentence in HOW_TO_READ),
     ]
     if head.stale:
@@ -49,6 +56,17 @@ def render(rows: Sequence[Row], problems: Sequence[str] = (), judged: Sequence[V
     if judged:
         lines += ["", *claims_section(judged)]
     return "\n".join(lines) + "\n"
+
+
+def _calibrated(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> list[str]:
+    """What each machine's gate is worth, in a sentence."""
+    machines = {row.machine.key: row.machine.name for row in rows}
+    return [
+        f"{code(name)} was calibrated on {made.made:%Y-%m-%d}: {'; '.join(map(escape, report(made)[:3]))}."
+        if (made := calibrations.get(key))
+        else f"{code(name)} is not calibrated; on that machine: `leantrain calibrate`."
+        for key, name in sorted(machines.items(), key=lambda item: item[1])
+    ]
 
 
 def section(board: Board) -> list[str]:

@@ -107,7 +107,8 @@ def test_tables_are_usable_with_a_keyboard_and_without_the_script():
     page = Page(evil_page())
     heads = [attributes for attributes in page.having("th") if attributes.get("scope") == "col"]
     buttons = [each for each in page.having("button") if "id" not in each]
-    assert len(buttons) == len(heads) > 8
+    fixed = len(Page(re.search(r'<table class="plain">.*?</table>', evil_page(), re.DOTALL)[0]).having("th")) - 1
+    assert len(buttons) == len(heads) - fixed + 1 > 8  # all but those of the machines
     assert sum("aria-sort" in each for each in heads) == 1
     assert "hidden" in page.having("form")[0]  # controls that need the script appear with it
     assert all("data-sort" in each for each in page.having("td"))
