@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from typer.testing import CliRunner
 
+from suite.campaign import measure
 from suite.catalogue import UnknownId
+from suite.cli import Exit, app
+from suite.comparison import Comparison
 from suite.interaction import METRICS, Interaction, as_dict, interactions, pairs_of_stack, parts_of
 from suite.leaderboard import html, markdown, stacks
 from suite.leaderboard.board import boards
 from suite.plan import Pair, Setting, seeds_done_together
-from suite.records import Contender, Record
+from suite.records import Contender, Record, Store
 from suite.results import Row, pairs
 from suite.stack import StackError
 from tests import factories
@@ -136,6 +142,8 @@ def test_a_quality_that_was_missed_and_a_part_that_failed_say_so() -> None:
     broken = [run("baseline"), run("a"), failure("b", "crashed", "exit code 7"), run("a+b")]
     found = of([record(broken, seed) for seed in range(2)])
     assert [row.stack for row in found.failed] == ["b"]
+    told = json.loads(json.dumps(as_dict(found), allow_nan=False))["interactions"]["step_time"]
+    assert (told["kind"], told["interaction"]) == ("unavailable", None)
     assert {found.reading(metric) for metric in METRICS} == {"b has no numbers: crashed: exit code 7"}
 
     once = [record([run("baseline"), run("a"), run("b"), run("a+b")], seed) for seed in range(3)]
@@ -206,6 +214,42 @@ def test_a_seed_is_done_where_one_record_holds_all(monkeypatch: pytest.MonkeyPat
     known = lambda pairs, setting, records: {pair: {each.seed for each in records} for pair in pairs}  # noqa: E731
     monkeypatch.setattr("suite.plan.seeds_done", known)
     assert seeds_done_together(wanted, Setting(), made) == {pair: {0, 3} for pair in wanted}
+
+
+def test_parts_and_whole_are_measured_together_although_a_part_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def replicated(comparison: Comparison, seed: int, **_: Any) -> Record:
+        asked.append(comparison.stacks)
+        return record([run(stack) for stack in comparison.stacks], seed)
+
+    known = lambda pairs, setting, records: {pair: {each.seed for each in records} for pair in pairs}  # noqa: E731
+    monkeypatch.setattr("suite.plan.seeds_done", known)
+    monkeypatch.setattr("suite.campaign.replicate", replicated)
+    Store(tmp_path).append(record([run("baseline"), run("a")], 0))
+    stacks = ("a", "b", "c", "a+b+c")  # more than usually share a reference
+    wanted = [Pair("gpt", "modern", "pretrain", "baseline", each) for each in stacks]
+    for _ in range(2):  # the second time nothing is left to do
+        measure(wanted, Setting(), tmp_path, seeds=2, minutes=1, one_comparison=True)
+    assert asked == [("baseline", *stacks)] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["lion+adamw"], "lion and adamw cannot be stacked: each replaces the optimizer"),
+        (["lion"], "leantrain compare lion"),
+        (["lion+lawa", "-b", "gtp"], "did you mean gpt"),
+        (["zero1+lawa"], "an interaction needs one reference"),
+    ],
+)
+def test_the_command_tells_usage_errors_in_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["stack", *arguments, "--out", str(tmp_path / "results"), "--json"])
+    assert done.exit_code == Exit.USAGE
+    assert words in json.loads(done.stdout)["error"]
+    assert not (tmp_path / "results").exists()
 
 
 # shown ---------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from suite.records import Contender, Evaluation, Record, Store
 from suite.repro import (
     Finding,
     Noise,
+    again,
     comparison_of,
     find,
     judged,
@@ -38,9 +39,9 @@ def run(stack: str = "lion", rng: int = 0, **changes: Any) -> Contender:
     return contender(stack, **{"rng": np.random.default_rng(rng), "train_loss": LOSSES} | changes)
 
 
-def made(first: Contender | None = None, again: int = 0, **changes: Any) -> Record:
-    """A record of a baseline and one technique; ``again`` seeds the noise of its times."""
-    return record([run("baseline", again), first or run(rng=100 + again)], **changes)
+def made(first: Contender | None = None, repetition: int = 0, **changes: Any) -> Record:
+    """A record of a baseline and one technique; ``repetition`` seeds the noise of its times."""
+    return record([run("baseline", repetition), first or run(rng=100 + repetition)], **changes)
 
 
 def known(sigma: float) -> Callable[[int, str], Noise]:
@@ -60,7 +61,7 @@ def told(old: Record, new: Record, stack: str, what: str) -> Finding:
 
 
 def test_a_repetition_that_differs_in_noise_alone_agrees() -> None:
-    found = judged(made(), made(again=1), known(0.01))
+    found = judged(made(), made(repetition=1), known(0.01))
     assert [(each.stack, each.what) for each in found] == [
         ("baseline", "counters"), ("baseline", "losses"),
         ("lion", "counters"), ("lion", "losses"), ("lion", "step time"), ("lion", "training time"),
@@ -101,7 +102,7 @@ def test_on_a_gpu_last_bits_decide_nothing() -> None:
 
 def test_another_machine_shares_counters_and_nothing_else() -> None:
     other = MACHINE.model_copy(update={"key": "other", "facts": {"cpu": "other", "cores": 2}})
-    assert words(made(), made(again=1, machine=other)) == {
+    assert words(made(), made(repetition=1, machine=other)) == {
         ("baseline", "counters"): "agrees", ("baseline", "losses"): "not comparable",
         ("lion", "counters"): "agrees", ("lion", "losses"): "not comparable",
         ("lion", "step time"): "not comparable", ("lion", "training time"): "not comparable",
@@ -111,17 +112,17 @@ def test_another_machine_shares_counters_and_nothing_else() -> None:
 
 def test_ratios_are_judged_by_the_noise_between_processes() -> None:
     def word(change: float, sigma: float) -> str:
-        return words(made(), made(run(pace_s=0.02 * (1 + change), rng=9), again=1), sigma)["lion", "step time"]
+        return words(made(), made(run(pace_s=0.02 * (1 + change), rng=9), repetition=1), sigma)["lion", "step time"]
 
     assert word(0.02, 0.01) == "agrees"
     assert word(0.10, 0.01) == "disagrees"
     assert word(-0.10, 0.01) == "disagrees"
     assert word(0.02, 0.05) == "inconclusive"  # would hide 10 %
     assert word(0.50, 0.05) == "disagrees"
-    unknown = judged(made(), made(again=1), lambda index, ratio: None)
+    unknown = judged(made(), made(repetition=1), lambda index, ratio: None)
     assert {each.word for each in unknown if "time" in each.what} == {"inconclusive"}
     assert overall(unknown) == "inconclusive"
-    apart = judged(made(), made(again=1, pairing="sequential"), known(0.01))
+    apart = judged(made(), made(repetition=1, pairing="sequential"), known(0.01))
     assert {each.word for each in apart if "time" in each.what} == {"inconclusive"}
 
 
@@ -220,6 +221,25 @@ def test_the_comparison_is_the_record_s_and_other_data_is_refused() -> None:
     assert comparison_of(short).rounds == 5
     with pytest.raises(ValueError, match=r"the record's is test text \(dddddddddddd\); say where that is with --data"):
         comparison_of(made())
+
+
+def test_only_what_is_kept_is_stored_and_only_that_is_trained_again_at_equal_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def replicated(comparison: Comparison, seed: int, **options: Any) -> Record:
+        asked.append(options)
+        return made(repetition=1, id="again", seed=seed)
+
+    monkeypatch.setattr("suite.repro.replicate", replicated)
+    old = made(seed=3, pairing="sequential")
+    compared = Comparison(("baseline", "lion"), "gpt")
+    assert again(old, compared).seed == 3
+    assert not list(tmp_path.iterdir())
+    again(old, compared, keep=tmp_path)
+    assert [each.id for each in Store(tmp_path).read()[0]] == ["again"]
+    assert [(each["equal_time"], each["sequential"]) for each in asked] == [(False, True), (True, True)]
 
 
 # for real ------------------------------------------------------------------------------------------------------------
