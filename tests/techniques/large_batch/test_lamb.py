@@ -1,0 +1,205 @@
+"""Four LAMB, each against its own public implementation or formula in float64, and the paper's identities."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timm.optim import Lamb as TimmLamb
+from torch import Tensor, nn
+
+from techniques.large_batch.lamb.technique import Lamb, LambTechnique
+
+VARIANTS = ("paper", "google", "nvlamb", "timm")
+SHAPES = ((6, 5), (3, 2, 4), (7,))
+RATES = (0.05, 0.1, 0.2, 0.07)
+HYPER = {"betas": (0.8, 0.95), "eps": 1e-6}
+
+
+def randn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def gradients(step: int) -> list[Tensor]:
+    return [(1 + step) * randn(*shape, seed=100 * step + number) for number, shape in enumerate(SHAPES)]
+
+
+def start() -> list[nn.Parameter]:
+    return [nn.Parameter(randn(*shape, seed=9 + number)) for number, shape in enumerate(SHAPES)]
+
+
+def groups(parameters: list[nn.Parameter], decay: float) -> list[dict[str, object]]:
+    """As a run gives them: matrices decay, vectors do not."""
+    matrices, vectors = ([p for p in parameters if (p.ndim >= 2) == wanted] for wanted in (True, False))
+    return [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def trajectory(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Where ``optimizer``, over parameters of SHAPES in order, is after each of RATES; flattened."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    places = []
+    for step, rate in enumerate(RATES):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for parameter, gradient in zip(parameters, gradients(step)):
+            parameter.grad = gradient
+        optimizer.step()
+        places.append(nn.utils.parameters_to_vector(parameters).detach())
+    return places
+
+
+def formula(variant: str, decay: float, phi: tuple[float, float] = (0.0, math.inf)) -> list[Tensor]:
+    """Algorithm 2 and the module's table, tensor by tensor, in float64."""
+    weights = [parameter.detach().clone() for parameter in start()]
+    moments = [(torch.zeros_like(each), torch.zeros_like(each)) for each in weights]
+    (beta1, beta2), eps = HYPER["betas"], HYPER["eps"]  # type: ignore[misc]
+    places = []
+    for step, rate in enumerate(RATES, 1):
+        given = gradients(step - 1)
+        if variant in ("nvlamb", "timm"):
+            total = math.sqrt(sum(g.square().sum().item() for g in given))
+            given = [g / max(1.0, total) for g in given]
+        for w, (m, v), g in zip(weights, moments, given):
+            m.copy_(beta1 * m + (1 - beta1) * g)
+            v.copy_(beta2 * v + (1 - beta2) * g * g)
+            corrected = variant != "google"
+            m_hat = m / (1 - beta1**step) if corrected else m
+            v_hat = v / (1 - beta2**step) if corrected else v
+            wd = decay if w.ndim >= 2 else 0.0
+            u = m_hat / (v_hat.sqrt() + eps) + wd * w
+            adapt = {"nvlamb": True, "timm": wd > 0}.get(variant, w.ndim >= 2)
+            ratio = w.norm().clamp(*phi) / u.norm() if adapt else 1.0
+            w -= rate * ratio * u
+        places.append(nn.utils.parameters_to_vector(weights))
+    return places
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("phi", [(0.0, math.inf), (2.0, 3.0)])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_formula_update_by_update(variant: str, phi: tuple[float, float], decay: float) -> None:
+    ours = trajectory(Lamb(groups(start(), decay), variant=variant, phi=phi, **HYPER))  # type: ignore[arg-type]
+    for mine, expected in zip(ours, formula(variant, decay, phi), strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize(("variant", "always"), [("timm", False), ("nvlamb", True)])
+def test_timm_update_by_update(variant: str, always: bool, decay: float, foreach: bool) -> None:
+    """timm with always_adapt is NVLAMB."""
+    theirs = TimmLamb(groups(start(), decay), always_adapt=always, foreach=foreach, **HYPER)
+    ours = Lamb(groups(start(), decay), variant=variant, **HYPER)  # type: ignore[arg-type]
+    for mine, expected in zip(trajectory(ours), trajectory(theirs), strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+def test_optax_update_by_update() -> None:
+    """optax adapts every tensor, without clipping: the paper's variant on matrices."""
+    optax = pytest.importorskip("optax", reason="optax.lamb is the oracle: pip install optax")
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        weights = [jax.numpy.asarray(parameter.detach().numpy()) for parameter in start()[:2]]
+        schedule = lambda step: jax.numpy.asarray(RATES)[step]  # noqa: E731
+        lamb = optax.lamb(schedule, b1=0.8, b2=0.95, eps=1e-6, weight_decay=0.3)
+        state, theirs = lamb.init(weights), []
+        for step in range(len(RATES)):
+            given = [jax.numpy.asarray(each.numpy()) for each in gradients(step)[:2]]
+            updates, state = lamb.update(given, state, weights)
+            weights = optax.apply_updates(weights, updates)
+            theirs.append(torch.cat([torch.tensor(each.tolist(), dtype=torch.float64).flatten() for each in weights]))
+    ours = trajectory(Lamb(start()[:2], weight_decay=0.3, **HYPER))  # type: ignore[arg-type]
+    for mine, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+def test_all_four_variants_differ() -> None:
+    ends = [trajectory(Lamb(groups(start(), 0.3), variant=variant, **HYPER))[-1] for variant in VARIANTS]  # type: ignore[arg-type]
+    for number, one in enumerate(ends):
+        assert all((one - other).norm() > 1e-4 for other in ends[number + 1 :])
+
+
+@given(rate=st.floats(1e-4, 0.5), scale=st.floats(1e-3, 1e3), seed=st.integers(0, 1000), float32=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_a_layers_step_is_the_rate_times_its_weights_norm(rate: float, scale: float, seed: int, float32: bool) -> None:
+    w = nn.Parameter(scale * randn(6, 5, seed=seed))
+    before, w.grad = w.detach().clone(), randn(6, 5, seed=seed + 1)
+    if float32:
+        w = nn.Parameter(w.detach().float())
+        before, w.grad, rate = w.detach().clone(), torch.full((6, 5), 1e-3), 0.5  # digits survive the subtraction
+    Lamb([w], lr=rate, weight_decay=0.1).step()
+    moved = (w.detach() - before).norm().item()
+    assert moved == pytest.approx(rate * before.norm().item(), rel=1e-6 if float32 else 1e-10)
+
+
+@given(exponents=st.tuples(st.integers(-8, 8), st.integers(-8, 8)))
+@settings(max_examples=20, deadline=None)
+def test_the_scale_of_each_layers_gradients_does_not_matter(exponents: tuple[int, int]) -> None:
+    ends = []
+    for scales in ((1.0, 1.0), tuple(2.0**exponent for exponent in exponents)):
+        optimizer = Lamb(start()[:2], lr=0.1, weight_decay=0.1, eps=0.0)
+        for step in range(3):
+            for parameter, gradient, scale in zip(optimizer.param_groups[0]["params"], gradients(step), scales):
+                parameter.grad = gradient * scale
+            optimizer.step()
+        ends.append(nn.utils.parameters_to_vector(optimizer.param_groups[0]["params"]).detach())
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=0)
+
+
+def test_without_a_norm_the_ratio_is_1() -> None:
+    zero, still = nn.Parameter(torch.zeros(3, 3)), nn.Parameter(torch.ones(3, 3))
+    zero.grad, still.grad = torch.ones(3, 3), torch.zeros(3, 3)
+    Lamb([zero, still], lr=0.1, weight_decay=0.0).step()
+    torch.testing.assert_close(zero.detach(), torch.full((3, 3), -0.1), rtol=1e-5, atol=0)
+    torch.testing.assert_close(still.detach(), torch.ones(3, 3))
+
+
+def test_norms_and_biases_neither_decay_nor_adapt() -> None:
+    """Whatever the group says (the authors' code excludes them by name; here by shape)."""
+    vector, torchs = nn.Parameter(randn(7, seed=1)), nn.Parameter(randn(7, seed=1))
+    optimizers = Lamb([vector], lr=0.1, weight_decay=0.5), torch.optim.Adam([torchs], lr=0.1, eps=1e-6)
+    for step in range(4):
+        for parameter, optimizer in zip((vector, torchs), optimizers):
+            parameter.grad = randn(7, seed=step)
+            optimizer.step()
+        torch.testing.assert_close(vector, torchs)
+
+
+def test_a_parameter_that_had_no_gradient_counts_its_own_steps() -> None:
+    always, sometimes = (nn.Parameter(randn(4, 3, seed=1)) for _ in range(2))
+    optimizer = Lamb([always, sometimes], lr=0.1)
+    for step in range(3):
+        always.grad = randn(4, 3, seed=step)
+        sometimes.grad = randn(4, 3, seed=0) if step == 2 else None
+        optimizer.step()
+    alone = nn.Parameter(randn(4, 3, seed=1))
+    alone.grad = randn(4, 3, seed=0)
+    Lamb([alone], lr=0.1).step()
+    torch.testing.assert_close(sometimes, alone)
+
+
+def test_a_saved_and_a_copied_optimizer_continue_to_the_bit() -> None:
+    parameter = nn.Parameter(randn(6, 5, seed=1))
+    optimizer = Lamb([parameter], lr=0.1)
+    parameter.grad = randn(6, 5, seed=2)
+    optimizer.step()
+    twin, copied = copy.deepcopy((parameter, optimizer))
+    loaded = nn.Parameter(parameter.detach().clone())
+    resumed = Lamb([loaded])
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for each, its in ((parameter, optimizer), (twin, copied), (loaded, resumed)):
+        each.grad = randn(6, 5, seed=3)
+        its.step()
+    assert torch.equal(parameter, twin)
+    assert torch.equal(parameter, loaded)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"factor": 0.0}, {"eps": 0.0}, {"max_norm": 0.0}, {"beta2": 1.0}, {"variant": "x"}, {"phi_low": 2, "phi_high": 1}],
+)
+def test_refuses(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LambTechnique(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,129 @@
+"""Layer-wise trust: the identity ||dw|| = eta phi(||w||) at every granularity, and its cases against other code."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from techniques.large_batch.layerwise_trust.technique import (
+    LayerwiseTrust,
+    LayerwiseTrustTechnique,
+    adam_directions,
+    layer_norms,
+    relative_step_error,
+    sign_directions,
+    trust_ratio,
+)
+from techniques.optimizers.lion.technique import lion_step
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (3, 4, 2), (7, 1)])
+def test_norms_of_layers(shape: tuple[int, ...]) -> None:
+    x = randn(*shape)
+    (whole,), (rows,), (blocks,) = (layer_norms([x], g, block=4) for g in ("tensor", "row", "block"))  # type: ignore[arg-type]
+    assert whole.item() == pytest.approx(x.square().sum().sqrt().item())
+    for index in range(shape[0]):
+        assert rows[index].item() == pytest.approx(x[index].norm().item())
+    for number, value in enumerate(blocks.flatten().tolist()):
+        start = number // 4 * 4
+        assert value == pytest.approx(x.flatten()[start : start + 4].norm().item())
+
+
+def test_norms_of_bfloat16_are_taken_in_float32() -> None:
+    x = torch.ones(5000, 3, dtype=torch.bfloat16)
+    for granularity, expected in (("tensor", math.sqrt(15000)), ("row", math.sqrt(3)), ("block", 16.0)):
+        (norm,) = layer_norms([x], granularity, block=256)  # type: ignore[arg-type]
+        assert norm.dtype == torch.float32
+        assert norm.flatten()[0].item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(("w", "u"), [(0.0, 2.0), (2.0, 0.0), (0.0, 0.0), (2.0, math.nan)])
+def test_without_a_norm_the_ratio_is_1(w: float, u: float) -> None:
+    assert trust_ratio(torch.tensor(w), torch.tensor(u), coefficient=7.0, low=0.1).item() == 1.0
+
+
+@given(
+    base=st.sampled_from(["momentum", "adam", "sign"]),
+    granularity=st.sampled_from(["tensor", "row", "block"]),
+    rate=st.floats(1e-4, 0.5),
+    low=st.floats(0, 2),
+    width=st.floats(0, 20),
+    decay=st.floats(0, 0.5),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_every_layers_step_is_as_long_as_the_rate_times_phi(
+    base: str, granularity: str, rate: float, low: float, width: float, decay: float, seed: int
+) -> None:
+    parameter = nn.Parameter(randn(6, 10, seed=seed))
+    phi = (low, low + width)
+    hyper = {"granularity": granularity, "block": 7, "weight_decay": decay, "phi": phi}
+    optimizer = LayerwiseTrust([parameter], lr=rate, base=base, **hyper)  # type: ignore[arg-type]
+    for number in range(2):
+        before = parameter.detach().clone()
+        parameter.grad = randn(6, 10, seed=seed + number + 1)
+        optimizer.step()
+        moved, norms = layer_norms([parameter.detach() - before, before], granularity, 7)  # type: ignore[arg-type]
+        torch.testing.assert_close(moved, rate * norms.clamp(*phi), rtol=1e-8, atol=1e-14)
+
+
+def test_vectors_neither_decay_nor_adapt() -> None:
+    vector = nn.Parameter(torch.full((4,), 2.0))
+    vector.grad = torch.full((4,), 10.0)
+    LayerwiseTrust([vector], lr=0.1, base="momentum", betas=(0.9, 0.0), weight_decay=5.0).step()
+    torch.testing.assert_close(vector.detach(), torch.full((4,), 2.0 - 0.1 * 0.1 * 10.0))
+
+
+def test_adams_directions_are_torchs_steps() -> None:
+    parameter = nn.Parameter(torch.zeros(5, 7, dtype=torch.float64))
+    torchs = torch.optim.Adam([parameter], lr=1.0, betas=(0.8, 0.95), eps=1e-6)
+    first, second = torch.zeros_like(parameter), torch.zeros_like(parameter)
+    for step in range(1, 6):
+        before = parameter.detach().clone()
+        parameter.grad = randn(5, 7, seed=step)
+        torchs.step()
+        hyper = {"beta1": 0.8, "beta2": 0.95, "eps": 1e-6}
+        (direction,) = adam_directions([parameter.grad], [first], [second], step, **hyper)
+        torch.testing.assert_close(direction, before - parameter.detach())
+
+
+def test_sign_directions_are_lions_steps() -> None:
+    theirs, ours = torch.zeros(5, 7, dtype=torch.float64), torch.zeros(5, 7, dtype=torch.float64)
+    for step in range(5):
+        moved, gradient = torch.zeros_like(ours), randn(5, 7, seed=step)
+        lion_step(moved, gradient, theirs, learning_rate=1.0, beta1=0.9, beta2=0.99, weight_decay=0.0)
+        (direction,) = sign_directions([gradient], [ours], 0.9, 0.99)
+        torch.testing.assert_close(direction, -moved)
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("base", ["momentum", "adam", "sign"])
+def test_the_probe_leaves_everything_as_it_was_and_sees_a_wrong_length(base: str) -> None:
+    parameters = [nn.Parameter(randn(6, 5)), nn.Parameter(randn(5))]
+    optimizer = LayerwiseTrust(parameters, lr=0.1, base=base)  # type: ignore[arg-type]
+    for parameter in parameters:
+        parameter.grad = randn(*parameter.shape, seed=1)
+    optimizer.step()
+    before = copy.deepcopy((parameters, optimizer.state_dict()["state"]))
+    assert relative_step_error(optimizer, (0.0, math.inf)) < 1e-12
+    assert relative_step_error(optimizer, (0.0, 1.0)) > 1  # phi other than the optimizer's
+    assert all(torch.equal(a, b) for a, b in zip(parameters, before[0]))
+    for number, state in optimizer.state_dict()["state"].items():
+        assert all(torch.equal(value, before[1][number][name]) for name, value in state.items())
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"base": "nadam"}, {"granularity": "layer"}, {"block": 0}, {"factor": 0.0}, {"phi_low": 2, "phi_high": 1}]
+)
+def test_refuses(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LayerwiseTrustTechnique(**wrong)  # type: ignore[arg-type]
