@@ -97,6 +97,8 @@ class Tracker:
     @property
     def where(self) -> str:
         """What was sent and where it is, in words."""
+        if not self.sent:
+            return "wandb: nothing was sent; only what is newly measured is"
         places = {
             "offline": "in local files; send them with: wandb sync --sync-all",
             "disabled": "not sent: wandb is disabled",

@@ -162,6 +162,7 @@ def test_a_full_disk_is_a_warning(wandb):
     tracker = Tracker(told.append)
     tracker(comparison("x", seeds=1)[0])
     assert len(told) == 1 and tracker.sent == 0
+    assert "nothing was sent" in tracker.where
 
 
 def test_a_failed_contender_ends_as_failed_and_an_unavailable_one_does_not(wandb):
