@@ -6,10 +6,11 @@ The project's own catalogue comes through that group too, so a plug-in is a pack
 
 from __future__ import annotations
 
+import ast
 import difflib
 import hashlib
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache, cached_property
 from importlib.metadata import entry_points
@@ -69,9 +70,43 @@ class Entry:
 
     @cached_property
     def source_sha256(self) -> str:
-        """Hash of the code that a run of it executes: records of another hash are stale."""
-        apart = ("study.py", "peer.py")
-        return hash_files((p for p in self.folder.glob("*.py") if p.name not in apart), self.folder.glob("*.cu"))
+        """Hash of the code that a run of it executes, what it imports from its neighbours included: records of another
+        hash are stale."""
+        own = [path for path in self.folder.glob("*.py") if path.name not in APART]
+        return hash_files(own + imported(own, self.module.split(".")[0]), self.folder.glob("*.cu"))
+
+
+APART = ("study.py", "peer.py")  # what a run does not execute
+
+
+def imported(files: Sequence[Path], package: str) -> list[Path]:
+    """The files of ``package`` that ``files`` import, and those that these import; without ``files`` themselves."""
+    root = Path(next(iter(find_spec(package).submodule_search_locations)))  # type: ignore[union-attr,arg-type]
+    found: dict[Path, None] = dict.fromkeys(files)
+    waiting = list(files)
+    while waiting:
+        for name in _imports(waiting.pop()):
+            if name.split(".")[0] == package:
+                path = root.joinpath(*name.split(".")[1:])
+                for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+                    if candidate not in found and candidate.is_file():
+                        found[candidate] = None
+                        waiting.append(candidate)
+    return [path for path in found if path not in files]
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """The absolute names that a source file imports; of ``from a import b`` both a and a.b, since b may be a module."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # it will be named where it is imported
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def hash_files(*groups: Iterable[Path]) -> str:

@@ -105,3 +105,22 @@ def test_a_changed_card_keeps_the_hash_and_changed_code_does_not(installed: Call
     (folder / "technique.py").write_text((folder / "technique.py").read_text() + "\n# a note\n")
     catalogue.cache_clear()
     assert catalogue()["hashed"].source_sha256 != before
+
+
+def test_what_a_technique_imports_from_its_neighbours_is_part_of_its_hash(installed: Callable[..., Path]) -> None:
+    folder = installed("plugin_near", far="pass", middle="pass", near="pass", broken="pass")
+    for name, code in (
+        ("near", "def later():\n    from plugin_near.planted.middle import technique\n"),
+        ("middle", "import plugin_near.planted.far.technique\n"),
+        ("broken", "def"),
+    ):
+        (folder / name / "technique.py").write_text(code)
+
+    def hashes() -> dict[str, str]:
+        catalogue.cache_clear()
+        return {name: catalogue()[name].source_sha256 for name in ("far", "middle", "near", "broken")}
+
+    before = hashes()
+    (folder / "far" / "technique.py").write_text("x = 1\n")
+    after = hashes()
+    assert {name for name in before if before[name] != after[name]} == {"far", "middle", "near"}
