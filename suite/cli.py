@@ -36,6 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # rich's own markup would swallow [defaults] in brackets
     help="Which published ways to train a Transformer faster, smaller, cheaper really help: measured, with intervals.",
 )
 out = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty(), highlight=False)
