@@ -10,6 +10,9 @@ from suite.meters.energy import Energy
 
 OPTIONAL = {
     "datasets": "--data needs it: pip install 'leantrain[data]'",
+    "pyarrow": "export --format parquet needs it: pip install 'leantrain[parquet]'",
+    "wandb": "--wandb needs it: pip install 'leantrain[wandb]'",
+    "pytest_benchmark": "benchmarks/ needs it: pip install 'leantrain[bench]'",
     "zeus": "energy needs it: pip install 'leantrain[energy]'",
     "flash_attn": "the flash-attn peer needs it; it builds only from source with a CUDA compiler: "
     "pip install 'leantrain[flash-attn]'",
