@@ -90,6 +90,8 @@ class AdamW(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if own := self.state.get(parameter):  # saved where the step was counted elsewhere, perhaps
                     own["step"] = _counter(parameter, group["fused"], int(own["step"]))
+                    if isinstance(own["step"], int):  # torch loads moments in the parameter's dtype
+                        own |= {name: own[name].float() for name in ("first_moment", "second_moment")}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -99,8 +101,8 @@ class AdamW(torch.optim.Optimizer):
                 loss = closure()
         for index, group in enumerate(self.param_groups):
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            states = [self._state(parameter, group["fused"]) for parameter in parameters]
-            if any(isinstance(state["step"], int) for state in states):
+            states = [self.state[parameter] or self._begin(parameter, group["fused"]) for parameter in parameters]
+            if int in {type(state["step"]) for state in states}:
                 parameters, states = self._launch(index, group, parameters, states)
             hyper = {"eps": group["eps"], "weight_decay": group["weight_decay"]}
             beta1, beta2 = group["betas"]
@@ -123,13 +125,12 @@ class AdamW(torch.optim.Optimizer):
                 )  # fmt: skip
         return loss
 
-    def _state(self, parameter: Tensor, fused: bool) -> dict[str, Any]:
+    def _begin(self, parameter: Tensor, fused: bool) -> dict[str, Any]:
         state = self.state[parameter]
-        if not state:
-            state["step"] = _counter(parameter, fused, 0)
-            dtype = torch.float32 if isinstance(state["step"], int) else parameter.dtype
-            for name in ("first_moment", "second_moment"):
-                state[name] = torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format)
+        state["step"] = _counter(parameter, fused, 0)
+        dtype = torch.float32 if isinstance(state["step"], int) else parameter.dtype
+        for name in ("first_moment", "second_moment"):
+            state[name] = torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format)
         return state
 
     def _launch(
@@ -138,26 +139,23 @@ class AdamW(torch.optim.Optimizer):
         """Updates what the kernel takes, in one launch for all at one step; returns the others and their states."""
         from techniques.optimizers.adamw import kernel
 
-        others: list[tuple[Tensor, dict[str, Any]]] = []
-        at_step: dict[int, list[tuple[Tensor, dict[str, Any]]]] = {}
-        for parameter, state in zip(parameters, states, strict=True):
-            step = state["step"]
-            (at_step.setdefault(step, []) if isinstance(step, int) else others).append((parameter, state))
+        steps = [state["step"] if type(state["step"]) is int else -1 for state in states]
         beta1, beta2 = group["betas"]
-        for rank, step in enumerate(sorted(at_step)):
-            own, their_states = zip(*at_step[step])
+        for rank, step in enumerate(sorted({*steps} - {-1})):
+            own = [(parameters[number], states[number]) for number, each in enumerate(steps) if each == step]
             kernel.adamw_step(
-                own,
-                [parameter.grad.contiguous() for parameter in own],
-                [state["first_moment"] for state in their_states],
-                [state["second_moment"] for state in their_states],
+                [parameter for parameter, _ in own],
+                [parameter.grad.contiguous() for parameter, _ in own if parameter.grad is not None],
+                [state["first_moment"] for _, state in own],
+                [state["second_moment"] for _, state in own],
                 self._tables.setdefault((index, rank), kernel.launch_tables()),
                 step=step + 1, lr=float(group["lr"]), beta1=beta1, beta2=beta2, eps=group["eps"],
                 weight_decay=group["weight_decay"],
             )  # fmt: skip
-            for state in their_states:
+            for _, state in own:
                 state["step"] = step + 1
-        return [parameter for parameter, _ in others], [state for _, state in others]
+        others = [number for number, step in enumerate(steps) if step < 0]
+        return [parameters[number] for number in others], [states[number] for number in others]
 
 
 def _counter(parameter: Tensor, fused: bool, steps: int) -> int | Tensor:

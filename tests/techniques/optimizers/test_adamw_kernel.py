@@ -321,11 +321,15 @@ def test_the_optimizer_on_a_gpu_is_the_optimizer_elsewhere(launches: list[int]) 
 
 
 @pytest.mark.usefixtures("taken")
-def test_bfloat16_parameters_have_float32_moments() -> None:
+def test_bfloat16_parameters_have_float32_moments_also_after_loading() -> None:
     parameters = _models((torch.bfloat16,) * 3)
     optimizer = AdamW(parameters)
-    _train(optimizer, parameters, range(1))
-    assert {state["second_moment"].dtype for state in optimizer.state.values()} == {torch.float32}
+    _train(optimizer, parameters, range(2))
+    loaded = AdamW(parameters)
+    loaded.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for each in (optimizer, loaded):
+        assert {state["second_moment"].dtype for state in each.state.values()} == {torch.float32}
+        assert {state["step"] for state in each.state.values()} == {2}
 
 
 def test_a_state_saved_on_a_cpu_continues_on_a_gpu_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
