@@ -71,7 +71,7 @@ class Board:
     @property
     def title(self) -> str:
         row, conditions = self.rows[0], self.rows[0].conditions
-        parts = [conditions.baseline, conditions.recipe, conditions.size, conditions.task]
+        parts = [conditions.baseline, conditions.recipe, conditions.size, conditions.task, f"{conditions.steps} steps"]
         parts += [conditions.model] if conditions.model else []
         parts += [f"against {row.reference}"] if row.reference != "baseline" else []
         return " · ".join(parts)

@@ -108,7 +108,7 @@ def pareto(rows: Sequence[Row], links: Mapping[str, str] | None = None) -> str:
         f'<text class="tick" text-anchor="middle" transform="translate(14 {height / 2 - 20:.0f}) rotate(-90)">'
         "peak tensor bytes, ratio</text>",
     ]
-    taken: list[tuple[float, float, float]] = []
+    taken = [(x(each.time) - 9, x(each.time) + 9, y(each.memory) + 4) for each in plotted]  # names keep off points
     for each in sorted(plotted, key=lambda point: point not in best):
         px, py = x(each.time), y(each.memory)
         worse = math.log(each.loss) > QUALITY_TOLERANCE
@@ -149,7 +149,7 @@ def _axis(ratios: Sequence[float]) -> tuple[float, float]:
 
 def _ticks(axis: tuple[float, float]) -> list[float]:
     wide = [2.0**power for power in range(-6, 7)]
-    fine = [0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4]
+    fine = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8]
     chosen = wide if axis[1] - axis[0] > math.log(4) else fine
     return [tick for tick in chosen if axis[0] <= math.log(tick) <= axis[1]]
 

@@ -116,9 +116,7 @@ class Chromium:
         self.ask("Input.dispatchKeyEvent", type="keyUp", **shared)
 
     def size(self, width: int, height: int, *, mobile: bool = False) -> None:
-        self.ask(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
-        )
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
 
     def media(self, *, dark: bool = False, printed: bool = False) -> None:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

@@ -4,18 +4,34 @@ import json
 import re
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from functools import cache
 from html.parser import HTMLParser
 from importlib.resources import files
 
 import pytest
 
+from suite.calibration import Calibration, Gate
+from suite.card import Card, Paper
 from suite.claims import Observation, Place, judge
+from suite.gate import DESIGN
 from suite.leaderboard.charts import REFERENCE, Point, front, whisker
 from suite.leaderboard.html import render
+from suite.regression import Setting
 from suite.results import Sources, pairs
 from suite.statistics import Interval
-from tests.factories import between, claim, comparison, contender, counters, failure, record
+from tests.factories import MACHINE, between, claim, comparison, contender, counters, failure, record
+
+
+@pytest.fixture
+def calibrated():
+    runs = [Gate(verdict="equivalent", pairs=[0.01, -0.01], seconds=1)] * 20
+    caught = [Gate(verdict="regressed", pairs=[0.1, 0.1], seconds=1)] * 4
+    return Calibration(
+        machine=MACHINE, made=datetime(2026, 1, 2, tzinfo=UTC), design=DESIGN, margin=0.03, budget_s=60,
+        setting=Setting(), planted_slower=0.1, unchanged=runs, planted=caught,
+    )  # fmt: skip
+
 
 VOID = {"meta", "input", "br", "hr", "img", "link"}
 
@@ -64,7 +80,12 @@ def evil_page():
         judge(wicked, EVIL, Observation(reason=EVIL), Place()),
         judge(wicked.model_copy(update={"kind": "literature"}), EVIL, Observation(), Place()),
     ]
-    return render(pairs(made, Sources(EVIL, {EVIL: ""}, {})), [EVIL], judged)
+    return render(pairs(made, Sources(EVIL, {EVIL: ""}, {})), [EVIL], judged, {}, {"lossy": evil_card()})
+
+
+def evil_card():
+    paper = Paper(title=EVIL, authors=EVIL, venue=EVIL, arxiv=EVIL)
+    return Card(id="lossy", name=EVIL, category="evil", summary=EVIL, paper=paper, baselines=("gpt",))
 
 
 def test_records_cannot_run_anything():
@@ -107,11 +128,12 @@ def test_tables_are_usable_with_a_keyboard_and_without_the_script():
     page = Page(evil_page())
     heads = [attributes for attributes in page.having("th") if attributes.get("scope") == "col"]
     buttons = [each for each in page.having("button") if "id" not in each]
-    fixed = len(Page(re.search(r'<table class="plain">.*?</table>', evil_page(), re.DOTALL)[0]).having("th")) - 1
-    assert len(buttons) == len(heads) - fixed + 1 > 8  # all but those of the machines
-    assert sum("aria-sort" in each for each in heads) == 1
+    machines = Page(re.search(r'<table class="plain">.*?</table>', evil_page(), re.DOTALL)[0]).having("th")
+    assert len(buttons) == len(heads) - sum(each["scope"] == "col" for each in machines) > 8
+    assert sum("aria-sort" in each for each in heads) == 2  # of the board, and of what was measured where
     assert "hidden" in page.having("form")[0]  # controls that need the script appear with it
-    assert all("data-sort" in each for each in page.having("td"))
+    cells = Page(re.sub(r'<table class="plain">.*?</table>', "", evil_page(), flags=re.DOTALL)).having("td")
+    assert cells and all("data-sort" in each for each in cells)
 
 
 def test_claims_are_a_table_with_a_link_to_it():
@@ -119,6 +141,31 @@ def test_claims_are_a_table_with_a_link_to_it():
     assert {"href": "#claims"} in page.having("a")
     assert "1 reproduced; 1 not testable here; 1 quoted. Ratios are costs: below 1 is better." in page.words
     assert "Claims of the papers" not in render([])
+
+
+def test_a_point_of_the_plot_leads_to_its_technique_s_section():
+    page = Page(evil_page())
+    names = {each["data-name"]: each["id"] for each in page.having("article")}
+    points = {each["href"][1:] for each in page.having("a") if each.get("aria-label", "").startswith("slow: time")}
+    assert points == {names["slow"]}
+
+
+def test_the_head_has_each_machine_s_calibration_or_how_to_get_one(calibrated):
+    rows = pairs([each.model_copy(update={"machine": calibrated.machine}) for each in comparison("x")])
+    told = " ".join(Page(render(rows, (), (), {calibrated.machine.key: calibrated})).words)
+    assert "[0.0%, 16.8%], 0 of 20 gates" in told and "4 of 4" in told and "2026-01-02" in told
+    assert "leantrain calibrate" in " ".join(Page(render(rows)).words)
+
+
+def test_every_stack_s_seeds_are_told_by_conditions_and_what_was_not_measured():
+    made = [*comparison("lossy"), record([contender(), failure("broken", "crashed", "x")], 9)]
+    cards = {"lossy": evil_card(), "absent": evil_card().model_copy(update={"id": "absent"})}
+    words = [each.strip() for each in Page(render(pairs(made), (), (), {}, cards)).words if each.strip()]
+    start = words.index("Seeds of each technique by conditions")
+    assert words[start + 1 : start + 9] == [
+        "category", "technique", "gpt modern nano pretrain", "broken", "failed", "evil", "lossy", "3",
+    ]  # fmt: skip
+    assert words[start + 9 : start + 11] == ["Not measured at all: 1 of 2 techniques of the catalogue", "absent"]
 
 
 def test_every_drawing_is_named_or_hidden_from_readers():

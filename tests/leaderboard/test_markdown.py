@@ -57,7 +57,7 @@ def test_failures_stale_rows_and_what_is_unavailable_say_why():
 def test_other_conditions_are_other_boards():
     micro = [each.model_copy(update={"conditions": conditions(size="micro")}) for each in comparison("y")]
     titles = [board.title for board in boards(pairs([*comparison("x"), *micro]))]
-    assert titles == ["gpt · modern · micro · pretrain", "gpt · modern · nano · pretrain"]
+    assert titles == [f"gpt · modern · {size} · pretrain · 200 steps" for size in ("micro", "nano")]
 
 
 def test_without_records_it_says_what_to_do():
