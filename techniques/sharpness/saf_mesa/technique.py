@@ -38,7 +38,7 @@ def average_in(average: nn.Module, model: nn.Module, decay: float) -> None:
 def rows(logits: Tensor, batch: Batch) -> Tensor:
     """Logits [..., classes] as [rows, classes], without positions that have a label to say that they have no target."""
     labels = batch.get("labels")
-    if labels is None or labels.shape != logits.shape[:-1]:
+    if logits.ndim == 2 or labels is None or labels.shape != logits.shape[:-1]:
         return logits.flatten(0, -2)
     return logits[labels != IGNORED]
 
