@@ -1,0 +1,90 @@
+"""How LARS's kernels are checked and timed, and against whom: timm, bitsandbytes, apex (LARC around torch's SGD)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
+from techniques.large_batch.lars import kernel
+
+LR, MOMENTUM, DECAY, COEFFICIENT = 1.0, 0.9, 0.1, 0.5  # a large step, so that bfloat16 parameters show it
+SCALE, CLIP = 1024.0, 0.75
+NAMES = ("parameters", "gradients", "momenta")
+
+
+def reference(inputs: Inputs, factor: float) -> Inputs:
+    """Algorithm 1 in float64, of gradients times ``factor``."""
+    expected: Inputs = {"parameters": [], "momenta": []}
+    for p, g, v in zip(*(map(Tensor.double, inputs[name]) for name in NAMES)):
+        g = factor * g
+        ratio = COEFFICIENT * p.norm() / (g.norm() + DECAY * p.norm())
+        v = MOMENTUM * v + LR * ratio * (g + DECAY * p)
+        expected["parameters"].append(p - v)
+        expected["momenta"].append(v)
+    return expected
+
+
+def step(inputs: Inputs, scaled: bool, seed: int | None) -> Callable[[], object]:
+    tables = kernel.launch_tables()
+    parameters, gradients, momenta = (inputs[name] for name in NAMES)
+    scalars = ("gradient_scale", SCALE), ("clip", CLIP), ("found_inf", 0.0)
+    device = parameters[0].device
+    settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
+    return lambda: kernel.lars_step(
+        parameters, gradients, momenta, tables,
+        learning_rate=LR, momentum=MOMENTUM, weight_decay=DECAY, trust_coefficient=COEFFICIENT, seed=seed, **settings,
+    )  # fmt: skip
+
+
+def timm(inputs: Inputs) -> Callable[[], object]:
+    from timm.optim import Lars
+
+    return Lars(
+        with_gradients(inputs), lr=LR, momentum=MOMENTUM, weight_decay=DECAY, trust_coeff=COEFFICIENT, foreach=True
+    ).step
+
+
+def bitsandbytes(inputs: Inputs) -> Callable[[], object]:
+    from bitsandbytes.optim import LARS32bit
+
+    return LARS32bit(with_gradients(inputs), lr=LR, momentum=MOMENTUM, weight_decay=DECAY).step
+
+
+def apex(inputs: Inputs) -> Callable[[], object]:
+    from apex.parallel.LARC import LARC
+
+    inner = torch.optim.SGD(with_gradients(inputs), lr=LR, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
+    return LARC(inner, trust_coefficient=COEFFICIENT, clip=False).step
+
+
+PEERS: dict[str, Prepare] = {"timm foreach": timm, "bitsandbytes": bitsandbytes, "apex LARC": apex}
+
+
+def _bench(parameter: torch.dtype, momentum: torch.dtype, scaled: bool = False, seed: int | None = None) -> Bench:
+    def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
+        return random_lists(sizes, device, generator, parameters=parameter, gradients=parameter, momenta=momentum)
+
+    return Bench(
+        make=make,
+        kernel=partial(step, scaled=scaled, seed=seed),
+        reference=partial(reference, factor=CLIP / SCALE if scaled else 1.0),
+        # Half a unit for each rounding of the longest chain: some 20, through norms, ratio and momentum to the
+        # parameter. To bfloat16 parameters that chain is nothing; float32 momenta beside them have it all but for two.
+        tolerance=2 if momentum == torch.bfloat16 else 10,
+        bytes_per_element=5 * parameter.itemsize + 2 * momentum.itemsize,
+        peers=PEERS if momentum == parameter else {},  # theirs keep the momentum in the parameter's dtype
+    )
+
+
+BENCHES = {
+    "float32": _bench(torch.float32, torch.float32),
+    "float32_scaled": _bench(torch.float32, torch.float32, scaled=True),
+    "bfloat16": _bench(torch.bfloat16, torch.bfloat16),
+    "bfloat16_stochastic": _bench(torch.bfloat16, torch.bfloat16, seed=1),
+    "bfloat16_float32_momentum": _bench(torch.bfloat16, torch.float32),
+}
