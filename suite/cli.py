@@ -629,6 +629,10 @@ def claims(
     id: Annotated[str | None, typer.Argument(help="A technique's id, or one claim: technique.claim. [all]")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Count the exact claims now, without records.")] = False,
     on: Baselines = None,
+    size: Annotated[
+        str | None,
+        typer.Option("--size", help="With --exact: nano, or a larger one, counted without values. [nano]"),
+    ] = None,
     folder: Out = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -637,7 +641,7 @@ def claims(
     Exit code 1 if a claim is contradicted, 3 if one claim was asked for and the records cannot decide it.
     """
     with understandable(as_json):
-        from suite.baseline import baselines
+        from suite.baseline import SIZES, baselines
         from suite.catalogue import lookup
         from suite.records import Store
 
@@ -645,8 +649,11 @@ def claims(
         cards = engine.chosen(id)
         for name in on or ():
             lookup("baseline", name, baselines())
+        if size is not None and not exact:
+            raise ValueError("--size says where exact claims are counted: add --exact, or leave it out")
         if exact:
-            found = importlib.import_module("suite.exact").exact_verdicts(cards, tuple(on or baselines()))
+            at = chosen("size", size or "nano", SIZES)
+            found = importlib.import_module("suite.exact").exact_verdicts(cards, tuple(on or baselines()), at)
         else:
             records, problems = Store(folder).read()
             for problem in problems:
@@ -908,6 +915,55 @@ def kernels(
         raise typer.Exit(int(Exit.NOTHING))
     if any(row.violations for row in found):
         raise typer.Exit(int(Exit.REGRESSED))
+
+
+@app.command()
+def history(
+    stacks: Techniques = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", help="step_time, training_time, loss, peak_tensor_bytes or flops; repeatable. [all]"),
+    ] = None,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Compare afresh what seems to have changed, before calling it an alarm.")
+    ] = False,
+    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Replicates of a confirming comparison.")] = 5,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="For all confirming comparisons.")] = 10.0,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the series and their steps to this file.")] = None,
+    folder: Out = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Find where a technique's ratios changed over time: steps beyond chance, in the records of the results folder.
+
+    Exit code 1 for a confirmed change for the worse, 3 for one that is only suspected: --confirm decides it.
+    """
+    with understandable(as_json):
+        from suite.records import Store
+
+        times = importlib.import_module("suite.history")
+        metrics = [chosen("metric", each, times.METRICS) for each in metric or times.METRICS]
+        records, problems = Store(folder).read()
+        for problem in problems:
+            warn(problem)
+        found = times.series(records, stacks or (), metrics)
+        if not found:
+            fail(f"{folder} holds no such ratios; measure some: leantrain run --out {folder}", Exit.NOTHING, as_json)
+        steps = times.changes(found)
+        if confirm and steps:
+            with bar(quiet=as_json) as progress:
+                steps = times.confirm(steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn)
+        if plot:
+            times.draw(found, steps, plot)
+    if as_json:
+        print(json.dumps([each.as_dict() for each in steps], indent=1))
+    else:
+        for each in steps:
+            out.print(escape(each.sentence()))
+        out.print(escape(times.summary(found, steps)))
+    if times.alarms(steps):
+        raise typer.Exit(int(Exit.REGRESSED))
+    if any(each.last and each.shift > 0 and each.status in ("suspected", "undecided") for each in steps):
+        raise typer.Exit(int(Exit.INCONCLUSIVE))
 
 
 @app.command()
