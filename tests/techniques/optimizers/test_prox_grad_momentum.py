@@ -1,0 +1,245 @@
+"""APGnc: proximal maps, its theorem on a loss that is not convex, scikit-learn's Lasso, the step for networks."""
+
+import copy
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Lasso
+from torch import Tensor, nn
+
+from suite.baseline import baselines
+from suite.catalogue import build
+from suite.run import Run
+from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe
+from techniques.optimizers.prox_grad_momentum.study import plot, tables
+from techniques.optimizers.prox_grad_momentum.technique import (
+    APGnc,
+    Penalty,
+    ProxGradMomentum,
+    apgnc,
+    check_monotone,
+    group_threshold,
+    penalty,
+    proximal,
+    soft_threshold,
+)
+
+
+def regression(rows: int = 60, columns: int = 30) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    truth = torch.zeros(columns).double()
+    truth[:4] = torch.tensor([3.0, -2.0, 1.5, 1.0])
+    return x, x @ truth + 0.1 * torch.randn(rows, generator=generator, dtype=torch.float64)
+
+
+# proximal maps ------------------------------------------------------------------------------------------------------
+
+
+@given(threshold=st.floats(0, 3), seed=st.integers(0, 1000), kind=st.sampled_from(["l1", "group"]))
+@settings(max_examples=40, deadline=None)
+def test_the_map_minimises_what_defines_it(threshold: float, seed: int, kind: Penalty) -> None:
+    """prox(x) = argmin of ||z - x||^2 / 2 + threshold g(z): no near point is lower."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    found = proximal(x, threshold, kind)
+
+    def value(z: Tensor) -> float:
+        return (0.5 * (z - x).square().sum() + threshold * penalty(z, kind)).item()
+
+    for scale in (1e-1, 1e-3):
+        for _ in range(10):
+            other = found + scale * torch.randn(6, 4, generator=generator, dtype=torch.float64)
+            assert value(found) <= value(other) + 1e-12
+
+
+def test_closed_forms_and_exact_zeros() -> None:
+    x = torch.tensor([[3.0, -0.5], [-4.0, 0.0]])
+    assert torch.equal(soft_threshold(x, 1.0), torch.tensor([[2.0, 0.0], [-3.0, 0.0]]))
+    groups = group_threshold(torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), 1.0)
+    torch.testing.assert_close(groups, torch.tensor([[2.4, 3.2], [0.0, 0.0], [0.0, 0.0]]))
+    assert torch.equal(groups[1:], torch.zeros(2, 2))
+    torch.testing.assert_close(group_threshold(x.T, 1.0, units=1), group_threshold(x, 1.0).T)
+    assert torch.equal(soft_threshold(x, 0.0), x)
+
+
+# the theorem --------------------------------------------------------------------------------------------------------
+
+
+def test_no_step_raises_the_objective_of_a_loss_that_is_not_convex() -> None:
+    x, target = regression()
+    labels = (target > 0).double()
+    strength, rate = 0.02, 0.9 / (0.25 * torch.linalg.eigvalsh(x.T @ x / 60)[-1].item())
+
+    def loss(w: Tensor) -> Tensor:
+        return ((x @ w).sigmoid() - labels).square().mean()
+
+    def gradient(w: Tensor) -> Tensor:
+        s = (x @ w).sigmoid()
+        return x.T @ (2 * (s - labels) * s * (1 - s)) / 60
+
+    def objective(w: Tensor) -> float:
+        return (loss(w) + strength * w.abs().sum()).item()
+
+    start = torch.randn(30, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    last, chosen, move = objective(start), set(), []
+    for each in islice(apgnc(objective, gradient, lambda w, eta: soft_threshold(w, eta * strength), start, rate), 600):
+        assert each.value_y <= each.value_x <= last * (1 + 1e-14)  # what rounding adds at the end
+        assert each.value_y == objective(each.y)
+        last = each.value_y
+        chosen.add(each.extrapolated)
+        step = soft_threshold(each.x - rate * gradient(each.x), rate * strength)
+        move.append((each.x - step).norm().item())
+    assert chosen == {True, False}
+    assert move[-1] < 1e-8 * move[0]
+    assert 0 < (each.x == 0).sum() < 30
+
+
+def test_plain_momentum_does_raise_it() -> None:
+    """Without the choice the objective rises on the way: what the theorem rules out does happen."""
+    curvatures = torch.tensor([1e-2, 1.0], dtype=torch.float64)
+    x = before = torch.ones(2, dtype=torch.float64)
+    values = []
+    for k in range(1, 400):
+        v = x + (k - 1) / (k + 2) * (x - before)
+        before, x = x, v - 0.99 * curvatures * v
+        values.append((0.5 * curvatures * x * x).sum().item())
+    assert values != sorted(values, reverse=True)
+    assert check_monotone(curvatures.diag(), torch.ones(3, 2).double()) < 1e-14
+
+
+@pytest.mark.parametrize("momentum", [True, False])
+def test_scikit_learns_lasso(momentum: bool) -> None:
+    x, target = regression()
+    expected = Lasso(alpha=0.1, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(x.numpy(), target.numpy()).coef_
+    rate = 0.99 / torch.linalg.eigvalsh(x.T @ x / 60)[-1].item()
+    points = apgnc(
+        lambda w: ((x @ w - target).square().mean() / 2 + 0.1 * w.abs().sum()).item(),
+        lambda w: x.T @ (x @ w - target) / 60,
+        lambda w, eta: soft_threshold(w, eta * 0.1),
+        torch.zeros(30).double(),
+        rate,
+        momentum=momentum,
+    )
+    found = next(islice(points, 1500, None)).x
+    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-6, atol=1e-8)
+    assert torch.equal(found == 0, torch.from_numpy(expected == 0))
+
+
+def test_subgradients_give_no_zeros() -> None:
+    x, target = regression()
+    w = torch.zeros(30).double()
+    for _ in range(500):
+        w = w - 0.1 * (x.T @ (x @ w - target) / 60 + 0.1 * w.sign())
+    assert (w != 0).all()
+
+
+# the optimizer ------------------------------------------------------------------------------------------------------
+
+
+def test_the_optimizer_follows_the_algorithm() -> None:
+    x, target = regression()
+    strength, rate = 0.1, 0.99 / torch.linalg.eigvalsh(x.T @ x / 60)[-1].item()
+    w = nn.Parameter(torch.zeros(30).double())
+    optimizer = APGnc([w], lr=rate, strength=strength)
+    evaluations = []
+
+    def closure() -> Tensor:
+        evaluations.append(1)
+        return (x @ w - target).square().mean() / 2
+
+    steps = apgnc(
+        lambda w: ((x @ w - target).square().mean() / 2 + strength * w.abs().sum()).item(),
+        lambda w: x.T @ (x @ w - target) / 60,
+        lambda w, eta: soft_threshold(w, eta * strength),
+        torch.zeros(30).double(),
+        rate,
+    )
+    memory = w.data_ptr()
+    for each in islice(steps, 80):
+        optimizer.step(closure)
+        torch.testing.assert_close(w.detach(), each.x, rtol=1e-9, atol=1e-12)
+        assert torch.equal(w == 0, each.x == 0)
+        assert w.data_ptr() == memory
+    assert len(evaluations) == 2 * 80 - 1, "one further evaluation a step; in the first both points are one"
+    assert {name: tensor.nbytes for name, tensor in optimizer.state[w].items()} == {"previous": w.nbytes}
+
+
+def test_the_better_point_is_trained_on_whichever_was_evaluated_last() -> None:
+    """The gradient must be that of the chosen point, through layers that keep their weights for the backward pass."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 1)).double()
+    optimizer = APGnc(model.parameters(), lr=0.3)
+    seen = set()
+    for seed in range(12):
+        x = torch.randn(16, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        optimizer.zero_grad()
+        loss = optimizer.choose(lambda x=x: (model(x) - x.sum(1, keepdim=True)).square().mean())
+        twin = copy.deepcopy(model)
+        expected = torch.autograd.grad((twin(x) - x.sum(1, keepdim=True)).square().mean(), list(twin.parameters()))
+        loss.backward()
+        seen.add(optimizer.extrapolated)
+        for parameter, gradient in zip(model.parameters(), expected):
+            torch.testing.assert_close(parameter.grad, gradient)
+        optimizer.step()
+    assert seen == {True, False}
+
+
+def test_a_saved_optimizer_continues_to_the_bit() -> None:
+    x, target = regression()
+    parameters = [nn.Parameter(torch.zeros(30).double())]
+    optimizers = [APGnc(parameters, lr=0.1, strength=0.1)]
+    closures = [
+        lambda: (x @ parameters[0] - target).square().mean(),
+        lambda: (x @ parameters[1] - target).square().mean(),
+    ]
+    for _ in range(3):
+        optimizers[0].step(closures[0])
+    parameters.append(nn.Parameter(parameters[0].detach().clone()))
+    optimizers.append(APGnc([parameters[1]], lr=0.5))
+    optimizers[1].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))
+    for optimizer, closure in zip(optimizers, closures):
+        optimizer.step(closure)
+    assert torch.equal(*parameters)
+
+
+@pytest.mark.parametrize("bad", [{"factor": 0.0}, {"strength": -1.0}, {"penalty": "l2"}])
+def test_hyper_parameters_out_of_range_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"factor|strength|penalty"):
+        ProxGradMomentum(**bad)  # type: ignore[arg-type]
+
+
+# on the baselines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("baseline", ["gpt", "vit"])  # GPT-2's layers are transposed
+def test_a_large_group_penalty_switches_whole_units_off(baseline: str) -> None:
+    stack = build("prox_grad_momentum:penalty=group,strength=100,factor=10")
+    run = Run(baselines()[baseline], stack, recipe="classic", steps=3)
+    run.train(3)
+    technique = stack.techniques["prox_grad_momentum"]  # type: ignore[attr-defined]
+    assert technique.probes(run)["zero_units_share"] > 0.9
+    for block in run.anatomy.blocks:
+        incoming = next(part for part in block.mlp_linears if part != block.mlp_output)
+        x = torch.randn(2, run.anatomy.width, generator=torch.Generator().manual_seed(0))
+        off = (incoming.module(x) - incoming.module(torch.zeros_like(x))).abs().amax(0) == 0
+        assert off.float().mean() > 0.9, "the units that are off ignore their input"
+
+
+# the study ----------------------------------------------------------------------------------------------------------
+
+
+def test_tables_of_the_study() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(80, 6, generator=generator, dtype=torch.float64) * torch.logspace(0, -1, 6).double()
+    probe = LinearProbe(features, features[:, :3].argmax(1), classes=3)
+    descent, zeros = tables(probe, steps=60)
+    plain, fast = ([row[column] for row in descent.rows] for column in (1, 2))
+    assert fast == sorted(fast, reverse=True)
+    assert fast[-1] <= plain[-1]
+    assert [row[0] for row in zeros.rows] == ["apgnc", "subgradient descent"]
+    assert zeros.rows[0][2] > 0 == zeros.rows[1][2]
+    assert len(plot([descent, zeros]).axes) == 2
