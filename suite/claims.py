@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from suite.baseline import Size
 from suite.card import Card, Claim
 from suite.catalogue import catalogue, lookup
 from suite.plan import Setting
@@ -446,13 +447,15 @@ def _place(card: Card, row: Row) -> Place:
 def _command(card: Card, claim: Claim, baseline: str) -> str:
     """What would give the evidence that is missing."""
     if is_exact(claim):
-        return exact_command(card, claim, baseline)
+        return exact_command(card, claim, baseline, *claim.sizes[:1])
     options = {"--recipe": claim.recipes, "--size": claim.sizes, "--device": claim.devices}
     return _compare(card, {"-b": baseline} | {name: values[0] for name, values in options.items() if values})
 
 
-def exact_command(card: Card, claim: Claim, baseline: str) -> str:
-    return f"leantrain claims {card.id}.{claim.id} --exact -b {baseline}"
+def exact_command(card: Card, claim: Claim, baseline: str, size: Size = "nano") -> str:
+    return f"leantrain claims {card.id}.{claim.id} --exact -b {baseline}" + (
+        f" --size {size}" if size != "nano" else ""
+    )
 
 
 def _compare(card: Card, options: Mapping[str, Any]) -> str:

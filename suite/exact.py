@@ -1,17 +1,20 @@
 """Exact claims counted now: one short run of each side in this process, no timing, no statistics.
 
 The counters and probes that ``identity`` and ``counted`` claims are about depend on the code alone, so a few steps of
-the smallest size decide them, in seconds. A technique of several ranks runs as it would in a comparison.
+the smallest size decide them, in seconds. A technique of several ranks runs as it would in a comparison. At a larger
+size a step is counted without values (:mod:`suite.paper_scale`): claims about bytes, FLOPs and parameters need none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 
 import torch
 
+from suite import paper_scale
 from suite.baseline import RecipeName, Size, Task, baselines
 from suite.card import Card, Claim
 from suite.catalogue import build
@@ -19,23 +22,30 @@ from suite.claims import Observation, Place, Verdict, exact_command, exactly, is
 from suite.comparison import Comparison, replicate
 from suite.contender_child import COUNTED
 from suite.meters.counters import count_step
+from suite.paper_scale import PROVENANCE, Scale
 from suite.records import Contender, Counters, Evaluation
 from suite.run import Run
 
 STEPS = 16  # a whole run: schedules by progress come round
 RANK_STEPS = 4
 SIZE: Size = "nano"
+WITHOUT_VALUES = frozenset(
+    {
+        "flops", "peak_tensor_bytes", "saved_activation_bytes", "optimizer_state_bytes", "parameter_count",
+        "trainable_parameter_count",
+    }
+)  # fmt: skip
 RECIPE: RecipeName = "classic"  # exact arithmetic of the papers' time: float32, no fused kernel
 
 
-def exact_verdicts(cards: Iterable[Card], on: Collection[str]) -> list[Verdict]:
-    """Verdicts on the exact claims of the cards, at nano on those of the baselines ``on`` that they apply to."""
+def exact_verdicts(cards: Iterable[Card], on: Collection[str], size: Size = SIZE) -> list[Verdict]:
+    """Verdicts on the exact claims of the cards, at ``size`` on those of the baselines ``on`` that they apply to."""
     return [
         judge(
             claim,
             card.id,
-            _count(card, claim, baseline),
-            Place(baseline, RECIPE, SIZE, command=exact_command(card, claim, baseline)),
+            _count(card, claim, baseline, size),
+            Place(baseline, RECIPE, size, command=exact_command(card, claim, baseline, size)),
         )
         for card in cards
         for claim in card.claim
@@ -45,14 +55,30 @@ def exact_verdicts(cards: Iterable[Card], on: Collection[str]) -> list[Verdict]:
     ]
 
 
-def _count(card: Card, claim: Claim, baseline: str) -> Observation:
-    if why := unfit(claim, RECIPE, SIZE, "cpu"):
+def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
+    if why := unfit(claim, RECIPE, size, "cpu"):
         return Observation(reason=f"counted under {why}")
-    reference, contender = sides(card.id, card.reference, baseline, card.task)
+    if size != SIZE:
+        if claim.metric not in WITHOUT_VALUES and not claim.metric.startswith("peak."):
+            return Observation(reason=f"{claim.metric} is no count of a step without values: judged at {SIZE}")
+        reference, contender = (at_scale(name, baseline, card.task, size) for name in (card.reference, card.id))
+    else:
+        reference, contender = sides(card.id, card.reference, baseline, card.task)
     for side in (contender, reference):
         if side.status != "ok":
             return Observation(reason=f"{side.stack}: {side.status}: {side.reason}")
-    return exactly(claim, card.id, [(reference, contender)])
+    seen = exactly(claim, card.id, [(reference, contender)])
+    return seen if size == SIZE else replace(seen, note=PROVENANCE)
+
+
+@cache
+def at_scale(stack: str, baseline: str, task: Task, size: Size) -> Contender:
+    """One step of a stack at a size that need not fit this machine."""
+    found = paper_scale.counted(stack, Scale(baseline, size, RECIPE, task))
+    if found.counters is None:
+        return Contender(stack=stack, status="unavailable", reason=found.unavailable)
+    counters = Counters(**{name: getattr(found.counters, name) for name in COUNTED})
+    return Contender(stack=stack, counters=counters)
 
 
 def sides(stack: str, reference: str, baseline: str, task: Task) -> tuple[Contender, Contender]:

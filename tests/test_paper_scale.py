@@ -18,7 +18,7 @@ from suite.baseline import RECIPES, baselines
 from suite.card import Card
 from suite.catalogue import build, catalogue
 from suite.cli import app
-from suite.exact import one_thread
+from suite.exact import exact_verdicts, one_thread
 from suite.meters.counters import count_step
 from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count
 from suite.paper_scale import Count, Pair, Scale, counted, lines, notes, pairs, weightless
@@ -230,6 +230,19 @@ def test_reports_stand_beside_the_reference_with_their_ratio() -> None:
     assert not notes(pair)
     alone = Pair(pair.scale, None, Count("baseline", unavailable="no"))
     assert lines(alone) == [] and notes(alone) == ["baseline: unavailable: no"]
+
+
+def test_exact_claims_of_bytes_and_flops_are_judged_at_larger_sizes() -> None:
+    cards = [catalogue()[name].card for name in ("lion", "zero1")]
+    found = {each.claim.id: each for each in exact_verdicts(cards, ("gpt",), "micro")}
+    state = found["state_bytes"]
+    assert (state.word, state.reason) == ("reproduced", "exactly; counted at paper scale")
+    assert state.interval is not None and state.interval.estimate == 0.5
+    assert state.place.size == "micro" and state.command.endswith("--size micro")
+    assert found["sign_step"].word == "not testable here" and "no count" in found["sign_step"].reason
+    assert found["state_divided_by_ranks"].word == "not testable here"
+    assert "takes 2 ranks" in found["state_divided_by_ranks"].reason
+    assert CliRunner().invoke(app, ["claims", "lion", "--size", "base"]).exit_code == 2
 
 
 def test_the_command_prints_json_that_says_how_it_was_counted() -> None:
