@@ -185,7 +185,7 @@ def adapts(parameter: Tensor, group: Mapping[str, Any]) -> bool:
 class LambTechnique(Technique):
     """LAMB in place of AdamW, at ``factor`` times its learning rate."""
 
-    factor: float = 6.0
+    factor: float = 16.0
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-6

@@ -154,7 +154,7 @@ def adapts(parameter: Tensor, group: Mapping[str, Any]) -> bool:
 class LarsTechnique(Technique):
     """LARS in place of AdamW, at ``factor`` times its learning rate."""
 
-    factor: float = 400.0
+    factor: float = 800.0
     momentum: float = 0.9
     trust_coefficient: float = 1e-3
     weight_decay: float = 5e-4

@@ -224,7 +224,7 @@ class LayerwiseTrustTechnique(Technique):
     base: Base = "momentum"
     granularity: Granularity = "tensor"
     block: int = 256
-    factor: float = 8.0
+    factor: float = 16.0
     weight_decay: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.99

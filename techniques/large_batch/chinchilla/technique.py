@@ -1,0 +1,84 @@
+"""Compute-optimal training: the same floating-point operations, spent on a smaller model and more tokens.
+
+Hoffmann et al., "Training Compute-Optimal Large Language Models" (NeurIPS 2022, arXiv 2203.15556): at C = 6 N D, size
+and tokens should grow in equal proportion, which most large models do not: Chinchilla has a quarter of Gopher's
+parameters at Gopher's compute, at the same depth and half the width. That is the comparison here. As N goes with the
+width squared, a model of ``width`` times the reference's is trained on ``compute`` / width^2 times its tokens. The
+cosine's horizon is the run's own length. The study sweeps both.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import nn
+
+from suite.anatomy import anatomy
+from suite.recipe import Recipe
+from suite.run import Run
+from suite.technique import Technique
+from techniques.large_batch.chinchilla.law import GOPHER_FLOPS, PUBLISHED
+
+PROPORTIONAL = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+
+
+def widened(model: nn.Module, width: float) -> nn.Module:
+    """A fresh Hugging Face model ``width`` times as wide: heads of the same size, as many more or fewer; equal depth.
+
+    Raises ValueError where that gives no whole number of heads, or the model has no such configuration.
+    """
+    config = copy.deepcopy(getattr(model, "config", None))
+    if not all(hasattr(config, name) for name in PROPORTIONAL[:2]):
+        raise ValueError(f"{type(model).__name__} has no Hugging Face configuration with a width: use such a model")
+    for name in PROPORTIONAL:
+        before = getattr(config, name, None)
+        if before is not None:
+            if before * width != round(before * width):
+                raise ValueError(f"width {width:g} makes {name} {before * width:g}: choose one that keeps it whole")
+            setattr(config, name, round(before * width))
+    return type(model)(config)
+
+
+@dataclass
+class Chinchilla(Technique):
+    """``width`` times the width, width^2 times the parameters, and tokens for ``compute`` times the operations.
+
+    The learning rate goes with 1 / width: Chinchilla's was 2.5 times that of Gopher, of twice its width.
+    """
+
+    width: float = 0.5
+    compute: float = 1.0
+
+    zero_strength: ClassVar[dict[str, Any]] = {"width": 1.0, "compute": 1.0}
+
+    def __post_init__(self) -> None:
+        if not (self.width > 0 and self.compute > 0):
+            raise ValueError(f"width and compute are multiples of the reference's, not {self.width} and {self.compute}")
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        steps = max(1, round(recipe.steps * self.compute / self.width**2))
+        return replace(recipe, steps=steps, learning_rate=recipe.learning_rate / self.width)
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        if self.width == 1:
+            return model
+        other = widened(model, self.width)
+        anatomy(other).set_fused_attention(run.recipe.fused_attention)
+        return other
+
+    def probes(self, run: Run) -> Mapping[str, float]:
+        """This run's N (without embeddings) and D; what the published law says, whatever the run."""
+        batch, _ = run.next_batch()
+        length = next(iter(batch.values())).shape[1]
+        parameters, tokens = PUBLISHED.optimum(GOPHER_FLOPS)
+        return {
+            "parameters": float(sum(p.numel() for block in run.anatomy.every_block for p in block.module.parameters())),
+            "tokens": float(run.position * length),
+            "size_exponent": PUBLISHED.size_exponent,
+            "optimal_parameters_at_gopher": parameters,
+            "tokens_per_parameter_at_gopher": tokens / parameters,
+            "loss_against_gopher": PUBLISHED.loss(70e9, 1.4e12) / PUBLISHED.loss(280e9, 300e9),
+        }
