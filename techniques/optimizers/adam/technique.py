@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -53,8 +54,21 @@ def adam_step(
     parameter.addcdiv_(first_moment, deviation, value=-learning_rate / (1 - beta1**step))
 
 
+def kernel_for(tensors: list[Tensor]) -> ModuleType | None:
+    """The kernel's module where it takes these tensors, which torch's operators take otherwise."""
+    if not tensors[0].is_cuda:
+        return None
+    from suite import kernel_parts
+    from techniques.optimizers.adam import kernel
+
+    return kernel if kernel_parts.launchable(tensors) else None
+
+
 class Adam(torch.optim.Optimizer):
-    """Adam with torch's hyper-parameters. ``fused`` takes torch's one-kernel update, otherwise :func:`adam_step`."""
+    """Adam with torch's hyper-parameters. ``fused``: by torch's one-kernel update or, on a GPU, this technique's.
+
+    Otherwise :func:`adam_step` goes tensor by tensor.
+    """
 
     def __init__(
         self,
@@ -75,6 +89,11 @@ class Adam(torch.optim.Optimizer):
             raise ValueError(f"decay must be coupled (L2) or decoupled (AdamW's), not {decay!r}")
         hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "decay": decay}
         super().__init__(params, hyper | {"bias_correction": bias_correction, "fused": fused})
+        self._tables: dict[Any, Any] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._tables = {}  # the kernel's: they hold addresses, and the tensors are new
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -82,27 +101,42 @@ class Adam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
+        for index, group in enumerate(self.param_groups):
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
-                self._update(group, parameters)
+                self._update(index, group, parameters)
         return loss
 
-    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+    def _update(self, index: int, group: dict[str, Any], parameters: list[Tensor]) -> None:
         states = [self._state(parameter, group) for parameter in parameters]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         first, second, steps = ([state[name] for state in states] for name in ("first_moment", "second_moment", "step"))
         beta1, beta2 = group["betas"]
         hyper = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "weight_decay": group["weight_decay"]}
-        if group["fused"]:
+        if group["fused"] and (kernel := kernel_for([*parameters, *gradients])):
+            counts = []
+            for state in states:
+                state["step"] = state["step"].cpu() + 1  # on the host, where the corrections are computed
+                counts.append(state["step"].item())
+            for count in sorted(set(counts)):  # one, unless a parameter's gradient came late
+                columns = [
+                    [each for each, its in zip(column, counts, strict=True) if its == count]
+                    for column in (parameters, gradients, first, second)
+                ]
+                late = count != counts[0]
+                tables = self._tables.setdefault((index, late), kernel.launch_tables())
+                decoupled = group["decay"] == "decoupled"
+                kernel.adam_step(*columns, tables, step=count, lr=group["lr"], decoupled=decoupled, **hyper)
+        elif group["fused"]:
             torch_adam(
                 parameters, gradients, first, second, [], steps, fused=True, amsgrad=False, maximize=False,
                 lr=group["lr"], decoupled_weight_decay=group["decay"] == "decoupled", **hyper,
             )  # fmt: skip
-            return
-        for parameter, gradient, m, v, step in zip(parameters, gradients, first, second, steps, strict=True):
-            step += 1
-            adam_step(parameter, gradient, m, v, step.item(), learning_rate=group["lr"], decay=group["decay"], **hyper)
+        else:
+            rates = {"learning_rate": group["lr"], "decay": group["decay"]} | hyper
+            for parameter, gradient, m, v, step in zip(parameters, gradients, first, second, steps, strict=True):
+                step += 1
+                adam_step(parameter, gradient, m, v, step.item(), **rates)
 
     def _state(self, parameter: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         state = self.state[parameter]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, Literal, get_args
 
 import torch
@@ -58,11 +59,22 @@ def sgd_step(
     return velocity
 
 
+def kernel_for(tensors: list[Tensor]) -> ModuleType | None:
+    """The kernel's module where it takes these tensors, which torch's operators take otherwise."""
+    if not tensors[0].is_cuda:
+        return None
+    from suite import kernel_parts
+    from techniques.optimizers.sgd_momentum import kernel
+
+    return kernel if kernel_parts.launchable(tensors) else None
+
+
 class SGD(torch.optim.Optimizer):
     """SGD with torch's hyper-parameters and a choice of where the learning rate stands.
 
     State is one buffer a parameter, ``velocity``, in its dtype; none without momentum. ``fused`` takes torch's
-    one-kernel update, for the rate outside; otherwise :func:`sgd_step` goes tensor by tensor.
+    one-kernel update or, on a GPU, this technique's, for the rate outside; otherwise :func:`sgd_step` goes tensor by
+    tensor.
     """
 
     def __init__(
@@ -87,6 +99,11 @@ class SGD(torch.optim.Optimizer):
             raise ValueError(f"rate, where the learning rate stands, must be outside or inside, not {rate!r}")
         hyper = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         super().__init__(params, hyper | {"nesterov": nesterov, "rate": rate, "fused": fused})
+        self._tables: dict[Any, Any] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._tables = {}  # the kernel's: they hold addresses, and the tensors are new
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -94,20 +111,26 @@ class SGD(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
+        for index, group in enumerate(self.param_groups):
             moved = [parameter for parameter in group["params"] if parameter.grad is not None]
             # apart, since torch's fused update takes velocities for all of a list or for none of it
             for begun in (True, False):
                 parameters = [parameter for parameter in moved if ("velocity" in self.state[parameter]) is begun]
                 if parameters:
-                    self._update(group, parameters)
+                    self._update((index, begun), group, parameters)
         return loss
 
-    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+    def _update(self, launch: tuple[int, bool], group: dict[str, Any], parameters: list[Tensor]) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         velocities = [self.state[parameter].get("velocity") for parameter in parameters]
         hyper = {name: group[name] for name in ("momentum", "dampening", "weight_decay", "nesterov")}
-        if group["fused"] and group["rate"] == "outside":
+        one_kernel = group["fused"] and group["rate"] == "outside"
+        if one_kernel and group["momentum"] and (kernel := kernel_for([*parameters, *gradients])):
+            velocities = [torch.zeros_like(p) if v is None else v for p, v in zip(parameters, velocities, strict=True)]
+            tables = self._tables.setdefault(launch, kernel.launch_tables())
+            first = not launch[1]
+            kernel.sgd_step(parameters, gradients, velocities, tables, lr=group["lr"], first=first, **hyper)
+        elif one_kernel:
             # fills the list where there are no velocities yet
             torch_sgd(parameters, gradients, velocities, fused=True, lr=group["lr"], maximize=False, **hyper)
         else:
