@@ -1,0 +1,11 @@
+"""How far LAMB lets the batch grow: steps to quality against the batch size, beside the tuned reference's."""
+
+from suite.study import Lab, Table
+from techniques.large_batch.batch_sweep import plot, sweep
+
+__all__ = ["plot", "study"]
+
+
+def study(lab: Lab) -> list[Table]:
+    """The sweep's tables ``steps_to_quality`` and ``best``."""
+    return sweep(lab, "lamb")
