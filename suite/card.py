@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suite.baseline import RecipeName, Size, Task
+from suite.records import printable
 
 Scope = Literal["kernel", "module", "step", "end_to_end", "time_to_quality"]
 Kind = Literal["identity", "counted", "quality", "measured", "modelled", "literature"]
@@ -110,8 +111,3 @@ def read_card(path: Path) -> Card:
             others = printable(", ".join(foreign))
             raise CardError(f"{path}: the claim {claim.id} names {others}, which the card's baselines lack")
     return card
-
-
-def printable(text: str) -> str:
-    """Text of a file in one line, as a message may quote it: control characters written out."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -198,9 +198,9 @@ class Store:
     def append(self, record: Record) -> None:
         """Adds one line, whole or not at all, and flushes it to the disk. Raises StoreError, e.g. on a full disk."""
         target = self.path(record.machine.name)
-        target.parent.mkdir(parents=True, exist_ok=True)
         line = record.model_dump_json(exclude_defaults=False).encode() + b"\n"
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(target, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise StoreError(f"cannot write {target}: {error.strerror}; this replicate is not kept") from None
@@ -224,13 +224,21 @@ class Store:
     def read(self) -> tuple[list[Record], list[str]]:
         """All records of all machines, oldest first, and one sentence for each line that cannot be read."""
         records: dict[str, Record] = {}
+        lines_of: dict[str, int] = {}  # what a line was, without keeping it
         problems: list[str] = []
         for path in sorted(self.folder.glob("*/*.jsonl")):
-            for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            try:
+                lines = path.read_bytes().split(b"\n")
+            except OSError as error:
+                problems.append(f"{path}: cannot be read: {error.strerror}; its records are left out")
+                continue
+            for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
                 try:
                     record = parse(line)
+                    if lines_of.setdefault(record.id, hash(line.strip())) != hash(line.strip()):
+                        raise ValueError(f"it has the id of another one, {printable(record.id)}")
                 except ValueError as error:
                     problems.append(f"{path}:{number}: {error}; the line is left out and left in place")
                 else:
@@ -241,13 +249,33 @@ class Store:
 def parse(line: bytes | str) -> Record:
     """One line as a record. Raises ValueError with one sentence: damaged, incomplete, or of a newer schema."""
     try:
-        version = json.loads(line).get("schema_version")
+        version = json.loads(line, parse_int=_whole).get("schema_version")
+    except TooLarge as error:
+        raise ValueError(f"not a record: {error}") from None
     except (ValueError, AttributeError, RecursionError):
         raise ValueError("not a record: the line is damaged") from None
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    if not isinstance(version, int) or version < 1:
+        raise ValueError("not a record: it names no schema version")
+    if version > SCHEMA_VERSION:
         raise ValueError(f"schema version {version} is newer than {SCHEMA_VERSION}; update leantrain to read it")
     try:
         return Record.model_validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"not a record: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        said = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ValueError(f"not a record: {printable(said)}") from None
+
+
+class TooLarge(ValueError):
+    """A whole number that no count can be, and no float holds."""
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 18 and not -(2**63) <= int(digits[:30]) < 2**63:
+        raise TooLarge("it has a whole number beyond 64 bits")
+    return int(digits)
+
+
+def printable(text: str) -> str:
+    """Text of a file in one line, as a message may quote it: control characters written out."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

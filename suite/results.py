@@ -206,7 +206,7 @@ def replicate(record: Record, index: int) -> Replicate:
     late = slice(warmup, None)
     summed = math.log(b_s[late].sum() / b_steps[late].sum()) - math.log(a_s[late].sum() / a_steps[late].sum())
     priced = math.log(float((np.exp(median) * share[late]).sum() / share[late].sum()))
-    return Replicate(
+    made = Replicate(
         seed=record.seed,
         reference=reference,
         contender=contender,
@@ -222,6 +222,10 @@ def replicate(record: Record, index: int) -> Replicate:
         hidden_log_cost=summed - priced,
         reference_step_s=step_s,
     )
+    derived = (made.training_log_ratio, made.setup_cost, made.hidden_log_cost, step_s, *made.costs)
+    if not np.isfinite(derived).all():
+        raise ValueError("its times are not those of a run")
+    return made
 
 
 def _segments(warmup: int, rounds: int) -> list[np.ndarray]:
@@ -341,7 +345,7 @@ def _row(members: Sequence[tuple[Record, int]], current: Sources | None) -> Row:
             continue
         try:
             replicates.append(replicate(record, position))
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:
             failures.append(Failure(record.seed, contender.stack, "failed", f"its samples give no ratio: {error}"))
     step = combined_interval([each.step_log_ratios for each in replicates]) if replicates else None
     sources = {**newest.reference.sources, **newest.contenders[index].sources}
@@ -444,7 +448,7 @@ def _attempt(metric: Callable[[], Value]) -> Value:
     """The estimators raise ValueError, with the reason, on what has no such number."""
     try:
         return metric()
-    except ValueError as error:
+    except (ValueError, ArithmeticError) as error:
         return unavailable(str(error))
 
 

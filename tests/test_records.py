@@ -4,13 +4,16 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from suite import history, results
 from suite import records as module
+from suite.leaderboard import html, markdown
 from suite.records import SCHEMA_VERSION, Store, StoreError, parse
 from tests.factories import MACHINE, changed, comparison
 
@@ -178,3 +181,151 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="choose another folder with --out"), Store(tmp_path / "file").writing("m"):
         pass
+
+
+# whatever stands in a folder
+
+
+GOOD = comparison("x", seeds=2)
+LINES = [each.model_dump_json().encode() for each in GOOD]
+NASTY = st.sampled_from(
+    [
+        None, True, -1, 0, 1, 10**400, -(10**30), 2**63 - 1, 1e308, -1e308, 5e-324, "NaN", "Infinity", "-Infinity",
+        "", "x", "\n\x1b[31m", "</script>", "\u2028", "9" * 5000, [], [[]], {}, {"": None}, [[0.0, 0.0]] * 40,
+        [[1e308, 1e308]] * 40, [[5e-324, 5e-324]] * 40,
+    ]
+)  # fmt: skip
+
+
+@st.composite
+def bent(draw) -> bytes:
+    """A record's line with one field, however deep, made another value, left out, or joined by an unknown one."""
+    record = json.loads(LINES[0]) | {"id": "bent"}
+    place = record
+    while True:
+        key = draw(st.sampled_from(sorted(place))) if isinstance(place, dict) else draw(st.integers(0, len(place) - 1))
+        inner = place[key]
+        if not (isinstance(inner, dict | list) and inner and draw(st.booleans())):
+            break
+        place = inner
+    how = draw(st.sampled_from(["value", "value", "value", "missing", "unknown"]))
+    if how == "missing":
+        del place[key]
+    elif how == "unknown" and isinstance(place, dict):
+        place["\n" + str(key)] = inner
+    else:
+        place[key] = draw(NASTY)
+    return json.dumps(record).encode()
+
+
+def folder_with(folder: Path, line: bytes) -> tuple[Store, bytes]:
+    """A store whose file has the line between two good ones."""
+    path = Store(folder).path(MACHINE.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\n".join([LINES[0], line, LINES[1], b""]))
+    return Store(folder), path.read_bytes()
+
+
+def read_all(line: bytes) -> tuple[list, list[str]]:
+    """What a folder with this line gives; checks that nothing else in it suffers."""
+    with tempfile.TemporaryDirectory() as folder:
+        store, before = folder_with(Path(folder), line)
+        records, problems = store.read()
+        assert store.path(MACHINE.name).read_bytes() == before
+    assert [each for each in records if each in GOOD] == GOOD
+    assert all(problem.isprintable() and ":2: " in problem and len(problem) < 1000 for problem in problems)
+    assert len(records) + len(problems) <= 3
+    return records, problems
+
+
+@settings(max_examples=100, deadline=None)
+@given(bent())
+def test_a_bent_record_is_named_or_shown_and_costs_the_others_nothing(line):
+    records, problems = read_all(line)
+    assert len(records) + len(problems) == 3
+    rows = results.pairs(records)
+    for page in (html.render(rows, problems), markdown.render(rows, problems)):
+        assert page.encode()
+    history.series(records)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, len(LINES[0]) - 1), st.binary(max_size=3))
+def test_a_line_cut_off_or_hit_anywhere_costs_the_others_nothing(place, hit):
+    records, problems = read_all(LINES[0][:place])
+    assert len(problems) == bool(place) and records == GOOD
+    read_all(LINES[0][:place] + hit.replace(b"\n", b"") + LINES[0][place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"schema_version": 999999999999999999999, "id": 1}', "a whole number beyond 64 bits"),
+        (b'{"schema_version": 2}', "schema version 2 is newer than 1; update leantrain"),
+        (b'{"schema_version": "2"}', "names no schema version"),
+        (b"{}", "names no schema version"),
+        (b"[" * 100_000, "the line is damaged"),
+        (b'{"schema_version": NaN}', "names no schema version"),
+        (b'{"schema_version": ' + b"9" * 5000 + b"}", "a whole number beyond 64 bits"),
+        (LINES[0].replace(b'"seed":0', b'"seed":0,"s\\u001b[2J\\need":0'), r"s\x1b[2J\need"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_one_plain_sentence(line, words):
+    _, (problem,) = read_all(line)
+    assert words in problem
+    assert problem.endswith("the line is left out and left in place")
+
+
+def test_of_two_records_with_one_id_the_first_counts_and_the_other_is_named():
+    other = json.loads(LINES[0]) | {"seed": 5}
+    records, (problem,) = read_all(json.dumps(other).encode())
+    assert records == GOOD
+    assert f"has the id of another one, {GOOD[0].id}" in problem
+    assert read_all(LINES[0]) == (GOOD, [])  # the same line twice is the same record
+
+
+@pytest.fixture
+def as_nobody():
+    """Whoever runs the tests, a user whom permissions bind, and a folder that this user can reach."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        store, _ = folder_with(folder / "results", b"")
+        yield store
+        if os.geteuid() != os.getuid():
+            os.seteuid(os.getuid())
+        for each in (folder / "results", store.path(MACHINE.name).parent):
+            each.chmod(0o755)
+
+
+def become_nobody() -> None:
+    if os.getuid() == 0:
+        os.seteuid(65534)
+
+
+def test_a_read_only_folder_is_read_and_refuses_to_be_written(as_nobody):
+    path = as_nobody.path(MACHINE.name)
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    as_nobody.folder.chmod(0o555)
+    become_nobody()
+    assert as_nobody.read() == (GOOD, [])
+    with pytest.raises(StoreError, match=r"cannot write to .*choose another folder"), as_nobody.writing(MACHINE.name):
+        pass
+    with pytest.raises(StoreError, match="this replicate is not kept"):
+        as_nobody.append(GOOD[0])
+    elsewhere = GOOD[0].model_copy(update={"machine": MACHINE.model_copy(update={"name": "another"})})
+    with pytest.raises(StoreError, match="this replicate is not kept"):
+        as_nobody.append(elsewhere)
+    assert as_nobody.read() == (GOOD, [])
+
+
+def test_a_file_that_must_not_be_read_is_named_and_the_others_are_read(as_nobody):
+    other = as_nobody.path("zzz")
+    other.parent.mkdir()
+    other.write_bytes(LINES[0])
+    other.chmod(0)
+    become_nobody()
+    records, problems = as_nobody.read()
+    assert records == GOOD
+    assert problems == [f"{other}: cannot be read: Permission denied; its records are left out"]
