@@ -9,6 +9,7 @@ arXiv 2010.01412), Algorithm 1 with p = 2:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -98,12 +99,13 @@ class Sam(Technique):
     def update(self, run: Run, batch: Batch) -> None:
         run.optimizer.zero_grad(set_to_none=True)
         noise = Noise(run)
-        loss = run.forward(batch)
-        run.backward(loss)
+        with getattr(run.model, "no_sync", nullcontext)():  # of several ranks, each ascends on its own examples
+            loss = run.forward(batch)
+            run.backward(loss)
         run.loss = loss.detach()
         trained = with_gradient(run)
         copies = ascend(trained, self.rho, self.launch)
-        run.optimizer.zero_grad(set_to_none=True)
+        run.model.zero_grad(set_to_none=True)
         noise.replay()
         run.backward(run.forward(batch))
         restore(trained, copies, self.launch)
@@ -121,5 +123,5 @@ class Sam(Technique):
 
 
 def with_gradient(run: Run) -> list[Tensor]:
-    """The parameters that the optimizer is about to move."""
-    return [p for group in run.optimizer.param_groups for p in group["params"] if p.grad is not None]
+    """The weights that the ball is around: all that train, whole, also where the optimizer holds shards of them."""
+    return [p for group in run.default_parameters() for p in group["params"] if p.grad is not None]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from suite.baseline import baselines
 from suite.catalogue import build
+from suite.comparison import Comparison, replicate
 from suite.run import Run
 from techniques.sharpness.sam.technique import Sam, ascend, restore
 
@@ -55,10 +56,14 @@ class Quadratic:
         root = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         self.matrix = root @ root.T
         self.theta = nn.Parameter(torch.arange(1.0, 7.0, dtype=torch.float64))
-        self.optimizer = torch.optim.SGD([self.theta], lr=0.1)
+        self.model = nn.ParameterList([self.theta])
+        self.optimizer = torch.optim.SGD(self.default_parameters(), lr=0.1)
         self.device, self.generator = torch.device("cpu"), torch.Generator().manual_seed(5)
         self.noise: list[tuple[float, float]] = []
         self.given: Tensor | None = None
+
+    def default_parameters(self) -> list[dict[str, Any]]:
+        return [{"params": [self.theta]}]
 
     def forward(self, batch: Any) -> Tensor:
         self.noise.append((torch.rand(()).item(), torch.rand((), generator=self.generator).item()))
@@ -97,3 +102,13 @@ def test_only_the_second_gradient_is_reduced_and_clipped(monkeypatch: pytest.Mon
         monkeypatch.setattr(run, name, counted)
     run.train(1)
     assert vars(calls) == {"forward": 2, "backward": 2, "apply_gradients": 1}
+
+
+@pytest.mark.parametrize("reference", ["dp_ddp", "zero1"])
+def test_each_of_several_ranks_ascends_on_its_own_gradient(reference: str) -> None:
+    """The first gradient is not reduced, so a step sends what the reference's does (section 4.1: m-sharpness)."""
+    comparison = Comparison((reference, f"sam+{reference}"), "vit", steps=4, rounds=1)
+    record = replicate(comparison, 0, equal_time=False)
+    assert [each.status for each in record.contenders] == ["ok", "ok"], [each.reason for each in record.contenders]
+    alone, with_sam = (each.counters.communication_bytes for each in record.contenders if each.counters)
+    assert alone and with_sam == alone
