@@ -1,0 +1,19 @@
+"""The command line: commands only, each a thin shell around the module that does the work."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from suite.cli import look, measure, report, guard  # noqa: F401, I001  each adds its commands, in the order of --help
+from suite.cli.shared import Exit, app
+
+__all__ = ["Exit", "app", "main"]
+
+
+def main() -> None:
+    """The console script."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Contenders need nothing of this script; multiprocessing would import it again, with all that it imports, in each.
+    vars(sys.modules["__main__"]).pop("__file__", None)
+    app()

@@ -1,0 +1,5 @@
+"""``python -m suite.cli``."""
+
+from suite.cli import main
+
+main()

@@ -1,0 +1,149 @@
+"""Commands that guard a repository: calibrate this machine, check a tree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from suite.cli.shared import (
+    RESULTS,
+    THREADS,
+    Baselines,
+    Budget,
+    Device,
+    Exit,
+    Json,
+    Margin,
+    Out,
+    SizeOption,
+    Techniques,
+    Threads,
+    app,
+    bar,
+    chosen,
+    escape,
+    fail,
+    out,
+    understandable,
+    usable_device,
+    warn,
+)
+
+
+@app.command()
+def calibrate(
+    quick: Annotated[bool, typer.Option("--quick", help="Few gates: minutes, and a wide interval.")] = False,
+    gates: Annotated[int | None, typer.Option("--gates", min=1, help="Gates of unchanged code. [20, quick: 6]")] = None,
+    planted: Annotated[
+        int | None, typer.Option("--planted", min=1, help="Gates with a planted slow-down. [4, quick: 2]")
+    ] = None,
+    margin: Margin = 0.03,
+    budget: Budget = 60.0,
+    device: Device = "cpu",
+    threads: Threads = THREADS,
+    folder: Out = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Measure this machine's false-alarm rate and whether its gate can fire: what check needs before it times anything.
+
+    The result is valid for 7 days under the machine's fingerprint; a copy is kept with the machine's records, for the
+    leaderboard. Exit code 4 if the machine must not gate.
+    """
+    with understandable(as_json):
+        usable_device(device, as_json)
+        from suite import calibration as calibrations
+        from suite.machine import fingerprint, fitness
+        from suite.regression import Setting
+
+        for sentence in fitness(device):
+            warn(sentence)
+        machine = fingerprint(device, threads)
+        with bar(quiet=as_json) as progress:
+            made = calibrations.calibrate(
+                Path(__file__).parents[2], machine, Setting(device=device, threads=threads),
+                gates=gates or (calibrations.QUICK_GATES if quick else calibrations.GATES),
+                planted=planted or (calibrations.QUICK_PLANTED if quick else calibrations.PLANTED),
+                margin=margin, budget_s=budget, progress=progress,
+            )  # fmt: skip
+        path = calibrations.store(made)
+        try:
+            calibrations.store(made, calibrations.path_beside(folder, machine))
+        except OSError as error:
+            warn(f"no copy for the leaderboard in {folder}: {error.strerror}; name another folder with --out")
+        why = calibrations.unfit(made, machine, margin=margin, budget_s=budget, now=made.made)
+    if as_json:
+        print(json.dumps({"path": str(path), "unfit": why, "report": calibrations.report(made)}, indent=1))
+    else:
+        for line in calibrations.report(made):
+            out.print(escape(line))
+        out.print(f"kept in {path}")
+    if why:
+        fail(why, Exit.UNFIT)
+
+
+@app.command()
+def check(
+    against: Annotated[
+        str | None, typer.Option("--against", help="A reference file, or a git revision to check out beside this one.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write a reference file of this tree.")] = None,
+    techniques: Techniques = None,
+    on: Baselines = None,
+    size: SizeOption = "nano",
+    recipe: Annotated[list[str] | None, typer.Option("--recipe", help="Repeatable. [modern]")] = None,
+    device: Device = "cpu",
+    threads: Threads = THREADS,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Changed losses and removed techniques are meant.")
+    ] = False,
+    timing: Annotated[
+        bool, typer.Option("--timing/--no-timing", help="Time the tree against a git revision, too.")
+    ] = True,
+    margin: Margin = 0.03,
+    budget: Budget = 60.0,
+    summary: Annotated[Path | None, typer.Option("--summary", help="Append a Markdown summary to this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Guard a repository: did exact costs, training or speed change against a stored reference or another revision?"""
+    with understandable(as_json):
+        usable_device(device, as_json)
+        from suite import check as checks
+        from suite import regression
+        from suite.baseline import RECIPES, SIZES
+        from suite.revision import top_of
+
+        if (against is None) == (save is None):
+            raise ValueError("name either --against REF or --save FILE")
+        selection = checks.Selection(
+            tuple(techniques or ()),
+            tuple(on or ()),
+            tuple(chosen("recipe", name, RECIPES) for name in recipe or ("modern",)),
+        )
+        setting = regression.Setting(size=chosen("size", size, SIZES), device=device, threads=threads)
+        with bar(quiet=as_json) as progress:
+            if save is not None:
+                stored = checks.counted(selection, setting, progress)
+                regression.save(stored, save)
+                out.print(f"{len(stored.counts)} items saved to {save}")
+                return
+            assert against is not None
+            if Path(against).is_file():
+                findings = checks.against_file(Path(against), selection, setting, progress)
+            else:
+                clock = checks.Clock(margin, budget) if timing else None
+                findings = checks.against_revision(against, top_of(Path()), selection, setting, clock, progress)
+        if summary:
+            with summary.open("a", encoding="utf-8") as file:
+                file.write(regression.markdown(findings, against))
+    if as_json:
+        print(json.dumps([asdict(each) for each in findings], indent=1))
+    else:
+        for each in findings:
+            details = "; ".join([*map(str, each.changes), *([each.why] if each.why else [])])
+            out.print(escape(f"{each.verdict:15}{each.item}{': ' if details else ''}{details}"))
+    if code := regression.exit_code(findings, accept_changes):
+        raise typer.Exit(code)

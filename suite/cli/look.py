@@ -1,0 +1,206 @@
+"""Commands that look: the catalogue, a card, what a step costs, kernels, the machine."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from suite.cli.shared import (
+    THREADS,
+    Device,
+    Exit,
+    Json,
+    ModelOption,
+    SizeOption,
+    TaskOption,
+    app,
+    bar,
+    chosen,
+    escape,
+    out,
+    understandable,
+    usable_device,
+)
+
+
+@app.command("list")
+def list_(
+    category: Annotated[str | None, typer.Argument(help="Only this category.")] = None, as_json: Json = False
+) -> None:
+    """List the techniques: what they change, on which baselines, against what."""
+    with understandable(as_json):
+        from suite.catalogue import catalogue, lookup
+
+        entries = list(catalogue().values())
+        if category is not None:
+            lookup("category", category, {entry.card.category: entry for entry in entries})
+            entries = [entry for entry in entries if entry.card.category == category]
+    if as_json:
+        print(json.dumps([entry.card.model_dump(mode="json", exclude={"claim"}) for entry in entries], indent=1))
+        return
+    table = Table("id", "category", "baselines", "task", "against", "what it changes", box=None, pad_edge=False)
+    for column in table.columns[:2]:
+        column.no_wrap = True
+    for entry in entries:
+        card = entry.card
+        table.add_row(card.id, card.category, " ".join(card.baselines), card.task, card.reference, escape(card.summary))
+    out.print(table)
+    if not entries:
+        raise typer.Exit(int(Exit.NOTHING))
+
+
+@app.command()
+def show(id: Annotated[str, typer.Argument(help="A technique's id.")], as_json: Json = False) -> None:
+    """Show a technique's card: paper, variant, hyper-parameters, claims."""
+    from dataclasses import MISSING, fields
+
+    from suite.technique import CHAINED, SLOTS, overrides
+
+    with understandable(as_json):
+        from suite.catalogue import catalogue, lookup
+
+        entry = lookup("technique", id, catalogue())
+        card, cls = entry.card, entry.technique
+    settings = {each.name: None if each.default is MISSING else each.default for each in fields(cls) if each.init}
+    changes = [method for method in (*SLOTS, *CHAINED) if overrides(cls, method)]
+    if as_json:
+        extra = {"hyper_parameters": settings, "overrides": changes, "source_sha256": entry.source_sha256}
+        print(json.dumps(card.model_dump(mode="json") | extra, indent=1, default=str))
+        return
+    out.print(f"[bold]{escape(card.name)}[/bold]  ({card.category}/{card.id})\n{escape(card.summary)}\n")
+    paper = card.paper
+    out.print(escape(f"{paper.authors}: {paper.title}. {paper.venue}. {paper.arxiv and 'arXiv ' + paper.arxiv}"))
+    out.print(f"baselines {' '.join(card.baselines)}; task {card.task}; compared with {card.reference}")
+    out.print("overrides " + ", ".join(changes))
+    out.print("hyper-parameters " + (", ".join(f"{key}={value}" for key, value in settings.items()) or "none"))
+    for title, text in (
+        ("Variant", card.variant), ("Limitations", card.limitations), ("Counter-evidence", card.counter_evidence),
+    ):  # fmt: skip
+        if text:
+            out.print(f"\n[bold]{title}.[/bold] {escape(text.strip())}")
+    for claim in card.claim:
+        expected = "" if claim.expected is None else f" {claim.metric} {claim.relation} {claim.expected:g}"
+        out.print(f"\n[bold]Claim {claim.id}[/bold] ({claim.kind}, {claim.scope}; {escape(claim.place)}){expected}")
+        out.print(f"  {escape(claim.statement)}")
+
+
+@app.command()
+def count(
+    techniques: Annotated[
+        list[str],
+        typer.Option("-t", "--technique", help="An id or a stack like lion+lora:rank=4, or baseline; repeatable."),
+    ],
+    on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",
+    size: SizeOption = "base",
+    recipe: Annotated[str, typer.Option("--recipe", help="classic or modern.")] = "modern",
+    task: TaskOption = None,
+    model: ModelOption = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option("--sequence-length", min=8, help="Tokens a sequence. [the baseline's]")
+    ] = None,
+    steps: Annotated[
+        int, typer.Option("--steps", min=2, help="A whole run of so many steps comes before the counted one.")
+    ] = 2,
+    as_json: Json = False,
+) -> None:
+    """Count one step at the paper's own size, in seconds and without its memory: parameters, state, activations, FLOPs.
+
+    Of a technique and its reference, exactly, on tensors that have shapes and no values. Exit code 4 if none of the
+    techniques can be counted so; the reason says which value it asked for.
+    """
+    with understandable(as_json):
+        from suite.baseline import RECIPES, SIZES, TASKS
+        from suite.catalogue import build
+
+        scales = importlib.import_module("suite.paper_scale")
+        for stack in techniques:
+            build(stack)
+        scale = scales.Scale(
+            on, chosen("size", size, SIZES), chosen("recipe", recipe, RECIPES), model=model, batch_size=batch,
+            sequence_length=sequence_length, steps=steps,
+        )  # fmt: skip
+        with bar(quiet=as_json) as progress:
+            found = scales.pairs(techniques, scale, chosen("task", task, TASKS) if task else None, progress)
+    if as_json:
+        print(json.dumps([each.as_dict() for each in found], indent=1))
+    for pair in [] if as_json else found:
+        out.print(escape(scales.title(pair)))
+        sides = ("", pair.reference.stack, pair.stack.stack, "ratio") if pair.reference else ("", pair.stack.stack)
+        grid = Table(*sides, box=None, pad_edge=False)
+        for column in grid.columns[1:]:
+            column.justify = "right"
+        for line in scales.lines(pair):
+            grid.add_row(*map(escape, line))
+        if grid.rows:
+            out.print(grid)
+        for note in scales.notes(pair):
+            out.print(escape(note))
+        out.print()
+    if all(each.stack.counters is None for each in found):
+        raise typer.Exit(int(Exit.UNFIT))
+
+
+@app.command()
+def kernels(
+    ids: Annotated[list[str] | None, typer.Argument(help="Techniques that have a kernel. [all]")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Correctness and machine code only, no timing.")] = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Examine the Triton kernels: right, within their machine-code budgets; on a GPU how near their floor, and peers.
+
+    Without a GPU they are checked under Triton's interpreter, and compiled for Hopper all the same. Exit code 1 if one
+    is wrong or over its budget.
+    """
+    with understandable(as_json):
+        usable_device(device, as_json)
+        report = importlib.import_module("suite.kernel_report")
+        entries = report.selected(ids or ())
+        timed = device == "cuda" and not check
+        found = []
+        with bar(quiet=as_json) as progress:
+            for number, entry in enumerate(entries):
+                progress(number / len(entries), entry.id)
+                found += report.rows(entry, device, timed)
+    if as_json:
+        print(json.dumps([asdict(row) for row in found], indent=1))
+    else:
+        columns = report.CHECK_COLUMNS + (report.TIME_COLUMNS if timed else ())
+        grid = Table(*columns, box=None, pad_edge=False)
+        for row in found:
+            grid.add_row(*map(escape, report.line(row, timed)))
+        out.print(grid)
+        for row in found:
+            for violation in row.violations:
+                out.print(escape(f"{row.technique}/{row.kernel}: {violation}"))
+        if not timed and not check:
+            out.print("time, per cent of floor, launch cost and peers: unavailable (they need --device cuda)")
+    if not found:
+        raise typer.Exit(int(Exit.NOTHING))
+    if any(row.violations for row in found):
+        raise typer.Exit(int(Exit.REGRESSED))
+
+
+@app.command()
+def doctor(device: Device = "cpu", as_json: Json = False) -> None:
+    """Say what this machine can measure, what is missing, and what would disturb a measurement now."""
+    from suite.doctor import examine
+
+    with understandable(as_json):
+        chosen("device", device, ("cpu", "cuda"))
+        report = examine(device, THREADS)
+    if as_json:
+        print(json.dumps(report, indent=1))
+    else:
+        for title, lines in report.items():
+            out.print(f"[bold]{title}[/bold]")
+            for line in lines:
+                out.print(f"  {escape(line)}")
+    if report["disturbs a measurement now"]:
+        raise typer.Exit(int(Exit.UNFIT))
