@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-from suite.cli import look, measure, report, guard  # noqa: F401, I001  each adds its commands, in the order of --help
+# isort: off
+from suite.cli import look, measure, report, guard  # noqa: F401  each adds its commands, in the order of --help
+
+# isort: on
 from suite.cli.shared import Exit, app
 
 __all__ = ["Exit", "app", "main"]
