@@ -28,8 +28,9 @@ from techniques.large_batch.chinchilla.law import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTHS = (0.5, 0.75, 1.0, 1.5, 2.0)
-BUDGETS = (0.5, 1.0, 2.0)
+WIDTHS = (0.25, 0.5, 0.75, 1.0, 1.5)  # the small baselines are large for their few tokens: the optimum is below 1
+BUDGETS = (0.25, 0.5, 1.0)
+RUNS_PER_CONSTANT = 2  # fewer do not determine the law
 
 
 class Point(NamedTuple):
@@ -76,7 +77,9 @@ def study(lab: Lab) -> list[Table]:
     ]
 
 
-LAW_NOTE = "95 % percentile intervals over resamplings of the runs; none where the runs do not determine five constants"
+LAW_NOTE = (
+    "95 % percentile intervals over resamplings of the runs; none for fewer than ten runs, which do not determine it"
+)
 
 
 def point(budget: float, width: float, pairs: Sequence[tuple[Contender, Contender]]) -> Point | None:
@@ -118,7 +121,7 @@ def law(
     runs = [[each.parameters for each in points], [each.tokens for each in points], [each.loss for each in points]]
     found: Law | None = None
     draws: list[Law] = []
-    if len(points) > len(Law._fields) and len(set(runs[0])) > 1 and len(set(runs[1])) > 1:
+    if len(points) >= RUNS_PER_CONSTANT * len(Law._fields) and len(set(runs[0])) > 1 and len(set(runs[1])) > 1:
         found, draws = fit(runs[0], runs[1], runs[2]), bootstrap(runs[0], runs[1], runs[2])
     names = (*Law._fields, "size_exponent")
     for name in names:
