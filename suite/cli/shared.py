@@ -108,6 +108,8 @@ def understandable(as_json: bool = False) -> Iterator[None]:
         fail(str(error), Exit.UNFIT, as_json)
     except (StoreError, ContenderFailed) as error:
         fail(str(error), Exit.RUN_FAILED, as_json)
+    except OSError as error:  # what it was to read or write; a traceback's exit code of 1 would say "regressed"
+        fail(f"{error.filename}: {error.strerror}; name another place" if error.filename else str(error), Exit.USAGE)
     except KeyboardInterrupt:
         fail("interrupted; what was measured is kept, the same command continues", Exit.INTERRUPTED, as_json)
 
