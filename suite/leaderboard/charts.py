@@ -127,16 +127,15 @@ def pareto(rows: Sequence[Row], links: Mapping[str, str] | None = None) -> str:
 
 
 def _label(x: float, y: float, name: str, width: float, taken: list[tuple[float, float, float]]) -> str:
-    """The name beside its point, or a little above or below; nothing where there is no room. Adds to ``taken``."""
+    """The name right or left of its point, or above or below; nothing where there is no room. Adds to ``taken``."""
     short = name if len(name) <= 28 else name[:27] + "…"
     length = 7.0 * len(short)  # of 12 px type, roughly
-    if x + length > width:
-        x -= length + 22
-    for dy in (0, 12, -12):
-        free = all(abs(y + dy - other) >= 12 or x + length < left or right < x for left, right, other in taken)
-        if free:
-            taken.append((x, x + length, y + dy))
-            return _tick(x, y + dy, short, "start")
+    for dy in (0, 12, -12, 24, -24):
+        for left in (x, x - length - 22):
+            right, inside = left + length, left >= 0 and left + length <= width
+            if inside and all(abs(y + dy - other) >= 12 or right < low or high < left for low, high, other in taken):
+                taken.append((left, right, y + dy))
+                return _tick(left, y + dy, short, "start")
     return ""
 
 
