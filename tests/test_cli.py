@@ -205,6 +205,7 @@ def test_an_interrupted_run_loses_one_replicate_and_leaves_no_process(how: signa
     run = subprocess.Popen(
         plugin.command(*arguments), env=plugin.environment(tmp_path, MARK=str(mark)), cwd=tmp_path,
         stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
     )  # fmt: skip
     try:
         until(lambda: mark.exists() and mark.read_text(), 240)
