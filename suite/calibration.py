@@ -186,7 +186,10 @@ def calibrate(
     budget_s: float,
     progress: Callable[[float, str], None] = lambda share, what: None,
 ) -> Calibration:
-    """Runs the gates of ``tree`` against itself, the planted ones spread among them. Raises ContenderFailed."""
+    """Runs the gates of ``tree`` against itself, the planted ones spread among them. Raises ContenderFailed.
+
+    Ctrl-C ends it with the gates that were made, if there is one of each kind: fewer gates, a wider interval.
+    """
     coin = random.Random()
     runs = coin.sample([0.0] * gates + [PLANTED_SLOWER] * planted, gates + planted)
     made: dict[float, list[Gate]] = {0.0: [], PLANTED_SLOWER: []}
@@ -203,7 +206,12 @@ def calibrate(
                 f"gate {number + 1} of {len(runs)} ({alarms} false alarms in {len(made[0.0])}, caught {caught} of "
                 f"{len(made[PLANTED_SLOWER])} planted)",
             )
-            timing = gate(old, new, ITEM, setting, coin=coin, margin=margin, budget_s=budget_s, slower=slower)
+            try:
+                timing = gate(old, new, ITEM, setting, coin=coin, margin=margin, budget_s=budget_s, slower=slower)
+            except KeyboardInterrupt:
+                if not all(made.values()):
+                    raise
+                break
             made[slower].append(
                 Gate(verdict=timing.decision.verdict, pairs=list(timing.pairs), seconds=round(timing.seconds, 3))
             )
