@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,7 @@ def test_a_real_run_carries_counts_floor_and_fingerprint(tmp_path):
         [sys.executable, "-m", "pytest", "benchmarks/test_optimizers.py", "--benchmark-only", "-q", "-k", "torch",
          "-p", "no:cacheprovider", f"--benchmark-json={report}"],
         cwd=FOLDER.parent, capture_output=True, text=True, timeout=300,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},  # it is no worker
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(report.read_text())

@@ -242,7 +242,7 @@ def called(*arguments: object) -> tuple[int, str, str]:
 
 TYPOS: list[tuple[Sequence[object], str]] = [
     (("run", "-t", "lionn"), "no technique is called 'lionn'; did you mean lion"),
-    (("run", "-t", "lion+adamx"), "no technique is called 'adamx'; did you mean adamw"),
+    (("run", "-t", "lion+adamx"), "no technique is called 'adamx'; did you mean adam"),
     (("run", "-b", "gtp"), "no baseline is called 'gtp'; did you mean gpt"),
     (("run", "--size", "nan"), "no size is called 'nan'; did you mean nano"),
     (("run", "--recipe", "moden"), "no recipe is called 'moden'; did you mean modern"),
@@ -257,7 +257,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("run", "--data", "nowhere"), "choose it with -b"),
     (("run", "--data", "/no/such/folder", "-b", "gpt", "-t", "lion"), "/no/such/folder"),
     (("compare", "lionn"), "no technique is called 'lionn'; did you mean lion"),
-    (("compare", "lion", "adamx"), "no technique is called 'adamx'; did you mean adamw"),
+    (("compare", "lion", "adamx"), "no technique is called 'adamx'; did you mean adam"),
     (("compare", "lion", "-b", "gtp"), "no baseline is called 'gtp'; did you mean gpt"),
     (("list", "optimisers"), "no category is called 'optimisers'; did you mean optimizers"),
     (("show", "lionn"), "no technique is called 'lionn'; did you mean lion"),
