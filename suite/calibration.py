@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -193,32 +194,42 @@ def calibrate(
     coin = random.Random()
     runs = coin.sample([0.0] * gates + [PLANTED_SLOWER] * planted, gates + planted)
     made: dict[float, list[Gate]] = {0.0: [], PLANTED_SLOWER: []}
-    with ExitStack() as stack:
-        old, new = stack.enter_context(Side(tree)), stack.enter_context(Side(tree))
-        for side in (old, new):  # loads the libraries, off the budget
-            progress(0.0, "starting")
-            side.ask("count", item=setting.request(ITEM))
-        for number, slower in enumerate(runs):
-            alarms = sum(each.verdict == "regressed" for each in made[0.0])
-            caught = sum(each.verdict == "regressed" for each in made[PLANTED_SLOWER])
-            progress(
-                number / len(runs),
-                f"gate {number + 1} of {len(runs)} ({alarms} false alarms in {len(made[0.0])}, caught {caught} of "
-                f"{len(made[PLANTED_SLOWER])} planted)",
-            )
-            try:
+    for number, slower in enumerate(runs):
+        alarms = sum(each.verdict == "regressed" for each in made[0.0])
+        caught = sum(each.verdict == "regressed" for each in made[PLANTED_SLOWER])
+        progress(
+            number / len(runs),
+            f"gate {number + 1} of {len(runs)} ({alarms} false alarms in {len(made[0.0])}, caught {caught} of "
+            f"{len(made[PLANTED_SLOWER])} planted)",
+        )
+        try:
+            with _fresh(tree, setting) as (old, new):
                 timing = gate(old, new, ITEM, setting, coin=coin, margin=margin, budget_s=budget_s, slower=slower)
-            except KeyboardInterrupt:
-                if not all(made.values()):
-                    raise
-                break
-            made[slower].append(
-                Gate(verdict=timing.decision.verdict, pairs=list(timing.pairs), seconds=round(timing.seconds, 3))
-            )
+        except KeyboardInterrupt:
+            if not all(made.values()):
+                raise
+            break
+        made[slower].append(
+            Gate(verdict=timing.decision.verdict, pairs=list(timing.pairs), seconds=round(timing.seconds, 3))
+        )
     return Calibration(
         machine=machine, made=datetime.now(UTC), design=DESIGN, margin=margin, budget_s=budget_s, setting=setting,
         planted_slower=PLANTED_SLOWER, unchanged=made[0.0], planted=made[PLANTED_SLOWER],
     )  # fmt: skip
+
+
+@contextmanager
+def _fresh(tree: Path, setting: Setting) -> Iterator[tuple[Side, Side]]:
+    """Two workers with the libraries loaded, which is off the budget. New for every gate, as every ``check`` has its
+    own: a gate that shared them with the gate before would not be another draw of what differs between two workers."""
+
+    def load(side: Side) -> None:
+        side.ask("start", item=setting.request(ITEM), steps=2, seed=0)
+        side.ask("close")
+
+    with Side(tree) as old, Side(tree) as new, ThreadPoolExecutor(2) as pool:
+        list(pool.map(load, (old, new)))
+        yield old, new
 
 
 def report(calibration: Calibration) -> list[str]:

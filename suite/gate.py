@@ -44,7 +44,7 @@ STEPS_PER_BLOCK = 2
 FEWEST_PAIRS = 3  # for an interval that means something
 LEVEL = 0.95
 
-DESIGN = {"rounds": ROUNDS, "steps_per_block": STEPS_PER_BLOCK, "alpha": ALPHA}
+DESIGN = {"rounds": ROUNDS, "steps_per_block": STEPS_PER_BLOCK, "alpha": ALPHA, "fixed_layout": 1}
 """What a calibration must have in common with the gate that it vouches for."""
 
 
