@@ -32,8 +32,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from suite import kernel_parts
-from suite.kernels import multi_tensor
+from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.portable import narrow
 from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, REDUCTION_BYTES, TrustTables
@@ -75,9 +74,9 @@ def moments_kernel(
     beta1, one_minus_beta1, beta2, one_minus_beta2, decay, inverse_correction, inverse_root_correction, eps,
     PARAMETER: tl.constexpr, MOMENT: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    if kernel_parts.skipped(found_inf):
+    if optimizer_parts.skipped(found_inf):
         return
-    factor = kernel_parts.gradient_factor(gradient_scale, clip)
+    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
     tensor, first = multi_tensor.block(blocks, BLOCK)
     p = multi_tensor.address(table, 0, tensor, tensors)
     m = multi_tensor.address(table, 1, tensor, tensors)
@@ -127,8 +126,8 @@ def _apply(
     v = tl.load(second_moments + offsets, mask=mask, other=0.0).to(tl.float32)
     p = p - step_size * _direction(p, m, v, decay, inverse_correction, inverse_root_correction, eps)
     if STOCHASTIC:
-        bits = kernel_parts.random_bits(seed, tensor, first, offsets)
-        rounded = kernel_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
+        bits = optimizer_parts.random_bits(seed, tensor, first, offsets)
+        rounded = optimizer_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
     else:
         rounded = narrow(p, parameters.dtype.element_ty)
     tl.store(parameters + offsets, rounded, mask=mask)
@@ -140,7 +139,7 @@ def apply_kernel(
     PARAMETER: tl.constexpr, MOMENT: tl.constexpr, STOCHASTIC: tl.constexpr,
     BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    if kernel_parts.skipped(found_inf):
+    if optimizer_parts.skipped(found_inf):
         return
     tensor, first = multi_tensor.block(blocks, BLOCK)
     p = multi_tensor.address(table, 0, tensor, tensors)
@@ -211,16 +210,16 @@ def lamb_step(
     scalars = (gradient_scale, clip, found_inf)
     for launch in launches:
         dtypes = launch.group.dtypes
-        kernel_parts.check_dtypes(dtypes)
+        optimizer_parts.check_dtypes(dtypes)
         if dtypes[1] != dtypes[2]:
             raise TypeError(f"the moments are {dtypes[1]} and {dtypes[2]}: give both one dtype")
-        kernel_parts.check_scalars(scalars, launch.group.table.device)
+        optimizer_parts.check_scalars(scalars, launch.group.table.device)
     inverse_correction = 1 / (1 - beta1**step) if bias_correction else 1.0
     inverse_root_correction = 1 / math.sqrt(1 - beta2**step) if bias_correction else 1.0
     direction = (weight_decay, inverse_correction, inverse_root_correction, eps)
     for launch in launches:
         group, partials = launch.group, launch.partials()
-        parameter, moment, _, gradient = (kernel_parts.DTYPES[dtype] for dtype in group.dtypes)
+        parameter, moment, _, gradient = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
         with torch.cuda.device_of(group.table):
             moments_kernel[(group.programs,)](
                 group.table, group.blocks, group.tensors, group.programs, partials, *scalars,
@@ -230,7 +229,7 @@ def lamb_step(
             )  # fmt: skip
             ratios = launch.ratios(partials, low=phi[0], high=phi[1]) if adapt else launch.ones()
             apply_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, kernel_parts.seed_word(seed), ratios, found_inf,
+                group.table, group.blocks, group.tensors, optimizer_parts.seed_word(seed), ratios, found_inf,
                 learning_rate, *direction,
                 PARAMETER=parameter, MOMENT=moment, STOCHASTIC=seed is not None and group.dtypes[0] == torch.bfloat16,
                 BLOCK=BLOCK, PIECE=PIECE, num_warps=NUM_WARPS, **OPTIONS,
@@ -247,7 +246,7 @@ _SCALARS = ("gradient_scale", "clip", "found_inf")
 
 def _first_pass(parameter: torch.dtype, moment: torch.dtype, scaled: bool = False) -> Manifest:
     read = [parameter.itemsize, moment.itemsize, moment.itemsize, parameter.itemsize]
-    budget = kernel_parts.streaming_budget(read, [moment.itemsize] * 2, BLOCK, NUM_WARPS)
+    budget = optimizer_parts.streaming_budget(read, [moment.itemsize] * 2, BLOCK, NUM_WARPS)
     rates = ("beta1", "one_minus_beta1", "beta2", "one_minus_beta2")
     return Manifest(
         kernel=moments_kernel,
@@ -260,9 +259,9 @@ def _first_pass(parameter: torch.dtype, moment: torch.dtype, scaled: bool = Fals
         },
         constants={
             **({} if scaled else dict.fromkeys(_SCALARS)),
-            "PARAMETER": kernel_parts.DTYPES[parameter],
-            "MOMENT": kernel_parts.DTYPES[moment],
-            "GRADIENT": kernel_parts.DTYPES[parameter],
+            "PARAMETER": optimizer_parts.DTYPES[parameter],
+            "MOMENT": optimizer_parts.DTYPES[moment],
+            "GRADIENT": optimizer_parts.DTYPES[parameter],
             "BLOCK": BLOCK,
             "PIECE": PIECE,
         },
@@ -289,8 +288,8 @@ def _second_pass(
         },
         constants={
             **({} if scaled else {"found_inf": None}),
-            "PARAMETER": kernel_parts.DTYPES[parameter],
-            "MOMENT": kernel_parts.DTYPES[moment],
+            "PARAMETER": optimizer_parts.DTYPES[parameter],
+            "MOMENT": optimizer_parts.DTYPES[moment],
             "STOCHASTIC": stochastic,
             "BLOCK": BLOCK,
             "PIECE": PIECE,
@@ -299,7 +298,7 @@ def _second_pass(
         aligned=("table", "blocks", "ratios"),
         num_warps=NUM_WARPS,
         options=OPTIONS,
-        budget=kernel_parts.streaming_budget(read, read[:1], BLOCK, NUM_WARPS),
+        budget=optimizer_parts.streaming_budget(read, read[:1], BLOCK, NUM_WARPS),
     )
 
 

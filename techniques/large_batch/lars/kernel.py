@@ -27,8 +27,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from suite import kernel_parts
-from suite.kernels import multi_tensor
+from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.portable import narrow
 from techniques.large_batch.lars.technique import INSIDE, SEPARATE, TIMM_EPS, Variant
@@ -53,9 +52,9 @@ def norms_kernel(
     table, blocks, tensors, programs, partials, gradient_scale, clip, found_inf, coupled_decay,
     PARAMETER: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    if kernel_parts.skipped(found_inf):
+    if optimizer_parts.skipped(found_inf):
         return
-    factor = kernel_parts.gradient_factor(gradient_scale, clip)
+    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
     tensor, first = multi_tensor.block(blocks, BLOCK)
     p = multi_tensor.address(table, 0, tensor, tensors)
     g = multi_tensor.address(table, 2, tensor, tensors)
@@ -97,8 +96,8 @@ def _apply(
     v = momentum * v + inside * (g + decay * p)
     p = p - outside * v
     if STOCHASTIC:
-        bits = kernel_parts.random_bits(seed, tensor, first, offsets)
-        rounded = kernel_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
+        bits = optimizer_parts.random_bits(seed, tensor, first, offsets)
+        rounded = optimizer_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
     else:
         rounded = narrow(p, parameters.dtype.element_ty)
     tl.store(parameters + offsets, rounded, mask=mask)
@@ -111,9 +110,9 @@ def apply_kernel(
     PARAMETER: tl.constexpr, MOMENTUM: tl.constexpr, GRADIENT: tl.constexpr, STOCHASTIC: tl.constexpr,
     BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    if kernel_parts.skipped(found_inf):
+    if optimizer_parts.skipped(found_inf):
         return
-    factor = kernel_parts.gradient_factor(gradient_scale, clip)
+    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
     tensor, first = multi_tensor.block(blocks, BLOCK)
     p = multi_tensor.address(table, 0, tensor, tensors)
     v = multi_tensor.address(table, 1, tensor, tensors)
@@ -178,13 +177,13 @@ def lars_step(
     launches = tables.launches((parameters, momenta), (gradients,))
     scalars = (gradient_scale, clip, found_inf)
     for launch in launches:
-        kernel_parts.check_dtypes(launch.group.dtypes)
-        kernel_parts.check_scalars(scalars, launch.group.table.device)
+        optimizer_parts.check_dtypes(launch.group.dtypes)
+        optimizer_parts.check_scalars(scalars, launch.group.table.device)
     separate = variant in SEPARATE
     inside, outside = (learning_rate, 1.0) if variant in INSIDE else (1.0, learning_rate)
     for launch in launches:
         group = launch.group
-        parameter, velocity, gradient = (kernel_parts.DTYPES[dtype] for dtype in group.dtypes)
+        parameter, velocity, gradient = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
         with torch.cuda.device_of(group.table):
             if adapt:
                 partials = launch.partials()
@@ -202,7 +201,7 @@ def lars_step(
             else:
                 ratios = launch.ones()
             apply_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, kernel_parts.seed_word(seed), ratios, *scalars,
+                group.table, group.blocks, group.tensors, optimizer_parts.seed_word(seed), ratios, *scalars,
                 momentum, weight_decay, inside, outside,
                 PARAMETER=parameter, MOMENTUM=velocity, GRADIENT=gradient,
                 STOCHASTIC=seed is not None and group.dtypes[0] == torch.bfloat16,
@@ -218,7 +217,7 @@ _SCALARS = ("gradient_scale", "clip", "found_inf")
 
 
 def _norms(parameter: torch.dtype, scaled: bool = False) -> Manifest:
-    budget = kernel_parts.streaming_budget([parameter.itemsize] * 2, [], BLOCK, NUM_WARPS)
+    budget = optimizer_parts.streaming_budget([parameter.itemsize] * 2, [], BLOCK, NUM_WARPS)
     return Manifest(
         kernel=norms_kernel,
         signature={
@@ -230,8 +229,8 @@ def _norms(parameter: torch.dtype, scaled: bool = False) -> Manifest:
         },
         constants={
             **({} if scaled else dict.fromkeys(_SCALARS)),
-            "PARAMETER": kernel_parts.DTYPES[parameter],
-            "GRADIENT": kernel_parts.DTYPES[parameter],
+            "PARAMETER": optimizer_parts.DTYPES[parameter],
+            "GRADIENT": optimizer_parts.DTYPES[parameter],
             "BLOCK": BLOCK,
             "PIECE": PIECE,
         },
@@ -258,9 +257,9 @@ def _second_pass(
         },
         constants={
             **({} if scaled else dict.fromkeys(_SCALARS)),
-            "PARAMETER": kernel_parts.DTYPES[parameter],
-            "MOMENTUM": kernel_parts.DTYPES[momentum],
-            "GRADIENT": kernel_parts.DTYPES[parameter],
+            "PARAMETER": optimizer_parts.DTYPES[parameter],
+            "MOMENTUM": optimizer_parts.DTYPES[momentum],
+            "GRADIENT": optimizer_parts.DTYPES[parameter],
             "STOCHASTIC": stochastic,
             "BLOCK": BLOCK,
             "PIECE": PIECE,
@@ -269,7 +268,7 @@ def _second_pass(
         aligned=("table", "blocks", "ratios"),
         num_warps=NUM_WARPS,
         options=OPTIONS,
-        budget=kernel_parts.streaming_budget(read, read[:2], BLOCK, NUM_WARPS),
+        budget=optimizer_parts.streaming_budget(read, read[:2], BLOCK, NUM_WARPS),
     )
 
 

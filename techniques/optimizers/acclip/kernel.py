@@ -27,8 +27,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from suite import kernel_parts
-from suite.kernels import multi_tensor
+from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.portable import narrow
@@ -72,8 +71,8 @@ def _update(
     share = tl.where(share > 1, 1.0, share)  # a NaN is not larger, and stays
     p = decay * p - lr * (share * m)
     if STOCHASTIC:
-        bits = kernel_parts.random_bits(seed, tensor, first, offsets)
-        rounded = kernel_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
+        bits = optimizer_parts.random_bits(seed, tensor, first, offsets)
+        rounded = optimizer_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
     else:
         rounded = narrow(p, parameters.dtype.element_ty)
     tl.store(parameters + offsets, rounded, mask=mask)
@@ -88,9 +87,9 @@ def acclip_kernel(
     PARAMETER: tl.constexpr, STATE: tl.constexpr, GRADIENT: tl.constexpr,
     ALPHA: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    if kernel_parts.skipped(found_inf):
+    if optimizer_parts.skipped(found_inf):
         return
-    factor = kernel_parts.gradient_factor(gradient_scale, None)
+    factor = optimizer_parts.gradient_factor(gradient_scale, None)
     tensor, first = multi_tensor.block(blocks, BLOCK)
     p = multi_tensor.address(table, 0, tensor, tensors)
     m = multi_tensor.address(table, 1, tensor, tensors)
@@ -160,15 +159,15 @@ def acclip_step(
     groups = tables.groups((parameters, momenta, powers), (gradients,))
     scalars = (gradient_scale, found_inf)
     for group in groups:
-        kernel_parts.check_dtypes(group.dtypes)
+        optimizer_parts.check_dtypes(group.dtypes)
         if group.dtypes[1] != group.dtypes[2]:
             raise TypeError(f"momentum and power are {group.dtypes[1]} and {group.dtypes[2]}: give both one dtype")
-        kernel_parts.check_scalars(scalars, group.table.device)
+        optimizer_parts.check_scalars(scalars, group.table.device)
     for group in groups:
-        parameter, state, _, gradient = (kernel_parts.DTYPES[dtype] for dtype in group.dtypes)
+        parameter, state, _, gradient = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
         with torch.cuda.device_of(group.table):
             acclip_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, kernel_parts.seed_word(seed), *scalars,
+                group.table, group.blocks, group.tensors, optimizer_parts.seed_word(seed), *scalars,
                 float(lr), beta1, 1 - beta1, beta2, 1 - beta2, eps, 1 - lr * weight_decay, float(alpha), 1 / alpha,
                 PARAMETER=parameter, STATE=state, GRADIENT=gradient, ALPHA=_special(alpha),
                 STOCHASTIC=seed is not None and group.dtypes[0] == torch.bfloat16, BLOCK=BLOCK, PIECE=PIECE,
@@ -203,9 +202,9 @@ def _manifest(
         },
         constants={
             **({} if scaled else dict.fromkeys(scalars)),
-            "PARAMETER": kernel_parts.DTYPES[parameter],
-            "STATE": kernel_parts.DTYPES[state],
-            "GRADIENT": kernel_parts.DTYPES[parameter],
+            "PARAMETER": optimizer_parts.DTYPES[parameter],
+            "STATE": optimizer_parts.DTYPES[state],
+            "GRADIENT": optimizer_parts.DTYPES[parameter],
             "ALPHA": _special(alpha),
             "STOCHASTIC": stochastic,
             "BLOCK": BLOCK,
@@ -215,7 +214,7 @@ def _manifest(
         aligned=("table", "blocks"),
         num_warps=NUM_WARPS,
         options=OPTIONS,
-        budget=kernel_parts.streaming_budget(
+        budget=optimizer_parts.streaming_budget(
             read, read[:-1], BLOCK, NUM_WARPS, REGISTERS if _special(alpha) else REGISTERS_OF_POWERS
         ),
     )

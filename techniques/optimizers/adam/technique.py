@@ -58,10 +58,10 @@ def kernel_for(tensors: list[Tensor]) -> ModuleType | None:
     """The kernel's module where it takes these tensors, which torch's operators take otherwise."""
     if not tensors[0].is_cuda:
         return None
-    from suite import kernel_parts
+    from suite.kernels import optimizer_parts
     from techniques.optimizers.adam import kernel
 
-    return kernel if kernel_parts.launchable(tensors) else None
+    return kernel if optimizer_parts.launchable(tensors) else None
 
 
 class Adam(torch.optim.Optimizer):

@@ -28,8 +28,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from suite import kernel_parts
-from suite.kernels import multi_tensor
+from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.portable import narrow
@@ -56,8 +55,8 @@ def _update(
     deviation = tl.sqrt_rn(v) * inverse_root_correction + eps
     p = decay * p - step_size * tl.div_rn(m, deviation)
     if STOCHASTIC:
-        bits = kernel_parts.random_bits(seed, tensor, first, offsets)
-        rounded = kernel_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
+        bits = optimizer_parts.random_bits(seed, tensor, first, offsets)
+        rounded = optimizer_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
     else:
         rounded = narrow(p, parameters.dtype.element_ty)
     tl.store(parameters + offsets, rounded, mask=mask)
@@ -72,9 +71,9 @@ def adamw_kernel(
     PARAMETER: tl.constexpr, MOMENT: tl.constexpr, GRADIENT: tl.constexpr, STOCHASTIC: tl.constexpr,
     BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    if kernel_parts.skipped(found_inf):
+    if optimizer_parts.skipped(found_inf):
         return
-    factor = kernel_parts.gradient_factor(gradient_scale, clip)
+    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
     tensor, first = multi_tensor.block(blocks, BLOCK)
     p = multi_tensor.address(table, 0, tensor, tensors)
     m = multi_tensor.address(table, 1, tensor, tensors)
@@ -146,17 +145,17 @@ def adamw_step(
     groups = tables.groups((parameters, first_moments, second_moments), (gradients,))
     scalars = (gradient_scale, clip, found_inf)
     for group in groups:
-        kernel_parts.check_dtypes(group.dtypes)
+        optimizer_parts.check_dtypes(group.dtypes)
         if group.dtypes[1] != group.dtypes[2]:
             raise TypeError(f"the moments are {group.dtypes[1]} and {group.dtypes[2]}: give both one dtype")
-        kernel_parts.check_scalars(scalars, group.table.device)
+        optimizer_parts.check_scalars(scalars, group.table.device)
     step_size = lr / (1 - beta1**step)
     inverse_root_correction = 1 / math.sqrt(1 - beta2**step)
     for group in groups:
-        parameter, moment, _, gradient = (kernel_parts.DTYPES[dtype] for dtype in group.dtypes)
+        parameter, moment, _, gradient = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
         with torch.cuda.device_of(group.table):
             adamw_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, kernel_parts.seed_word(seed), *scalars,
+                group.table, group.blocks, group.tensors, optimizer_parts.seed_word(seed), *scalars,
                 beta1, 1 - beta1, beta2, 1 - beta2, 1 - lr * weight_decay, step_size, inverse_root_correction, eps,
                 PARAMETER=parameter, MOMENT=moment, GRADIENT=gradient,
                 STOCHASTIC=seed is not None and group.dtypes[0] == torch.bfloat16, BLOCK=BLOCK, PIECE=PIECE,
@@ -183,9 +182,9 @@ def _manifest(parameter: torch.dtype, moment: torch.dtype, stochastic: bool = Fa
         },
         constants={
             **({} if scaled else dict.fromkeys(scalars)),
-            "PARAMETER": kernel_parts.DTYPES[parameter],
-            "MOMENT": kernel_parts.DTYPES[moment],
-            "GRADIENT": kernel_parts.DTYPES[parameter],
+            "PARAMETER": optimizer_parts.DTYPES[parameter],
+            "MOMENT": optimizer_parts.DTYPES[moment],
+            "GRADIENT": optimizer_parts.DTYPES[parameter],
             "STOCHASTIC": stochastic,
             "BLOCK": BLOCK,
             "PIECE": PIECE,
@@ -194,7 +193,7 @@ def _manifest(parameter: torch.dtype, moment: torch.dtype, stochastic: bool = Fa
         aligned=("table", "blocks"),
         num_warps=NUM_WARPS,
         options=OPTIONS,
-        budget=kernel_parts.streaming_budget(read, read[:-1], BLOCK, NUM_WARPS, REGISTERS),
+        budget=optimizer_parts.streaming_budget(read, read[:-1], BLOCK, NUM_WARPS, REGISTERS),
     )
 
 

@@ -55,7 +55,7 @@ def launched(parameter: Tensor, fused: bool) -> bool:
     """Whether the kernel beside this file updates ``parameter``."""
     if not (fused and parameter.is_cuda):
         return False
-    from suite.kernel_parts import launchable
+    from suite.kernels.optimizer_parts import launchable
 
     return launchable([parameter])
 

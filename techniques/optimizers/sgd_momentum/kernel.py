@@ -26,8 +26,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from suite import kernel_parts
-from suite.kernels import multi_tensor
+from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.portable import narrow
@@ -54,8 +53,8 @@ def _update(
         direction = g + momentum * v
     p = p - lr * direction
     if STOCHASTIC:
-        bits = kernel_parts.random_bits(seed, tensor, first, offsets)
-        rounded = kernel_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
+        bits = optimizer_parts.random_bits(seed, tensor, first, offsets)
+        rounded = optimizer_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
     else:
         rounded = narrow(p, parameters.dtype.element_ty)
     tl.store(parameters + offsets, rounded, mask=mask)
@@ -68,9 +67,9 @@ def sgd_kernel(
     PARAMETER: tl.constexpr, VELOCITY: tl.constexpr, GRADIENT: tl.constexpr,
     NESTEROV: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    if kernel_parts.skipped(found_inf):
+    if optimizer_parts.skipped(found_inf):
         return
-    factor = kernel_parts.gradient_factor(gradient_scale, clip)
+    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
     tensor, first = multi_tensor.block(blocks, BLOCK)
     p = multi_tensor.address(table, 0, tensor, tensors)
     v = multi_tensor.address(table, 1, tensor, tensors)
@@ -136,14 +135,14 @@ def sgd_step(
     groups = tables.groups((parameters, velocities), (gradients,))
     scalars = (gradient_scale, clip, found_inf)
     for group in groups:
-        kernel_parts.check_dtypes(group.dtypes)
-        kernel_parts.check_scalars(scalars, group.table.device)
+        optimizer_parts.check_dtypes(group.dtypes)
+        optimizer_parts.check_scalars(scalars, group.table.device)
     push = 1.0 if first else 1 - dampening
     for group in groups:
-        parameter, velocity, gradient = (kernel_parts.DTYPES[dtype] for dtype in group.dtypes)
+        parameter, velocity, gradient = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
         with torch.cuda.device_of(group.table):
             sgd_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, kernel_parts.seed_word(seed), *scalars,
+                group.table, group.blocks, group.tensors, optimizer_parts.seed_word(seed), *scalars,
                 float(lr), float(momentum), push, float(weight_decay),
                 PARAMETER=parameter, VELOCITY=velocity, GRADIENT=gradient, NESTEROV=nesterov,
                 STOCHASTIC=seed is not None and group.dtypes[0] == torch.bfloat16, BLOCK=BLOCK, PIECE=PIECE,
@@ -177,9 +176,9 @@ def _manifest(
         },
         constants={
             **({} if scaled else dict.fromkeys(scalars)),
-            "PARAMETER": kernel_parts.DTYPES[parameter],
-            "VELOCITY": kernel_parts.DTYPES[velocity],
-            "GRADIENT": kernel_parts.DTYPES[parameter],
+            "PARAMETER": optimizer_parts.DTYPES[parameter],
+            "VELOCITY": optimizer_parts.DTYPES[velocity],
+            "GRADIENT": optimizer_parts.DTYPES[parameter],
             "NESTEROV": nesterov,
             "STOCHASTIC": stochastic,
             "BLOCK": BLOCK,
@@ -189,7 +188,7 @@ def _manifest(
         aligned=("table", "blocks"),
         num_warps=NUM_WARPS,
         options=OPTIONS,
-        budget=kernel_parts.streaming_budget(read, read[:-1], BLOCK, NUM_WARPS, REGISTERS),
+        budget=optimizer_parts.streaming_budget(read, read[:-1], BLOCK, NUM_WARPS, REGISTERS),
     )
 
 

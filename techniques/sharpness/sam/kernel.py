@@ -25,8 +25,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from suite import kernel_parts
-from suite.kernels import multi_tensor
+from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import LANE_INSTRUCTIONS_PER_BYTE, Budget, Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.portable import narrow
@@ -59,7 +58,7 @@ def ascend_kernel(
     g = multi_tensor.address(table, 1, tensor, tensors)
     copy = multi_tensor.address(table, 2, tensor, tensors)
     remaining = multi_tensor.elements(table, 3, tensor, tensors) - first
-    factor = tl.div_rn(rho, tl.sqrt_rn(kernel_parts.total(partials, count, PARTIALS)) + GUARD)
+    factor = tl.div_rn(rho, tl.sqrt_rn(optimizer_parts.total(partials, count, PARTIALS)) + GUARD)
     if multi_tensor.vectorizable(p | g | copy, remaining, BLOCK):
         _move(
             multi_tensor.pointer(p, PARAMETER, True) + first,
@@ -116,27 +115,27 @@ def ascend(parameters: Sequence[Tensor], gradients: Sequence[Tensor], rho: float
     copies = [torch.empty_like(parameter) for parameter in parameters]
     groups = tables.groups((parameters,), (gradients, copies))
     for group in groups:
-        kernel_parts.check_dtypes(group.dtypes)
+        optimizer_parts.check_dtypes(group.dtypes)
     if not groups:
         return copies
     device = groups[0].table.device
     if {group.table.device for group in groups} != {device}:
         raise ValueError("the parameters are on several devices, and their norm is one: give those of one device")
-    share = max(1, kernel_parts.PARTIALS // len(groups))
+    share = max(1, optimizer_parts.PARTIALS // len(groups))
     grids = [min(share, group.programs) for group in groups]
     partials = torch.empty(sum(grids), dtype=torch.float32, device=device)
     with torch.cuda.device_of(partials):
         for group, grid, sums in zip(groups, grids, partials.split(grids)):
-            kernel_parts.square_sums_kernel[(grid,)](
+            optimizer_parts.square_sums_kernel[(grid,)](
                 group.table, group.blocks, group.tensors, group.programs, sums,
-                ROW=1, LISTS=3, DTYPE=kernel_parts.DTYPES[group.dtypes[1]], BLOCK=BLOCK,
+                ROW=1, LISTS=3, DTYPE=optimizer_parts.DTYPES[group.dtypes[1]], BLOCK=BLOCK,
                 num_warps=NUM_WARPS, **NORM_OPTIONS,
             )  # fmt: skip
         for group in groups:
-            parameter, gradient, _ = (kernel_parts.DTYPES[dtype] for dtype in group.dtypes)
+            parameter, gradient, _ = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
             ascend_kernel[(group.programs,)](
                 group.table, group.blocks, group.tensors, partials, len(partials), rho,
-                PARAMETER=parameter, GRADIENT=gradient, PARTIALS=kernel_parts.PARTIALS, BLOCK=BLOCK, PIECE=PIECE,
+                PARAMETER=parameter, GRADIENT=gradient, PARTIALS=optimizer_parts.PARTIALS, BLOCK=BLOCK, PIECE=PIECE,
                 num_warps=NUM_WARPS, **OPTIONS,
             )  # fmt: skip
     # Autograd must see that the parameters changed, as it does for torch's own in-place operators.
@@ -153,14 +152,14 @@ def restore(parameters: Sequence[Tensor], copies: Sequence[Tensor], tables: Laun
     """
     groups = tables.groups((parameters,), (copies,))
     for group in groups:
-        kernel_parts.check_dtypes(group.dtypes)
+        optimizer_parts.check_dtypes(group.dtypes)
         if group.dtypes[0] != group.dtypes[1]:
             raise TypeError(f"copies are {group.dtypes[1]} of {group.dtypes[0]} parameters: give what ascend returned")
     for group in groups:
         with torch.cuda.device_of(group.table):
             restore_kernel[(group.programs,)](
                 group.table, group.blocks, group.tensors,
-                DTYPE=kernel_parts.DTYPES[group.dtypes[0]], BLOCK=BLOCK, PIECE=PIECE, num_warps=NUM_WARPS, **OPTIONS,
+                DTYPE=optimizer_parts.DTYPES[group.dtypes[0]], BLOCK=BLOCK, PIECE=PIECE, num_warps=NUM_WARPS, **OPTIONS,
             )  # fmt: skip
     increment_version(parameters)
 
@@ -170,9 +169,9 @@ _TABLES = {"table": "*i64", "blocks": "*i64", "tensors": "i32"}
 
 def _norm(dtype: torch.dtype) -> Manifest:
     return Manifest(
-        kernel=kernel_parts.square_sums_kernel,
+        kernel=optimizer_parts.square_sums_kernel,
         signature={**_TABLES, "programs": "i32", "partials": "*fp32"},
-        constants={"ROW": 1, "LISTS": 3, "DTYPE": kernel_parts.DTYPES[dtype], "BLOCK": BLOCK},
+        constants={"ROW": 1, "LISTS": 3, "DTYPE": optimizer_parts.DTYPES[dtype], "BLOCK": BLOCK},
         elements_per_program=BLOCK,
         aligned=("table", "blocks"),
         num_warps=NUM_WARPS,
@@ -192,9 +191,9 @@ def _ascend(dtype: torch.dtype) -> Manifest:
         kernel=ascend_kernel,
         signature={**_TABLES, "partials": "*fp32", "count": "i32", "rho": "fp32"},
         constants={
-            "PARAMETER": kernel_parts.DTYPES[dtype],
-            "GRADIENT": kernel_parts.DTYPES[dtype],
-            "PARTIALS": kernel_parts.PARTIALS,
+            "PARAMETER": optimizer_parts.DTYPES[dtype],
+            "GRADIENT": optimizer_parts.DTYPES[dtype],
+            "PARTIALS": optimizer_parts.PARTIALS,
             "BLOCK": BLOCK,
             "PIECE": PIECE,
         },
@@ -203,7 +202,7 @@ def _ascend(dtype: torch.dtype) -> Manifest:
         num_warps=NUM_WARPS,
         options=OPTIONS,
         budget=replace(
-            kernel_parts.streaming_budget((size, size), (size, size), BLOCK, NUM_WARPS), shared_bytes=REDUCTION_BYTES
+            optimizer_parts.streaming_budget((size, size), (size, size), BLOCK, NUM_WARPS), shared_bytes=REDUCTION_BYTES
         ),
     )
 
@@ -212,12 +211,12 @@ def _restore(dtype: torch.dtype) -> Manifest:
     return Manifest(
         kernel=restore_kernel,
         signature=_TABLES,
-        constants={"DTYPE": kernel_parts.DTYPES[dtype], "BLOCK": BLOCK, "PIECE": PIECE},
+        constants={"DTYPE": optimizer_parts.DTYPES[dtype], "BLOCK": BLOCK, "PIECE": PIECE},
         elements_per_program=BLOCK,
         aligned=("table", "blocks"),
         num_warps=NUM_WARPS,
         options=OPTIONS,
-        budget=kernel_parts.streaming_budget((dtype.itemsize,), (dtype.itemsize,), BLOCK, NUM_WARPS),
+        budget=optimizer_parts.streaming_budget((dtype.itemsize,), (dtype.itemsize,), BLOCK, NUM_WARPS),
     )
 
 

@@ -56,7 +56,7 @@ def launched(tensors: Sequence[Tensor]) -> bool:
     """Whether the kernels beside this file take these tensors."""
     if not (tensors and tensors[0].is_cuda):
         return False
-    from suite.kernel_parts import launchable
+    from suite.kernels.optimizer_parts import launchable
 
     return launchable(tensors)
 

@@ -12,7 +12,7 @@ from techniques.sharpness.sam import technique
 
 kernel = pytest.importorskip("techniques.sharpness.sam.kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
-kernel_parts = pytest.importorskip("suite.kernel_parts")
+optimizer_parts = pytest.importorskip("suite.kernels.optimizer_parts")
 BLOCK, PIECE, ascend, restore, launch_tables = (
     kernel.BLOCK, kernel.PIECE, kernel.ascend, kernel.restore, kernel.launch_tables,
 )  # fmt: skip
@@ -70,7 +70,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return self.kernel[grid]
 
     for module, name in (
-        (kernel, "ascend_kernel"), (kernel, "restore_kernel"), (kernel_parts, "square_sums_kernel"),
+        (kernel, "ascend_kernel"), (kernel, "restore_kernel"), (optimizer_parts, "square_sums_kernel"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, Counted(name, getattr(module, name)))
     return names
@@ -95,7 +95,7 @@ def test_any_number_of_tensors_is_two_launches_up_and_one_back(launches: list[st
 
 def test_more_blocks_than_programs_are_all_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for parameters of more than PARTIALS blocks: each program takes several, whole ones and tails."""
-    monkeypatch.setattr(kernel_parts, "PARTIALS", 4)
+    monkeypatch.setattr(optimizer_parts, "PARTIALS", 4)
     _follows_formula(*_lists([(3 * BLOCK + 1,), (7,), (BLOCK,), (2 * BLOCK,), (PIECE,), (1,)]))
 
 
@@ -153,7 +153,7 @@ def test_elements_beyond_2_to_the_31(elements: int) -> None:
     first = chunk * BLOCK
     table = torch.tensor([[tensor.data_ptr() - 4 * first] for tensor in (p, g, copies)] + [[first + elements]])
     partials = torch.empty(1)
-    kernel_parts.square_sums_kernel[(1,)](
+    optimizer_parts.square_sums_kernel[(1,)](
         table, torch.tensor([chunk]), 1, 1, partials, **kernel.MANIFESTS["ascend_float32:norm"].constants
     )
     torch.testing.assert_close(partials[0], g[:elements].square().sum())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 triton = pytest.importorskip("triton")  # no wheel for some platforms
 tl = pytest.importorskip("triton.language")
-kernel_parts = pytest.importorskip("suite.kernel_parts")
+optimizer_parts = pytest.importorskip("suite.kernels.optimizer_parts")
 portable = pytest.importorskip("suite.kernels.portable")
 
 if not portable.INTERPRET.value:
@@ -19,27 +19,27 @@ if not portable.INTERPRET.value:
 def _narrow_kernel(source, bits, target, N: tl.constexpr):
     offsets = tl.arange(0, N)
     x, drawn = tl.load(source + offsets), tl.load(bits + offsets).to(tl.uint32)
-    tl.store(target + offsets, kernel_parts.narrow_stochastic(x, drawn, target.dtype.element_ty))
+    tl.store(target + offsets, optimizer_parts.narrow_stochastic(x, drawn, target.dtype.element_ty))
 
 
 @triton.jit
 def _bits_kernel(target, seed, tensor, first, N: tl.constexpr):
     offsets = tl.arange(0, N)
-    drawn = kernel_parts.random_bits(tl.load(seed), tl.load(tensor), tl.load(first), offsets)
+    drawn = optimizer_parts.random_bits(tl.load(seed), tl.load(tensor), tl.load(first), offsets)
     tl.store(target + offsets, drawn.to(tl.int64))
 
 
 @triton.jit
 def _factor_kernel(target, scale, clip, found_inf):
-    tl.store(target, kernel_parts.gradient_factor(scale, clip))
-    if kernel_parts.skipped(found_inf):
+    tl.store(target, optimizer_parts.gradient_factor(scale, clip))
+    if optimizer_parts.skipped(found_inf):
         return
     tl.store(target + 1, 1.0)
 
 
 @triton.jit
 def _total_kernel(partials, count, target, PARTIALS: tl.constexpr):
-    tl.store(target, kernel_parts.total(partials, count, PARTIALS))
+    tl.store(target, optimizer_parts.total(partials, count, PARTIALS))
 
 
 def _narrowed(x: Tensor, bits: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -134,17 +134,17 @@ def test_total_adds_what_counts_and_nothing_behind_it() -> None:
 
 
 def test_seeds_of_any_size_fit() -> None:
-    words = [kernel_parts.seed_word(seed) for seed in (0, 1, -1, 2**31, 2**70 + 5)]
+    words = [optimizer_parts.seed_word(seed) for seed in (0, 1, -1, 2**31, 2**70 + 5)]
     assert words == [0, 1, 2**31 - 1, 0, 5]
 
 
 def test_streaming_budget_is_what_lions_kernel_was_found_to_need() -> None:
     lion = pytest.importorskip("techniques.optimizers.lion.kernel")
     for name, size in (("float32", 4), ("bfloat16", 2)):
-        own = kernel_parts.streaming_budget([size] * 3, [size] * 2, lion.BLOCK, lion.NUM_WARPS)
+        own = optimizer_parts.streaming_budget([size] * 3, [size] * 2, lion.BLOCK, lion.NUM_WARPS)
         assert own == lion.MANIFESTS[name].budget
 
 
 def test_only_tensors_on_a_gpu_are_launchable() -> None:
-    assert not kernel_parts.launchable([])
-    assert not kernel_parts.launchable([torch.ones(3)])
+    assert not optimizer_parts.launchable([])
+    assert not optimizer_parts.launchable([torch.ones(3)])
