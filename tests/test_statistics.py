@@ -449,6 +449,7 @@ def test_e_process_survives_peeking_at_every_round_and_finds_an_effect():
     rng = np.random.default_rng(21)
     assert at_most(ever_rejects(rng, 0.5), 3000, 0.05)
     assert at_most(ever_rejects(rng, 0.5, margin=0.03), 3000, 0.05)
+    assert at_most(ever_rejects(rng, 0.5, margin=0.03, prior=0.5), 3000, 0.05)
     assert at_most(ever_rejects(rng, 0.4, margin=0.03), 3000, 0.01)
     assert at_least(ever_rejects(rng, 0.7, margin=0.03), 3000, 0.99)
     d = s.round_log_ratios(*simulated_rounds(rng, 100, math.log(1.05)))
