@@ -25,11 +25,13 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -40,6 +42,7 @@ from suite.run import Diverged
 from suite.technique import Unavailable
 
 PRELOADED = ["suite.contender_child"]
+STARTING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,21 @@ def server() -> multiprocessing.context.ForkServerContext:
     return context
 
 
+@contextmanager
+def without_main() -> Iterator[None]:
+    """What starts in here does not import the caller's main module, as multiprocessing has every new process do.
+
+    A contender needs nothing of it, and it may be a script without a guard, or not even a file (standard input).
+    """
+    with STARTING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
 class Contender:
     """The parent's handle on one run. ``limit_s`` bounds the time on its clock in all, ``hang_s`` each single reply.
 
@@ -97,7 +115,8 @@ class Contender:
                 args=(replace(spec, threads=threads), theirs, rank, world_size, self._rendezvous),
                 daemon=True,
             )
-            process.start()
+            with without_main():
+                process.start()
             theirs.close()
             self._ranks.append((process, ours))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -142,3 +144,29 @@ def test_closing_ends_a_busy_process_at_once() -> None:
         pid = run._ranks[0][0].pid
         assert alive(pid)
     assert not alive(pid)
+
+
+UNGUARDED = """
+import sys
+from suite.contender import Contender, RunSpec
+
+main = sys.modules["__main__"]
+run = Contender(RunSpec("gpt", "baseline", steps=2))
+run.prepare()
+run.set_up()
+print("losses:", len(run.block(2)["losses"]))
+run.close()
+assert sys.modules["__main__"] is main
+"""
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_a_script_without_a_guard_is_not_run_again(from_file: bool, tmp_path: Path) -> None:
+    """Whether it is a file or comes from standard input, as from a notebook's cell."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    told = subprocess.run(
+        [sys.executable, script if from_file else "-"],
+        input=None if from_file else UNGUARDED, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (told.returncode, told.stdout) == (0, "losses: 2\n"), told.stderr

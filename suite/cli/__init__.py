@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 # isort: off
 from suite.cli import look, measure, report, guard  # noqa: F401  each adds its commands, in the order of --help
@@ -17,6 +16,4 @@ __all__ = ["Exit", "app", "main"]
 def main() -> None:
     """The console script."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Contenders need nothing of this script; multiprocessing would import it again, with all that it imports, in each.
-    vars(sys.modules["__main__"]).pop("__file__", None)
     app()
