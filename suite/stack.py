@@ -1,10 +1,12 @@
 """Composing techniques: a stack is itself a technique.
 
-A stack is written ``lion+flashattention+lora:rank=4,alpha=8``: ids joined by ``+``, hyper-parameters after ``:``.
+A stack is written ``lion+flashattention+lora:rank=4,alpha=8``: ids joined by ``+``, hyper-parameters after ``:``. Ids
+begin with a letter, so a ``+`` before a digit is part of a number (``lion:factor=1e+2``).
 """
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -129,7 +131,7 @@ class Stack(Technique):
 def split(text: str) -> list[tuple[str, dict[str, str]]]:
     """``"a+b:x=1,y=2"`` -> ``[("a", {}), ("b", {"x": "1", "y": "2"})]``; raises StackError on a malformed part."""
     parts: list[tuple[str, dict[str, str]]] = []
-    for part in filter(None, (piece.strip() for piece in text.split("+"))):
+    for part in filter(None, (piece.strip() for piece in re.split(r"\+(?![0-9])", text))):
         name, settings = (each.strip() for each in part.partition(":")[::2])
         values: dict[str, str] = {}
         for setting in filter(None, (each.strip() for each in settings.split(","))):

@@ -17,7 +17,9 @@ from suite.stack import Stack, StackError, configured, split, written
 from suite.technique import Technique
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
-VALUES = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"], exclude_characters="+,"), min_size=1)
+WORDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"], exclude_characters="+,"), min_size=1)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False).map("{:+.2e}".format)
+VALUES = WORDS | NUMBERS | st.lists(NUMBERS, min_size=2).map("/".join)
 SETTINGS = st.dictionaries(NAMES, VALUES, max_size=3)
 STACKS = st.lists(st.tuples(NAMES, SETTINGS), min_size=1, max_size=4, unique_by=lambda part: part[0])
 
