@@ -63,6 +63,7 @@ class Bert(Baseline):
     id: ClassVar[str] = "bert"
     version: ClassVar[int] = 1
     modality: ClassVar[Literal["text", "image"]] = "text"
+    hub_task: ClassVar[str] = "fill-mask"
     quality: ClassVar[str] = "masked-token cross-entropy (nats)"
 
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:

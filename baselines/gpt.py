@@ -43,6 +43,7 @@ class Gpt(Baseline):
     id: ClassVar[str] = "gpt"
     version: ClassVar[int] = 1
     modality: ClassVar[Literal["text", "image"]] = "text"
+    hub_task: ClassVar[str] = "text-generation"
     quality: ClassVar[str] = "next-token cross-entropy (nats)"
 
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:

@@ -96,6 +96,7 @@ class Mae(Baseline):
     id: ClassVar[str] = "mae"
     version: ClassVar[int] = 1
     modality: ClassVar[Literal["text", "image"]] = "image"
+    hub_task: ClassVar[str] = "image-feature-extraction"
     quality: ClassVar[str] = "mean squared error of normalised masked patches"
 
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:

@@ -50,6 +50,7 @@ class Vit(Baseline):
     id: ClassVar[str] = "vit"
     version: ClassVar[int] = 1
     modality: ClassVar[Literal["text", "image"]] = "image"
+    hub_task: ClassVar[str] = "image-classification"
     quality: ClassVar[str] = "classification cross-entropy (nats)"
 
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:

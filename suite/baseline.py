@@ -33,6 +33,7 @@ class Baseline(ABC):
     id: ClassVar[str]
     version: ClassVar[int]
     modality: ClassVar[Literal["text", "image"]]
+    hub_task: ClassVar[str]  # the Hugging Face Hub's pipeline tag of such models, e.g. "fill-mask"
     quality: ClassVar[str]  # what evaluate()'s "loss" is, in words, e.g. "masked-token cross-entropy (nats)"
 
     @abstractmethod

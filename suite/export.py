@@ -280,7 +280,7 @@ def _results(row: Row) -> Iterable[Any]:
             entries.append((short, value.contender, f"test {what}", None))
         for kind, number, title, interval in entries:
             yield EvalResult(
-                task_type="other",  # the Hub's words are for what a model is used for
+                task_type=baseline.hub_task if baseline else "other",
                 task_name=f"{at.task}: {baseline.quality}" if baseline else at.task,
                 dataset_type=at.data,
                 dataset_name=at.data,

@@ -176,6 +176,7 @@ def test_hugging_face_s_own_parser_reads_the_card_back():
         assert each.metric_args["records"] == list(row.records) and each.metric_args["seeds"] == [0, 1, 2]
         assert each.metric_args["stale"] == ["x changed"] and each.metric_args["machine"] == MACHINE.name
         assert each.dataset_args == {"sha256": row.conditions.data_sha256}
+        assert each.task_type == "text-generation"
     assert found["loss"].metric_value == row.metrics["loss"].contender
     assert "energy_ratio" not in found  # unknown, hence absent
     assert "verif" not in card.lower()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from transformers import BertConfig, GPT2Config, LlamaConfig, ViTConfig, ViTMAEConfig
+from transformers.pipelines import SUPPORTED_TASKS
 
 from baselines.bert import Bert
 from baselines.gpt import Gpt
@@ -33,6 +34,11 @@ def test_learns_within_a_few_steps(baseline):
         optimizer.zero_grad()
         history.append(loss.item())
     assert history[-1] < 0.85 * history[0]
+
+
+@each
+def test_the_hub_knows_the_task(baseline):
+    assert baseline.hub_task in SUPPORTED_TASKS
 
 
 @each
