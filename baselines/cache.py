@@ -22,6 +22,8 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
+from suite.pretrained import cache_folder
+
 _CODE = ("cache.py", "source.py", "text.py", "images.py")  # what decides the bytes of a prepared folder
 _MANIFEST = "manifest.json"
 
@@ -43,26 +45,20 @@ class Prepared:
         return torch.from_numpy(np.load(self.folder / f"{name}.npy", mmap_mode="c", allow_pickle=False))
 
 
-def root() -> Path:
-    """The cache folder: $LEANTRAIN_CACHE, or ``leantrain`` in the user's cache folder."""
-    chosen = os.environ.get("LEANTRAIN_CACHE")
-    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "leantrain").expanduser()
-
-
 def prepared(parameters: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any]]) -> Prepared:
     """The folder of ``parameters`` (JSON), made by ``build(empty folder) -> facts`` (JSON) when missing or damaged.
 
     Raises PermissionError where the cache cannot be written, and whatever ``build`` raises, leaving nothing behind.
     """
     key = _digest({"code": _code(), **parameters})
-    folder = root() / "data" / key
+    folder = cache_folder() / "data" / key
     found = _intact(folder)
     if found is None:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PermissionError(
-                f"cannot write prepared data under {root()} ({error}): set LEANTRAIN_CACHE to a writable folder"
+                f"cannot write prepared data under {cache_folder()} ({error}): set LEANTRAIN_CACHE to a writable folder"
             ) from error
         with FileLock(f"{folder}.lock"):
             found = _intact(folder) or _built(folder, build)
@@ -72,7 +68,7 @@ def prepared(parameters: Mapping[str, Any], build: Callable[[Path], Mapping[str,
 def content_hash(files: Mapping[str, Path]) -> str:
     """SHA-256 over the names and bytes of ``files``; only read when a size or modification time changed."""
     stamp = _digest({name: [os.path.abspath(path), *_stamp(path)] for name, path in files.items()})
-    record = root() / "hashes" / stamp
+    record = cache_folder() / "hashes" / stamp
     try:
         known = record.read_text()
         if len(bytes.fromhex(known)) == hashlib.sha256().digest_size:

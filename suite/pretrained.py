@@ -20,9 +20,8 @@ SEED = 20_230_202  # every adapt run of a baseline starts from the same checkpoi
 
 def cache_folder() -> Path:
     """``$LEANTRAIN_CACHE``, else ``$XDG_CACHE_HOME/leantrain``, else ``~/.cache/leantrain``."""
-    if chosen := os.environ.get("LEANTRAIN_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "leantrain"
+    chosen = os.environ.get("LEANTRAIN_CACHE")
+    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "leantrain").expanduser()
 
 
 def checkpoint(
