@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from suite.anatomy import anatomy
@@ -52,8 +52,8 @@ class ProgressiveStacking(Technique):
     depth: int = field(init=False, default=0)
     full_depth: int = field(init=False, default=0)
     blocks_run: int = field(init=False, default=0)
-    loss_before: float = field(init=False, default=math.nan)  # of the step before a doubling
-    loss_jump: float = field(init=False, default=math.nan)  # of the first loss after the last doubling
+    loss_before: Tensor | None = field(init=False, default=None)  # of the step before a doubling, float64
+    loss_jump: Tensor | None = field(init=False, default=None)  # of the first loss after the last doubling, float64
 
     def __post_init__(self) -> None:
         if not 0 <= self.stages <= len(self.fractions):
@@ -73,11 +73,11 @@ class ProgressiveStacking(Technique):
 
     def after_step(self, run: Run) -> None:
         self.blocks_run += self.depth
-        if not math.isnan(self.loss_before):
-            self.loss_jump, self.loss_before = float(run.loss) - self.loss_before, math.nan
+        if self.loss_before is not None:
+            self.loss_jump, self.loss_before = run.loss.double() - self.loss_before, None
         planned = self.planned_depth(run.step, run.recipe.steps)
         if planned > self.depth:
-            self.loss_before = float(run.loss)
+            self.loss_before = run.loss.double()
             self.grow(run, planned)
 
     def planned_depth(self, step: int, steps: int) -> int:
@@ -105,7 +105,7 @@ class ProgressiveStacking(Technique):
     def probes(self, run: Run) -> dict[str, float]:
         full = self.full_depth * run.step
         measured = {"depth": float(self.depth), "relative_block_flops": self.blocks_run / full if full else 1.0}
-        return measured if math.isnan(self.loss_jump) else {**measured, "loss_jump": self.loss_jump}
+        return measured if self.loss_jump is None else {**measured, "loss_jump": float(self.loss_jump)}
 
     def state(self) -> dict[str, Any]:
         return {

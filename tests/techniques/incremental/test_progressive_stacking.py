@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.baseline import baselines
+from suite.paper_scale import Scale, counted
 from suite.run import Run
 from suite.stack import Stack
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, relative_flops, sources
@@ -72,6 +73,18 @@ def test_optimizer_state_can_be_doubled_with_the_blocks():
         assert states[0]["exp_avg"] is not states[1]["exp_avg"]
         assert torch.equal(states[0]["exp_avg"], states[1]["exp_avg"])
     assert run.optimizer.state[run.anatomy.embeddings[0].module.weight]["step"] == 4
+
+
+def test_the_jump_is_that_of_the_first_loss_after_the_last_doubling():
+    stacking = ProgressiveStacking(fractions=(0.2, 0.4))
+    run = running(stacking, steps=10)
+    losses = run.train(6)
+    assert run.technique.probes(run)["stacking.loss_jump"] == losses[4] - losses[3]
+
+
+def test_a_step_can_be_counted_without_values():
+    found = counted("progressive_stacking", Scale("gpt", "nano", steps=20))
+    assert found.counters is not None, found.unavailable
 
 
 def test_no_stages_is_the_baseline_to_the_bit():
