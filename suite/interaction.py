@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from suite.baseline import RecipeName, Task
 from suite.catalogue import build
 from suite.comparison import canonical
@@ -24,11 +22,11 @@ from suite.plan import Pair, Setting, holding, reference_of
 from suite.records import Record
 from suite.results import Replicate, Row, Value, row_of, unavailable
 from suite.stack import StackError, split, written
-from suite.statistics import detectable_effect, interaction
+from suite.statistics import detectable_effect, interaction, median
 
 LOG_COSTS: Mapping[str, Callable[[Replicate], float]] = {
     "time_to_quality": lambda each: each.time_to_quality().log_cost_ratio,
-    "step_time": lambda each: float(np.median(each.step_log_ratios)),
+    "step_time": lambda each: median(each.step_log_ratios),
     "training_time": lambda each: each.training_log_ratio,
     "loss": lambda each: math.log(each.contender_curve[-1, 1] / each.reference_curve[-1, 1]),
 }
@@ -159,7 +157,7 @@ def _exact(shared: Sequence[Sequence[Replicate]], note: str) -> Value:
         ratios.append(above / below)
     if len(set(ratios)) > 1:
         note = "; ".join(filter(None, ("differs between seeds: median", note)))
-    return Value("exact", float(np.median(ratios)), note=note)
+    return Value("exact", median(ratios), note=note)
 
 
 def _count(side: Any) -> int:
@@ -205,7 +203,7 @@ def _listed(words: Mapping[str, str], verb: str) -> str:
 
 
 def measured(pairs: Sequence[Pair], setting: Setting, records: Iterable[Record]) -> Interaction:
-    """From the records that hold all pairs together. Raises LookupError when there is none."""
+    """From the records that hold all pairs together. Raises NoRecord when there is none."""
     held = holding(records, pairs)
     *parts, whole = (row_of(held, pair, setting) for pair in pairs)
     return interaction_of(whole, parts)

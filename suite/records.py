@@ -7,9 +7,11 @@ Records are JSON Lines under ``<results>/<machine>/records.jsonl``: appended who
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,10 @@ Status = Literal["ok", "diverged", "out_of_memory", "timeout", "hung", "crashed"
 
 class StoreError(RuntimeError):
     """The results folder cannot be used; the message says why and what to do."""
+
+
+class NoRecord(LookupError):
+    """No record is what was asked for; the message says what to do."""
 
 
 class Stored(BaseModel):
@@ -223,6 +229,10 @@ class Store:
 
     def read(self) -> tuple[list[Record], list[str]]:
         """All records of all machines, oldest first, and one sentence for each line that cannot be read."""
+        with _uncollected():
+            return self._read()
+
+    def _read(self) -> tuple[list[Record], list[str]]:
         records: dict[str, Record] = {}
         lines_of: dict[str, int] = {}  # what a line was, without keeping it
         problems: list[str] = []
@@ -246,8 +256,29 @@ class Store:
         return sorted(records.values(), key=lambda record: record.started), problems
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for cycles, of which a record has none: among millions of kept objects it takes as long as reading."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def parse(line: bytes | str) -> Record:
     """One line as a record. Raises ValueError with one sentence: damaged, incomplete, or of a newer schema."""
+    try:
+        record = None if _has_long_digits(line) else Record.model_validate_json(line)
+    except ValidationError:
+        record = None
+    return record if record and record.schema_version == SCHEMA_VERSION else _examined(line)
+
+
+def _examined(line: bytes | str) -> Record:
+    """As `parse`, which is ten times faster where nothing is wrong."""
     try:
         version = json.loads(line, parse_int=_whole).get("schema_version")
     except TooLarge as error:
@@ -264,6 +295,11 @@ def parse(line: bytes | str) -> Record:
         first = error.errors()[0]
         said = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise ValueError(f"not a record: {printable(said)}") from None
+
+
+def _has_long_digits(line: bytes | str) -> bool:
+    """Whether there may be a whole number beyond 64 bits, which pydantic takes and no float holds."""
+    return bool(re.search(rb"[\s,:[]-?\d{19}" if isinstance(line, bytes) else r"[\s,:[]-?\d{19}", line))  # type: ignore[arg-type]
 
 
 class TooLarge(ValueError):

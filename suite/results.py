@@ -30,7 +30,7 @@ from suite.catalogue import catalogue
 from suite.comparison import SAME_COST, baseline_sha256, harness_sha256
 from suite.machine import fingerprint
 from suite.plan import Pair, Setting
-from suite.records import Conditions, Contender, Energy, Machine, Record, Status
+from suite.records import Conditions, Contender, Energy, Machine, NoRecord, Record, Status
 from suite.statistics import (
     QUALITY_TOLERANCE,
     EqualCost,
@@ -39,6 +39,7 @@ from suite.statistics import (
     TimeToQuality,
     combined_interval,
     detectable_effect,
+    median,
     quality_at_equal_cost,
     quality_ratio_interval,
     replicate_interval,
@@ -193,19 +194,19 @@ def replicate(record: Record, index: int) -> Replicate:
     progress = math.log(contender.steps / reference.steps)
 
     segments = _segments(warmup, rounds)
-    median = np.concatenate([np.full(len(each), np.median(d[each])) for each in segments])
-    rate = np.concatenate([np.full(warmup, math.exp(median[0])), np.exp(median)]) * math.exp(progress)
+    pace = np.concatenate([np.full(len(each), median(d[each])) for each in segments])
+    rate = np.concatenate([np.full(warmup, math.exp(pace[0])), np.exp(pace)]) * math.exp(progress)
     share = b_steps.sum(axis=1) / contender.steps
     spent = np.concatenate([[0.0], np.cumsum(rate * share)]) * reference.steps
     training = math.log(float((rate * share).sum() / share.sum()))
-    around = d[warmup:] - median
+    around = d[warmup:] - pace
     steps = np.concatenate([[0.0], np.cumsum(b_steps.sum(axis=1))])
 
     first = segments[0]
-    step_s = float(np.median(a_s[warmup:].sum(axis=1) / a_steps[warmup:].sum(axis=1)))
+    step_s = median(a_s[warmup:].sum(axis=1) / a_steps[warmup:].sum(axis=1))
     late = slice(warmup, None)
     summed = math.log(b_s[late].sum() / b_steps[late].sum()) - math.log(a_s[late].sum() / a_steps[late].sum())
-    priced = math.log(float((np.exp(median) * share[late]).sum() / share[late].sum()))
+    priced = math.log(float((np.exp(pace) * share[late]).sum() / share[late].sum()))
     made = Replicate(
         seed=record.seed,
         reference=reference,
@@ -213,7 +214,7 @@ def replicate(record: Record, index: int) -> Replicate:
         warmup=warmup,
         step_log_ratios=d[warmup:],
         training_log_ratio=training,
-        training_log_samples=around - np.median(around) + training,
+        training_log_samples=around - median(around) + training,
         costs=np.interp([each.step for each in contender.curve], steps, spent),
         setup_cost=(
             contender.setup_s + _excess_s(b_s, b_steps, first) - reference.setup_s - _excess_s(a_s, a_steps, first)
@@ -236,7 +237,7 @@ def _segments(warmup: int, rounds: int) -> list[np.ndarray]:
 
 def _excess_s(times_s: Floats, steps: Floats, first: np.ndarray) -> float:
     """What the rounds before the first segment took beyond that segment's median pace."""
-    pace = float(np.median(times_s[first].sum(axis=1) / steps[first].sum(axis=1)))
+    pace = median(times_s[first].sum(axis=1) / steps[first].sum(axis=1))
     warmup = slice(0, first[0])
     return float(times_s[warmup].sum() - pace * steps[warmup].sum())
 
@@ -416,7 +417,7 @@ def _metrics(
     training = combined_interval([each.training_log_samples for each in replicates])
     first_s = [each.reference_step_s for each in replicates]
     ratios = [each.step_log_ratios for each in replicates]
-    own_s = [s * math.exp(float(np.median(d))) for s, d in zip(first_s, ratios, strict=True)]
+    own_s = [s * math.exp(median(d)) for s, d in zip(first_s, ratios, strict=True)]
     per_progress_s = [s * math.exp(each.training_log_ratio) for s, each in zip(first_s, replicates, strict=True)]
     values = {
         "step_time": _measured(step, first_s, own_s),
@@ -455,7 +456,7 @@ def _attempt(metric: Callable[[], Value]) -> Value:
 def _measured(log: Interval, reference: Sequence[float], contender: Sequence[float], note: str = "") -> Value:
     return Value(
         "measured", math.exp(log.estimate), log, note=note,
-        reference=float(np.median(reference)), contender=float(np.median(contender)),
+        reference=median(reference), contender=median(contender),
     )  # fmt: skip
 
 
@@ -528,7 +529,7 @@ def _counted(replicates: Sequence[Replicate], count: Callable[[Contender], int |
     ours = [number for each in replicates if (number := count(each.contender)) is not None]
     if len(theirs) < len(replicates) or len(ours) < len(replicates):
         return unavailable("not counted")
-    a, b = float(np.median(theirs)), float(np.median(ours))
+    a, b = median(theirs), median(ours)
     if a == 0:
         return replace(unavailable("the reference has none"), reference=a, contender=b)
     notes = ["differs between seeds: median"] if len(set(zip(theirs, ours, strict=True))) > 1 else []
@@ -589,7 +590,7 @@ def rows(records: Iterable[Record]) -> list[Row]:
 
 
 def row_of(records: Iterable[Record], pair: Pair, setting: Setting) -> Row:
-    """The current row of one pair on this machine. Raises LookupError when no record is of it."""
+    """The current row of one pair on this machine. Raises NoRecord when none is of it."""
     machine = fingerprint(setting.device, setting.threads).key
     wanted = {
         "baseline": pair.baseline, "recipe": pair.recipe, "task": pair.task, "size": setting.size,
@@ -603,7 +604,7 @@ def row_of(records: Iterable[Record], pair: Pair, setting: Setting) -> Row:
         and wanted.items() <= row.conditions.model_dump().items()
     ]
     if not found:
-        raise LookupError(f"no record of {pair.stack} against {pair.reference} on {pair.baseline}; measure it again")
+        raise NoRecord(f"no record of {pair.stack} against {pair.reference} on {pair.baseline}; measure it again")
     return max(found, key=lambda row: (not row.stale, row.newest))
 
 

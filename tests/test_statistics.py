@@ -428,6 +428,12 @@ def test_distinct_contenders_get_distinct_tiers_and_correlation_is_harmless():
     assert s.tiers(exact) == [["also_fast", "fast"], ["middle"], ["slow"]]
 
 
+@given(st.lists(st.floats(), min_size=1, max_size=50))
+def test_the_median_is_numpys_to_the_bit(values):
+    with np.errstate(invalid="ignore", over="ignore"):
+        assert np.array_equal(s.median(values), np.median(values), equal_nan=True)
+
+
 # ---- gates
 
 
