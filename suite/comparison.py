@@ -352,8 +352,8 @@ def canonical(stack: str) -> str:
 
 
 MEASURING = (
-    "anatomy", "attention", "baseline", "comparison", "contender", "contender_child", "data", "pretrained", "recipe",
-    "run", "segments", "stack", "technique", "kernels/*", "meters/*",
+    "anatomy", "attention", "baseline", "comparison", "contender", "contender_child", "data", "optimizer", "pretrained",
+    "recipe", "run", "segments", "stack", "technique", "kernels/*", "meters/*",
 )  # fmt: skip
 
 

@@ -16,13 +16,14 @@ Four inequivalent forms are in use:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from suite.optimizer import GroupedOptimizer, contiguous, launchable
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -79,7 +80,7 @@ def lamb_step(
     torch._foreach_add_(list(parameters), updates, alpha=-learning_rate)
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(GroupedOptimizer):
     """LAMB with torch's names; state: ``first_moment``, ``second_moment``, ``step``. On a GPU a group is two passes of
     a kernel. ``max_norm`` is nvlamb's and timm's; the other variants do not clip. ``phi`` bounds the weights' norm.
     """
@@ -106,25 +107,12 @@ class Lamb(torch.optim.Optimizer):
         check_phi(*phi)
         hyper = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "variant": variant, "phi": phi}
         super().__init__(params, {"lr": lr, "max_norm": max_norm, **hyper})
-        self._tables: dict[tuple[int, bool], Any] = {}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._tables = {}  # the kernel's: they hold addresses, and the tensors are new
+    def update_all(self) -> None:
+        self._clip = self._clipping_factor()
+        super().update_all()
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        clip = self._clip()
-        for index, group in enumerate(self.param_groups):
-            for adapt in (True, False):
-                self._update(index, group, adapt, clip)
-        return loss
-
-    def _clip(self) -> Tensor | None:
+    def _clipping_factor(self) -> Tensor | None:
         """1 / max(1, ||g|| / max_norm) over all groups, of shape [], where the variant asks for it."""
         first = self.param_groups[0]
         gradients = [p.grad for group in self.param_groups for p in with_gradients(group) if p.grad is not None]
@@ -132,8 +120,16 @@ class Lamb(torch.optim.Optimizer):
             return None
         return (nn.utils.get_total_norm(gradients) / first["max_norm"]).clamp(min=1.0).reciprocal()
 
-    def _update(self, index: int, group: dict[str, Any], adapt: bool, clip: Tensor | None) -> None:
-        parameters = with_gradients(group, lambda parameter: adapts(parameter, group) == adapt)
+    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> tuple[bool, int]:
+        """Whether it adapts, and the number of this step, which differs where some had no gradient at times."""
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+        state["step"] += 1
+        return adapts(parameter, group), int(state["step"])
+
+    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        adapt, step = adapts(parameters[0], group), int(self.state[parameters[0]]["step"])
         excluded = group["variant"] not in CLIPPED and not adapt
         beta1, beta2 = group["betas"]
         hyper: dict[str, Any] = {
@@ -145,31 +141,16 @@ class Lamb(torch.optim.Optimizer):
             "bias_correction": group["variant"] != "google",
             "adapt": adapt,
             "phi": group["phi"],
-            "clip": clip,
+            "clip": self._clip,
         }
-        by_step: dict[int, list[Tensor]] = {}
-        for parameter in parameters:
-            by_step.setdefault(self._advance(parameter), []).append(parameter)
-        for step, together in by_step.items():  # one, unless some had no gradient at times
-            gradients = [parameter.grad for parameter in together if parameter.grad is not None]
-            first, second = ([self.state[p][name] for p in together] for name in ("first_moment", "second_moment"))
-            if together[0].is_cuda:
-                from techniques.large_batch.lamb import kernel
+        columns = self.buffers(parameters, "first_moment"), self.buffers(parameters, "second_moment")
+        if launchable(parameters):
+            from techniques.large_batch.lamb import kernel
 
-                tables = self._tables.setdefault((index, adapt), kernel.launch_tables())
-                contiguous = [gradient.contiguous() for gradient in gradients]
-                kernel.lamb_step(together, contiguous, first, second, tables, step=step, **hyper)
-            else:
-                lamb_step(together, gradients, first, second, step, **hyper)
-
-    def _advance(self, parameter: Tensor) -> int:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
-            state["first_moment"] = torch.zeros_like(parameter)
-            state["second_moment"] = torch.zeros_like(parameter)
-        state["step"] += 1
-        return int(state["step"])
+            tables = self.tables(parameters, kernel.launch_tables)
+            kernel.lamb_step(parameters, contiguous(gradients), *columns, tables, step=step, **hyper)
+        else:
+            lamb_step(parameters, gradients, *columns, step, **hyper)
 
 
 def adapts(parameter: Tensor, group: Mapping[str, Any]) -> bool:

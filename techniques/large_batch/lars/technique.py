@@ -14,13 +14,14 @@ and coincide if and only if beta = 0 and gamma is constant:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from suite.optimizer import GroupedOptimizer, contiguous, launchable
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -78,7 +79,7 @@ def lars_step(
     torch._foreach_add_(list(parameters), list(momenta), alpha=-outside)
 
 
-class Lars(torch.optim.Optimizer):
+class Lars(GroupedOptimizer):
     """LARS; one buffer a parameter, ``momentum``, in the parameter's dtype. On a GPU a group is two passes of a kernel.
 
     Vectors (norms' scales, biases) neither decay nor adapt, as in MoCo v3 and MAE. ``variant="timm"`` has timm's own
@@ -104,41 +105,21 @@ class Lars(torch.optim.Optimizer):
             raise ValueError(f"variant must be one of {', '.join(get_args(Variant))}, not {variant!r}")
         hyper = {"momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient}
         super().__init__(params, {"lr": lr, "variant": variant, "always_adapt": always_adapt, **hyper})
-        self._tables: dict[tuple[int, bool], Any] = {}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._tables = {}  # the kernel's: they hold addresses, and the tensors are new
+    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> bool:
+        return adapts(parameter, group)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for index, group in enumerate(self.param_groups):
-            for adapt in (True, False):
-                self._update(index, group, adapt)
-        return loss
-
-    def _update(self, index: int, group: dict[str, Any], adapt: bool) -> None:
-        parameters = with_gradients(group, lambda parameter: adapts(parameter, group) == adapt)
-        if not parameters:
-            return
-        for parameter in parameters:
-            if not self.state[parameter]:
-                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        momenta = self.buffers(parameters, "momentum")
+        adapt = adapts(parameters[0], group)
         decay = group["weight_decay"] if adapt or group["variant"] == "timm" else 0.0
         hyper = {name: group[name] for name in ("momentum", "trust_coefficient", "variant")}
         hyper |= {"learning_rate": group["lr"], "weight_decay": decay, "adapt": adapt}
-        if parameters[0].is_cuda:
+        if launchable(parameters):
             from techniques.large_batch.lars import kernel
 
-            tables = self._tables.setdefault((index, adapt), kernel.launch_tables())
-            contiguous = [gradient.contiguous() for gradient in gradients]
-            kernel.lars_step(parameters, contiguous, momenta, tables, **hyper)
+            tables = self.tables(parameters, kernel.launch_tables)
+            kernel.lars_step(parameters, contiguous(gradients), momenta, tables, **hyper)
         else:
             lars_step(parameters, gradients, momenta, **hyper)
 

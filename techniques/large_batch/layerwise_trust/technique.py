@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from suite.optimizer import GroupedOptimizer
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -139,7 +140,7 @@ def with_gradients(group: dict[str, Any], wanted: Callable[[Tensor], bool] = lam
     return [parameter for parameter in group["params"] if parameter.grad is not None and wanted(parameter)]
 
 
-class LayerwiseTrust(torch.optim.Optimizer):
+class LayerwiseTrust(GroupedOptimizer):
     """``base`` direction plus ``weight_decay`` times w, given the length lr phi(||w||).
 
     Vectors (norms' scales, biases) neither decay nor adapt: their ratio is 1. ``betas`` are those of the base;
@@ -165,56 +166,35 @@ class LayerwiseTrust(torch.optim.Optimizer):
         hyper = {"eps": eps, "weight_decay": weight_decay, "granularity": granularity, "block": block, "phi": phi}
         super().__init__(params, {"lr": lr, "base": base, "betas": betas, **hyper})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            parameters = with_gradients(group)
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            if not parameters:
-                continue
-            layers, directions, rest = [], [], []
-            for parameter, direction in zip(parameters, self._directions(group, parameters, gradients), strict=True):
-                if parameter.ndim >= 2:
-                    layers.append(parameter)
-                    directions.append(direction.add_(parameter, alpha=group["weight_decay"]))
-                else:
-                    rest.append((parameter, direction))
-            low, high = group["phi"]
-            ratios = trust_ratios(layers, directions, group["granularity"], group["block"], low=low, high=high)
-            for parameter, direction, ratio in zip(layers, directions, ratios, strict=True):
-                parameter.sub_((direction * ratio).to(parameter.dtype), alpha=group["lr"])
-            for parameter, direction in rest:
-                parameter.sub_(direction, alpha=group["lr"])
-        return loss
+    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        layers, directions, rest = [], [], []
+        for parameter, direction in zip(parameters, self._directions(group, parameters, gradients), strict=True):
+            if parameter.ndim >= 2:
+                layers.append(parameter)
+                directions.append(direction.add_(parameter, alpha=group["weight_decay"]))
+            else:
+                rest.append((parameter, direction))
+        low, high = group["phi"]
+        ratios = trust_ratios(layers, directions, group["granularity"], group["block"], low=low, high=high)
+        for parameter, direction, ratio in zip(layers, directions, ratios, strict=True):
+            parameter.sub_((direction * ratio).to(parameter.dtype), alpha=group["lr"])
+        for parameter, direction in rest:
+            parameter.sub_(direction, alpha=group["lr"])
 
     def _directions(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
         beta1, beta2 = group["betas"]
-        states = [self._state(parameter, group["base"]) for parameter in parameters]
-        first = [state["first_moment"] for state in states]
+        first = self.buffers(parameters, "first_moment")
         if group["base"] == "momentum":
             return momentum_directions(gradients, first, beta1)
         if group["base"] == "sign":
             return sign_directions(gradients, first, beta1, beta2)
-        directions = []
-        for gradient, state in zip(gradients, states, strict=True):
-            state["step"] += 1
-            moments = [state["first_moment"]], [state["second_moment"]]
-            hyper = {"beta1": beta1, "beta2": beta2, "eps": group["eps"]}
-            directions += adam_directions([gradient], *moments, int(state["step"]), **hyper)
+        second, directions = self.buffers(parameters, "second_moment"), []
+        hyper = {"beta1": beta1, "beta2": beta2, "eps": group["eps"]}
+        for parameter, gradient, m, v in zip(parameters, gradients, first, second, strict=True):
+            step = self.state[parameter].setdefault("step", torch.zeros((), dtype=torch.float32))
+            step += 1
+            directions += adam_directions([gradient], [m], [v], int(step), **hyper)
         return directions
-
-    def _state(self, parameter: Tensor, base: Base) -> dict[str, Tensor]:
-        state = self.state[parameter]
-        if not state:
-            state["first_moment"] = torch.zeros_like(parameter)
-            if base == "adam":
-                state["second_moment"] = torch.zeros_like(parameter)
-                state["step"] = torch.zeros((), dtype=torch.float32)
-        return state
 
 
 @dataclass

@@ -16,12 +16,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from suite.optimizer import GroupedOptimizer, contiguous, launchable
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -58,17 +58,7 @@ def compiled_acclip_step() -> Callable[..., None]:
     return torch.compile(acclip_step, dynamic=True)
 
 
-def kernel_for(tensors: list[Tensor]) -> ModuleType | None:
-    """The kernel's module where it takes these tensors, which torch's operators take otherwise."""
-    if not tensors[0].is_cuda:
-        return None
-    from suite.kernels import optimizer_parts
-    from techniques.optimizers.acclip import kernel
-
-    return kernel if optimizer_parts.launchable(tensors) else None
-
-
-class ACClip(torch.optim.Optimizer):
+class ACClip(GroupedOptimizer):
     """ACClip. State: ``momentum`` and ``power`` (tau^alpha), each of the parameter's size and dtype.
 
     It does what a clipping of the gradient's norm is for, and does not need one before it. On a GPU a group is updated
@@ -94,35 +84,16 @@ class ACClip(torch.optim.Optimizer):
             raise ValueError(f"alpha, the moment of the noise that is finite, lies in [1, 2], not {alpha}")
         hyper = {"lr": lr, "betas": betas, "eps": eps, "alpha": alpha, "weight_decay": weight_decay}
         super().__init__(params, hyper | {"compiled": compiled})
-        self._tables: dict[Any, Any] = {}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._tables = {}  # the kernel's: they hold addresses, and the tensors are new
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for index, group in enumerate(self.param_groups):
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if parameters:
-                self._update(index, group, parameters)
-        return loss
-
-    def _update(self, index: int, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        for parameter in parameters:
-            if not self.state[parameter]:
-                self.state[parameter] = {name: torch.zeros_like(parameter) for name in ("momentum", "power")}
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        momenta, powers = ([self.state[parameter][name] for parameter in parameters] for name in ("momentum", "power"))
+    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        momenta, powers = self.buffers(parameters, "momentum"), self.buffers(parameters, "power")
         beta1, beta2 = group["betas"]
         hyper = {"beta1": beta1, "beta2": beta2} | {name: group[name] for name in ("eps", "alpha", "weight_decay")}
-        if kernel := kernel_for([*parameters, *gradients]):
-            tables = self._tables.setdefault(index, kernel.launch_tables())
-            kernel.acclip_step(parameters, gradients, momenta, powers, tables, lr=group["lr"], **hyper)
+        if launchable(parameters):
+            from techniques.optimizers.acclip import kernel
+
+            tables = self.tables(parameters, kernel.launch_tables)
+            kernel.acclip_step(parameters, contiguous(gradients), momenta, powers, tables, lr=group["lr"], **hyper)
             return
         step = compiled_acclip_step() if group["compiled"] else acclip_step
         for each in zip(parameters, gradients, momenta, powers, strict=True):

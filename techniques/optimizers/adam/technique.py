@@ -13,15 +13,15 @@ decouples. Its corrections are the limit of many steps, so here it is a run whos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam as torch_adam
 
+from suite.optimizer import GroupedOptimizer, contiguous, launchable
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -54,20 +54,11 @@ def adam_step(
     parameter.addcdiv_(first_moment, deviation, value=-learning_rate / (1 - beta1**step))
 
 
-def kernel_for(tensors: list[Tensor]) -> ModuleType | None:
-    """The kernel's module where it takes these tensors, which torch's operators take otherwise."""
-    if not tensors[0].is_cuda:
-        return None
-    from suite.kernels import optimizer_parts
-    from techniques.optimizers.adam import kernel
-
-    return kernel if optimizer_parts.launchable(tensors) else None
-
-
-class Adam(torch.optim.Optimizer):
+class Adam(GroupedOptimizer):
     """Adam with torch's hyper-parameters. ``fused``: by torch's one-kernel update or, on a GPU, this technique's.
 
-    Otherwise :func:`adam_step` goes tensor by tensor.
+    Otherwise :func:`adam_step` goes tensor by tensor. State: ``first_moment``, ``second_moment`` and ``step``, a number
+    where this technique's kernel counts on the host, and a tensor elsewhere.
     """
 
     def __init__(
@@ -83,71 +74,64 @@ class Adam(torch.optim.Optimizer):
     ) -> None:
         if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
-                f"Adam needs lr, eps, weight_decay >= 0 and betas in [0, 1); got {lr}, {eps}, {weight_decay}, {betas}"
+                f"{type(self).__name__} needs lr, eps, weight_decay >= 0 and betas in [0, 1); "
+                f"got {lr}, {eps}, {weight_decay}, {betas}"
             )
         if decay not in get_args(Decay):
             raise ValueError(f"decay must be coupled (L2) or decoupled (AdamW's), not {decay!r}")
         hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "decay": decay}
         super().__init__(params, hyper | {"bias_correction": bias_correction, "fused": fused})
-        self._tables: dict[Any, Any] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._tables = {}  # the kernel's: they hold addresses, and the tensors are new
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if own := self.state.get(parameter):
+                    self._fit(own, parameter, group)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for index, group in enumerate(self.param_groups):
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if parameters:
-                self._update(index, group, parameters)
-        return loss
+    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> float | None:
+        """By the number of steps, which differs where a gradient came late; torch's updates look at each tensor's."""
+        state = self.state[parameter]
+        if not state:
+            state["step"] = 0.0 if group["bias_correction"] else math.inf
+            state["first_moment"] = torch.zeros_like(parameter)
+            state["second_moment"] = torch.zeros_like(parameter)
+            self._fit(state, parameter, group)
+        return None if isinstance(state["step"], Tensor) else state["step"]
 
-    def _update(self, index: int, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        states = [self._state(parameter, group) for parameter in parameters]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    def _fit(self, state: dict[str, Any], parameter: Tensor, group: dict[str, Any]) -> None:
+        """Gives ``state``, perhaps saved on another device, the form that the parameter's update needs."""
+        state["step"] = float(state["step"])
+        if not (group["fused"] and launchable([parameter])):
+            # torch's fused kernel reads the step on the parameter's device; elsewhere a host number spares a transfer
+            device = parameter.device if group["fused"] else "cpu"
+            state["step"] = torch.tensor(state["step"], dtype=torch.float32, device=device)
+
+    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        states = [self.state[parameter] for parameter in parameters]
         first, second, steps = ([state[name] for state in states] for name in ("first_moment", "second_moment", "step"))
         beta1, beta2 = group["betas"]
         hyper = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "weight_decay": group["weight_decay"]}
-        if group["fused"] and (kernel := kernel_for([*parameters, *gradients])):
-            counts = []
+        decoupled = group["decay"] == "decoupled"
+        if not isinstance(steps[0], Tensor):
+            from techniques.optimizers.adam import kernel
+
             for state in states:
-                state["step"] = state["step"].cpu() + 1  # on the host, where the corrections are computed
-                counts.append(state["step"].item())
-            for count in sorted(set(counts)):  # one, unless a parameter's gradient came late
-                columns = [
-                    [each for each, its in zip(column, counts, strict=True) if its == count]
-                    for column in (parameters, gradients, first, second)
-                ]
-                late = count != counts[0]
-                tables = self._tables.setdefault((index, late), kernel.launch_tables())
-                decoupled = group["decay"] == "decoupled"
-                kernel.adam_step(*columns, tables, step=count, lr=group["lr"], decoupled=decoupled, **hyper)
+                state["step"] += 1
+            kernel.adam_step(
+                parameters, contiguous(gradients), first, second, self.tables(parameters, kernel.launch_tables),
+                step=steps[0] + 1, lr=float(group["lr"]), decoupled=decoupled, **hyper,
+            )  # fmt: skip
         elif group["fused"]:
             torch_adam(
                 parameters, gradients, first, second, [], steps, fused=True, amsgrad=False, maximize=False,
-                lr=group["lr"], decoupled_weight_decay=group["decay"] == "decoupled", **hyper,
+                lr=group["lr"], decoupled_weight_decay=decoupled, **hyper,
             )  # fmt: skip
         else:
             rates = {"learning_rate": group["lr"], "decay": group["decay"]} | hyper
             for parameter, gradient, m, v, step in zip(parameters, gradients, first, second, steps, strict=True):
                 step += 1
                 adam_step(parameter, gradient, m, v, step.item(), **rates)
-
-    def _state(self, parameter: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        state = self.state[parameter]
-        if not state:
-            # the fused kernel reads the step on the parameter's device; elsewhere a host number spares a transfer
-            device = parameter.device if group["fused"] else "cpu"
-            start = 0.0 if group["bias_correction"] else math.inf
-            state["step"] = torch.full((), start, dtype=torch.float32, device=device)
-            state["first_moment"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            state["second_moment"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        return state
 
 
 @dataclass
@@ -188,7 +172,7 @@ class AdamTechnique(Technique):
             begun, m, v = torch.zeros_like(parameter), torch.zeros_like(parameter), torch.zeros_like(parameter)
             start = 1.0 if self.bias_correction else math.inf
             adam_step(begun, parameter.grad, m, v, start, learning_rate=1.0, beta1=beta1, beta2=beta2, eps=eps)
-            t = state["step"].item()
+            t = float(state["step"])
             deviation = (state["second_moment"] / (1 - beta2**t)).sqrt() + eps
             moved = state["first_moment"] / (1 - beta1**t) / deviation
             first, last = max(first, begun.abs().max().item()), max(last, moved.abs().max().item())

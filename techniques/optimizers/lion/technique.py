@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suite.optimizer import GroupedOptimizer, contiguous, launchable
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -46,7 +47,7 @@ def compiled_lion_step() -> Callable[..., None]:
     return torch.compile(lion_step, dynamic=True)
 
 
-class Lion(torch.optim.Optimizer):
+class Lion(GroupedOptimizer):
     """Lion with torch's names. Its one buffer a parameter is ``momentum``, in the parameter's dtype.
 
     The learning rate is typically 3 to 10 times smaller than AdamW's, and the weight decay as many times larger.
@@ -64,39 +65,16 @@ class Lion(torch.optim.Optimizer):
         if lr < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"Lion needs lr, weight_decay >= 0 and betas in [0, 1); got {lr}, {weight_decay}, {betas}")
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "compiled": compiled})
-        self._tables: dict[int, Any] = {}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._tables = {}  # the kernel's, by parameter group: they hold addresses, and the tensors are new
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for index, group in enumerate(self.param_groups):
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if parameters:
-                self._update(index, group, parameters)
-        return loss
-
-    def _update(self, index: int, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        for parameter in parameters:
-            if not self.state[parameter]:
-                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
-        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        momenta = self.buffers(parameters, "momentum")
         beta1, beta2 = group["betas"]
         rates = {"beta1": beta1, "beta2": beta2, "weight_decay": group["weight_decay"]}
-        if parameters[0].is_cuda:
+        if launchable(parameters):
             from techniques.optimizers.lion import kernel
 
-            if index not in self._tables:
-                self._tables[index] = kernel.launch_tables()
-            contiguous = [gradient.contiguous() for gradient in gradients]
-            kernel.lion_step(parameters, contiguous, momenta, self._tables[index], lr=group["lr"], **rates)
+            tables = self.tables(parameters, kernel.launch_tables)
+            kernel.lion_step(parameters, contiguous(gradients), momenta, tables, lr=group["lr"], **rates)
             return
         step = compiled_lion_step() if group["compiled"] else lion_step
         for each in zip(parameters, gradients, momenta, strict=True):

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from suite.anatomy import weight_matrix
+from suite.optimizer import GroupedOptimizer
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -57,7 +58,7 @@ def strongly_convex_momentum(condition: float) -> float:
     return (math.sqrt(condition) - 1) / (math.sqrt(condition) + 1)
 
 
-class AGD(torch.optim.Optimizer):
+class AGD(GroupedOptimizer):
     """The textbook's sequences: parameters hold y, where gradients are taken, and the state ``iterate`` holds x.
 
     Without ``momentum`` it follows the schedule t_k, for convex functions and ``lr`` <= 1/L.
@@ -70,12 +71,7 @@ class AGD(torch.optim.Optimizer):
             )
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "t": 1.0})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def update_all(self) -> None:
         for group in self.param_groups:
             last, group["t"] = group["t"], following(group["t"])
             momentum = (last - 1) / group["t"] if group["momentum"] is None else group["momentum"]
@@ -92,7 +88,6 @@ class AGD(torch.optim.Optimizer):
                 step = parameter - iterate
                 iterate.copy_(parameter)
                 parameter.add_(step, alpha=momentum)
-        return loss
 
 
 @dataclass

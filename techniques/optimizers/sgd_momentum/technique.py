@@ -13,15 +13,15 @@ looks ahead: theta = theta - eta (g + mu v). The first v is g, without dampening
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.optim.sgd import sgd as torch_sgd
 
+from suite.optimizer import GroupedOptimizer, contiguous, launchable
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -59,17 +59,7 @@ def sgd_step(
     return velocity
 
 
-def kernel_for(tensors: list[Tensor]) -> ModuleType | None:
-    """The kernel's module where it takes these tensors, which torch's operators take otherwise."""
-    if not tensors[0].is_cuda:
-        return None
-    from suite.kernels import optimizer_parts
-    from techniques.optimizers.sgd_momentum import kernel
-
-    return kernel if optimizer_parts.launchable(tensors) else None
-
-
-class SGD(torch.optim.Optimizer):
+class SGD(GroupedOptimizer):
     """SGD with torch's hyper-parameters and a choice of where the learning rate stands.
 
     State is one buffer a parameter, ``velocity``, in its dtype; none without momentum. ``fused`` takes torch's
@@ -99,37 +89,22 @@ class SGD(torch.optim.Optimizer):
             raise ValueError(f"rate, where the learning rate stands, must be outside or inside, not {rate!r}")
         hyper = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         super().__init__(params, hyper | {"nesterov": nesterov, "rate": rate, "fused": fused})
-        self._tables: dict[Any, Any] = {}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._tables = {}  # the kernel's: they hold addresses, and the tensors are new
+    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> bool:
+        """torch's fused update takes velocities for all of a list or for none of it."""
+        return "velocity" in self.state[parameter]
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for index, group in enumerate(self.param_groups):
-            moved = [parameter for parameter in group["params"] if parameter.grad is not None]
-            # apart, since torch's fused update takes velocities for all of a list or for none of it
-            for begun in (True, False):
-                parameters = [parameter for parameter in moved if ("velocity" in self.state[parameter]) is begun]
-                if parameters:
-                    self._update((index, begun), group, parameters)
-        return loss
-
-    def _update(self, launch: tuple[int, bool], group: dict[str, Any], parameters: list[Tensor]) -> None:
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
         velocities = [self.state[parameter].get("velocity") for parameter in parameters]
         hyper = {name: group[name] for name in ("momentum", "dampening", "weight_decay", "nesterov")}
         one_kernel = group["fused"] and group["rate"] == "outside"
-        if one_kernel and group["momentum"] and (kernel := kernel_for([*parameters, *gradients])):
-            velocities = [torch.zeros_like(p) if v is None else v for p, v in zip(parameters, velocities, strict=True)]
-            tables = self._tables.setdefault(launch, kernel.launch_tables())
-            first = not launch[1]
-            kernel.sgd_step(parameters, gradients, velocities, tables, lr=group["lr"], first=first, **hyper)
+        if one_kernel and group["momentum"] and launchable(parameters):
+            from techniques.optimizers.sgd_momentum import kernel
+
+            hyper |= {"lr": group["lr"], "first": velocities[0] is None}
+            velocities = self.buffers(parameters, "velocity")
+            tables = self.tables(parameters, kernel.launch_tables)
+            kernel.sgd_step(parameters, contiguous(gradients), velocities, tables, **hyper)
         elif one_kernel:
             # fills the list where there are no velocities yet
             torch_sgd(parameters, gradients, velocities, fused=True, lr=group["lr"], maximize=False, **hyper)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.data import Batch
+from suite.optimizer import launchable
 from suite.run import Run
 from suite.technique import Technique
 
@@ -30,7 +31,7 @@ def ascend(parameters: Sequence[Tensor], rho: float, launch: dict[str, Any] | No
     empty at first, keeps their tables between calls for the same parameters.
     """
     steps = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if launched([*parameters, *steps]):
+    if launchable([*parameters, *steps]):
         from techniques.sharpness.sam import kernel
 
         return kernel.ascend(parameters, steps, rho, _tables(launch, "ascend"))
@@ -44,7 +45,7 @@ def ascend(parameters: Sequence[Tensor], rho: float, launch: dict[str, Any] | No
 @torch.no_grad()
 def restore(parameters: Sequence[Tensor], copies: Sequence[Tensor], launch: dict[str, Any] | None = None) -> None:
     """The inverse of :func:`ascend`, to the bit."""
-    if launched([*parameters, *copies]):
+    if launchable([*parameters, *copies]):
         from techniques.sharpness.sam import kernel
 
         kernel.restore(parameters, copies, _tables(launch, "restore"))
@@ -52,19 +53,13 @@ def restore(parameters: Sequence[Tensor], copies: Sequence[Tensor], launch: dict
         torch._foreach_copy_(list(parameters), list(copies))
 
 
-def launched(tensors: Sequence[Tensor]) -> bool:
-    """Whether the kernels beside this file take these tensors."""
-    if not (tensors and tensors[0].is_cuda):
-        return False
-    from suite.kernels.optimizer_parts import launchable
-
-    return launchable(tensors)
-
-
 def _tables(launch: dict[str, Any] | None, way: str) -> Any:
     from techniques.sharpness.sam import kernel
 
-    return kernel.launch_tables() if launch is None else launch.setdefault(way, kernel.launch_tables())
+    launch = {} if launch is None else launch
+    if way not in launch:
+        launch[way] = kernel.launch_tables()
+    return launch[way]
 
 
 class Noise:

@@ -4,7 +4,6 @@ import copy
 import math
 from collections.abc import Callable
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from suite.kernels import gates
-from techniques.optimizers.adamw import technique
-from techniques.optimizers.adamw.technique import AdamW
 
 kernel = pytest.importorskip("techniques.optimizers.adamw.kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
@@ -281,71 +278,3 @@ def test_machine_code_for_hopper_is_within_budget() -> None:
     assert codes.keys() == kernel.MANIFESTS.keys()
     violations = {name: gates.check(code, kernel.MANIFESTS[name].budget) for name, code in codes.items()}
     assert not any(violations.values()), violations
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CPU tensors go the way of a GPU's: float32 and bfloat16 to the kernel, others to torch."""
-    monkeypatch.setattr(
-        technique, "launched", lambda parameter, fused: fused and parameter.dtype in (torch.float32, torch.bfloat16)
-    )
-
-
-def _train(optimizer: AdamW, parameters: list[nn.Parameter], steps: range, without: tuple[int, ...] = ()) -> None:
-    for step in steps:
-        for number, parameter in enumerate(parameters):
-            generator = torch.Generator().manual_seed(100 * step + number)
-            gradient = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
-            parameter.grad = None if number in without else gradient
-        optimizer.step()
-
-
-def _models(dtypes: tuple[torch.dtype, ...] = (torch.float32,) * 3) -> list[nn.Parameter]:
-    generator = torch.Generator().manual_seed(0)
-    return [nn.Parameter(torch.randn(size, generator=generator).to(each)) for size, each in zip((5, 600, 7), dtypes)]
-
-
-@pytest.mark.usefixtures("taken")
-def test_the_optimizer_on_a_gpu_is_the_optimizer_elsewhere(launches: list[int]) -> None:
-    """Also where a parameter without a gradient falls a step behind, and in a dtype that the kernel does not take."""
-    dtypes = (torch.float32, torch.float32, torch.float64)
-    own, other = _models(dtypes), _models(dtypes)
-    settings: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.3}
-    for parameters, optimizer in ((own, AdamW(own, **settings)), (other, AdamW(other, **settings, fused=False))):
-        _train(optimizer, parameters, range(2))
-        _train(optimizer, parameters, range(2, 3), without=(1,))
-        _train(optimizer, parameters, range(3, 5))
-    for a, b in zip(own, other):
-        torch.testing.assert_close(a, b, rtol=2e-6, atol=2e-6)
-    assert launches == [2, 2, 1, 1, 1, 1, 1]  # one while all are at one step, then one for each of two steps
-
-
-@pytest.mark.usefixtures("taken")
-def test_bfloat16_parameters_have_float32_moments_also_after_loading() -> None:
-    parameters = _models((torch.bfloat16,) * 3)
-    optimizer = AdamW(parameters)
-    _train(optimizer, parameters, range(2))
-    loaded = AdamW(parameters)
-    loaded.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for each in (optimizer, loaded):
-        assert {state["second_moment"].dtype for state in each.state.values()} == {torch.float32}
-        assert {state["step"] for state in each.state.values()} == {2}
-
-
-def test_a_state_saved_on_a_cpu_continues_on_a_gpu_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    parameters = {name: _models() for name in ("cpu", "there_and_back")}
-    ways: dict[str, list[Callable[[Tensor, bool], bool]]] = {
-        "cpu": [lambda *_: False] * 3,
-        "there_and_back": [lambda *_: False, lambda *_: True, lambda *_: False],
-    }
-    for name, launched in ways.items():
-        saved = None
-        for part, way in enumerate(launched):
-            monkeypatch.setattr(technique, "launched", way)
-            optimizer = AdamW(parameters[name], lr=0.01)
-            if saved is not None:
-                optimizer.load_state_dict(saved)
-            _train(optimizer, parameters[name], range(2 * part, 2 * part + 2))
-            saved = copy.deepcopy(optimizer.state_dict())
-    for a, b in zip(*parameters.values()):
-        torch.testing.assert_close(a, b, rtol=2e-6, atol=2e-6)

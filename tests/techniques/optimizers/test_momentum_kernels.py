@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from suite.kernels import gates
-from techniques.optimizers.acclip import technique as acclip
-from techniques.optimizers.adam import technique as adam
-from techniques.optimizers.sgd_momentum import technique as sgd
 
 sgd_kernel = pytest.importorskip("techniques.optimizers.sgd_momentum.kernel")  # not every platform has Triton
 adam_kernel = pytest.importorskip("techniques.optimizers.adam.kernel")
@@ -206,37 +203,6 @@ def test_other_dtypes_are_refused_before_anything_changed(case: Case) -> None:
     with pytest.raises(TypeError, match="float32 or bfloat16"):
         case.step(lists)
     assert torch.equal(lists[0][0], before)
-
-
-@pytest.mark.parametrize(
-    ("module", "kernel", "new"),
-    [
-        (sgd, sgd_kernel, lambda p: sgd.SGD(p, lr=0.1, dampening=0.3, weight_decay=0.1)),
-        (adam, adam_kernel, lambda p: adam.Adam(p, lr=0.01, weight_decay=0.1)),
-        (acclip, acclip_kernel, lambda p: acclip.ACClip(p, lr=0.1, weight_decay=0.1)),
-    ],
-    ids=MAIN.keys(),
-)
-def test_an_optimizer_with_the_kernel_does_what_it_does_without(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType, kernel: ModuleType, new: Callable[..., torch.optim.Optimizer]
-) -> None:
-    """One parameter's gradient comes late, and the state is saved and loaded on the way."""
-    ends = []
-    for chosen in (None, kernel):
-        monkeypatch.setattr(module, "kernel_for", lambda tensors, chosen=chosen: chosen)
-        generator = torch.Generator().manual_seed(0)
-        parameters = [nn.Parameter(torch.ones(40)), nn.Parameter(torch.ones(3, 7))]
-        optimizer = new(parameters)
-        for number in range(5):
-            for each in parameters[: 1 + (number > 1)]:
-                each.grad = torch.randn(each.shape, generator=generator)
-            optimizer.step()
-            if number == 2:
-                state, optimizer = optimizer.state_dict(), new(parameters)
-                optimizer.load_state_dict(state)
-        ends.append([parameter.detach() for parameter in parameters])
-    for plain, fused in zip(*ends):
-        torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kernel", [sgd_kernel, adam_kernel, acclip_kernel], ids=MAIN.keys())

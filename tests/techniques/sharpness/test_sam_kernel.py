@@ -202,7 +202,7 @@ def test_the_technique_on_a_gpu_is_the_technique_elsewhere(
     launch: dict[str, Any] = {}
     moved: dict[bool, list[Tensor]] = {}
     for own, taken in zip(ways, (False, True)):
-        monkeypatch.setattr(technique, "launched", lambda tensors, taken=taken: taken)
+        monkeypatch.setattr(technique, "launchable", lambda tensors, taken=taken: taken)
         for _ in range(2):
             for parameter, gradient in zip(own, gradients):
                 parameter.grad = gradient.clone()
