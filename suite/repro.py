@@ -34,7 +34,7 @@ from suite.calibration import Calibration, Uncalibrated, stored
 from suite.catalogue import lookup
 from suite.comparison import ROUNDS, Comparison, Progress, replicate
 from suite.machine import fingerprint
-from suite.records import Contender, Counters, Machine, Record, Store
+from suite.records import Contender, Counters, Machine, NoRecord, Record, Store
 from suite.regression import Change
 from suite.results import Replicate, Sources, pairs
 from suite.results import replicate as replicate_of
@@ -82,15 +82,15 @@ def overall(findings: Iterable[Finding]) -> Word:
 
 
 def find(records: Sequence[Record], beginning: str) -> Record:
-    """The one record whose id begins so. Raises LookupError with what to do."""
+    """The one record whose id begins so. Raises NoRecord."""
     found = [record for record in records if record.id.startswith(beginning)] if beginning else []
     exact = [record for record in found if record.id == beginning]
     if len(exact or found) == 1:
         return (exact or found)[0]
     if found:
         some = ", ".join(record.id for record in found[:3])
-        raise LookupError(f"{len(found)} records begin with {beginning!r} ({some}, ...); give more of the id")
-    raise LookupError(
+        raise NoRecord(f"{len(found)} records begin with {beginning!r} ({some}, ...); give more of the id")
+    raise NoRecord(
         f"no record of {len(records)} begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID "
         f"print the ids, --out names another folder"
     )

@@ -22,8 +22,8 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.records import Contender, Record
-from tests import plugin
+from suite.records import Contender, Record, Store
+from tests import factories, plugin
 
 SHORT = ("-b", "gpt", "--recipe", "modern", "--steps", 16, "--seeds", 1, "--threads", 1)
 TWICE_THE_WORK = """
@@ -291,6 +291,21 @@ def test_a_missing_device_is_said_with_its_reason(command: Sequence[str], tmp_pa
     assert code == Exit.UNFIT
     assert re.search(r"torch (sees no CUDA GPU|was built without CUDA)", error)
     assert json.loads(told)["exit_code"] == Exit.UNFIT
+
+
+def test_what_cannot_be_written_is_said_as_json_too(tmp_path: Path) -> None:
+    for each in factories.comparison("lion", seeds=1):
+        Store(tmp_path).append(each)
+    (tmp_path / "file").touch()
+    code, told, error = called("leaderboard", "--out", tmp_path, "--write", tmp_path / "file" / "board.md", "--json")
+    assert code == Exit.USAGE
+    assert "name another place" in error
+    assert json.loads(told) == {"error": error.strip().removeprefix("leantrain: "), "exit_code": Exit.USAGE}
+
+
+def test_a_fault_of_the_harness_is_no_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("suite.catalogue.lookup", lambda kind, name, among: among[name])
+    assert isinstance(CliRunner().invoke(app, ["show", "lionn"]).exception, KeyError)
 
 
 def test_nothing_selected(tmp_path: Path) -> None:

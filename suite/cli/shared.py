@@ -90,26 +90,22 @@ def escape(text: str) -> str:
 @contextmanager
 def understandable(as_json: bool = False) -> Iterator[None]:
     """Turns the errors that a user can mend into one sentence and an exit code."""
-    from suite.anatomy import NoBlocks
-    from suite.card import CardError
     from suite.catalogue import UnknownId
     from suite.contender import ContenderFailed
-    from suite.records import StoreError
-    from suite.stack import StackError
+    from suite.records import NoRecord, StoreError
     from suite.technique import Unavailable
 
     try:
         yield
-    except UnknownId as error:
-        fail(str(error.args[0]), Exit.USAGE, as_json)
-    except (StackError, CardError, NoBlocks, LookupError, FileNotFoundError, FileExistsError, ValueError) as error:
+    except (UnknownId, NoRecord, ValueError) as error:  # ValueError: of a bad stack, card, model, option, too
         fail(str(error), Exit.USAGE, as_json)
     except Unavailable as error:
         fail(str(error), Exit.UNFIT, as_json)
     except (StoreError, ContenderFailed) as error:
         fail(str(error), Exit.RUN_FAILED, as_json)
     except OSError as error:  # what it was to read or write; a traceback's exit code of 1 would say "regressed"
-        fail(f"{error.filename}: {error.strerror}; name another place" if error.filename else str(error), Exit.USAGE)
+        why = f"{error.filename}: {error.strerror}; name another place" if error.filename else str(error)
+        fail(why, Exit.USAGE, as_json)
     except KeyboardInterrupt:
         fail("interrupted; what was measured is kept, the same command continues", Exit.INTERRUPTED, as_json)
 
