@@ -56,12 +56,12 @@ def leaderboard(
             warn(problem)
         rows = results.rows(records)
         judged = importlib.import_module("suite.claims").verdicts(rows)
+        cards = {id: entry.card for id, entry in catalogue().items()}
         for form, target in (("markdown", write), ("html", html)):
             if target:
-                pages = importlib.import_module(f"suite.leaderboard.{form}")
-                cards = {"cards": {id: entry.card for id, entry in catalogue().items()}} if form == "html" else {}
+                page = importlib.import_module(f"suite.leaderboard.{form}")
                 with replacing(target) as partial:
-                    partial.write_text(pages.render(rows, problems, judged, calibrations, **cards), "utf-8")
+                    partial.write_text(page.render(rows, problems, judged, calibrations, cards), "utf-8")
     if as_json:
         print(json.dumps([results.as_dict(row) for row in rows], indent=1))
     else:
@@ -193,7 +193,8 @@ def export(
     """
     with understandable(as_json):
         exports = importlib.import_module("suite.export")
-        chosen("format", form, exports.FORMATS), chosen("table", table, exports.TABLES)
+        chosen("format", form, exports.FORMATS)
+        chosen("table", table, exports.TABLES)
         if form == "parquet" and write is None:
             raise ValueError("Parquet is for a file: name one with --write")
         from suite.baseline import baselines

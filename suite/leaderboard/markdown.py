@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from suite.calibration import Calibration, report
+from suite.card import Card
 from suite.claims import COLUMNS, Verdict, counts, table
 from suite.leaderboard import stacks
 from suite.leaderboard.board import (
@@ -18,6 +19,7 @@ from suite.leaderboard.board import (
     summarised,
     text,
 )
+from suite.leaderboard.overview import unmeasured
 from suite.results import Row
 
 PLAIN = re.compile(r"[\w.:=,+/ -]*")  # nothing in here ends a code span or a table cell
@@ -28,9 +30,11 @@ def render(
     problems: Sequence[str] = (),
     judged: Sequence[Verdict] = (),
     calibrations: Mapping[str, Calibration] | None = None,
+    cards: Mapping[str, Card] | None = None,
 ) -> str:
     """The whole page. ``problems`` are the store's sentences about lines that it could not read, ``judged`` the
-    verdicts on the papers' claims, ``calibrations`` of machines by their key."""
+    verdicts on the papers' claims, ``calibrations`` of machines by their key, ``cards`` of techniques by their id."""
+    cards = cards or {}
     if not rows:
         return "# Leaderboard\n\nNo records yet. Measure some: `leantrain run`\n"
     head = summarised(rows)
@@ -48,6 +52,9 @@ def render(
         lines.append(f"- † stale, since code changed: {head.stale} of the rows. `leantrain run` measures them again.")
     if problems:
         lines.append(f"- Lines of the records that could not be read and are left out: {len(problems)}.")
+    if missing := unmeasured(rows, cards):
+        names = ", ".join(map(code, missing))
+        lines.append(f"- Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue: {names}.")
     shown = boards(rows)
     for board in shown:
         lines += ["", *section(board)]

@@ -152,8 +152,7 @@ def coverage(found: Sequence[Place], cards: Mapping[str, Card]) -> str:
             f"{cells}</tr>"
         )
     body = "\n".join(lines)
-    measured = {name for place in found for name in (*techniques_of(place.row.stack), place.row.reference)}
-    missing = sorted(set(cards) - measured)
+    missing = unmeasured((place.row for place in found), cards)
     absent = "".join(f"<li><code>{escape(name)}</code></li>" for name in missing)
     return (
         '<section id="coverage"><h2>What was measured where</h2><p>Seeds that gave numbers; † stale; failed: no seed '
@@ -171,6 +170,12 @@ def coverage(found: Sequence[Place], cards: Mapping[str, Card]) -> str:
         )
         + "</section>"
     )
+
+
+def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
+    """The techniques that no row is of, neither alone, nor in a stack, nor as the reference."""
+    measured = {name for row in rows for name in (*techniques_of(row.stack), row.reference)}
+    return sorted(set(cards) - measured)
 
 
 def _covered(there: Sequence[Place]) -> str:

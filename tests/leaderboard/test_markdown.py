@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suite.card import Card, Paper
 from suite.claims import Observation, Place, judge
 from suite.leaderboard.board import boards
 from suite.leaderboard.markdown import code, escape, render
@@ -40,6 +41,16 @@ def test_every_table_line_has_as_many_cells_as_its_head():
     assert tables
     for table in tables:
         assert len({len(re.split(r"(?<!\\)\|", line)) for line in table.strip().splitlines()}) == 1
+
+
+def test_what_of_the_catalogue_was_not_measured_is_named():
+    card = Card(
+        id="absent", name="", category="c", summary="", paper=Paper(title="", authors="", venue=""), baselines=()
+    )
+    cards = {"absent": card, "fast": card.model_copy(update={"id": "fast"})}
+    page = render(some_rows(), cards=cards)
+    assert "- Not measured at all: 1 of 2 techniques of the catalogue: `absent`.\n" in page
+    assert "Not measured" not in render(some_rows(), cards={"fast": cards["fast"]})
 
 
 def test_failures_stale_rows_and_what_is_unavailable_say_why():
