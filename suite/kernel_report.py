@@ -125,7 +125,7 @@ def with_gradients(inputs: Inputs) -> list[nn.Parameter]:
 
 
 def transformer_sizes(width: int = 768, layers: int = 12, vocabulary: int = 50257, context: int = 1024) -> list[int]:
-    """Elements of a GPT-2's tensors (124 million in 148, by default): what a step is timed on."""
+    """Elements of a decoder's tensors (124 million in 148, by default): what a step is timed on."""
     norm = [width, width]
     attention = [3 * width * width, 3 * width, width * width, width]
     mlp = [4 * width * width, 4 * width, 4 * width * width, width]

@@ -7,8 +7,8 @@ them together, and two device tensors say what each program works on:
     table   int64 [lists + 1, tensors]   address of each tensor, list by list; the last row: elements of each tensor
     blocks  int64 [programs]             tensor << 32 | chunk
 
-A kernel plugs in with the device functions below (`block`, `address`, `elements`, `pointer`, `vectorizable`): the lists
-are its own business. `LaunchTables` keeps the tables between steps and uploads only the rows that changed.
+A kernel plugs in with `over_block`, which hands its own function the block's pointers, or with the device functions
+beneath. `LaunchTables` keeps the tables between steps and uploads only the rows that changed.
 """
 
 # Triton types a kernel's arguments at the launch.
@@ -19,6 +19,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter, is_
 
 import torch
@@ -71,6 +72,51 @@ def pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
     return start
 
 
+@triton.jit
+def addresses(table, ROWS: tl.constexpr, tensor, tensors):
+    """Addresses of ``tensor`` in the lists that are the table's ``ROWS``, and their bitwise or."""
+    found = ()
+    bits = 0
+    for number in tl.static_range(len(ROWS)):
+        found += (address(table, ROWS[number], tensor, tensors),)  # type: ignore[assignment]
+        bits |= found[number]
+    return found, bits
+
+
+@triton.jit
+def pointers(addresses, first, ROWS: tl.constexpr, DTYPES: tl.constexpr, ALIGNED: tl.constexpr):
+    """`pointer` to the element ``first`` at each of the ``addresses``, whose lists are the table's ``ROWS``."""
+    found = ()
+    for number in tl.static_range(len(ROWS)):
+        found += (pointer(addresses[number], DTYPES[ROWS[number]], ALIGNED) + first,)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def over_block(
+    function: tl.constexpr, arguments, table, blocks, tensors,
+    ROWS: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
+):  # fmt: skip
+    """``function(pointers, place, *arguments)`` over this program's block, by wide accesses if it is `vectorizable`.
+
+    ``pointers`` are to the block's first elements in the lists ``ROWS``; ``DTYPES`` are those of all the table's lists.
+    ``place`` is the tensor's number, the index of its element that the pointers are to, offsets from there, and a mask.
+    """
+    tensor, first = block(blocks, BLOCK)
+    found, bits = addresses(table, ROWS, tensor, tensors)
+    remaining = elements(table, len(DTYPES), tensor, tensors) - first
+    if vectorizable(bits, remaining, BLOCK):
+        place = (tensor, first, tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1))
+        function(pointers(found, first, ROWS, DTYPES, True), place, *arguments)
+    else:
+        # In smaller pieces: a short tensor costs no more of them than it fills, and the registers stay the fast path's.
+        for start in range(0, BLOCK, PIECE):
+            if start < remaining:
+                offsets = start + tl.arange(0, PIECE)
+                place = (tensor, first, offsets, offsets < remaining)
+                function(pointers(found, first, ROWS, DTYPES, False), place, *arguments)
+
+
 def pack_blocks(sizes: Iterable[int], block: int) -> array[int]:
     """``tensor << 32 | chunk`` for each ``block`` elements, or part of it, of tensors with ``sizes`` elements."""
     packed = array("q")
@@ -95,6 +141,11 @@ class Group:
     @property
     def programs(self) -> int:
         return self.blocks.numel()
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Where each tensor's programs begin, and the last one's end: int64 [tensors + 1], on the device."""
+        return torch.searchsorted(self.blocks >> 32, torch.arange(self.tensors + 1, device=self.blocks.device))
 
 
 class LaunchTables:

@@ -1,6 +1,6 @@
-"""What the multi-tensor kernels of optimizers share beside the launch: scaled gradients, random rounding, joint norms.
+"""What the multi-tensor kernels of optimizers share: scaled gradients, random rounding, joint norms, launch, manifest.
 
-Each is a device function that costs no pass over memory of its own:
+On the device, each at no pass over memory of its own:
 
 * `gradient_factor`, `skipped`: mixed precision's loss scale and non-finite flag and a clipping factor, read from
   scalars on the device, so that the host need not wait for them;
@@ -8,6 +8,9 @@ Each is a device function that costs no pass over memory of its own:
   Unbiased, so updates smaller than half a unit in the last place are not lost (Gupta et al. 2015, section 3);
 * `square_sums_kernel`, `total`: a norm over all tensors in one launch. A fixed number of programs leaves one partial
   sum each, and each program of the next launch adds them up: no atomics, so the same bits every time.
+
+On the host `step` launches one kernel over all tensors, and `manifest` says how it is compiled and what it may cost;
+both know a kernel's arguments by name. Parameters are updated in place, hence no autotuning: trial runs would be steps.
 
 Import this module, not its functions: the machine code's cache then sees that a kernel depends on it.
 """
@@ -17,22 +20,40 @@ Import this module, not its functions: the machine code's cache then sees that a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from suite.kernels import multi_tensor
-from suite.kernels.manifest import LANE_INSTRUCTIONS_PER_BYTE, Budget
+from suite.kernels.manifest import LANE_INSTRUCTIONS_PER_BYTE, Budget, Manifest
+from suite.kernels.multi_tensor import Group, LaunchTables
 from suite.kernels.portable import narrow
+
+BLOCK = 2048
+PIECE = 512
+NUM_WARPS = 4
+OPTIONS = {"enable_fp_fusion": False}
+"""Every operation is rounded by itself: memory-bound code can afford it, and gets the interpreter's bits."""
 
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 """What kernels take, as Triton names it."""
 
 PARTIALS = 1024
 """Partial sums of a norm at most: eight programs for each of an H100's or H200's 132 multiprocessors, all resident."""
+
+SCALARS = ("gradient_scale", "clip", "found_inf")
+ARGUMENTS = {
+    **dict.fromkeys(("table", "blocks"), "*i64"),
+    **dict.fromkeys(("partials", "ratios", *SCALARS), "*fp32"),
+    **dict.fromkeys(("tensors", "programs", "count", "seed"), "i32"),
+}
+"""Types of kernels' arguments by name, where they are not float32 numbers."""
 
 
 @triton.jit
@@ -98,6 +119,24 @@ def narrow_stochastic(x, bits, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def load(pointer, place):
+    """What is at ``place`` (see `multi_tensor.over_block`), as float32; 0 where its mask is false."""
+    _, _, offsets, mask = place
+    return tl.load(pointer + offsets, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def store(pointer, place, x, seed=None):
+    """float32 ``x`` to ``place``, rounded to nearest or, with a ``seed`` (see `random_bits`), stochastically."""
+    tensor, first, offsets, mask = place
+    if seed is None:
+        rounded = narrow(x, pointer.dtype.element_ty)
+    else:
+        rounded = narrow_stochastic(x, random_bits(seed, tensor, first, offsets), pointer.dtype.element_ty)
+    tl.store(pointer + offsets, rounded, mask=mask)
+
+
+@triton.jit
 def total(partials, count, PARTIALS: tl.constexpr):
     """Sum of the first ``count`` <= ``PARTIALS`` float32 partial sums, the same bits in every program."""
     numbers = tl.arange(0, PARTIALS)
@@ -138,44 +177,139 @@ def launchable(tensors: Sequence[Tensor]) -> bool:
     return all(each.device == device and each.dtype in DTYPES and each.is_contiguous() for each in tensors)
 
 
-def check_dtypes(dtypes: Sequence[torch.dtype]) -> None:
-    """Raises TypeError where kernels do not know one of a launch's ``dtypes``."""
-    if unknown := set(dtypes) - set(DTYPES):
-        names = ", ".join(sorted(map(str, unknown)))
-        raise TypeError(f"the kernel knows no {names}: give float32 or bfloat16 tensors")
+def launch_tables() -> LaunchTables:
+    """What a step keeps between calls: one for each list of parameters that is updated together."""
+    return LaunchTables(BLOCK)
 
 
-def streaming_budget(
-    read_bytes: Sequence[int], written_bytes: Sequence[int], block: int, num_warps: int, registers: int = 64
-) -> Budget:
+def groups(
+    tables: LaunchTables,
+    lasting: Sequence[Sequence[Tensor]],
+    passing: Sequence[Sequence[Tensor]],
+    scalars: Sequence[Tensor | None] = (),
+) -> list[Group]:
+    """`LaunchTables.groups` of parameters, then their states (lasting), and the rest, with all that kernels require.
+
+    Raises TypeError for dtypes other than float32 and bfloat16, or states of two dtypes; ValueError for a scalar that
+    is not one float32 on the tensors' device, where the kernel would read it; and what `LaunchTables.groups` raises.
+    """
+    found = tables.groups(lasting, passing)
+    for group in found:
+        if unknown := set(group.dtypes) - set(DTYPES):
+            raise TypeError(f"the kernel knows no {_names(unknown)}: give float32 or bfloat16 tensors")
+        if len(states := set(group.dtypes[1 : len(lasting)])) > 1:
+            raise TypeError(f"the states of parameters are {_names(states)}: give both one dtype")
+        device = group.table.device
+        for scalar in scalars:
+            if scalar is not None and (
+                scalar.numel() != 1 or scalar.dtype != torch.float32 or scalar.device.type != device.type
+            ):
+                raise ValueError(
+                    f"a scalar for the kernel is {tuple(scalar.shape)} {scalar.dtype} on {scalar.device}: "
+                    f"give one float32 on {device}"
+                )
+    return found
+
+
+def _names(dtypes: Iterable[torch.dtype]) -> str:
+    return ", ".join(sorted(map(str, dtypes)))
+
+
+def launch(kernel: Any, group: Group, hyper: Mapping[str, float], **arguments: Any) -> None:
+    """Run ``kernel`` over ``group``. ``hyper`` and ``arguments`` are its own, by name: numbers, and all else."""
+    numbers = {name: float(number) for name, number in hyper.items()}  # an integer would compile another kernel
+    with torch.cuda.device_of(group.table):
+        kernel[(group.programs,)](
+            group.table, group.blocks, group.tensors, **numbers, **arguments,
+            DTYPES=tuple(DTYPES[dtype] for dtype in group.dtypes), BLOCK=BLOCK, PIECE=PIECE,
+            num_warps=NUM_WARPS, **OPTIONS,
+        )  # fmt: skip
+
+
+@torch.no_grad()
+def step(
+    kernel: Any,
+    tables: LaunchTables,
+    changed: Sequence[Sequence[Tensor]],
+    gradients: Sequence[Tensor],
+    hyper: Mapping[str, float],
+    **arguments: Any,
+) -> None:
+    """One launch of ``kernel`` for each combination of dtypes, in place on ``changed``: parameters, then their states.
+
+    ``hyper`` and ``arguments`` are those of `launch`; tensors among them are device scalars. Raises what `groups`
+    raises, before anything has changed.
+    """
+    scalars = [each for each in arguments.values() if isinstance(each, Tensor)]
+    for group in groups(tables, changed, (gradients,), scalars):
+        launch(kernel, group, hyper, **arguments)
+    note_change(*changed)
+
+
+def note_change(*changed: Sequence[Tensor]) -> None:
+    """Tells autograd that these tensors changed, as torch's own in-place operators do."""
+    for tensors in changed:
+        increment_version(tensors)
+
+
+def seed_word(seed: int | None) -> int | None:
+    """``seed``, of any size, as the int32 that `random_bits` takes."""
+    return None if seed is None else seed % 2**31
+
+
+def streaming_budget(read_bytes: Sequence[int], written_bytes: Sequence[int], registers: int = 64) -> Budget:
     """What a kernel may cost that reads and writes these bytes an element of each list once, in straight-line code.
 
     Every access of the whole blocks' path is 16 bytes wide. ``registers`` bounds how many programs share a
     multiprocessor's 65,536: some 30 KB of loads in flight there hide the latency of memory. Lists of one width share a
     layout; others meet in shared memory, one list of a program's block at a time.
     """
-    accesses = block // (num_warps * 32 * multi_tensor.VECTOR_BYTES.value)  # of a thread, a byte of an element
+    accesses = BLOCK // (NUM_WARPS * 32 * multi_tensor.VECTOR_BYTES.value)  # of a thread, a byte of an element
     return Budget(
         registers=registers,
-        shared_bytes=0 if len({*read_bytes, *written_bytes}) == 1 else block * 4,
+        shared_bytes=0 if len({*read_bytes, *written_bytes}) == 1 else BLOCK * 4,
         wide_loads=accesses * sum(read_bytes),
         wide_stores=accesses * sum(written_bytes),
         instructions_per_element=LANE_INSTRUCTIONS_PER_BYTE * (sum(read_bytes) + sum(written_bytes)),
     )
 
 
-def check_scalars(scalars: Sequence[Tensor | None], device: torch.device) -> None:
-    """Raises ValueError for a scalar that is not one float32 on ``device``, where the kernel would read it."""
-    for scalar in scalars:
-        if scalar is not None and (
-            scalar.numel() != 1 or scalar.dtype != torch.float32 or scalar.device.type != device.type
-        ):
-            raise ValueError(
-                f"a scalar for the kernel is {tuple(scalar.shape)} {scalar.dtype} on {scalar.device}: "
-                f"give one float32 on {device}"
-            )
+def manifest(
+    kernel: Any,
+    dtypes: Sequence[torch.dtype],
+    *,
+    read: Sequence[int],
+    written: Sequence[int],
+    scaled: bool = False,
+    seeded: bool = False,
+    sums: int = 0,
+    registers: int = 64,
+    **constants: Any,
+) -> Manifest:
+    """The manifest of ``kernel`` over lists of these ``dtypes``, as `launch` compiles it.
+
+    ``read`` and ``written`` are the numbers of the lists that it streams. ``scaled``: all of `SCALARS` are given;
+    ``seeded``: it rounds stochastically. Programs add up ``sums`` numbers over their elements. ``constants`` are the
+    kernel's own. Its other arguments have the types in `ARGUMENTS`, or are float32 numbers.
+    """
+    constants |= {"DTYPES": tuple(DTYPES[dtype] for dtype in dtypes), "BLOCK": BLOCK, "PIECE": PIECE}
+    constants |= {} if scaled else dict.fromkeys(SCALARS)
+    constants |= {} if seeded else {"seed": None}
+    signature = {name: ARGUMENTS.get(name, "fp32") for name in kernel.arg_names if name not in constants}
+    read_bytes, written_bytes = ([dtypes[row].itemsize for row in rows] for rows in (read, written))
+    budget = streaming_budget(read_bytes, written_bytes, registers)
+    return Manifest(
+        kernel=kernel,
+        signature=signature,
+        constants={name: value for name, value in constants.items() if name in kernel.arg_names},
+        elements_per_program=BLOCK,
+        aligned=tuple(name for name, kind in signature.items() if kind.startswith("*")),
+        num_warps=NUM_WARPS,
+        options=OPTIONS,
+        budget=replace(budget, shared_bytes=max(budget.shared_bytes, reduction_bytes(sums))),
+    )
 
 
-def seed_word(seed: int | None) -> int:
-    """``seed``, of any size, as the int32 that `random_bits` takes; 0 for None, where nothing is drawn."""
-    return 0 if seed is None else seed % 2**31
+def reduction_bytes(sums: int) -> int:
+    """Shared memory of a program that adds up: a word of each warp for each sum, beside what Hopper keeps."""
+    return 1024 + 4 * NUM_WARPS * sums if sums else 0

@@ -16,23 +16,17 @@ or 1 where either norm is 0 or not a number. Its traffic is 8 bytes a block of e
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Budget, Manifest
-from suite.kernels.multi_tensor import Group, LaunchTables
+from suite.kernels.multi_tensor import Group
 
 CHUNK = 1024
-NUM_WARPS = 4
-REDUCTION_BYTES = 1024 + 2 * 4 * NUM_WARPS  # a word of each warp for each sum, beside what Hopper keeps for itself
-OPTIONS = {"enable_fp_fusion": False}
 
 
 @triton.jit(do_not_specialize=["programs"])
@@ -53,59 +47,57 @@ def ratios_kernel(partials, starts, ratios, programs, coefficient, low, high, de
     tl.store(ratios + tensor, tl.where((weight_norm > 0) & (update_norm > 0), ratio, 1.0))
 
 
-@dataclass
-class Launch:
-    """A group of tensors and, int64 [tensors + 1] on its device, where each one's programs begin."""
+@triton.jit
+def sums_over_block(
+    function: tl.constexpr, arguments, table, blocks, tensors, programs, partials,
+    ROWS: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
+):  # fmt: skip
+    """`multi_tensor.over_block` for a function that returns two sums over its place: this program's ``partials``."""
+    tensor, first = multi_tensor.block(blocks, BLOCK)
+    found, bits = multi_tensor.addresses(table, ROWS, tensor, tensors)
+    remaining = multi_tensor.elements(table, len(DTYPES), tensor, tensors) - first
+    if multi_tensor.vectorizable(bits, remaining, BLOCK):
+        place = (tensor, first, tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1))
+        weights, updates = function(multi_tensor.pointers(found, first, ROWS, DTYPES, True), place, *arguments)
+        tl.store(partials + tl.program_id(0), weights)
+        tl.store(partials + programs + tl.program_id(0), updates)
+    else:
+        all_weights = tl.zeros((), tl.float32)
+        all_updates = tl.zeros((), tl.float32)
+        for start in range(0, BLOCK, PIECE):
+            if start < remaining:
+                offsets = start + tl.arange(0, PIECE)
+                place = (tensor, first, offsets, offsets < remaining)
+                weights, updates = function(multi_tensor.pointers(found, first, ROWS, DTYPES, False), place, *arguments)
+                all_weights += weights
+                all_updates += updates
+        tl.store(partials + tl.program_id(0), all_weights)
+        tl.store(partials + programs + tl.program_id(0), all_updates)
 
-    group: Group
-    starts: Tensor
 
-    def partials(self) -> Tensor:
-        """Room for two sums of each program, float32 [2 programs]: the weights' first."""
-        return torch.empty(2 * self.group.programs, dtype=torch.float32, device=self.group.table.device)
+def room(group: Group) -> Tensor:
+    """For two sums of each program, the weights' first: float32 [2 programs]."""
+    return torch.empty(2 * group.programs, dtype=torch.float32, device=group.table.device)
 
-    def ones(self) -> Tensor:
-        """The ratios of tensors that do not adapt, float32 [tensors]."""
-        return torch.ones(self.group.tensors, dtype=torch.float32, device=self.group.table.device)
 
-    def ratios(
-        self,
-        partials: Tensor,
-        *,
-        coefficient: float = 1.0,
-        low: float = 0.0,
-        high: float = math.inf,
-        decay: float = 0.0,
-        eps: float = 0.0,
-    ) -> Tensor:
-        """The module's formula for each tensor, float32 [tensors]: one launch."""
-        ratios = torch.empty(self.group.tensors, dtype=torch.float32, device=partials.device)
-        ratios_kernel[(self.group.tensors,)](
-            partials, self.starts, ratios, self.group.programs, coefficient, low, high, decay, eps,
-            CHUNK=CHUNK, num_warps=NUM_WARPS, **OPTIONS,
+def trust_ratios(
+    group: Group,
+    partials: Tensor,
+    *,
+    coefficient: float = 1.0,
+    low: float = 0.0,
+    high: float = math.inf,
+    decay: float = 0.0,
+    eps: float = 0.0,
+) -> Tensor:
+    """The module's formula for each of the group's tensors, float32 [tensors]: one launch."""
+    ratios = torch.empty(group.tensors, dtype=torch.float32, device=partials.device)
+    with torch.cuda.device_of(partials):
+        ratios_kernel[(group.tensors,)](
+            partials, group.starts, ratios, group.programs, coefficient, low, high, decay, eps,
+            CHUNK=CHUNK, num_warps=optimizer_parts.NUM_WARPS, **optimizer_parts.OPTIONS,
         )  # fmt: skip
-        return ratios
-
-
-class TrustTables:
-    """Launch tables that also know where each tensor's programs begin; one for each list of parameters."""
-
-    def __init__(self, block: int) -> None:
-        self._tables = LaunchTables(block)
-        self._launches: list[Launch] = []
-
-    def launches(self, lasting: Sequence[Sequence[Tensor]], passing: Sequence[Sequence[Tensor]]) -> list[Launch]:
-        """As `LaunchTables.groups`, whose errors it raises."""
-        groups = self._tables.groups(lasting, passing)
-        known = len(groups) == len(self._launches)
-        if not (known and all(group is launch.group for group, launch in zip(groups, self._launches))):
-            self._launches = [self._located(group, lasting[0]) for group in groups]
-        return self._launches
-
-    def _located(self, group: Group, tensors: Sequence[Tensor]) -> Launch:
-        programs = (-(-tensors[member].numel() // self._tables.block) for member in group.members)
-        starts = torch.frombuffer(array("q", accumulate(programs, initial=0)), dtype=torch.int64)
-        return Launch(group, starts.to(group.table.device))
+    return ratios
 
 
 RATIOS_MANIFEST = Manifest(
@@ -120,7 +112,7 @@ RATIOS_MANIFEST = Manifest(
     constants={"CHUNK": CHUNK},
     elements_per_program=CHUNK,
     aligned=("partials", "starts", "ratios"),
-    num_warps=NUM_WARPS,
-    options=OPTIONS,
-    budget=Budget(registers=64, shared_bytes=REDUCTION_BYTES),
+    num_warps=optimizer_parts.NUM_WARPS,
+    options=optimizer_parts.OPTIONS,
+    budget=Budget(registers=64, shared_bytes=optimizer_parts.reduction_bytes(2)),
 )

@@ -99,6 +99,13 @@ def test_one_group_for_each_combination_of_dtypes() -> None:
     ]
 
 
+def test_starts_are_where_each_tensors_programs_begin() -> None:
+    sizes = [5, 0, BLOCK, 3 * BLOCK + 1, 1]
+    (group,) = LaunchTables(BLOCK).groups(([torch.zeros(size) for size in sizes],), ())
+    assert group.starts.tolist() == [0, 1, 2, 6, 7]
+    assert group.starts.dtype == torch.int64
+
+
 def test_nothing_to_launch_without_elements() -> None:
     assert LaunchTables(BLOCK).groups(([],), ([],)) == []
     assert LaunchTables(BLOCK).groups(([torch.zeros(0)],), ([torch.zeros(0)],)) == []

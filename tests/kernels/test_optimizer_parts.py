@@ -4,15 +4,12 @@ import math
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-triton = pytest.importorskip("triton")  # no wheel for some platforms
-tl = pytest.importorskip("triton.language")
-optimizer_parts = pytest.importorskip("suite.kernels.optimizer_parts")
-portable = pytest.importorskip("suite.kernels.portable")
-
-if not portable.INTERPRET.value:
-    raise pytest.UsageError("kernel tests run on the CPU: set TRITON_INTERPRET=1 before any kernel is imported")
+from suite.kernels import multi_tensor, optimizer_parts
+from suite.kernels.manifest import Budget
 
 
 @triton.jit
@@ -134,15 +131,72 @@ def test_total_adds_what_counts_and_nothing_behind_it() -> None:
 
 
 def test_seeds_of_any_size_fit() -> None:
-    words = [optimizer_parts.seed_word(seed) for seed in (0, 1, -1, 2**31, 2**70 + 5)]
-    assert words == [0, 1, 2**31 - 1, 0, 5]
+    words = [optimizer_parts.seed_word(seed) for seed in (0, 1, -1, 2**31, 2**70 + 5, None)]
+    assert words == [0, 1, 2**31 - 1, 0, 5, None]
 
 
 def test_streaming_budget_is_what_lions_kernel_was_found_to_need() -> None:
-    lion = pytest.importorskip("techniques.optimizers.lion.kernel")
-    for name, size in (("float32", 4), ("bfloat16", 2)):
-        own = optimizer_parts.streaming_budget([size] * 3, [size] * 2, lion.BLOCK, lion.NUM_WARPS)
-        assert own == lion.MANIFESTS[name].budget
+    assert optimizer_parts.streaming_budget([4] * 3, [4] * 2) == Budget(64, 0, 0, 12, 8, 7.8 * 20)
+    assert optimizer_parts.streaming_budget([2, 4, 2], [2, 4]) == Budget(64, 0, 8192, 8, 6, 7.8 * 14)
+
+
+@triton.jit(do_not_specialize=["tensors", "seed"])
+def _halve_kernel(
+    table, blocks, tensors, seed, clip, factor, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr
+):  # fmt: skip
+    """The first list becomes ``factor`` times the last, which is read through a function of two lists of three."""
+    multi_tensor.over_block(_halve, (seed, factor), table, blocks, tensors, (0, 2), DTYPES, BLOCK, PIECE)
+
+
+@triton.jit
+def _halve(pointers, place, seed, factor):
+    first, last = pointers
+    optimizer_parts.store(first, place, factor * optimizer_parts.load(last, place), seed)
+
+
+def _columns(dtype: torch.dtype = torch.float32) -> list[list[Tensor]]:
+    sizes = (0, 3, 2048, 5000)
+    generator = torch.Generator().manual_seed(0)
+    return [[torch.randn(size, generator=generator).to(dtype) for size in sizes] for _ in range(3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_visits_the_lists_that_a_kernel_names_and_autograd_sees_it(dtype: torch.dtype) -> None:
+    first, second, last = _columns(dtype)
+    kept, versions = [tensor.clone() for tensor in second], [tensor._version for tensor in (*first, *second, *last)]
+    optimizer_parts.step(
+        _halve_kernel, optimizer_parts.launch_tables(), (first, second), last, {"factor": 1}, seed=None, clip=None
+    )
+    assert all(map(torch.equal, first, last)) and all(map(torch.equal, second, kept))
+    assert [tensor._version - old for tensor, old in zip((*first, *second, *last), versions)] == [1] * 8 + [0] * 4
+
+
+def test_states_of_two_dtypes_and_scalars_elsewhere_are_refused() -> None:
+    first, second, last = _columns()
+    tables = optimizer_parts.launch_tables()
+    with pytest.raises(TypeError, match="give both one dtype"):
+        optimizer_parts.groups(tables, (first, second, [tensor.bfloat16() for tensor in second]), (last,))
+    with pytest.raises(TypeError, match=r"knows no torch.float64: give float32 or bfloat16"):
+        optimizer_parts.groups(tables, (first,), ([tensor.double() for tensor in last],))
+    for scalar in (torch.ones(2), torch.tensor(1), torch.ones((), device="meta")):
+        with pytest.raises(ValueError, match="give one float32 on cpu"):
+            optimizer_parts.groups(tables, (first,), (last,), [None, scalar])
+
+
+def test_a_manifest_describes_the_compilation_that_a_launch_makes() -> None:
+    dtypes = (torch.bfloat16, torch.float32, torch.float32)
+    plain = optimizer_parts.manifest(_halve_kernel, dtypes, read=(2,), written=(0,))
+    assert plain.signature == {"table": "*i64", "blocks": "*i64", "tensors": "i32", "factor": "fp32"}
+    assert plain.constants == {
+        "DTYPES": (tl.bfloat16, tl.float32, tl.float32), "BLOCK": 2048, "PIECE": 512, "seed": None, "clip": None,
+    }  # fmt: skip
+    assert plain.aligned == ("table", "blocks")
+    assert plain.budget == optimizer_parts.streaming_budget([4], [2])
+    full = optimizer_parts.manifest(_halve_kernel, dtypes, read=(2,), written=(0,), scaled=True, seeded=True, sums=2)
+    assert full.signature == {**plain.signature, "seed": "i32", "clip": "*fp32"}
+    assert full.constants.keys() == {"DTYPES", "BLOCK", "PIECE"}
+    assert full.budget.shared_bytes == 8192  # the lists of two widths need more than the sums
+    assert optimizer_parts.manifest(_halve_kernel, dtypes, read=(2,), written=(), sums=1).budget.shared_bytes == 1040
 
 
 def test_only_tensors_on_a_gpu_are_launchable() -> None:

@@ -24,23 +24,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
+from suite.kernels.multi_tensor import LaunchTables
+from suite.kernels.optimizer_parts import launch_tables as launch_tables
 from suite.kernels.portable import narrow
-from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, REDUCTION_BYTES, TrustTables
-
-BLOCK = 2048
-PIECE = 512
-NUM_WARPS = 4
-OPTIONS = {"enable_fp_fusion": False}
+from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, room, sums_over_block, trust_ratios
 
 
 @triton.jit
@@ -50,13 +45,15 @@ def _direction(p, m, v, decay, inverse_correction, inverse_root_correction, eps)
 
 @triton.jit
 def _moments(
-    parameters, first_moments, second_moments, gradients, offsets, mask, factor,
+    pointers, place, factor,
     beta1, one_minus_beta1, beta2, one_minus_beta2, decay, inverse_correction, inverse_root_correction, eps,
 ):  # fmt: skip
-    p = tl.load(parameters + offsets, mask=mask, other=0.0).to(tl.float32)
-    m = tl.load(first_moments + offsets, mask=mask, other=0.0).to(tl.float32)
-    v = tl.load(second_moments + offsets, mask=mask, other=0.0).to(tl.float32)
-    g = tl.load(gradients + offsets, mask=mask, other=0.0).to(tl.float32) * factor
+    parameters, first_moments, second_moments, gradients = pointers
+    _, _, offsets, mask = place
+    p = optimizer_parts.load(parameters, place)
+    m = optimizer_parts.load(first_moments, place)
+    v = optimizer_parts.load(second_moments, place)
+    g = optimizer_parts.load(gradients, place) * factor
     stored_m = narrow(beta1 * m + one_minus_beta1 * g, first_moments.dtype.element_ty)
     stored_v = narrow(beta2 * v + one_minus_beta2 * (g * g), second_moments.dtype.element_ty)
     tl.store(first_moments + offsets, stored_m, mask=mask)
@@ -72,105 +69,37 @@ def _moments(
 def moments_kernel(
     table, blocks, tensors, programs, partials, gradient_scale, clip, found_inf,
     beta1, one_minus_beta1, beta2, one_minus_beta2, decay, inverse_correction, inverse_root_correction, eps,
-    PARAMETER: tl.constexpr, MOMENT: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
+    DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
-    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
-    tensor, first = multi_tensor.block(blocks, BLOCK)
-    p = multi_tensor.address(table, 0, tensor, tensors)
-    m = multi_tensor.address(table, 1, tensor, tensors)
-    v = multi_tensor.address(table, 2, tensor, tensors)
-    g = multi_tensor.address(table, 3, tensor, tensors)
-    remaining = multi_tensor.elements(table, 4, tensor, tensors) - first
-    if multi_tensor.vectorizable(p | m | v | g, remaining, BLOCK):
-        weights, updates = _moments(
-            multi_tensor.pointer(p, PARAMETER, True) + first,
-            multi_tensor.pointer(m, MOMENT, True) + first,
-            multi_tensor.pointer(v, MOMENT, True) + first,
-            multi_tensor.pointer(g, GRADIENT, True) + first,
-            tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1), factor,
-            beta1, one_minus_beta1, beta2, one_minus_beta2, decay, inverse_correction, inverse_root_correction, eps,
-        )  # fmt: skip
-        tl.store(partials + tl.program_id(0), weights)
-        tl.store(partials + programs + tl.program_id(0), updates)
-    else:
-        # In smaller pieces: a short tensor costs no more of them than it fills, and the registers stay the fast path's.
-        all_weights = tl.zeros((), tl.float32)
-        all_updates = tl.zeros((), tl.float32)
-        for start in range(0, BLOCK, PIECE):
-            if start < remaining:
-                offsets = start + tl.arange(0, PIECE)
-                weights, updates = _moments(
-                    multi_tensor.pointer(p, PARAMETER, False) + first,
-                    multi_tensor.pointer(m, MOMENT, False) + first,
-                    multi_tensor.pointer(v, MOMENT, False) + first,
-                    multi_tensor.pointer(g, GRADIENT, False) + first,
-                    offsets, offsets < remaining, factor,
-                    beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
-                    inverse_correction, inverse_root_correction, eps,
-                )  # fmt: skip
-                all_weights += weights
-                all_updates += updates
-        tl.store(partials + tl.program_id(0), all_weights)
-        tl.store(partials + programs + tl.program_id(0), all_updates)
+    arguments = (
+        optimizer_parts.gradient_factor(gradient_scale, clip),
+        beta1, one_minus_beta1, beta2, one_minus_beta2, decay, inverse_correction, inverse_root_correction, eps,
+    )  # fmt: skip
+    sums_over_block(_moments, arguments, table, blocks, tensors, programs, partials, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
 
 
 @triton.jit
-def _apply(
-    parameters, first_moments, second_moments, offsets, mask, seed, tensor, first, step_size,
-    decay, inverse_correction, inverse_root_correction, eps, STOCHASTIC: tl.constexpr,
-):  # fmt: skip
-    p = tl.load(parameters + offsets, mask=mask, other=0.0).to(tl.float32)
-    m = tl.load(first_moments + offsets, mask=mask, other=0.0).to(tl.float32)
-    v = tl.load(second_moments + offsets, mask=mask, other=0.0).to(tl.float32)
-    p = p - step_size * _direction(p, m, v, decay, inverse_correction, inverse_root_correction, eps)
-    if STOCHASTIC:
-        bits = optimizer_parts.random_bits(seed, tensor, first, offsets)
-        rounded = optimizer_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
-    else:
-        rounded = narrow(p, parameters.dtype.element_ty)
-    tl.store(parameters + offsets, rounded, mask=mask)
+def _apply(pointers, place, seed, ratios, lr, decay, inverse_correction, inverse_root_correction, eps):
+    parameters, first_moments, second_moments = pointers
+    tensor, _, _, _ = place
+    p = optimizer_parts.load(parameters, place)
+    m = optimizer_parts.load(first_moments, place)
+    v = optimizer_parts.load(second_moments, place)
+    u = _direction(p, m, v, decay, inverse_correction, inverse_root_correction, eps)
+    optimizer_parts.store(parameters, place, p - lr * tl.load(ratios + tensor) * u, seed)
 
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def apply_kernel(
     table, blocks, tensors, seed, ratios, found_inf, lr, decay, inverse_correction, inverse_root_correction, eps,
-    PARAMETER: tl.constexpr, MOMENT: tl.constexpr, STOCHASTIC: tl.constexpr,
-    BLOCK: tl.constexpr, PIECE: tl.constexpr,
+    DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
-    tensor, first = multi_tensor.block(blocks, BLOCK)
-    p = multi_tensor.address(table, 0, tensor, tensors)
-    m = multi_tensor.address(table, 1, tensor, tensors)
-    v = multi_tensor.address(table, 2, tensor, tensors)
-    remaining = multi_tensor.elements(table, 4, tensor, tensors) - first
-    step_size = lr * tl.load(ratios + tensor)
-    if multi_tensor.vectorizable(p | m | v, remaining, BLOCK):
-        _apply(
-            multi_tensor.pointer(p, PARAMETER, True) + first,
-            multi_tensor.pointer(m, MOMENT, True) + first,
-            multi_tensor.pointer(v, MOMENT, True) + first,
-            tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1), seed, tensor, first, step_size,
-            decay, inverse_correction, inverse_root_correction, eps, STOCHASTIC,
-        )  # fmt: skip
-    else:
-        for start in range(0, BLOCK, PIECE):
-            if start < remaining:
-                offsets = start + tl.arange(0, PIECE)
-                _apply(
-                    multi_tensor.pointer(p, PARAMETER, False) + first,
-                    multi_tensor.pointer(m, MOMENT, False) + first,
-                    multi_tensor.pointer(v, MOMENT, False) + first,
-                    offsets, offsets < remaining, seed, tensor, first, step_size,
-                    decay, inverse_correction, inverse_root_correction, eps, STOCHASTIC,
-                )  # fmt: skip
-
-
-def launch_tables() -> TrustTables:
-    """What `lamb_step` keeps between steps: one for each list of parameters."""
-    return TrustTables(BLOCK)
+    arguments = (seed, ratios, lr, decay, inverse_correction, inverse_root_correction, eps)
+    multi_tensor.over_block(_apply, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
 
 @torch.no_grad()
@@ -179,7 +108,7 @@ def lamb_step(
     gradients: Sequence[Tensor],
     first_moments: Sequence[Tensor],
     second_moments: Sequence[Tensor],
-    tables: TrustTables,
+    tables: LaunchTables,
     *,
     step: int,
     learning_rate: float,
@@ -206,111 +135,55 @@ def lamb_step(
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    launches = tables.launches((parameters, first_moments, second_moments), (gradients,))
-    scalars = (gradient_scale, clip, found_inf)
-    for launch in launches:
-        dtypes = launch.group.dtypes
-        optimizer_parts.check_dtypes(dtypes)
-        if dtypes[1] != dtypes[2]:
-            raise TypeError(f"the moments are {dtypes[1]} and {dtypes[2]}: give both one dtype")
-        optimizer_parts.check_scalars(scalars, launch.group.table.device)
-    inverse_correction = 1 / (1 - beta1**step) if bias_correction else 1.0
-    inverse_root_correction = 1 / math.sqrt(1 - beta2**step) if bias_correction else 1.0
-    direction = (weight_decay, inverse_correction, inverse_root_correction, eps)
-    for launch in launches:
-        group, partials = launch.group, launch.partials()
-        parameter, moment, _, gradient = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
-        with torch.cuda.device_of(group.table):
-            moments_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, group.programs, partials, *scalars,
-                beta1, 1 - beta1, beta2, 1 - beta2, *direction,
-                PARAMETER=parameter, MOMENT=moment, GRADIENT=gradient, BLOCK=BLOCK, PIECE=PIECE,
-                num_warps=NUM_WARPS, **OPTIONS,
-            )  # fmt: skip
-            ratios = launch.ratios(partials, low=phi[0], high=phi[1]) if adapt else launch.ones()
-            apply_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, optimizer_parts.seed_word(seed), ratios, found_inf,
-                learning_rate, *direction,
-                PARAMETER=parameter, MOMENT=moment, STOCHASTIC=seed is not None and group.dtypes[0] == torch.bfloat16,
-                BLOCK=BLOCK, PIECE=PIECE, num_warps=NUM_WARPS, **OPTIONS,
-            )  # fmt: skip
-    # Autograd must see that the parameters changed, as it does for torch's own in-place operators.
-    for changed in (parameters, first_moments, second_moments):
-        increment_version(changed)
+    scalars = {"gradient_scale": gradient_scale, "clip": clip, "found_inf": found_inf}
+    betas = {"beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2}
+    direction = {
+        "decay": weight_decay,
+        "inverse_correction": 1 / (1 - beta1**step) if bias_correction else 1.0,
+        "inverse_root_correction": 1 / math.sqrt(1 - beta2**step) if bias_correction else 1.0,
+        "eps": eps,
+    }
+    changed = (parameters, first_moments, second_moments)
+    for group in optimizer_parts.groups(tables, changed, (gradients,), list(scalars.values())):
+        partials = room(group)
+        optimizer_parts.launch(
+            moments_kernel, group, betas | direction, programs=group.programs, partials=partials, **scalars
+        )
+        if adapt:
+            ratios = trust_ratios(group, partials, low=phi[0], high=phi[1])
+        else:
+            ratios = torch.ones(group.tensors, device=partials.device)
+        optimizer_parts.launch(
+            apply_kernel, group, {"lr": learning_rate} | direction,
+            seed=optimizer_parts.seed_word(seed), ratios=ratios, found_inf=found_inf,
+        )  # fmt: skip
+    optimizer_parts.note_change(*changed)
 
 
-_TABLES = {"table": "*i64", "blocks": "*i64", "tensors": "i32"}
-_DIRECTION = ("decay", "inverse_correction", "inverse_root_correction", "eps")
-_SCALARS = ("gradient_scale", "clip", "found_inf")
-
-
-def _first_pass(parameter: torch.dtype, moment: torch.dtype, scaled: bool = False) -> Manifest:
-    read = [parameter.itemsize, moment.itemsize, moment.itemsize, parameter.itemsize]
-    budget = optimizer_parts.streaming_budget(read, [moment.itemsize] * 2, BLOCK, NUM_WARPS)
-    rates = ("beta1", "one_minus_beta1", "beta2", "one_minus_beta2")
-    return Manifest(
-        kernel=moments_kernel,
-        signature={
-            **_TABLES,
-            "programs": "i32",
-            "partials": "*fp32",
-            **(dict.fromkeys(_SCALARS, "*fp32") if scaled else {}),
-            **dict.fromkeys((*rates, *_DIRECTION), "fp32"),
-        },
-        constants={
-            **({} if scaled else dict.fromkeys(_SCALARS)),
-            "PARAMETER": optimizer_parts.DTYPES[parameter],
-            "MOMENT": optimizer_parts.DTYPES[moment],
-            "GRADIENT": optimizer_parts.DTYPES[parameter],
-            "BLOCK": BLOCK,
-            "PIECE": PIECE,
-        },
-        elements_per_program=BLOCK,
-        aligned=("table", "blocks", "partials"),
-        num_warps=NUM_WARPS,
-        options=OPTIONS,
-        budget=replace(budget, shared_bytes=max(budget.shared_bytes, REDUCTION_BYTES)),
+def _moments_manifest(parameter: torch.dtype, moment: torch.dtype, scaled: bool = False) -> Manifest:
+    return optimizer_parts.manifest(
+        moments_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2, 3), written=(1, 2), scaled=scaled, sums=2
     )
 
 
-def _second_pass(
+def _apply_manifest(
     parameter: torch.dtype, moment: torch.dtype, scaled: bool = False, stochastic: bool = False
 ) -> Manifest:
-    read = [parameter.itemsize, moment.itemsize, moment.itemsize]
-    return Manifest(
-        kernel=apply_kernel,
-        signature={
-            **_TABLES,
-            "seed": "i32",
-            "ratios": "*fp32",
-            **({"found_inf": "*fp32"} if scaled else {}),
-            **dict.fromkeys(("lr", *_DIRECTION), "fp32"),
-        },
-        constants={
-            **({} if scaled else {"found_inf": None}),
-            "PARAMETER": optimizer_parts.DTYPES[parameter],
-            "MOMENT": optimizer_parts.DTYPES[moment],
-            "STOCHASTIC": stochastic,
-            "BLOCK": BLOCK,
-            "PIECE": PIECE,
-        },
-        elements_per_program=BLOCK,
-        aligned=("table", "blocks", "ratios"),
-        num_warps=NUM_WARPS,
-        options=OPTIONS,
-        budget=optimizer_parts.streaming_budget(read, read[:1], BLOCK, NUM_WARPS),
-    )
+    return optimizer_parts.manifest(
+        apply_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2), written=(0,),
+        scaled=scaled, seeded=stochastic,
+    )  # fmt: skip
 
 
 MANIFESTS = {
-    "float32:moments": _first_pass(torch.float32, torch.float32),
+    "float32:moments": _moments_manifest(torch.float32, torch.float32),
     "float32:ratios": RATIOS_MANIFEST,
-    "float32": _second_pass(torch.float32, torch.float32),
-    "float32_scaled:moments": _first_pass(torch.float32, torch.float32, scaled=True),
-    "float32_scaled": _second_pass(torch.float32, torch.float32, scaled=True),
-    "bfloat16:moments": _first_pass(torch.bfloat16, torch.float32),
-    "bfloat16": _second_pass(torch.bfloat16, torch.float32),
-    "bfloat16_stochastic": _second_pass(torch.bfloat16, torch.float32, stochastic=True),
-    "bfloat16_moments:moments": _first_pass(torch.bfloat16, torch.bfloat16),
-    "bfloat16_moments": _second_pass(torch.bfloat16, torch.bfloat16),
+    "float32": _apply_manifest(torch.float32, torch.float32),
+    "float32_scaled:moments": _moments_manifest(torch.float32, torch.float32, scaled=True),
+    "float32_scaled": _apply_manifest(torch.float32, torch.float32, scaled=True),
+    "bfloat16:moments": _moments_manifest(torch.bfloat16, torch.float32),
+    "bfloat16": _apply_manifest(torch.bfloat16, torch.float32),
+    "bfloat16_stochastic": _apply_manifest(torch.bfloat16, torch.float32, stochastic=True),
+    "bfloat16_moments:moments": _moments_manifest(torch.bfloat16, torch.bfloat16),
+    "bfloat16_moments": _apply_manifest(torch.bfloat16, torch.bfloat16),
 }

@@ -19,130 +19,62 @@ left out where a flag says so (all read from device scalars), and bfloat16 param
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
-from suite.kernels.portable import narrow
+from suite.kernels.multi_tensor import LaunchTables
+from suite.kernels.optimizer_parts import launch_tables as launch_tables
 from techniques.large_batch.lars.technique import INSIDE, SEPARATE, TIMM_EPS, Variant
-from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, REDUCTION_BYTES, TrustTables
-
-BLOCK = 2048
-PIECE = 512
-NUM_WARPS = 4
-OPTIONS = {"enable_fp_fusion": False}
+from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, room, sums_over_block, trust_ratios
 
 
 @triton.jit
-def _squares(parameters, gradients, offsets, mask, factor, coupled_decay):
-    p = tl.load(parameters + offsets, mask=mask, other=0.0).to(tl.float32)
-    g = tl.load(gradients + offsets, mask=mask, other=0.0).to(tl.float32) * factor
-    u = g + coupled_decay * p
+def _squares(pointers, place, factor, coupled_decay):
+    parameters, gradients = pointers
+    p = optimizer_parts.load(parameters, place)
+    u = optimizer_parts.load(gradients, place) * factor + coupled_decay * p
     return tl.sum(p * p), tl.sum(u * u)
 
 
 @triton.jit(do_not_specialize=["tensors", "programs"])
 def norms_kernel(
     table, blocks, tensors, programs, partials, gradient_scale, clip, found_inf, coupled_decay,
-    PARAMETER: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
+    DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
-    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
-    tensor, first = multi_tensor.block(blocks, BLOCK)
-    p = multi_tensor.address(table, 0, tensor, tensors)
-    g = multi_tensor.address(table, 2, tensor, tensors)
-    remaining = multi_tensor.elements(table, 3, tensor, tensors) - first
-    if multi_tensor.vectorizable(p | g, remaining, BLOCK):
-        weights, updates = _squares(
-            multi_tensor.pointer(p, PARAMETER, True) + first,
-            multi_tensor.pointer(g, GRADIENT, True) + first,
-            tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1), factor, coupled_decay,
-        )  # fmt: skip
-        tl.store(partials + tl.program_id(0), weights)
-        tl.store(partials + programs + tl.program_id(0), updates)
-    else:
-        # In smaller pieces: a short tensor costs no more of them than it fills, and the registers stay the fast path's.
-        all_weights = tl.zeros((), tl.float32)
-        all_updates = tl.zeros((), tl.float32)
-        for start in range(0, BLOCK, PIECE):
-            if start < remaining:
-                offsets = start + tl.arange(0, PIECE)
-                weights, updates = _squares(
-                    multi_tensor.pointer(p, PARAMETER, False) + first,
-                    multi_tensor.pointer(g, GRADIENT, False) + first,
-                    offsets, offsets < remaining, factor, coupled_decay,
-                )  # fmt: skip
-                all_weights += weights
-                all_updates += updates
-        tl.store(partials + tl.program_id(0), all_weights)
-        tl.store(partials + programs + tl.program_id(0), all_updates)
+    arguments = (optimizer_parts.gradient_factor(gradient_scale, clip), coupled_decay)
+    sums_over_block(_squares, arguments, table, blocks, tensors, programs, partials, (0, 2), DTYPES, BLOCK, PIECE)
 
 
 @triton.jit
-def _apply(
-    parameters, momenta, gradients, offsets, mask, factor, seed, tensor, first,
-    momentum, decay, inside, outside, STOCHASTIC: tl.constexpr,
-):  # fmt: skip
-    p = tl.load(parameters + offsets, mask=mask, other=0.0).to(tl.float32)
-    v = tl.load(momenta + offsets, mask=mask, other=0.0).to(tl.float32)
-    g = tl.load(gradients + offsets, mask=mask, other=0.0).to(tl.float32) * factor
-    v = momentum * v + inside * (g + decay * p)
+def _apply(pointers, place, factor, seed, ratios, momentum, decay, inside, outside):
+    parameters, momenta, gradients = pointers
+    tensor, _, _, _ = place
+    p = optimizer_parts.load(parameters, place)
+    v = optimizer_parts.load(momenta, place)
+    g = optimizer_parts.load(gradients, place) * factor
+    v = momentum * v + inside * tl.load(ratios + tensor) * (g + decay * p)
     p = p - outside * v
-    if STOCHASTIC:
-        bits = optimizer_parts.random_bits(seed, tensor, first, offsets)
-        rounded = optimizer_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
-    else:
-        rounded = narrow(p, parameters.dtype.element_ty)
-    tl.store(parameters + offsets, rounded, mask=mask)
-    tl.store(momenta + offsets, narrow(v, momenta.dtype.element_ty), mask=mask)
+    optimizer_parts.store(parameters, place, p, seed)
+    optimizer_parts.store(momenta, place, v)
 
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def apply_kernel(
     table, blocks, tensors, seed, ratios, gradient_scale, clip, found_inf, momentum, decay, inside, outside,
-    PARAMETER: tl.constexpr, MOMENTUM: tl.constexpr, GRADIENT: tl.constexpr, STOCHASTIC: tl.constexpr,
-    BLOCK: tl.constexpr, PIECE: tl.constexpr,
+    DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
     factor = optimizer_parts.gradient_factor(gradient_scale, clip)
-    tensor, first = multi_tensor.block(blocks, BLOCK)
-    p = multi_tensor.address(table, 0, tensor, tensors)
-    v = multi_tensor.address(table, 1, tensor, tensors)
-    g = multi_tensor.address(table, 2, tensor, tensors)
-    remaining = multi_tensor.elements(table, 3, tensor, tensors) - first
-    inside = inside * tl.load(ratios + tensor)
-    if multi_tensor.vectorizable(p | v | g, remaining, BLOCK):
-        _apply(
-            multi_tensor.pointer(p, PARAMETER, True) + first,
-            multi_tensor.pointer(v, MOMENTUM, True) + first,
-            multi_tensor.pointer(g, GRADIENT, True) + first,
-            tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1), factor, seed, tensor, first,
-            momentum, decay, inside, outside, STOCHASTIC,
-        )  # fmt: skip
-    else:
-        for start in range(0, BLOCK, PIECE):
-            if start < remaining:
-                offsets = start + tl.arange(0, PIECE)
-                _apply(
-                    multi_tensor.pointer(p, PARAMETER, False) + first,
-                    multi_tensor.pointer(v, MOMENTUM, False) + first,
-                    multi_tensor.pointer(g, GRADIENT, False) + first,
-                    offsets, offsets < remaining, factor, seed, tensor, first,
-                    momentum, decay, inside, outside, STOCHASTIC,
-                )  # fmt: skip
-
-
-def launch_tables() -> TrustTables:
-    """What `lars_step` keeps between steps: one for each list of parameters."""
-    return TrustTables(BLOCK)
+    arguments = (factor, seed, ratios, momentum, decay, inside, outside)
+    multi_tensor.over_block(_apply, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
 
 @torch.no_grad()
@@ -150,7 +82,7 @@ def lars_step(
     parameters: Sequence[Tensor],
     gradients: Sequence[Tensor],
     momenta: Sequence[Tensor],
-    tables: TrustTables,
+    tables: LaunchTables,
     *,
     learning_rate: float,
     momentum: float,
@@ -174,112 +106,52 @@ def lars_step(
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    launches = tables.launches((parameters, momenta), (gradients,))
-    scalars = (gradient_scale, clip, found_inf)
-    for launch in launches:
-        optimizer_parts.check_dtypes(launch.group.dtypes)
-        optimizer_parts.check_scalars(scalars, launch.group.table.device)
+    scalars = {"gradient_scale": gradient_scale, "clip": clip, "found_inf": found_inf}
     separate = variant in SEPARATE
     inside, outside = (learning_rate, 1.0) if variant in INSIDE else (1.0, learning_rate)
-    for launch in launches:
-        group = launch.group
-        parameter, velocity, gradient = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
-        with torch.cuda.device_of(group.table):
-            if adapt:
-                partials = launch.partials()
-                norms_kernel[(group.programs,)](
-                    group.table, group.blocks, group.tensors, group.programs, partials, *scalars,
-                    0.0 if separate else weight_decay,
-                    PARAMETER=parameter, GRADIENT=gradient, BLOCK=BLOCK, PIECE=PIECE, num_warps=NUM_WARPS, **OPTIONS,
-                )  # fmt: skip
-                ratios = launch.ratios(
-                    partials,
-                    coefficient=trust_coefficient,
-                    decay=weight_decay if separate else 0.0,
-                    eps=TIMM_EPS if variant == "timm" else 0.0,
-                )
-            else:
-                ratios = launch.ones()
-            apply_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, optimizer_parts.seed_word(seed), ratios, *scalars,
-                momentum, weight_decay, inside, outside,
-                PARAMETER=parameter, MOMENTUM=velocity, GRADIENT=gradient,
-                STOCHASTIC=seed is not None and group.dtypes[0] == torch.bfloat16,
-                BLOCK=BLOCK, PIECE=PIECE, num_warps=NUM_WARPS, **OPTIONS,
+    hyper = {"momentum": momentum, "decay": weight_decay, "inside": inside, "outside": outside}
+    for group in optimizer_parts.groups(tables, (parameters, momenta), (gradients,), list(scalars.values())):
+        if adapt:
+            partials = room(group)
+            optimizer_parts.launch(
+                norms_kernel, group, {"coupled_decay": 0.0 if separate else weight_decay},
+                programs=group.programs, partials=partials, **scalars,
             )  # fmt: skip
-    # Autograd must see that the parameters changed, as it does for torch's own in-place operators.
-    increment_version(parameters)
-    increment_version(momenta)
-
-
-_TABLES = {"table": "*i64", "blocks": "*i64", "tensors": "i32"}
-_SCALARS = ("gradient_scale", "clip", "found_inf")
+            ratios = trust_ratios(
+                group,
+                partials,
+                coefficient=trust_coefficient,
+                decay=weight_decay if separate else 0.0,
+                eps=TIMM_EPS if variant == "timm" else 0.0,
+            )
+        else:
+            ratios = torch.ones(group.tensors, device=group.table.device)
+        optimizer_parts.launch(
+            apply_kernel, group, hyper, seed=optimizer_parts.seed_word(seed), ratios=ratios, **scalars
+        )
+    optimizer_parts.note_change(parameters, momenta)
 
 
 def _norms(parameter: torch.dtype, scaled: bool = False) -> Manifest:
-    budget = optimizer_parts.streaming_budget([parameter.itemsize] * 2, [], BLOCK, NUM_WARPS)
-    return Manifest(
-        kernel=norms_kernel,
-        signature={
-            **_TABLES,
-            "programs": "i32",
-            "partials": "*fp32",
-            **(dict.fromkeys(_SCALARS, "*fp32") if scaled else {}),
-            "coupled_decay": "fp32",
-        },
-        constants={
-            **({} if scaled else dict.fromkeys(_SCALARS)),
-            "PARAMETER": optimizer_parts.DTYPES[parameter],
-            "GRADIENT": optimizer_parts.DTYPES[parameter],
-            "BLOCK": BLOCK,
-            "PIECE": PIECE,
-        },
-        elements_per_program=BLOCK,
-        aligned=("table", "blocks", "partials"),
-        num_warps=NUM_WARPS,
-        options=OPTIONS,
-        budget=replace(budget, shared_bytes=REDUCTION_BYTES),
-    )
+    return optimizer_parts.manifest(norms_kernel, (parameter,) * 3, read=(0, 2), written=(), scaled=scaled, sums=2)
 
 
-def _second_pass(
+def _apply_manifest(
     parameter: torch.dtype, momentum: torch.dtype, scaled: bool = False, stochastic: bool = False
 ) -> Manifest:
-    read = [parameter.itemsize, momentum.itemsize, parameter.itemsize]
-    return Manifest(
-        kernel=apply_kernel,
-        signature={
-            **_TABLES,
-            "seed": "i32",
-            "ratios": "*fp32",
-            **(dict.fromkeys(_SCALARS, "*fp32") if scaled else {}),
-            **dict.fromkeys(("momentum", "decay", "inside", "outside"), "fp32"),
-        },
-        constants={
-            **({} if scaled else dict.fromkeys(_SCALARS)),
-            "PARAMETER": optimizer_parts.DTYPES[parameter],
-            "MOMENTUM": optimizer_parts.DTYPES[momentum],
-            "GRADIENT": optimizer_parts.DTYPES[parameter],
-            "STOCHASTIC": stochastic,
-            "BLOCK": BLOCK,
-            "PIECE": PIECE,
-        },
-        elements_per_program=BLOCK,
-        aligned=("table", "blocks", "ratios"),
-        num_warps=NUM_WARPS,
-        options=OPTIONS,
-        budget=optimizer_parts.streaming_budget(read, read[:2], BLOCK, NUM_WARPS),
+    return optimizer_parts.manifest(
+        apply_kernel, (parameter, momentum, parameter), read=(0, 1, 2), written=(0, 1), scaled=scaled, seeded=stochastic
     )
 
 
 MANIFESTS = {
     "float32:norms": _norms(torch.float32),
     "float32:ratios": RATIOS_MANIFEST,
-    "float32": _second_pass(torch.float32, torch.float32),
+    "float32": _apply_manifest(torch.float32, torch.float32),
     "float32_scaled:norms": _norms(torch.float32, scaled=True),
-    "float32_scaled": _second_pass(torch.float32, torch.float32, scaled=True),
+    "float32_scaled": _apply_manifest(torch.float32, torch.float32, scaled=True),
     "bfloat16:norms": _norms(torch.bfloat16),
-    "bfloat16": _second_pass(torch.bfloat16, torch.bfloat16),
-    "bfloat16_stochastic": _second_pass(torch.bfloat16, torch.bfloat16, stochastic=True),
-    "bfloat16_float32_momentum": _second_pass(torch.bfloat16, torch.float32),
+    "bfloat16": _apply_manifest(torch.bfloat16, torch.bfloat16),
+    "bfloat16_stochastic": _apply_manifest(torch.bfloat16, torch.bfloat16, stochastic=True),
+    "bfloat16_float32_momentum": _apply_manifest(torch.bfloat16, torch.float32),
 }

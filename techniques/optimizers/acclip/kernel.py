@@ -10,8 +10,6 @@ and log2, which differ by a few units in the last place. A NaN stays visible in 
 
 Optionally, at no further pass: gradients divided by a loss scale, the whole step left out where a flag says so (both
 read from device scalars), and bfloat16 parameters rounded stochastically.
-
-The update is in place, hence no autotuning: trial runs would be steps.
 """
 
 # Triton types a kernel's arguments at the launch.
@@ -25,19 +23,14 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
-from suite.kernels.portable import narrow
+from suite.kernels.optimizer_parts import launch_tables as launch_tables
 
-BLOCK = 2048
-PIECE = 512
-NUM_WARPS = 4
 REGISTERS = 96  # five programs of four warps on a multiprocessor, each with four lists of loads in flight
 REGISTERS_OF_POWERS = 128  # four of them: alpha between 1 and 2 pays for its logarithms
-OPTIONS = {"enable_fp_fusion": False}
 
 
 @triton.jit
@@ -57,76 +50,39 @@ def _power(x, exponent, ALPHA: tl.constexpr, ROOT: tl.constexpr):
 
 @triton.jit
 def _update(
-    parameters, momenta, powers, gradients, offsets, mask, factor, seed, tensor, first,
-    lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha,
-    ALPHA: tl.constexpr, STOCHASTIC: tl.constexpr,
+    pointers, place, factor, seed,
+    lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha, ALPHA: tl.constexpr,
 ):  # fmt: skip
-    p = tl.load(parameters + offsets, mask=mask, other=0.0).to(tl.float32)
-    m = tl.load(momenta + offsets, mask=mask, other=0.0).to(tl.float32)
-    power = tl.load(powers + offsets, mask=mask, other=0.0).to(tl.float32)
-    g = tl.load(gradients + offsets, mask=mask, other=0.0).to(tl.float32) * factor
+    parameters, momenta, powers, gradients = pointers
+    p = optimizer_parts.load(parameters, place)
+    m = optimizer_parts.load(momenta, place)
+    power = optimizer_parts.load(powers, place)
+    g = optimizer_parts.load(gradients, place) * factor
     m = beta1 * m + one_minus_beta1 * g
     power = beta2 * power + one_minus_beta2 * _power(tl.abs(g), alpha, ALPHA, False)
     share = tl.div_rn(_power(power, inverse_alpha, ALPHA, True), tl.abs(m) + eps)
     share = tl.where(share > 1, 1.0, share)  # a NaN is not larger, and stays
     p = decay * p - lr * (share * m)
-    if STOCHASTIC:
-        bits = optimizer_parts.random_bits(seed, tensor, first, offsets)
-        rounded = optimizer_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
-    else:
-        rounded = narrow(p, parameters.dtype.element_ty)
-    tl.store(parameters + offsets, rounded, mask=mask)
-    tl.store(momenta + offsets, narrow(m, momenta.dtype.element_ty), mask=mask)
-    tl.store(powers + offsets, narrow(power, powers.dtype.element_ty), mask=mask)
+    optimizer_parts.store(parameters, place, p, seed)
+    optimizer_parts.store(momenta, place, m)
+    optimizer_parts.store(powers, place, power)
 
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def acclip_kernel(
     table, blocks, tensors, seed, gradient_scale, found_inf,
     lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha,
-    PARAMETER: tl.constexpr, STATE: tl.constexpr, GRADIENT: tl.constexpr,
-    ALPHA: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
+    ALPHA: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
-    factor = optimizer_parts.gradient_factor(gradient_scale, None)
-    tensor, first = multi_tensor.block(blocks, BLOCK)
-    p = multi_tensor.address(table, 0, tensor, tensors)
-    m = multi_tensor.address(table, 1, tensor, tensors)
-    power = multi_tensor.address(table, 2, tensor, tensors)
-    g = multi_tensor.address(table, 3, tensor, tensors)
-    remaining = multi_tensor.elements(table, 4, tensor, tensors) - first
-    if multi_tensor.vectorizable(p | m | power | g, remaining, BLOCK):
-        _update(
-            multi_tensor.pointer(p, PARAMETER, True) + first,
-            multi_tensor.pointer(m, STATE, True) + first,
-            multi_tensor.pointer(power, STATE, True) + first,
-            multi_tensor.pointer(g, GRADIENT, True) + first,
-            tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1), factor, seed, tensor, first,
-            lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha, ALPHA, STOCHASTIC,
-        )  # fmt: skip
-    else:
-        # In smaller pieces: a short tensor costs no more of them than it fills, and the registers stay the fast path's.
-        for start in range(0, BLOCK, PIECE):
-            if start < remaining:
-                offsets = start + tl.arange(0, PIECE)
-                _update(
-                    multi_tensor.pointer(p, PARAMETER, False) + first,
-                    multi_tensor.pointer(m, STATE, False) + first,
-                    multi_tensor.pointer(power, STATE, False) + first,
-                    multi_tensor.pointer(g, GRADIENT, False) + first,
-                    offsets, offsets < remaining, factor, seed, tensor, first,
-                    lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha,
-                    ALPHA, STOCHASTIC,
-                )  # fmt: skip
+    arguments = (
+        optimizer_parts.gradient_factor(gradient_scale, None), seed,
+        lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha, ALPHA,
+    )  # fmt: skip
+    multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
 
 
-def launch_tables() -> LaunchTables:
-    """What `acclip_step` keeps between steps: one for each parameter group."""
-    return LaunchTables(BLOCK)
-
-
-@torch.no_grad()
 def acclip_step(
     parameters: Sequence[Tensor],
     gradients: Sequence[Tensor],
@@ -156,26 +112,14 @@ def acclip_step(
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    groups = tables.groups((parameters, momenta, powers), (gradients,))
-    scalars = (gradient_scale, found_inf)
-    for group in groups:
-        optimizer_parts.check_dtypes(group.dtypes)
-        if group.dtypes[1] != group.dtypes[2]:
-            raise TypeError(f"momentum and power are {group.dtypes[1]} and {group.dtypes[2]}: give both one dtype")
-        optimizer_parts.check_scalars(scalars, group.table.device)
-    for group in groups:
-        parameter, state, _, gradient = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
-        with torch.cuda.device_of(group.table):
-            acclip_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, optimizer_parts.seed_word(seed), *scalars,
-                float(lr), beta1, 1 - beta1, beta2, 1 - beta2, eps, 1 - lr * weight_decay, float(alpha), 1 / alpha,
-                PARAMETER=parameter, STATE=state, GRADIENT=gradient, ALPHA=_special(alpha),
-                STOCHASTIC=seed is not None and group.dtypes[0] == torch.bfloat16, BLOCK=BLOCK, PIECE=PIECE,
-                num_warps=NUM_WARPS, **OPTIONS,
-            )  # fmt: skip
-    # Autograd must see that the parameters changed, as it does for torch's own in-place operators.
-    for changed in (parameters, momenta, powers):
-        increment_version(changed)
+    hyper = {
+        "lr": lr, "beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2,
+        "eps": eps, "decay": 1 - lr * weight_decay, "alpha": alpha, "inverse_alpha": 1 / alpha,
+    }  # fmt: skip
+    optimizer_parts.step(
+        acclip_kernel, tables, (parameters, momenta, powers), gradients, hyper,
+        seed=optimizer_parts.seed_word(seed), gradient_scale=gradient_scale, found_inf=found_inf, ALPHA=_special(alpha),
+    )  # fmt: skip
 
 
 def _special(alpha: float) -> int:
@@ -186,38 +130,11 @@ def _special(alpha: float) -> int:
 def _manifest(
     parameter: torch.dtype, state: torch.dtype, alpha: float = 1.0, *, stochastic: bool = False, scaled: bool = False
 ) -> Manifest:
-    """Gradients have their parameter's dtype; ``scaled`` reads both device scalars."""
-    read = [parameter.itemsize, state.itemsize, state.itemsize, parameter.itemsize]
-    scalars = ("gradient_scale", "found_inf")
-    hyper = ("lr", "beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps", "decay", "alpha", "inverse_alpha")
-    return Manifest(
-        kernel=acclip_kernel,
-        signature={
-            "table": "*i64",
-            "blocks": "*i64",
-            "tensors": "i32",
-            "seed": "i32",
-            **(dict.fromkeys(scalars, "*fp32") if scaled else {}),
-            **dict.fromkeys(hyper, "fp32"),
-        },
-        constants={
-            **({} if scaled else dict.fromkeys(scalars)),
-            "PARAMETER": optimizer_parts.DTYPES[parameter],
-            "STATE": optimizer_parts.DTYPES[state],
-            "GRADIENT": optimizer_parts.DTYPES[parameter],
-            "ALPHA": _special(alpha),
-            "STOCHASTIC": stochastic,
-            "BLOCK": BLOCK,
-            "PIECE": PIECE,
-        },
-        elements_per_program=BLOCK,
-        aligned=("table", "blocks"),
-        num_warps=NUM_WARPS,
-        options=OPTIONS,
-        budget=optimizer_parts.streaming_budget(
-            read, read[:-1], BLOCK, NUM_WARPS, REGISTERS if _special(alpha) else REGISTERS_OF_POWERS
-        ),
-    )
+    return optimizer_parts.manifest(
+        acclip_kernel, (parameter, state, state, parameter), read=(0, 1, 2, 3), written=(0, 1, 2),
+        scaled=scaled, seeded=stochastic, registers=REGISTERS if _special(alpha) else REGISTERS_OF_POWERS,
+        ALPHA=_special(alpha),
+    )  # fmt: skip
 
 
 MANIFESTS = {

@@ -11,8 +11,6 @@ here with any operators that round so.
 
 Optionally, at no further pass: gradients divided by a loss scale and multiplied by a clipping factor, the whole step
 left out where a flag says so (all read from device scalars), and bfloat16 parameters rounded stochastically.
-
-The update is in place, hence no autotuning: trial runs would be steps.
 """
 
 # Triton types a kernel's arguments at the launch.
@@ -27,93 +25,56 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
-from suite.kernels.portable import narrow
+from suite.kernels.optimizer_parts import launch_tables as launch_tables
 
-BLOCK = 2048
-PIECE = 512
-NUM_WARPS = 4
 REGISTERS = 96  # five programs of four warps on a multiprocessor, each with four lists of loads in flight
 REGISTERS_OF_RANDOM = 128  # four of them for random rounding: still far over the 30 KB of loads that hide memory
-OPTIONS = {"enable_fp_fusion": False}
 
 
 @triton.jit
 def _update(
-    parameters, first_moments, second_moments, gradients, offsets, mask, factor, seed, tensor, first,
-    beta1, one_minus_beta1, beta2, one_minus_beta2, coupled, decay, step_size, inverse_root_correction, eps,
-    STOCHASTIC: tl.constexpr,
+    pointers, place, factor, seed,
+    beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
+    DECOUPLED: tl.constexpr,
 ):  # fmt: skip
-    p = tl.load(parameters + offsets, mask=mask, other=0.0).to(tl.float32)
-    m = tl.load(first_moments + offsets, mask=mask, other=0.0).to(tl.float32)
-    v = tl.load(second_moments + offsets, mask=mask, other=0.0).to(tl.float32)
-    g = tl.load(gradients + offsets, mask=mask, other=0.0).to(tl.float32) * factor + coupled * p
+    parameters, first_moments, second_moments, gradients = pointers
+    p = optimizer_parts.load(parameters, place)
+    m = optimizer_parts.load(first_moments, place)
+    v = optimizer_parts.load(second_moments, place)
+    g = optimizer_parts.load(gradients, place) * factor
+    if not DECOUPLED:
+        g = g + decay * p
     m = beta1 * m + one_minus_beta1 * g
     v = beta2 * v + one_minus_beta2 * (g * g)
     deviation = tl.sqrt_rn(v) * inverse_root_correction + eps
-    p = decay * p - step_size * tl.div_rn(m, deviation)
-    if STOCHASTIC:
-        bits = optimizer_parts.random_bits(seed, tensor, first, offsets)
-        rounded = optimizer_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
-    else:
-        rounded = narrow(p, parameters.dtype.element_ty)
-    tl.store(parameters + offsets, rounded, mask=mask)
-    tl.store(first_moments + offsets, narrow(m, first_moments.dtype.element_ty), mask=mask)
-    tl.store(second_moments + offsets, narrow(v, second_moments.dtype.element_ty), mask=mask)
+    if DECOUPLED:
+        p = decay * p
+    p = p - step_size * tl.div_rn(m, deviation)
+    optimizer_parts.store(parameters, place, p, seed)
+    optimizer_parts.store(first_moments, place, m)
+    optimizer_parts.store(second_moments, place, v)
 
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def adam_kernel(
     table, blocks, tensors, seed, gradient_scale, clip, found_inf,
-    beta1, one_minus_beta1, beta2, one_minus_beta2, coupled, decay, step_size, inverse_root_correction, eps,
-    PARAMETER: tl.constexpr, MOMENT: tl.constexpr, GRADIENT: tl.constexpr, STOCHASTIC: tl.constexpr,
-    BLOCK: tl.constexpr, PIECE: tl.constexpr,
+    beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
+    DECOUPLED: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
+    """``decay`` is wd or, where ``DECOUPLED``, 1 - lr wd."""
     if optimizer_parts.skipped(found_inf):
         return
-    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
-    tensor, first = multi_tensor.block(blocks, BLOCK)
-    p = multi_tensor.address(table, 0, tensor, tensors)
-    m = multi_tensor.address(table, 1, tensor, tensors)
-    v = multi_tensor.address(table, 2, tensor, tensors)
-    g = multi_tensor.address(table, 3, tensor, tensors)
-    remaining = multi_tensor.elements(table, 4, tensor, tensors) - first
-    if multi_tensor.vectorizable(p | m | v | g, remaining, BLOCK):
-        _update(
-            multi_tensor.pointer(p, PARAMETER, True) + first,
-            multi_tensor.pointer(m, MOMENT, True) + first,
-            multi_tensor.pointer(v, MOMENT, True) + first,
-            multi_tensor.pointer(g, GRADIENT, True) + first,
-            tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1), factor, seed, tensor, first,
-            beta1, one_minus_beta1, beta2, one_minus_beta2, coupled, decay, step_size, inverse_root_correction, eps,
-            STOCHASTIC,
-        )  # fmt: skip
-    else:
-        # In smaller pieces: a short tensor costs no more of them than it fills, and the registers stay the fast path's.
-        for start in range(0, BLOCK, PIECE):
-            if start < remaining:
-                offsets = start + tl.arange(0, PIECE)
-                _update(
-                    multi_tensor.pointer(p, PARAMETER, False) + first,
-                    multi_tensor.pointer(m, MOMENT, False) + first,
-                    multi_tensor.pointer(v, MOMENT, False) + first,
-                    multi_tensor.pointer(g, GRADIENT, False) + first,
-                    offsets, offsets < remaining, factor, seed, tensor, first,
-                    beta1, one_minus_beta1, beta2, one_minus_beta2, coupled, decay, step_size,
-                    inverse_root_correction, eps, STOCHASTIC,
-                )  # fmt: skip
+    arguments = (
+        optimizer_parts.gradient_factor(gradient_scale, clip), seed,
+        beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps, DECOUPLED,
+    )  # fmt: skip
+    multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
 
 
-def launch_tables() -> LaunchTables:
-    """What `adam_step` keeps between steps: one for each parameter group."""
-    return LaunchTables(BLOCK)
-
-
-@torch.no_grad()
 def adam_step(
     parameters: Sequence[Tensor],
     gradients: Sequence[Tensor],
@@ -147,78 +108,35 @@ def adam_step(
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    groups = tables.groups((parameters, first_moments, second_moments), (gradients,))
-    scalars = (gradient_scale, clip, found_inf)
-    for group in groups:
-        optimizer_parts.check_dtypes(group.dtypes)
-        if group.dtypes[1] != group.dtypes[2]:
-            raise TypeError(f"the moments are {group.dtypes[1]} and {group.dtypes[2]}: give both one dtype")
-        optimizer_parts.check_scalars(scalars, group.table.device)
-    step_size = lr / (1 - beta1**step)
-    inverse_root_correction = 1 / math.sqrt(1 - beta2**step)
-    for group in groups:
-        parameter, moment, _, gradient = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
-        with torch.cuda.device_of(group.table):
-            adam_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, optimizer_parts.seed_word(seed), *scalars,
-                beta1, 1 - beta1, beta2, 1 - beta2,
-                0.0 if decoupled else float(weight_decay), 1 - lr * weight_decay if decoupled else 1.0,
-                step_size, inverse_root_correction, eps,
-                PARAMETER=parameter, MOMENT=moment, GRADIENT=gradient,
-                STOCHASTIC=seed is not None and group.dtypes[0] == torch.bfloat16, BLOCK=BLOCK, PIECE=PIECE,
-                num_warps=NUM_WARPS, **OPTIONS,
-            )  # fmt: skip
-    # Autograd must see that the parameters changed, as it does for torch's own in-place operators.
-    increment_version(parameters)
+    hyper = {
+        "beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2,
+        "decay": 1 - lr * weight_decay if decoupled else weight_decay,
+        "step_size": lr / (1 - beta1**step), "inverse_root_correction": 1 / math.sqrt(1 - beta2**step), "eps": eps,
+    }  # fmt: skip
+    optimizer_parts.step(
+        adam_kernel, tables, (parameters, first_moments, second_moments), gradients, hyper,
+        seed=optimizer_parts.seed_word(seed), gradient_scale=gradient_scale, clip=clip, found_inf=found_inf,
+        DECOUPLED=decoupled,
+    )  # fmt: skip
 
 
-def _manifest(parameter: torch.dtype, moment: torch.dtype, stochastic: bool = False, scaled: bool = False) -> Manifest:
-    """Gradients have their parameter's dtype; ``scaled`` reads all three device scalars."""
-    read = [parameter.itemsize, moment.itemsize, moment.itemsize, parameter.itemsize]
-    scalars = ("gradient_scale", "clip", "found_inf")
-    hyper = (
-        "beta1",
-        "one_minus_beta1",
-        "beta2",
-        "one_minus_beta2",
-        "coupled",
-        "decay",
-        "step_size",
-        "inverse_root_correction",
-    )
-    return Manifest(
-        kernel=adam_kernel,
-        signature={
-            "table": "*i64",
-            "blocks": "*i64",
-            "tensors": "i32",
-            "seed": "i32",
-            **(dict.fromkeys(scalars, "*fp32") if scaled else {}),
-            **dict.fromkeys((*hyper, "eps"), "fp32"),
-        },
-        constants={
-            **({} if scaled else dict.fromkeys(scalars)),
-            "PARAMETER": optimizer_parts.DTYPES[parameter],
-            "MOMENT": optimizer_parts.DTYPES[moment],
-            "GRADIENT": optimizer_parts.DTYPES[parameter],
-            "STOCHASTIC": stochastic,
-            "BLOCK": BLOCK,
-            "PIECE": PIECE,
-        },
-        elements_per_program=BLOCK,
-        aligned=("table", "blocks"),
-        num_warps=NUM_WARPS,
-        options=OPTIONS,
-        budget=optimizer_parts.streaming_budget(
-            read, read[:-1], BLOCK, NUM_WARPS, REGISTERS_OF_RANDOM if stochastic else REGISTERS
-        ),
-    )
+def manifests(decoupled: bool) -> dict[str, Manifest]:
+    """Of the compilations for either kind of decay."""
+
+    def made(parameter: torch.dtype, moment: torch.dtype, stochastic: bool = False, scaled: bool = False) -> Manifest:
+        return optimizer_parts.manifest(
+            adam_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2, 3), written=(0, 1, 2),
+            scaled=scaled, seeded=stochastic, registers=REGISTERS_OF_RANDOM if stochastic else REGISTERS,
+            DECOUPLED=decoupled,
+        )  # fmt: skip
+
+    return {
+        "float32": made(torch.float32, torch.float32),
+        "float32_scaled": made(torch.float32, torch.float32, scaled=True),
+        "bfloat16": made(torch.bfloat16, torch.float32),
+        "bfloat16_stochastic": made(torch.bfloat16, torch.float32, stochastic=True),
+        "bfloat16_moments": made(torch.bfloat16, torch.bfloat16),
+    }
 
 
-MANIFESTS = {
-    "float32": _manifest(torch.float32, torch.float32),
-    "float32_scaled": _manifest(torch.float32, torch.float32, scaled=True),
-    "bfloat16": _manifest(torch.bfloat16, torch.float32),
-    "bfloat16_stochastic": _manifest(torch.bfloat16, torch.float32, stochastic=True),
-    "bfloat16_moments": _manifest(torch.bfloat16, torch.bfloat16),
-}
+MANIFESTS = manifests(decoupled=False)

@@ -9,8 +9,6 @@ and in the formula written with torch operators.
 
 Optionally, at no further pass: gradients divided by a loss scale and multiplied by a clipping factor, the whole step
 left out where a flag says so (all read from device scalars), and bfloat16 parameters rounded stochastically.
-
-The update is in place, hence no autotuning: trial runs would be steps.
 """
 
 # Triton types a kernel's arguments at the launch.
@@ -24,85 +22,43 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
-from suite.kernels.portable import narrow
+from suite.kernels.optimizer_parts import launch_tables as launch_tables
 
-BLOCK = 2048
-PIECE = 512
-NUM_WARPS = 4
 REGISTERS = 96  # five programs of four warps on a multiprocessor, each with three lists of loads in flight
-OPTIONS = {"enable_fp_fusion": False}
 
 
 @triton.jit
-def _update(
-    parameters, velocities, gradients, offsets, mask, factor, seed, tensor, first,
-    lr, momentum, push, weight_decay, NESTEROV: tl.constexpr, STOCHASTIC: tl.constexpr,
-):  # fmt: skip
-    p = tl.load(parameters + offsets, mask=mask, other=0.0).to(tl.float32)
-    v = tl.load(velocities + offsets, mask=mask, other=0.0).to(tl.float32)
-    g = tl.load(gradients + offsets, mask=mask, other=0.0).to(tl.float32) * factor
+def _update(pointers, place, factor, seed, lr, momentum, push, weight_decay, NESTEROV: tl.constexpr):
+    parameters, velocities, gradients = pointers
+    p = optimizer_parts.load(parameters, place)
+    v = optimizer_parts.load(velocities, place)
+    g = optimizer_parts.load(gradients, place) * factor
     g = g + weight_decay * p
     v = momentum * v + push * g
     direction = v
     if NESTEROV:
         direction = g + momentum * v
     p = p - lr * direction
-    if STOCHASTIC:
-        bits = optimizer_parts.random_bits(seed, tensor, first, offsets)
-        rounded = optimizer_parts.narrow_stochastic(p, bits, parameters.dtype.element_ty)
-    else:
-        rounded = narrow(p, parameters.dtype.element_ty)
-    tl.store(parameters + offsets, rounded, mask=mask)
-    tl.store(velocities + offsets, narrow(v, velocities.dtype.element_ty), mask=mask)
+    optimizer_parts.store(parameters, place, p, seed)
+    optimizer_parts.store(velocities, place, v)
 
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def sgd_kernel(
     table, blocks, tensors, seed, gradient_scale, clip, found_inf, lr, momentum, push, weight_decay,
-    PARAMETER: tl.constexpr, VELOCITY: tl.constexpr, GRADIENT: tl.constexpr,
-    NESTEROV: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
+    NESTEROV: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
     factor = optimizer_parts.gradient_factor(gradient_scale, clip)
-    tensor, first = multi_tensor.block(blocks, BLOCK)
-    p = multi_tensor.address(table, 0, tensor, tensors)
-    v = multi_tensor.address(table, 1, tensor, tensors)
-    g = multi_tensor.address(table, 2, tensor, tensors)
-    remaining = multi_tensor.elements(table, 3, tensor, tensors) - first
-    if multi_tensor.vectorizable(p | v | g, remaining, BLOCK):
-        _update(
-            multi_tensor.pointer(p, PARAMETER, True) + first,
-            multi_tensor.pointer(v, VELOCITY, True) + first,
-            multi_tensor.pointer(g, GRADIENT, True) + first,
-            tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1), factor, seed, tensor, first,
-            lr, momentum, push, weight_decay, NESTEROV, STOCHASTIC,
-        )  # fmt: skip
-    else:
-        # In smaller pieces: a short tensor costs no more of them than it fills, and the registers stay the fast path's.
-        for start in range(0, BLOCK, PIECE):
-            if start < remaining:
-                offsets = start + tl.arange(0, PIECE)
-                _update(
-                    multi_tensor.pointer(p, PARAMETER, False) + first,
-                    multi_tensor.pointer(v, VELOCITY, False) + first,
-                    multi_tensor.pointer(g, GRADIENT, False) + first,
-                    offsets, offsets < remaining, factor, seed, tensor, first,
-                    lr, momentum, push, weight_decay, NESTEROV, STOCHASTIC,
-                )  # fmt: skip
+    arguments = (factor, seed, lr, momentum, push, weight_decay, NESTEROV)
+    multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
 
-def launch_tables() -> LaunchTables:
-    """What `sgd_step` keeps between steps: one for each parameter group."""
-    return LaunchTables(BLOCK)
-
-
-@torch.no_grad()
 def sgd_step(
     parameters: Sequence[Tensor],
     gradients: Sequence[Tensor],
@@ -132,25 +88,14 @@ def sgd_step(
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    groups = tables.groups((parameters, velocities), (gradients,))
-    scalars = (gradient_scale, clip, found_inf)
-    for group in groups:
-        optimizer_parts.check_dtypes(group.dtypes)
-        optimizer_parts.check_scalars(scalars, group.table.device)
-    push = 1.0 if first else 1 - dampening
-    for group in groups:
-        parameter, velocity, gradient = (optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
-        with torch.cuda.device_of(group.table):
-            sgd_kernel[(group.programs,)](
-                group.table, group.blocks, group.tensors, optimizer_parts.seed_word(seed), *scalars,
-                float(lr), float(momentum), push, float(weight_decay),
-                PARAMETER=parameter, VELOCITY=velocity, GRADIENT=gradient, NESTEROV=nesterov,
-                STOCHASTIC=seed is not None and group.dtypes[0] == torch.bfloat16, BLOCK=BLOCK, PIECE=PIECE,
-                num_warps=NUM_WARPS, **OPTIONS,
-            )  # fmt: skip
-    # Autograd must see that the parameters changed, as it does for torch's own in-place operators.
-    for changed in (parameters, velocities):
-        increment_version(changed)
+    hyper = {
+        "lr": lr, "momentum": momentum, "push": 1.0 if first else 1 - dampening, "weight_decay": weight_decay,
+    }  # fmt: skip
+    optimizer_parts.step(
+        sgd_kernel, tables, (parameters, velocities), gradients, hyper,
+        seed=optimizer_parts.seed_word(seed), gradient_scale=gradient_scale, clip=clip, found_inf=found_inf,
+        NESTEROV=nesterov,
+    )  # fmt: skip
 
 
 def _manifest(
@@ -161,35 +106,10 @@ def _manifest(
     stochastic: bool = False,
     scaled: bool = False,
 ) -> Manifest:
-    """Gradients have their parameter's dtype; ``scaled`` reads all three device scalars."""
-    read = [parameter.itemsize, velocity.itemsize, parameter.itemsize]
-    scalars = ("gradient_scale", "clip", "found_inf")
-    return Manifest(
-        kernel=sgd_kernel,
-        signature={
-            "table": "*i64",
-            "blocks": "*i64",
-            "tensors": "i32",
-            "seed": "i32",
-            **(dict.fromkeys(scalars, "*fp32") if scaled else {}),
-            **dict.fromkeys(("lr", "momentum", "push", "weight_decay"), "fp32"),
-        },
-        constants={
-            **({} if scaled else dict.fromkeys(scalars)),
-            "PARAMETER": optimizer_parts.DTYPES[parameter],
-            "VELOCITY": optimizer_parts.DTYPES[velocity],
-            "GRADIENT": optimizer_parts.DTYPES[parameter],
-            "NESTEROV": nesterov,
-            "STOCHASTIC": stochastic,
-            "BLOCK": BLOCK,
-            "PIECE": PIECE,
-        },
-        elements_per_program=BLOCK,
-        aligned=("table", "blocks"),
-        num_warps=NUM_WARPS,
-        options=OPTIONS,
-        budget=optimizer_parts.streaming_budget(read, read[:-1], BLOCK, NUM_WARPS, REGISTERS),
-    )
+    return optimizer_parts.manifest(
+        sgd_kernel, (parameter, velocity, parameter), read=(0, 1, 2), written=(0, 1),
+        scaled=scaled, seeded=stochastic, registers=REGISTERS, NESTEROV=nesterov,
+    )  # fmt: skip
 
 
 MANIFESTS = {

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -12,9 +13,12 @@ from torch import Tensor, nn
 
 from suite.kernels import gates
 
-kernel = pytest.importorskip("techniques.optimizers.adamw.kernel")  # Triton has no wheel for some platforms
+compiled = pytest.importorskip("techniques.optimizers.adamw.kernel")  # Triton has no wheel for some platforms
+kernel = pytest.importorskip("techniques.optimizers.adam.kernel")
 portable = pytest.importorskip("suite.kernels.portable")
-BLOCK, PIECE, adamw_step, launch_tables = kernel.BLOCK, kernel.PIECE, kernel.adamw_step, kernel.launch_tables
+parts = pytest.importorskip("suite.kernels.optimizer_parts")
+BLOCK, PIECE, launch_tables = parts.BLOCK, parts.PIECE, kernel.launch_tables
+adamw_step = partial(kernel.adam_step, decoupled=True)
 
 if not portable.INTERPRET.value:
     raise pytest.UsageError("kernel tests run on the CPU: set TRITON_INTERPRET=1 before any kernel is imported")
@@ -62,10 +66,10 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     class Counted:
         def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
             grids.append(grid[0])
-            return adamw_kernel[grid]
+            return adam_kernel[grid]
 
-    adamw_kernel = kernel.adamw_kernel
-    monkeypatch.setattr(kernel, "adamw_kernel", Counted())
+    adam_kernel = kernel.adam_kernel
+    monkeypatch.setattr(kernel, "adam_kernel", Counted())
     return grids
 
 
@@ -123,6 +127,15 @@ def test_without_gradient_or_moments_a_parameter_only_decays() -> None:
     assert not m.any() and not v.any()
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_moments_do_not_see_the_parameter(value: float) -> None:
+    """Not even as 0 times an infinity."""
+    lists = _lists([(PIECE + 5,)])
+    lists[0][0][3] = value
+    assert _step_is_formula(*lists)
+    assert lists[2][0].isfinite().all() and lists[3][0].isfinite().all()
+
+
 @pytest.mark.parametrize("dtypes", [FLOAT32, (torch.bfloat16,) * 3], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("which", [0, 1, 2, 3, None])
 def test_views_at_odd_addresses(dtypes: tuple[torch.dtype, ...], which: int | None) -> None:
@@ -155,11 +168,11 @@ def test_elements_beyond_2_to_the_31(elements: int) -> None:
     first = chunk * BLOCK
     table = torch.tensor([[tensor.data_ptr() - 4 * first] for tensor in (p, m, v, g)] + [[first + elements]])
     step, lr, beta1, beta2, eps, weight_decay = HYPER.values()
-    kernel.adamw_kernel[(1,)](
-        table, torch.tensor([chunk]), 1, 0,
+    kernel.adam_kernel[(1,)](
+        table, torch.tensor([chunk]), 1,
         beta1=beta1, one_minus_beta1=1 - beta1, beta2=beta2, one_minus_beta2=1 - beta2, decay=1 - lr * weight_decay,
         step_size=lr / (1 - beta1**step), inverse_root_correction=1 / math.sqrt(1 - beta2**step), eps=eps,
-        **kernel.MANIFESTS["float32"].constants,
+        **compiled.MANIFESTS["float32"].constants,
     )  # fmt: skip
     assert all(map(torch.equal, (p, m, v), expected))
 
@@ -274,7 +287,7 @@ def test_autograd_sees_that_the_parameter_changed() -> None:
 
 
 def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code(kernel.__name__)
-    assert codes.keys() == kernel.MANIFESTS.keys()
-    violations = {name: gates.check(code, kernel.MANIFESTS[name].budget) for name, code in codes.items()}
+    codes = gates.machine_code(compiled.__name__)
+    assert codes.keys() == compiled.MANIFESTS.keys()
+    violations = {name: gates.check(code, compiled.MANIFESTS[name].budget) for name, code in codes.items()}
     assert not any(violations.values()), violations

@@ -10,7 +10,8 @@ from suite.kernels import gates
 
 kernel = pytest.importorskip("techniques.optimizers.lion.kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
-BLOCK, PIECE, launch_tables, lion_step = kernel.BLOCK, kernel.PIECE, kernel.launch_tables, kernel.lion_step
+parts = pytest.importorskip("suite.kernels.optimizer_parts")
+BLOCK, PIECE, launch_tables, lion_step = parts.BLOCK, parts.PIECE, kernel.launch_tables, kernel.lion_step
 
 if not portable.INTERPRET.value:
     raise pytest.UsageError("kernel tests run on the CPU: set TRITON_INTERPRET=1 before any kernel is imported")

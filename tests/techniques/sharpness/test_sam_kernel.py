@@ -13,9 +13,8 @@ from techniques.sharpness.sam import technique
 kernel = pytest.importorskip("techniques.sharpness.sam.kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
 optimizer_parts = pytest.importorskip("suite.kernels.optimizer_parts")
-BLOCK, PIECE, ascend, restore, launch_tables = (
-    kernel.BLOCK, kernel.PIECE, kernel.ascend, kernel.restore, kernel.launch_tables,
-)  # fmt: skip
+BLOCK, PIECE = optimizer_parts.BLOCK, optimizer_parts.PIECE
+ascend, restore, launch_tables = kernel.ascend, kernel.restore, kernel.launch_tables
 
 if not portable.INTERPRET.value:
     raise pytest.UsageError("kernel tests run on the CPU: set TRITON_INTERPRET=1 before any kernel is imported")
