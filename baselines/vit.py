@@ -87,8 +87,9 @@ class Vit(Baseline):
 
 def _timm(name: str, side: int, classes: int) -> nn.Module:
     if not timm.is_model(name):
-        near = ", ".join(get_close_matches(name, timm.list_models(), n=3)) or "none"
-        raise ValueError(f"--model {name}: neither a folder nor a timm model; nearest names: {near}")
+        near = " or ".join(get_close_matches(name, timm.list_models(), n=3))
+        hint = f"did you mean {near}?" if near else "timm.list_models() in Python lists them"
+        raise ValueError(f"--model {name}: neither a folder nor a timm model; {hint}")
     try:
         return timm.create_model(name, pretrained=False, num_classes=classes, img_size=side)
     except (TypeError, AssertionError, ValueError) as error:

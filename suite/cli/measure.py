@@ -42,6 +42,7 @@ from suite.cli.shared import (
     out,
     understandable,
     usable_device,
+    usable_model,
     warn,
 )
 
@@ -117,6 +118,7 @@ def run(
         pairs = pairs_of(stacks, on or known, recipes, chosen("task", task, TASKS) if task else None)
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
+        usable_model(model, on or (), setting.size, data)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             made = measure(
                 pairs, setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
@@ -182,6 +184,7 @@ def compare(
             canonical(stack),
         )
         setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
+        usable_model(model, [on], setting.size, data)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             measure(
                 [pair], setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
@@ -243,6 +246,7 @@ def stack(
             against=against,
         )  # fmt: skip
         setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
+        usable_model(model, [on], setting.size, data)
         with bar(quiet=as_json) as progress:
             measure(
                 pairs, setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,

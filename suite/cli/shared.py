@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from suite.baseline import Size
 
 
 class Exit(IntEnum):
@@ -122,6 +125,23 @@ def usable_device(device: str, as_json: bool) -> None:
     if chosen("device", device, ("cpu", "cuda")) == "cuda" and not torch.cuda.is_available():
         why = "torch was built without CUDA" if not torch.backends.cuda.is_built() else "torch sees no CUDA GPU"
         fail(f"--device cuda: {why} on this machine; leave the option out to run on the CPU", Exit.UNFIT, as_json)
+
+
+def usable_model(model: str | None, on: Iterable[str], size: Size, data: str | None) -> None:
+    """Raises what a baseline says of a ``model`` that cannot take its own model's place, before a run is spent on it.
+
+    Raises ValueError or OSError.
+    """
+    import torch
+
+    from suite.anatomy import anatomy
+    from suite.baseline import baselines
+
+    for name in on if model else ():
+        baseline = baselines()[name]
+        found = baseline.data(size, "pretrain", data)
+        with suppress(RuntimeError), torch.device("meta"):  # of a model that needs values to be built a run will tell
+            anatomy(baseline.model(size, found, model))
 
 
 def many(count: int, noun: str) -> str:

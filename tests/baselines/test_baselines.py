@@ -173,7 +173,7 @@ def test_timm_models_take_vits_place():
     model = vit.model("nano", data, "deit_tiny_patch16_224")
     batch, _ = data.batch(0, 0, 2)
     assert vit.losses(vit.forward(model, batch), batch).shape == (2,)
-    with pytest.raises(ValueError, match=r"nearest names: .*vit_tiny_patch16_224"):
+    with pytest.raises(ValueError, match=r"did you mean .*vit_tiny_patch16_224"):
         vit.model("nano", data, "vit_tiny_patch16_225")
     with pytest.raises(ValueError, match="32x32"):
         vit.model("nano", data, "resnet18")
