@@ -147,6 +147,8 @@ def history(
     Exit code 1 for a confirmed change for the worse, 3 for one that is only suspected: --confirm decides it.
     """
     with understandable(as_json):
+        from suite.catalogue import build
+        from suite.comparison import canonical
         from suite.records import Store
 
         times = importlib.import_module("suite.history")
@@ -154,8 +156,10 @@ def history(
         records, problems = Store(folder).read()
         for problem in problems:
             warn(problem)
-        found = times.series(records, stacks or (), metrics)
+        found = times.series(records, list(map(canonical, stacks or ())), metrics)
         if not found:
+            for stack in stacks or ():  # a technique that is gone still has its history
+                build(stack)
             fail(f"{folder} holds no such ratios; measure some: leantrain run --out {folder}", Exit.NOTHING, as_json)
         steps = times.changes(found)
         if confirm and steps:
