@@ -94,7 +94,9 @@ def check(
     techniques: Techniques = None,
     on: Baselines = None,
     size: SizeOption = "nano",
-    recipe: Annotated[list[str] | None, typer.Option("--recipe", help="Repeatable. [modern]")] = None,
+    recipe: Annotated[
+        list[str] | None, typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]")
+    ] = None,
     device: Device = "cpu",
     threads: Threads = THREADS,
     accept_changes: Annotated[
@@ -108,7 +110,11 @@ def check(
     summary: Annotated[Path | None, typer.Option("--summary", help="Append a Markdown summary to this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Guard a repository: did exact costs, training or speed change against a stored reference or another revision?"""
+    """Guard a repository: did exact costs, training or speed change against a stored reference or another revision?
+
+    Exit code 1 if something regressed, 3 if a comparison could not decide, 4 if this machine must not time (calibrate
+    it), 5 if a run failed.
+    """
     with understandable(as_json):
         usable_device(device, as_json)
         from suite import check as checks
@@ -128,7 +134,8 @@ def check(
             if save is not None:
                 stored = checks.counted(selection, setting, progress)
                 regression.save(stored, save)
-                out.print(f"{len(stored.counts)} items saved to {save}")
+                items = len(stored.counts)
+                print(json.dumps({"saved": str(save), "items": items}) if as_json else f"{items} items saved to {save}")
                 return
             assert against is not None
             if Path(against).is_file():
