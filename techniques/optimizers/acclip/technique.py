@@ -13,15 +13,14 @@ compared is its a-th root, and what is clipped is the momentum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.optimizer import GroupedOptimizer, contiguous, launchable
+from suite.optimizer import GroupedOptimizer, compiled_over_lists, contiguous, descend, launchable
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -38,7 +37,7 @@ def acclip_step(
     momentum: Tensor,
     power: Tensor,
     *,
-    learning_rate: float,
+    learning_rate: float | Tensor,
     beta1: float,
     beta2: float,
     eps: float,
@@ -49,20 +48,14 @@ def acclip_step(
     momentum.lerp_(gradient, 1 - beta1)
     power.lerp_(gradient.abs().pow(alpha), 1 - beta2)
     direction = clipped(momentum, power, eps=eps, alpha=alpha)
-    parameter.mul_(1 - learning_rate * weight_decay).add_(direction, alpha=-learning_rate)
-
-
-@cache
-def compiled_acclip_step() -> Callable[..., None]:
-    """:func:`acclip_step` in one pass over memory, compiled at its first call."""
-    return torch.compile(acclip_step, dynamic=True)
+    descend(parameter, direction, learning_rate, weight_decay)
 
 
 class ACClip(GroupedOptimizer):
     """ACClip. State: ``momentum`` and ``power`` (tau^alpha), each of the parameter's size and dtype.
 
     It does what a clipping of the gradient's norm is for, and does not need one before it. On a GPU a group is updated
-    by one kernel; elsewhere tensor by tensor, through torch.compile if ``compiled``.
+    by one kernel; elsewhere tensor by tensor or, if ``compiled``, in one pass over memory.
     """
 
     def __init__(
@@ -95,9 +88,12 @@ class ACClip(GroupedOptimizer):
             tables = self.tables(parameters, kernel.launch_tables)
             kernel.acclip_step(parameters, contiguous(gradients), momenta, powers, tables, lr=group["lr"], **hyper)
             return
-        step = compiled_acclip_step() if group["compiled"] else acclip_step
+        if group["compiled"]:
+            rate = torch.tensor(group["lr"], dtype=torch.float64)
+            compiled_over_lists(acclip_step)(parameters, gradients, momenta, powers, learning_rate=rate, **hyper)
+            return
         for each in zip(parameters, gradients, momenta, powers, strict=True):
-            step(*each, learning_rate=group["lr"], **hyper)
+            acclip_step(*each, learning_rate=group["lr"], **hyper)
 
 
 @dataclass

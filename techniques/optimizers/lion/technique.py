@@ -11,15 +11,14 @@ its terms cancel: there, and only there, implementations disagree about a sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.optimizer import GroupedOptimizer, contiguous, launchable
+from suite.optimizer import GroupedOptimizer, compiled_over_lists, contiguous, descend, launchable
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -30,28 +29,22 @@ def lion_step(
     gradient: Tensor,
     momentum: Tensor,
     *,
-    learning_rate: float,
+    learning_rate: float | Tensor,
     beta1: float,
     beta2: float,
     weight_decay: float,
 ) -> None:
     """The update of one tensor, in place; all three have one shape. sign(0) is 0."""
     direction = torch.lerp(momentum, gradient, 1 - beta1).sign_()
-    parameter.mul_(1 - learning_rate * weight_decay).add_(direction, alpha=-learning_rate)
+    descend(parameter, direction, learning_rate, weight_decay)
     momentum.lerp_(gradient, 1 - beta2)
-
-
-@cache
-def compiled_lion_step() -> Callable[..., None]:
-    """:func:`lion_step` in one pass over memory, compiled at its first call."""
-    return torch.compile(lion_step, dynamic=True)
 
 
 class Lion(GroupedOptimizer):
     """Lion with torch's names. Its one buffer a parameter is ``momentum``, in the parameter's dtype.
 
     The learning rate is typically 3 to 10 times smaller than AdamW's, and the weight decay as many times larger.
-    On a GPU a group is updated by one kernel; elsewhere tensor by tensor, through torch.compile if ``compiled``.
+    On a GPU a group is updated by one kernel; elsewhere tensor by tensor or, if ``compiled``, in one pass over memory.
     """
 
     def __init__(
@@ -76,9 +69,12 @@ class Lion(GroupedOptimizer):
             tables = self.tables(parameters, kernel.launch_tables)
             kernel.lion_step(parameters, contiguous(gradients), momenta, tables, lr=group["lr"], **rates)
             return
-        step = compiled_lion_step() if group["compiled"] else lion_step
+        if group["compiled"]:
+            rate = torch.tensor(group["lr"], dtype=torch.float64)
+            compiled_over_lists(lion_step)(parameters, gradients, momenta, learning_rate=rate, **rates)
+            return
         for each in zip(parameters, gradients, momenta, strict=True):
-            step(*each, learning_rate=group["lr"], **rates)
+            lion_step(*each, learning_rate=group["lr"], **rates)
 
 
 @dataclass
