@@ -1,7 +1,9 @@
 """Launch tables: every element is visited once, whatever the sizes and addresses; what changed is noticed."""
 
+import contextlib
 import gc
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -178,6 +180,63 @@ def test_other_tensors_in_the_same_memory_are_noticed() -> None:
     tables.groups(([x],), ([y],))
     _refused([x.t()], [y], "give contiguous tensors", tables)
     assert tables.groups(([x[:2]],), ([y[:2]],))[0].table[2].tolist() == [8]
+
+
+def test_another_dtype_in_the_same_memory_is_noticed() -> None:
+    """A new view at the old address, with as many bytes: only its dtype tells."""
+    x, y = torch.zeros(8, dtype=torch.bfloat16), torch.zeros(8, dtype=torch.bfloat16)
+    tables = LaunchTables(BLOCK)
+    tables.groups(([x],), ([y],))
+    assert tables.groups(([x],), ([y.view(torch.float16)],))[0].dtypes == (torch.bfloat16, torch.float16)
+    assert tables.groups(([x.view(torch.int16)],), ([y],))[0].dtypes == (torch.int16, torch.bfloat16)
+
+
+MUTATIONS: dict[str, Callable[[Tensor], Tensor | None]] = {
+    "nothing": lambda tensor: None,
+    "other memory, the same object": lambda tensor: setattr(tensor, "data", tensor.clone()),
+    "another object, the same memory": lambda tensor: tensor.view_as(tensor),
+    "another object and memory": lambda tensor: tensor.clone(),
+    "another dtype of its size, the same memory": lambda tensor: tensor.view(torch.int32),
+    "another dtype of its size, in place": lambda tensor: setattr(tensor, "data", tensor.data.view(torch.int32)),
+    "another dtype": lambda tensor: tensor.bfloat16(),
+    "fewer elements, the same memory": lambda tensor: tensor[:1],
+    "fewer elements, in place": lambda tensor: setattr(tensor, "data", tensor.data[:1]),
+    "columns for rows, the same memory": lambda tensor: tensor.t() if len(tensor) == 3 else None,
+    "columns for rows, in place": lambda tensor: tensor.t_() if len(tensor) == 3 else None,
+    "elements apart, the same memory": lambda tensor: tensor.expand(3, 3) if tensor.numel() == 1 else None,
+}
+
+
+def _described(tables: LaunchTables, lists: list[list[Tensor]]) -> object:
+    """What would be launched, or the words in which it is refused."""
+    try:
+        groups = tables.groups(lists[:2], lists[2:])
+    except ValueError as error:
+        return str(error)
+    return [(each.dtypes, each.members, each.table.tolist(), each.blocks.tolist()) for each in groups]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from(sorted(MUTATIONS))), max_size=8),
+    st.lists(st.booleans(), min_size=8, max_size=8),
+)
+def test_whatever_changes_tables_kept_are_tables_made_anew(
+    changes: list[tuple[int, int, str]], looked: list[bool]
+) -> None:
+    lists = [[torch.zeros(3, 3), torch.zeros(1, 1), torch.zeros(0, 3)] for _ in range(3)]
+    kept = LaunchTables(BLOCK)
+    _described(kept, lists)
+    for (row, column, name), look in zip(changes, looked):
+        changed = lists[row][column]
+        if row < 2 and name.endswith("in place"):
+            continue  # not noticed in a lasting list, as the docstring says
+        with contextlib.suppress(RuntimeError):  # what one change allows, another forbids
+            new = MUTATIONS[name](changed)
+            lists[row][column] = changed if new is None else new
+        if look:
+            assert _described(kept, lists) == _described(LaunchTables(BLOCK), lists)
+    assert _described(kept, lists) == _described(LaunchTables(BLOCK), lists)
 
 
 def test_block_must_be_a_power_of_two() -> None:
