@@ -284,7 +284,9 @@ def test_a_typo_gets_one_clear_sentence(arguments: Sequence[object], message: st
 
 @pytest.mark.parametrize("arguments", [("run", "--seeds", 0), ("run", "--steps", "x"), ("run", "--sead", 1), ("rum",)])
 def test_a_malformed_call_is_a_usage_error(arguments: Sequence[object]) -> None:
-    assert called(*arguments)[0] == Exit.USAGE
+    assert called(*arguments)[:2] == (Exit.USAGE, "")
+    code, told, _ = called(*arguments, "--json")
+    assert (code, json.loads(told)["exit_code"]) == (Exit.USAGE, Exit.USAGE)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

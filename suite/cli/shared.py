@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from suite.baseline import Size
@@ -31,7 +32,24 @@ class Exit(IntEnum):
     INTERRUPTED = 130  # as shells say of Ctrl-C
 
 
+class Commands(TyperGroup):
+    """Answers a malformed call, too, in JSON where it asks for that."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["as_json"] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if ctx.meta["as_json"] and hasattr(error, "format_message"):  # the parser's: it has no public name
+                print(json.dumps({"error": error.format_message(), "exit_code": int(Exit.USAGE)}))
+            raise
+
+
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
