@@ -152,7 +152,7 @@ def lamb_step(
         if adapt:
             ratios = trust_ratios(group, partials, low=phi[0], high=phi[1])
         else:
-            ratios = torch.ones(group.tensors, device=partials.device)
+            ratios = torch.ones(group.tensors, dtype=torch.float32, device=partials.device)
         optimizer_parts.launch(
             apply_kernel, group, {"lr": learning_rate} | direction,
             seed=optimizer_parts.seed_word(seed), ratios=ratios, found_inf=found_inf,

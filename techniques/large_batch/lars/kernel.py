@@ -125,7 +125,7 @@ def lars_step(
                 eps=TIMM_EPS if variant == "timm" else 0.0,
             )
         else:
-            ratios = torch.ones(group.tensors, device=group.table.device)
+            ratios = torch.ones(group.tensors, dtype=torch.float32, device=group.table.device)
         optimizer_parts.launch(
             apply_kernel, group, hyper, seed=optimizer_parts.seed_word(seed), ratios=ratios, **scalars
         )
