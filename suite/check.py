@@ -31,6 +31,7 @@ from suite.regression import (
     reference,
 )
 from suite.revision import RevisionError, Side, checked_out
+from suite.stack import split
 
 MOST_AT_ONCE = 4  # contenders that count side by side: each holds a model and torch
 
@@ -54,12 +55,12 @@ class Selection:
         )
 
     def must_exist(self, *offers: dict[str, Any]) -> None:
-        """Raises UnknownId for a name that no tree has."""
+        """Raises UnknownId for a name that no tree has, StackError for a malformed stack."""
         techniques = {name: True for offer in offers for name in offer["techniques"]}
         baselines = {name: True for offer in offers for name in offer["baselines"]}
         for stack in self.stacks:
-            for part in stack.split("+"):
-                lookup("technique", part.partition(":")[0], techniques)
+            for name, _ in split(stack):
+                lookup("technique", name, techniques)
         for name in self.on:
             lookup("baseline", name, baselines)
 

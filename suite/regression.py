@@ -21,6 +21,7 @@ from suite.contender import ContenderFailed, first_line
 from suite.gate_worker import COUNTED_STEPS, SEED, Worker
 from suite.records import Counters, Machine, Status, Stored
 from suite.run import replacing
+from suite.stack import split
 
 SCHEMA_VERSION = 1
 LIBRARIES = ("torch", "transformers", "timm")  # they decide which operators a step issues
@@ -126,7 +127,7 @@ def items_of(offer: Mapping[str, Any], stacks: Iterable[str], on: Iterable[str],
     for recipe in recipes:
         items += [Item(name, recipe, "pretrain", "baseline") for name in baselines if name in offer["baselines"]]
         for stack in wanted or known:
-            names = [part.partition(":")[0] for part in stack.split("+")]
+            names = [name for name, _ in split(stack)]
             if not all(name in known for name in names):
                 continue
             task = "adapt" if any(known[name]["task"] == "adapt" for name in names) else "pretrain"

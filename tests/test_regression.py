@@ -180,3 +180,9 @@ def test_a_revision_is_checked_out_beside_and_removed(tmp_path: Path) -> None:
     for unknown in ("nonsense", "--help"):
         with pytest.raises(RevisionError, match="neither a file nor a revision"), checked_out(unknown, tmp_path):
             pass
+
+
+def test_a_value_with_an_exponent_does_not_end_a_stack() -> None:
+    offer = {"baselines": ["gpt"], "techniques": {"lion": {"baselines": ("gpt",), "task": "pretrain"}}}
+    (_, item) = items_of(offer, ["lion:factor=1e+1"], [], ["modern"])
+    assert item.stack == "lion:factor=1e+1"
