@@ -284,21 +284,26 @@ def study(
     write: Annotated[Path | None, typer.Option("--write", help="A folder for the tables (CSV) and the plot.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Answer a technique's question over many runs: print its tables, write them and its plot."""
+    """Answer a technique's question over many runs: print its tables, write them and its plot.
+
+    What it found is kept beside the machine's records, and shown by `leantrain leaderboard`.
+    """
     with understandable(as_json):
         usable_device(device, as_json)
         from suite.baseline import RECIPES, SIZES, baselines
         from suite.catalogue import catalogue, lookup
         from suite.plan import Setting
         from suite.run import replacing
-        from suite.study import Lab, study_of
+        from suite.study import Lab, found, keep, study_of
 
         lookup("baseline", on, baselines())
-        module = study_of(lookup("technique", id, catalogue()))
+        entry = lookup("technique", id, catalogue())
+        module = study_of(entry)
         setting = Setting(chosen("size", size, SIZES), device=device, threads=threads)
         with bar(quiet=as_json) as progress:
             lab = Lab(on, chosen("recipe", recipe, RECIPES), setting, folder, seeds, minutes, progress, warn)
-            tables = module.study(lab)
+            made = found(lab, entry, module.study(lab))
+        tables, kept = made.tables, keep(made, folder)
         if write:
             for table in tables:
                 with replacing(write / f"{table.name}.csv") as partial:
@@ -306,6 +311,7 @@ def study(
             if hasattr(module, "plot"):
                 with replacing(write / f"{id}.svg") as partial:
                     module.plot(tables).savefig(partial, format="svg")
+    err.print(f"kept: {escape(str(kept))}" if kept else "not kept: every table is empty")
     if as_json:
         print(json.dumps({table.name: [dict(zip(table.columns, row)) for row in table.rows] for table in tables}))
         return
@@ -313,8 +319,8 @@ def study(
         grid = Table(
             *table.columns, title=f"{table.name}. {table.note}", title_justify="left", box=None, pad_edge=False
         )
-        for row in table.rows:
-            grid.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
+        for row in table.as_text():
+            grid.add_row(*row)
         out.print(grid)
 
 

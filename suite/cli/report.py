@@ -48,9 +48,14 @@ def leaderboard(
         records, problems = Store(folder).read()
         for problem in problems:
             warn(problem)
-        if not records:
+        made, unreadable = importlib.import_module("suite.study").kept(folder)
+        for problem in unreadable:
+            warn(problem)
+        if not records and not made:
             fail(f"{folder} holds no records; measure some with: leantrain run --out {folder}", Exit.NOTHING, as_json)
         results = importlib.import_module("suite.results")
+        current = results.current_sources()
+        studied = [(study, study.stale(current)) for study in made]
         calibrations, unreadable = importlib.import_module("suite.calibration").beside(folder)
         for problem in unreadable:
             warn(problem)
@@ -61,7 +66,7 @@ def leaderboard(
             if target:
                 page = importlib.import_module(f"suite.leaderboard.{form}")
                 with replacing(target) as partial:
-                    partial.write_text(page.render(rows, problems, judged, calibrations, cards), "utf-8")
+                    partial.write_text(page.render(rows, problems, judged, calibrations, cards, studied), "utf-8")
     if as_json:
         print(json.dumps([results.as_dict(row) for row in rows], indent=1))
     else:

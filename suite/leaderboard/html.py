@@ -19,7 +19,7 @@ from suite.calibration import Calibration
 from suite.card import Card
 from suite.claims import COLUMNS, WORDS, Verdict, counts
 from suite.claims import table as claims_table
-from suite.leaderboard import overview, stacks
+from suite.leaderboard import overview, stacks, studies
 from suite.leaderboard.board import (
     HOW_TO_READ,
     Column,
@@ -38,6 +38,7 @@ from suite.leaderboard.board import (
 )
 from suite.leaderboard.charts import curves, pareto, span, whisker
 from suite.leaderboard.overview import Place
+from suite.leaderboard.studies import Studied
 from suite.results import Row, Value, as_dict
 
 
@@ -47,9 +48,11 @@ def render(
     judged: Sequence[Verdict] = (),
     calibrations: Mapping[str, Calibration] | None = None,
     cards: Mapping[str, Card] | None = None,
+    studied: Sequence[Studied] = (),
 ) -> str:
     """The whole page. ``problems`` are the store's sentences about lines that it could not read, ``judged`` the
-    verdicts on the papers' claims, ``calibrations`` of machines by their key, ``cards`` of techniques by their id."""
+    verdicts on the papers' claims, ``calibrations`` of machines by their key, ``cards`` of techniques by their id,
+    ``studied`` what studies found, each with what changed since."""
     cards = cards or {}
     folder = files(__package__)
     script = (folder / "board.js").read_text("utf-8")
@@ -57,6 +60,7 @@ def render(
     shown = boards(rows)
     found = overview.places(shown)
     tried = stacks.stacks(shown)
+    asked = studies.placed(studied, cards, found)
     sentences = [*HOW_TO_READ]
     if head.stale:
         sentences.append(f"† stale, since code changed: {head.stale} of the rows. leantrain run measures them again.")
@@ -67,8 +71,9 @@ def render(
         *([overview.coverage(found, cards)] if found else []),
         *(_board([place for place in found if place.board is board], cards) for board in shown),
         stacks.html(tried),
+        studies.html(asked, cards),
         *([_claims(judged, cards)] if judged else []),
-        *([overview.techniques(found, judged, cards)] if found else []),
+        *([overview.techniques(found, judged, cards, studies.links(asked))] if found else []),
     ]
     return Template((folder / "board.html").read_text("utf-8")).substitute(
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -77,14 +82,14 @@ def render(
         summary=escape(summary if rows else "No records yet. Measure some: leantrain run"),
         machines=overview.machines(rows, calibrations or {}),
         reading=_list(map(escape, sentences)),
-        contents=_contents(found, bool(tried), bool(judged)),
+        contents=_contents(found, bool(tried), bool(asked), bool(judged)),
         selects="".join(_select(name, values) for name, values in _choices(rows, cards).items()),
         boards="\n".join(filter(None, parts)),
         data=_data(rows),
     )
 
 
-def _contents(found: Sequence[Place], tried: bool, judged: bool) -> str:
+def _contents(found: Sequence[Place], tried: bool, asked: bool, judged: bool) -> str:
     """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
     boards_of = {place.anchor: place for place in found}
     items = ['<li><a href="#coverage">What was measured where</a></li>'] if found else []
@@ -93,6 +98,7 @@ def _contents(found: Sequence[Place], tried: bool, judged: bool) -> str:
         for anchor, place in boards_of.items()
     ]
     items += ['<li><a href="#stacks">Stacks</a></li>'] if tried else []
+    items += ['<li><a href="#studies">Studies</a></li>'] if asked else []
     items += ['<li><a href="#claims">Claims of the papers</a></li>'] if judged else []
     items += ['<li><a href="#techniques">Techniques</a></li>'] if found else []
     return "".join(items)

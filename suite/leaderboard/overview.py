@@ -47,16 +47,17 @@ def places(boards: Iterable[Board]) -> list[Place]:
     found = []
     for board in boards:
         first = board.rows[0]
-        anchor = _free(f"{slug(board.title)}-{first.conditions.key[:4]}-{first.machine.key[:4]}", taken)
+        anchor = free(f"{slug(board.title)}-{first.conditions.key[:4]}-{first.machine.key[:4]}", taken)
         for tier, row in [*board.ranked, *(("", row) for row in board.failed)]:
-            identity = _free(f"{anchor}-{slug(row.stack)}", taken)
+            identity = free(f"{anchor}-{slug(row.stack)}", taken)
             if row.stack not in techniques:
-                techniques[row.stack] = _free(f"technique-{slug(row.stack)}", taken)
+                techniques[row.stack] = free(f"technique-{slug(row.stack)}", taken)
             found.append(Place(board, anchor, tier, row, identity, techniques[row.stack]))
     return found
 
 
-def _free(name: str, taken: set[str]) -> str:
+def free(name: str, taken: set[str]) -> str:
+    """The name, numbered where it is taken; then it is taken, too."""
     number = 1
     while (chosen := name if number == 1 else f"{name}-{number}") in taken:
         number += 1
@@ -193,22 +194,30 @@ def _covered(there: Sequence[Place]) -> str:
 # every technique ----------------------------------------------------------------------------------------------------
 
 
-def techniques(found: Sequence[Place], judged: Sequence[Verdict], cards: Mapping[str, Card]) -> str:
-    """A section for each stack: its cards, its headline numbers everywhere, its claims by verdict."""
+def techniques(
+    found: Sequence[Place], judged: Sequence[Verdict], cards: Mapping[str, Card], studied: Mapping[str, str]
+) -> str:
+    """A section for each stack: its cards, its headline numbers everywhere, its claims by verdict, its studies, which
+    ``studied`` has as links by technique."""
     by_stack: dict[str, list[Place]] = {}
     for place in found:
         by_stack.setdefault(place.row.stack, []).append(place)
     verdicts: dict[str, Counter[str]] = {}
     for verdict in judged:
         verdicts.setdefault(verdict.technique, Counter())[verdict.word] += 1
-    parts = "\n".join(_technique(stack, by_stack[stack], verdicts, cards) for stack in sorted(by_stack))
+    parts = "\n".join(_technique(stack, by_stack[stack], verdicts, cards, studied) for stack in sorted(by_stack))
     return f'<section id="techniques"><h2>Techniques</h2>\n{parts}\n</section>'
 
 
 def _technique(
-    stack: str, there: Sequence[Place], verdicts: Mapping[str, Counter[str]], cards: Mapping[str, Card]
+    stack: str,
+    there: Sequence[Place],
+    verdicts: Mapping[str, Counter[str]],
+    cards: Mapping[str, Card],
+    studied: Mapping[str, str],
 ) -> str:
-    known = [name for name in techniques_of(stack) if name in cards]
+    names = techniques_of(stack)
+    known = [name for name in names if name in cards]
     kinds = " ".join(categories(stack, cards))
     about = "".join(map(_about, (cards[name] for name in known)))
     results = "".join(
@@ -220,10 +229,12 @@ def _technique(
         f"{count} {word}" for name in known for word, count in sorted(verdicts.get(name, Counter()).items())
     )
     claims = f'<p><a href="#claims">Claims of the paper</a>: {escape(said)}.</p>' if said else ""
+    asked = ", ".join(studied[name] for name in names if name in studied)
+    studies = f"<p>Studies: {asked}</p>" if asked else ""
     return (
         f'<article id="{there[0].technique}" data-name="{escape(stack)}" data-category="{escape(kinds)}">'
         f'<h3><code>{escape(stack)}</code> <span class="kind">{escape(kinds)}</span></h3>'
-        f"{about}<ul>{results}</ul>{claims}</article>"
+        f"{about}<ul>{results}</ul>{claims}{studies}</article>"
     )
 
 

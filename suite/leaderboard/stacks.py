@@ -151,17 +151,18 @@ def _html_of(position: int, each: Stacks) -> str:
         )
         caption = f"{TITLES[each.headline]}: interaction of the row's technique with the column's"
         lines.append(
-            _scrolled(f"{anchor}-matrix", caption, f'<th scope="col">{escape(caption)}</th>{titles}', body, "matrix")
+            scrolled(f"{anchor}-matrix", caption, f'<th scope="col">{escape(caption)}</th>{titles}', body, "matrix")
         )
     titles = "".join(f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in head())
     body = "".join(map(_line, each.found))
-    lines.append(_scrolled(f"{anchor}-table", f"Stacks of {each.board.title}", titles, body, ""))
+    lines.append(scrolled(f"{anchor}-table", f"Stacks of {each.board.title}", titles, body, ""))
     noted = [(one.whole.stack, said) for one in each.found if (said := remarks(one))]
     items = "".join(f"<li><code>{escape(stack)}</code>: {escape('; '.join(said))}</li>" for stack, said in noted)
     return "\n".join([*lines, f"<ul>{items}</ul>" if items else ""])
 
 
-def _scrolled(anchor: str, caption: str, titles: str, body: str, kind: str) -> str:
+def scrolled(anchor: str, caption: str, titles: str, body: str, kind: str) -> str:
+    """A table of markup that scrolls sideways; ``kind`` is its class."""
     kind = f' class="{kind}"' if kind else ""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{anchor}"><table{kind}>'

@@ -13,6 +13,7 @@ from suite.results import Sources, pairs
 from tests.factories import between, claim, comparison, conditions, contender, counters, failure, record
 from tests.leaderboard.chromium import FOUND, MISSING, Chromium
 from tests.leaderboard.test_html import EVIL, evil_card, evil_page
+from tests.test_study import study
 
 pytestmark = pytest.mark.skipif(FOUND is None, reason=MISSING)
 
@@ -43,7 +44,8 @@ def small_page() -> str:
     made.append(record([contender(), failure("broken", "crashed", "no reason")], 9))
     cards = {name: evil_card().model_copy(update={"id": name, "category": f"{name}_ones"}) for name in ("fast", "slow")}
     judged = [judge(claim(), "fast", between(0.4, 0.6), Place("gpt"))]
-    return render(pairs(made, Sources("h" * 64, {"gpt": "b" * 64}, {})), [], judged, {}, cards)
+    studied = [(study(), ()), (study("fast"), ("fast changed",))]
+    return render(pairs(made, Sources("h" * 64, {"gpt": "b" * 64}, {})), [], judged, {}, cards, studied)
 
 
 @pytest.fixture
@@ -128,6 +130,29 @@ def test_a_point_of_the_plot_can_be_followed(shown):
     shown.run("""[...document.querySelectorAll('svg.pareto a')].find(each => each.ariaLabel.startsWith('fast'))
         .dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true}))""")
     assert shown.run("document.querySelector(location.hash).dataset.name") == "fast"
+
+
+def test_a_study_has_its_plot_and_its_tables_and_is_filtered_with_its_technique(shown):
+    shown.run("document.querySelector('nav a[href=\"#studies\"]').click()")
+    plot = "document.querySelector('#studies svg[role=img]')"
+    assert shown.run(f"{plot}.getBoundingClientRect().width") > 300
+    assert shown.run(f"{plot}.textContent.includes('batch size (examples)')")
+    page = "getComputedStyle(document.body).color"
+    assert shown.run(f"getComputedStyle({plot}.querySelector('text')).fill === {page}")  # in the dark, too
+    shown.run("document.querySelector('#studies details').open = true")
+    assert shown.run("document.querySelector('#studies caption').checkVisibility()")
+    first = "document.querySelector('#studies tbody td').textContent"
+    shown.run("document.querySelector('#studies thead button').click()")
+    assert shown.run(first) == "32"
+    shown.run("document.querySelector('#studies thead button').click()")
+    assert shown.run(first) == "512"
+    visible = (
+        "[...document.querySelectorAll('#studies article')].filter(e => e.checkVisibility()).map(e => e.dataset.name)"
+    )
+    choose(shown, "category", "fast_ones")
+    assert shown.run(visible) == ["fast"]
+    shown.run("document.getElementById('fresh').click()")
+    assert shown.run(visible) == []
 
 
 def test_nothing_that_a_record_says_becomes_markup_or_runs(silent, tmp_path):
