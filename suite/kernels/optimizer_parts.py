@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -171,10 +172,13 @@ def square_sums_kernel(
 
 def launchable(tensors: Sequence[Tensor]) -> bool:
     """Whether kernels take these tensors: on one GPU, contiguous, float32 or bfloat16. Torch takes others."""
-    if not tensors or not tensors[0].is_cuda:
-        return False
-    device = tensors[0].device
-    return all(each.device == device and each.dtype in DTYPES and each.is_contiguous() for each in tensors)
+    return (
+        bool(tensors)
+        and tensors[0].is_cuda
+        and len(set(map(Tensor.get_device, tensors))) == 1
+        and set(map(attrgetter("dtype"), tensors)) <= DTYPES.keys()
+        and all(map(Tensor.is_contiguous, tensors))
+    )
 
 
 def launch_tables() -> LaunchTables:
