@@ -145,6 +145,26 @@ def stored(machine: Machine, *, margin: float, budget_s: float) -> Calibration:
     return calibration
 
 
+def begun(machine: Machine, setting: Setting, *, margin: float, budget_s: float) -> Calibration:
+    """The machine's calibration, to be continued with these settings. Raises Uncalibrated where it cannot be."""
+    try:
+        calibration = _read(path_of(machine))
+    except FileNotFoundError:
+        raise Uncalibrated(f"this machine ({machine.name}) has no calibration to continue; {AGAIN}") from None
+    if datetime.now(UTC) - calibration.made > VALID:
+        raise Uncalibrated(f"the calibration to continue is older than {VALID.days} days; {AGAIN}")
+    had = (
+        calibration.design,
+        calibration.margin,
+        calibration.budget_s,
+        calibration.setting,
+        calibration.planted_slower,
+    )
+    if had != (DESIGN, margin, budget_s, setting, PLANTED_SLOWER):
+        raise Uncalibrated(f"the calibration to continue was made with other settings; {AGAIN}")
+    return calibration
+
+
 def beside(records: Path) -> tuple[dict[str, Calibration], list[str]]:
     """The calibrations in a results folder, by their machine's key, and one sentence for each that cannot be read."""
     found: dict[str, Calibration] = {}
@@ -185,15 +205,21 @@ def calibrate(
     planted: int,
     margin: float,
     budget_s: float,
+    earlier: Calibration | None = None,
     progress: Callable[[float, str], None] = lambda share, what: None,
 ) -> Calibration:
     """Runs the gates of ``tree`` against itself, the planted ones spread among them. Raises ContenderFailed.
 
-    Ctrl-C ends it with the gates that were made, if there is one of each kind: fewer gates, a wider interval.
+    Ctrl-C ends it with the gates that were made, if there is one of each kind: fewer gates, a wider interval. Those of
+    an ``earlier`` calibration count, and its date stays.
     """
     coin = random.Random()
-    runs = coin.sample([0.0] * gates + [PLANTED_SLOWER] * planted, gates + planted)
     made: dict[float, list[Gate]] = {0.0: [], PLANTED_SLOWER: []}
+    if earlier:
+        made = {0.0: [*earlier.unchanged], PLANTED_SLOWER: [*earlier.planted]}
+    wanted = {0.0: gates, PLANTED_SLOWER: planted}
+    runs = [slower for slower, count in wanted.items() for _ in range(count - len(made[slower]))]
+    coin.shuffle(runs)
     for number, slower in enumerate(runs):
         alarms = sum(each.verdict == "regressed" for each in made[0.0])
         caught = sum(each.verdict == "regressed" for each in made[PLANTED_SLOWER])
@@ -213,8 +239,9 @@ def calibrate(
             Gate(verdict=timing.decision.verdict, pairs=list(timing.pairs), seconds=round(timing.seconds, 3))
         )
     return Calibration(
-        machine=machine, made=datetime.now(UTC), design=DESIGN, margin=margin, budget_s=budget_s, setting=setting,
-        planted_slower=PLANTED_SLOWER, unchanged=made[0.0], planted=made[PLANTED_SLOWER],
+        machine=machine, made=earlier.made if earlier else datetime.now(UTC), design=DESIGN, margin=margin,
+        budget_s=budget_s, setting=setting, planted_slower=PLANTED_SLOWER, unchanged=made[0.0],
+        planted=made[PLANTED_SLOWER],
     )  # fmt: skip
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from suite.calibration import Calibration, Gate, Uncalibrated, path_of, report, store, stored, unfit
-from suite.gate import DESIGN
+from suite.calibration import Calibration, Gate, Uncalibrated, begun, calibrate, path_of, report, store, stored, unfit
+from suite.gate import DESIGN, Decision, Timing
 from suite.regression import Setting
 from tests.factories import MACHINE
 
@@ -85,3 +86,35 @@ def test_a_damaged_calibration_is_one_sentence(
     path.write_text(content)
     with pytest.raises(Uncalibrated, match=words):
         stored(MACHINE, margin=0.03, budget_s=60)
+
+
+def test_a_calibration_is_continued_with_its_own_settings_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path))
+    with pytest.raises(Uncalibrated, match="no calibration to continue"):
+        begun(MACHINE, Setting(), margin=0.03, budget_s=60)
+    store(made := calibration(gates=3, caught=1, planted=1))
+    assert begun(MACHINE, Setting(), margin=0.03, budget_s=60) == made
+    for setting, margin, budget_s in ((Setting(threads=2), 0.03, 60), (Setting(), 0.05, 60), (Setting(), 0.03, 30)):
+        with pytest.raises(Uncalibrated, match="other settings"):
+            begun(MACHINE, setting, margin=margin, budget_s=budget_s)
+    store(calibration(made=NOW - timedelta(days=8)))
+    with pytest.raises(Uncalibrated, match="older than 7 days"):
+        begun(MACHINE, Setting(), margin=0.03, budget_s=60)
+
+
+def test_only_the_gates_that_are_missing_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = []
+
+    def gate(*_: Any, slower: float, **__: Any) -> Timing:
+        run.append(slower)
+        return Timing(Decision("regressed" if slower else "equivalent", None), (slower,) * 6, 1.0)
+
+    monkeypatch.setattr("suite.calibration.gate", gate)
+    monkeypatch.setattr("suite.calibration._fresh", lambda *_: nullcontext((None, None)))
+    earlier = calibration(gates=3, caught=1, planted=1, made=NOW - timedelta(days=1))
+    wanted: dict[str, Any] = {"gates": 5, "planted": 2, "margin": 0.03, "budget_s": 60.0}
+    made = calibrate(tmp_path, MACHINE, Setting(), earlier=earlier, **wanted)
+    assert sorted(run) == [0.0, 0.0, 0.1]
+    assert (len(made.unchanged), len(made.planted), made.made) == (5, 2, earlier.made)
+    assert made.unchanged[:3] == earlier.unchanged
+    assert calibrate(tmp_path, MACHINE, Setting(), earlier=made, **wanted) == made

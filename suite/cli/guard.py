@@ -45,13 +45,16 @@ def calibrate(
     budget: Budget = 60.0,
     device: Device = "cpu",
     threads: Threads = THREADS,
+    more: Annotated[
+        bool, typer.Option("--continue", help="Add to the gates of the stored calibration until there are so many.")
+    ] = False,
     folder: Out = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Measure this machine's false-alarm rate and whether its gate can fire: what check needs before it times anything.
 
     The result is valid for 7 days under the machine's fingerprint; a copy is kept with the machine's records, for the
-    leaderboard. Exit code 4 if the machine must not gate.
+    leaderboard. Ctrl-C keeps the gates that were made. Exit code 4 if the machine must not gate.
     """
     with understandable(as_json):
         usable_device(device, as_json)
@@ -61,13 +64,17 @@ def calibrate(
 
         for sentence in fitness(device):
             warn(sentence)
-        machine = fingerprint(device, threads)
+        machine, setting = fingerprint(device, threads), Setting(device=device, threads=threads)
+        try:
+            earlier = calibrations.begun(machine, setting, margin=margin, budget_s=budget) if more else None
+        except calibrations.Uncalibrated as error:
+            fail(str(error), Exit.USAGE, as_json)
         with bar(quiet=as_json) as progress:
             made = calibrations.calibrate(
-                Path(__file__).parents[2], machine, Setting(device=device, threads=threads),
+                Path(__file__).parents[2], machine, setting,
                 gates=gates or (calibrations.QUICK_GATES if quick else calibrations.GATES),
                 planted=planted or (calibrations.QUICK_PLANTED if quick else calibrations.PLANTED),
-                margin=margin, budget_s=budget, progress=progress,
+                margin=margin, budget_s=budget, earlier=earlier, progress=progress,
             )  # fmt: skip
         path = calibrations.store(made)
         try:
