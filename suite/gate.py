@@ -39,7 +39,7 @@ from suite.statistics import (
 ALPHA = 0.05
 MARGIN = 0.03  # a slow-down that is worth an alarm; also what noise may shift a process by without one
 BUDGET_S = 60.0
-ROUNDS = 6  # of one step a block: 2.1 % noise of a pair in half the time of 8 rounds of two steps, so twice the pairs
+ROUNDS = 6  # of one step a block: noisier pairs than longer ones make, and more of them in the same time
 STEPS_PER_BLOCK = 1
 PRIOR = 0.5  # Krichevsky & Trofimov's: 6 pairs that agree decide at alpha = 0.05, where a prior of 2 needs 8
 FEWEST_PAIRS = 3  # for an interval that means something
