@@ -39,16 +39,20 @@ class GraduallyScaled(Recipe):
     gradual_fraction: float = 0.0
 
     def learning_rate_at(self, step: int) -> float:
-        return super().learning_rate_at(step) * gradual(step, round(self.gradual_fraction * self.steps), self.scale)
+        return super().learning_rate_at(step) * gradual(step, math.ceil(self.gradual_fraction * self.steps), self.scale)
 
 
 @dataclass
 class LinearScalingWarmup(Technique):
-    """Batch times k, learning rate by the rule, steps divided by k: as many examples as the reference sees."""
+    """Batch times k, learning rate by the rule, steps divided by k: as many examples as the reference sees.
+
+    ``rate`` multiplies the learning rate throughout: ``k=1,rate=0.3`` is the reference at 0.3 times its own.
+    """
 
     k: int = 4
     rule: Rule = "linear"
     warmup: float = 5 / 90
+    rate: float = 1.0
 
     zero_strength: ClassVar[dict[str, Any]] = {"k": 1}
 
@@ -59,12 +63,14 @@ class LinearScalingWarmup(Technique):
             raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, not {self.rule!r}")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup is a fraction of the run's steps in [0, 1), not {self.warmup}")
+        if not 0 < self.rate < math.inf:
+            raise ValueError(f"rate multiplies the learning rate and must be positive, not {self.rate}")
 
     def recipe(self, recipe: Recipe) -> Recipe:
         by = scale(self.k, self.rule)
         changed = {
             "batch_size": recipe.batch_size * self.k,
-            "learning_rate": recipe.learning_rate * by,
+            "learning_rate": recipe.learning_rate * by * self.rate,
             "steps": math.ceil(recipe.steps / self.k),
         }
         return GraduallyScaled(**recipe.as_dict() | changed, scale=by, gradual_fraction=self.warmup)

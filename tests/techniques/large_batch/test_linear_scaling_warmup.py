@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from torch import nn
 from suite.comparison import canonical
 from suite.recipe import Recipe
 from suite.records import Contender, Evaluation
-from techniques.large_batch.linear_scaling_warmup.study import Row, plot, row, steps_to, study
+from techniques.large_batch.linear_scaling_warmup.study import FACTORS, Row, plot, row, steps_to, study
 from techniques.large_batch.linear_scaling_warmup.technique import LinearScalingWarmup
 
 PAPER = Recipe(steps=900, batch_size=256, learning_rate=0.1, schedule="constant", warmup_fraction=0.0)
@@ -23,13 +24,20 @@ OWN = Recipe(steps=160, batch_size=8, learning_rate=2e-3, schedule="cosine", war
 
 def test_warmup_goes_from_the_base_rate_to_k_times_it_in_equal_steps() -> None:
     recipe = LinearScalingWarmup(k=32, warmup=0.5).recipe(PAPER)
-    warmup = round(0.5 * recipe.steps)
+    warmup = math.ceil(0.5 * recipe.steps)
     rates = [recipe.learning_rate_at(step) for step in range(recipe.steps)]
     assert recipe.batch_size == 8192
     assert rates[0] == pytest.approx(0.1)
     assert rates[warmup:] == pytest.approx([3.2] * (recipe.steps - warmup))
     increments = [b - a for a, b in pairwise(rates[: warmup + 1])]
     assert increments == pytest.approx([increments[0]] * warmup)
+
+
+@pytest.mark.parametrize("reference", [replace(PAPER, steps=120), replace(OWN, steps=120)])
+@pytest.mark.parametrize("k", FACTORS)
+def test_a_short_run_too_starts_at_the_base_rate(reference: Recipe, k: int) -> None:
+    first = LinearScalingWarmup(k=k, rate=0.3).recipe(reference).learning_rate_at(0)
+    assert 0 < first <= 0.3 * reference.learning_rate * (1 + 1e-12)
 
 
 @given(k=st.integers(1, 64), steps=st.integers(1, 2000))
@@ -46,6 +54,14 @@ def test_k_1_is_the_reference_to_the_bit(reference: Recipe, rule: str) -> None:
     recipe = LinearScalingWarmup(k=1, rule=rule).recipe(reference)  # type: ignore[arg-type]
     steps = range(reference.steps + 3)
     assert [recipe.learning_rate_at(s) for s in steps] == [reference.learning_rate_at(s) for s in steps]
+    tuned = LinearScalingWarmup(k=1, rule=rule, rate=0.3).recipe(reference)  # type: ignore[arg-type]
+    assert tuned == replace(recipe, learning_rate=0.3 * reference.learning_rate)
+
+
+@pytest.mark.parametrize("wrong", [{"k": 0}, {"rule": "cubic"}, {"warmup": 1.0}, {"rate": 0.0}, {"rate": math.inf}])
+def test_refuses(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LinearScalingWarmup(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("rule", "factor"), [("linear", 16), ("sqrt", 4), ("none", 1)])
