@@ -1,89 +1,102 @@
-"""Steps to quality against the batch size, for an optimizer made for large batches and for the tuned reference.
+"""Steps to quality against the batch size, for an optimizer made for large batches and for tuned ones that are not.
 
-At every batch size and for both sides the same grid of learning rates: the side's own rate at the reference's batch,
-times each rule's factor (1, the square root of k, k), reached by gradual warm-up. All runs see equally many examples.
-Steps are counted until the test loss is what the reference ends with at its own batch. With a fixed rate a comparison
-of optimizers over batch sizes is one of how well that rate was chosen (Nado et al. 2021, arXiv 2102.06356).
+At every batch size all sides get the same two-sided grid of learning rates, each side its own rate times the square
+root of k times ``RATES``, reached by gradual warm-up; all runs see equally many examples. Steps are counted until the
+test loss is what the reference ends with at its own batch and rate. With a fixed rate a comparison of optimizers over
+batch sizes is one of how well that rate was chosen (Nado et al. 2021, arXiv 2102.06356, who tune Nesterov momentum).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from suite.comparison import canonical
 from suite.study import Lab, Table
-from techniques.large_batch.linear_scaling_warmup.study import FACTORS, row
-from techniques.large_batch.linear_scaling_warmup.technique import Rule
+from techniques.large_batch.linear_scaling_warmup.study import NOTE, Row, draw, finish, row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 REFERENCE = "reference"
-ALL = "Steps and examples until the test loss is what the reference ends with; medians over the seeds that got there"
-BEST = "The rule of the fewest steps among those that got there in the most seeds, else of the lowest final loss"
+BATCHES = (1, 4, 16)
+RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
+BEST = (
+    "The rate of the fewest steps among those that got there in the most seeds, else of the lowest final loss. One at "
+    f"an end of the grid ({RATES[0]:g} or {RATES[-1]:g}) may not be the best there is"
+)
+COST = "What tuning took: rates times batch sizes, runs of all their seeds, CPU seconds of their training"
 
 
 class Run(NamedTuple):
-    """One optimizer at one batch size and one rule's learning rate; None where no seed got there, or finished."""
+    """One optimizer at one batch size and one multiple of its own learning rate."""
 
     optimizer: str
-    batch_size: int
-    rule: str
-    learning_rate: float
-    seeds: int
-    reached: int
-    steps_to_quality: float | None
-    examples_to_quality: float | None
-    final_loss: float | None
+    rate: float
+    row: Row
 
 
-def sweep(lab: Lab, optimizer: str) -> list[Table]:
-    """Tables ``steps_to_quality`` (all runs) and ``best`` (one rule for each optimizer and batch)."""
-    scaled = {(k, rule): f"linear_scaling_warmup:k={k},rule={rule}" for k in FACTORS for rule in get_args(Rule)}
-    stacks = {(optimizer, "none", 1): optimizer}
-    for (k, rule), scaling in scaled.items():
-        stacks |= {(REFERENCE, rule, k): scaling, (optimizer, rule, k): f"{scaling}+{optimizer}"}
+COLUMNS = ("optimizer", "rate", *Row._fields)
+
+
+def sweep(lab: Lab, *optimizers: str) -> list[Table]:
+    """Tables ``steps_to_quality`` (all runs), ``best`` (one rate a side and batch size) and ``cost`` (of each side)."""
+    stacks = {
+        (side, rate, k): "+".join([f"linear_scaling_warmup:k={k},rate={rate:g},rule=sqrt", *optimizer])
+        for k in BATCHES
+        for rate in RATES
+        for side, optimizer in [(REFERENCE, []), *((each, [each]) for each in optimizers)]
+    }
     results = lab.runs(list(stacks.values()))
-    own = results[canonical(optimizer)]
-    groups = {(REFERENCE, "none", 1): [(reference, reference) for reference, _ in own]}
-    groups |= {key: results[canonical(stack)] for key, stack in stacks.items()}
-    runs = [Run(name, *made) for (name, rule, _), pairs in groups.items() if (made := row(rule, pairs))]
-    return [
-        Table("steps_to_quality", Run._fields, [tuple(each) for each in runs], ALL),
-        Table("best", Run._fields, [tuple(each) for each in best(runs)], BEST),
+    runs = [
+        Run(side, rate, made)
+        for (side, rate, _), stack in stacks.items()
+        if (made := row("sqrt", results[canonical(stack)]))
     ]
+    return [
+        Table("steps_to_quality", COLUMNS, [_cells(each) for each in runs], NOTE),
+        Table("best", COLUMNS, [_cells(each) for each in best(runs)], BEST),
+        Table("cost", ("optimizer", "settings", "runs", "cpu_s"), cost(runs), COST),
+    ]
+
+
+def _cells(run: Run) -> tuple[Any, ...]:
+    return run.optimizer, run.rate, *run.row
 
 
 def best(runs: Sequence[Run]) -> list[Run]:
     """For each optimizer and batch size the run that BEST describes, by optimizer and size."""
     chosen: dict[tuple[str, int], Run] = {}
-    for run in sorted(runs, key=_goodness):
-        chosen.setdefault((run.optimizer, run.batch_size), run)
+    for run in sorted(runs, key=lambda each: _goodness(each.row)):
+        chosen.setdefault((run.optimizer, run.row.batch_size), run)
     return [chosen[key] for key in sorted(chosen)]
 
 
-def _goodness(run: Run) -> tuple[float, float, float]:
+def _goodness(row: Row) -> tuple[float, float, float]:
     never = float("inf")
-    steps = never if run.steps_to_quality is None else run.steps_to_quality
-    return -run.reached / run.seeds, steps, never if run.final_loss is None else run.final_loss
+    steps = never if row.steps_to_quality is None else row.steps_to_quality
+    return -row.reached / row.seeds, steps, never if row.final_loss is None else row.final_loss
+
+
+def cost(runs: Sequence[Run]) -> list[tuple[str, int, int, float]]:
+    """What COST says, by optimizer."""
+    sides = {name: [each.row for each in runs if each.optimizer == name] for name in {run.optimizer for run in runs}}
+    return [
+        (name, len(rows), sum(each.seeds for each in rows), sum(each.cpu_s or 0.0 for each in rows))
+        for name, rows in sorted(sides.items())
+    ]
 
 
 def plot(tables: Sequence[Table]) -> Figure:
-    """Steps to quality over batch size at each optimizer's best rule, doubly logarithmic; perfect scaling is dashed."""
+    """Steps to quality over batch size at each optimizer's best rate, doubly logarithmic; perfect scaling is dashed."""
     from matplotlib.figure import Figure
 
-    runs = [made for each in tables[1].rows if (made := Run(*each)).steps_to_quality]
+    lines: dict[str, list[Row]] = {}
+    for optimizer, _, *cells in tables[1].rows:
+        lines.setdefault(optimizer, []).append(Row(*cells))
     figure = Figure(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
-    for name in sorted({each.optimizer for each in runs}):
-        line = [each for each in runs if each.optimizer == name]
-        sizes = [each.batch_size for each in line]
-        axes.loglog(sizes, [each.steps_to_quality for each in line], marker="o", label=name)
-        if name == REFERENCE:
-            perfect = [(line[0].examples_to_quality or 0) / size for size in sizes]
-            axes.loglog(sizes, perfect, "--", color="grey", label="perfect")
-    axes.set(xlabel="batch size (examples)", ylabel="steps to the reference's final quality")
-    if runs:
-        axes.legend()
+    for number, (optimizer, rows) in enumerate(lines.items()):
+        draw(axes, rows, optimizer, number)
+    finish(axes, lines.get(REFERENCE, []), [row for rows in lines.values() for row in rows])
     return figure

@@ -1,4 +1,4 @@
-"""How far LAMB lets the batch grow: steps to quality against the batch size, beside the tuned reference's."""
+"""How far LAMB lets the batch grow: steps to quality against the batch size, beside AdamW."""
 
 from suite.study import Lab, Table
 from techniques.large_batch.batch_sweep import plot, sweep
@@ -7,5 +7,5 @@ __all__ = ["plot", "study"]
 
 
 def study(lab: Lab) -> list[Table]:
-    """The sweep's tables ``steps_to_quality`` and ``best``."""
+    """The sweep's tables ``steps_to_quality``, ``best`` and ``cost``."""
     return sweep(lab, "lamb")

@@ -15,7 +15,7 @@ from torch import nn
 from suite.comparison import canonical
 from suite.recipe import Recipe
 from suite.records import Contender, Evaluation
-from techniques.large_batch.linear_scaling_warmup.study import FACTORS, Row, plot, row, steps_to, study
+from techniques.large_batch.linear_scaling_warmup.study import FACTORS, Row, break_points, plot, row, steps_to, study
 from techniques.large_batch.linear_scaling_warmup.technique import LinearScalingWarmup
 
 PAPER = Recipe(steps=900, batch_size=256, learning_rate=0.1, schedule="constant", warmup_fraction=0.0)
@@ -126,14 +126,32 @@ def imagined_lab(critical: int) -> SimpleNamespace:
 
 
 def test_study_finds_the_critical_batch_and_names_what_was_not_reached() -> None:
-    (table,) = study(imagined_lab(critical=32))  # type: ignore[arg-type]
-    rows = {(row.batch_size, row.rule): row for row in (Row(*each) for each in table.rows)}
-    assert list(rows) == [(8, "reference"), *((8 * k, rule) for rule in ("linear", "none") for k in (2, 4, 8, 16))]
+    tables = study(imagined_lab(critical=32))  # type: ignore[arg-type]
+    rows = {(row.batch_size, row.rule): row for row in (Row(*each) for each in tables[0].rows)}
+    assert list(rows) == [(8, "reference"), *((8 * k, rule) for k in FACTORS for rule in ("linear", "none"))]
     start = rows[8, "reference"].examples_to_quality
     assert [rows[size, "linear"].examples_to_quality for size in (16, 32)] == pytest.approx([start] * 2, rel=0.05)
     assert rows[128, "linear"].steps_to_quality is None
     assert (rows[128, "linear"].reached, rows[128, "linear"].seeds) == (0, 2)
-    assert len(plot([table]).axes[0].lines) == 4
+    assert [(rule, held, broken) for rule, _, _, held, broken in tables[1].rows] == [
+        ("linear", 32, 64),
+        ("none", 32, 64),
+    ]
+    axes = plot(tables).axes[0]
+    (missed,) = (line for line in axes.lines if line.get_label() == "rule: linear: not reached")
+    assert list(missed.get_xdata()) == [8 * k for k in FACTORS if k > 4]
+
+
+def test_the_break_point_is_judged_by_the_interval_over_seeds() -> None:
+    reference = [run_with(8, 8), run_with(8, 7)]
+    start = row("reference", [(each, each) for each in reference])
+    assert start is not None and start.final_loss_low is not None and start.final_loss_high is not None
+    assert start.final_loss_low < min(each.curve[-1].loss for each in reference)
+    losses = {16: start.final_loss_high, 32: start.final_loss_high * 1.001, 64: None}
+    rows = [start, *(start._replace(rule="sqrt", batch_size=size, final_loss=loss) for size, loss in losses.items())]
+    (found,) = break_points(rows)
+    assert found == ("sqrt", start.final_loss_low, start.final_loss_high, 16, 32)
+    assert break_points([start._replace(final_loss_low=None)]) == []  # one seed
 
 
 def test_a_failed_run_is_not_reached_and_has_no_final_loss() -> None:
