@@ -98,8 +98,9 @@ def test_timm_update_by_update(variant: str, always: bool, decay: float, foreach
 
 def test_optax_update_by_update() -> None:
     """optax adapts every tensor, without clipping: the paper's variant on matrices."""
-    optax = pytest.importorskip("optax", reason="optax.lamb is the oracle: pip install optax")
-    jax = pytest.importorskip("jax")
+    import jax
+    import optax
+
     with jax.enable_x64(True):
         weights = [jax.numpy.asarray(parameter.detach().numpy()) for parameter in start()[:2]]
         schedule = lambda step: jax.numpy.asarray(RATES)[step]  # noqa: E731

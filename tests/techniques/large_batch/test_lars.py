@@ -83,8 +83,9 @@ def test_timm_update_by_update(decay: float, always: bool, foreach: bool) -> Non
 
 
 def test_optax_update_by_update() -> None:
-    optax = pytest.importorskip("optax", reason="optax.lars is the oracle: pip install optax")
-    jax = pytest.importorskip("jax")
+    import jax
+    import optax
+
     with jax.enable_x64(True):
         weights = [jax.numpy.asarray(parameter.detach().numpy()) for parameter in start()]
         hyper = {"weight_decay": 0.1, "trust_coefficient": 0.01, "momentum": 0.9}

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from techniques.large_batch.lamb.technique import Lamb
 from techniques.large_batch.layerwise_trust.technique import (
     LayerwiseTrust,
     LayerwiseTrustTechnique,
@@ -103,6 +104,43 @@ def test_sign_directions_are_lions_steps() -> None:
         (direction,) = sign_directions([gradient], [ours], 0.9, 0.99)
         torch.testing.assert_close(direction, -moved)
         torch.testing.assert_close(ours, theirs)
+
+
+def test_with_adams_direction_it_is_lamb_update_by_update() -> None:
+    start = [randn(6, 5), randn(3, 4, 2, seed=1), randn(5, seed=2)]
+    ours, theirs = ([nn.Parameter(each.clone()) for each in start] for _ in range(2))
+    # in a group of its own the vector does not decay, as in a run
+    groups = [[{"params": side[:2], "weight_decay": 0.1}, {"params": side[2:]}] for side in (ours, theirs)]
+    hyper = {"lr": 0.05, "betas": (0.9, 0.99), "eps": 1e-6, "phi": (0.5, 3.0)}
+    trust = LayerwiseTrust(groups[0], base="adam", **hyper)  # type: ignore[arg-type]
+    lamb = Lamb(groups[1], weight_decay=0.0, variant="paper", **hyper)  # type: ignore[arg-type]
+    for step in range(6):
+        for number, (one, other) in enumerate(zip(ours, theirs)):
+            one.grad = other.grad = randn(*one.shape, seed=10 * step + number)
+        trust.step()
+        lamb.step()
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("base", ["momentum", "sign"])
+def test_momentum_and_sign_are_optaxs_trust_ratio_update_by_update(base: str) -> None:
+    import jax
+    import optax
+
+    own = nn.Parameter(randn(6, 5))
+    optimizer = LayerwiseTrust([own], lr=0.05, base=base, betas=(0.9, 0.99), weight_decay=0.1)  # type: ignore[arg-type]
+    with jax.enable_x64(True):
+        direction = {"momentum": optax.ema(0.9, debias=False), "sign": optax.scale_by_lion(0.9, 0.99)}[base]
+        steps = direction, optax.add_decayed_weights(0.1), optax.scale_by_trust_ratio(), optax.scale(-0.05)
+        theirs = optax.chain(*steps)
+        weights = jax.numpy.asarray(own.detach().numpy().copy())
+        state = theirs.init(weights)
+        for step in range(6):
+            own.grad = randn(6, 5, seed=step + 1)
+            optimizer.step()
+            updates, state = theirs.update(jax.numpy.asarray(own.grad.numpy()), state, weights)
+            weights = optax.apply_updates(weights, updates)
+            torch.testing.assert_close(own.detach(), torch.tensor(weights.tolist(), dtype=torch.float64))
 
 
 @pytest.mark.parametrize("base", ["momentum", "adam", "sign"])
