@@ -1,16 +1,17 @@
 """What our optimizers share: a step over lists of parameters, and the launch tables of kernels that take whole lists.
 
-An optimizer says how a list of a group's parameters is updated, and perhaps which parameters are updated together.
+An optimizer says how a list of a group's parameters is updated: by torch's operators and, on a GPU, by a kernel; and
+perhaps which parameters are updated together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def launchable(tensors: Sequence[Tensor]) -> bool:
@@ -40,7 +41,7 @@ def descend(parameter: Tensor, direction: Tensor, learning_rate: float | Tensor,
 def compiled_over_lists(step: Callable[..., None]) -> Callable[..., None]:
     """``step``, which updates one tensor in place, over lists of tensors: one pass over memory each, in one call.
 
-    Compiled at its first call, a fifth of a second a tensor. Numbers are compiled in: give what changes from step to
+    Compiled at its first call, a quarter of a second a tensor. Numbers are compiled in: give what changes from step to
     step, such as the learning rate, as a tensor.
     """
 
@@ -52,16 +53,65 @@ def compiled_over_lists(step: Callable[..., None]) -> Callable[..., None]:
 
 
 class GroupedOptimizer(torch.optim.Optimizer):
-    """Overrides :meth:`update`, and :meth:`split_by` where the parameters of a group differ in how they are updated."""
+    """Overrides :meth:`update`; :meth:`launch` where there is a kernel, :meth:`split_by` where the parameters of a
+    group differ in how they are updated.
+
+    What a step does beside the update costs no pass over the gradients of its own where a kernel updates:
+
+    * :meth:`clip` clips their joint norm, and leaves a step out whose gradients are not finite;
+    * ``torch.amp.GradScaler`` hands over its scale and flag, ``grad_scale`` and ``found_inf``, instead of unscaling;
+    * a parameter group with ``"stochastic_rounding": True`` rounds bfloat16 parameters at random, so that updates
+      below half a unit in the last place are not lost. Only kernels do.
+    """
+
+    whole_layers: ClassVar[bool] = False
+    """Whether the update needs each layer whole, for its norm."""
+
+    _step_supports_amp_scaling = True  # GradScaler's question
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         super().__init__(params, defaults)
-        self._tables: dict[Tensor, Any] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self._tables: dict[Tensor, Any] = {}  # they hold addresses
+        self._clip: Tensor | None = None
+        self._overflow: Tensor | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Called by ``load_state_dict``, copies and pickles too."""
         super().__setstate__(state)
-        self._tables = {}  # they hold addresses, and the tensors are new
+        self._reset()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises ValueError for ``"sharded"`` parameters where whole layers are needed: a shard has another norm."""
+        if self.whole_layers and param_group.get("sharded"):
+            raise ValueError(
+                f"{type(self).__name__} needs the norms of whole layers, and these parameters are shards of them: "
+                "take an optimizer that goes element by element, or do not shard its state"
+            )
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def clip(self, largest_norm: float) -> Tensor:
+        """Clips the next step's gradients to a joint L2 norm of ``largest_norm``, as ``clip_grad_norm_`` does, but in
+        the update; a step whose norm is not finite is left out. Returns the norm, of shape [].
+
+        Under a GradScaler call its ``unscale_`` first.
+        """
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        self._clip = (largest_norm / (norm + 1e-6)).clamp(max=1.0)
+        self._overflow = (~norm.isfinite()).float()
+        return norm
+
+    def gradient_factor(self) -> Tensor | None:
+        """What multiplies this step's gradients, of shape []; None for 1."""
+        scale: Tensor | None = getattr(self, "grad_scale", None)
+        if scale is None:
+            return self._clip
+        unscaled = scale.reshape(()).reciprocal()
+        return unscaled if self._clip is None else unscaled * self._clip
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -70,17 +120,28 @@ class GroupedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self.update_all()
+        self._clip = self._overflow = None
         return loss
 
     def update_all(self) -> None:
         """Updates every parameter that has a gradient."""
+        factor, flags = self.gradient_factor(), [getattr(self, "found_inf", None), self._overflow]
+        given = [flag for flag in flags if flag is not None]
+        skip = torch.stack([flag.reshape(()) for flag in given]).sum() if given else None
         for group in self.param_groups:
             lists: dict[Hashable, list[Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     lists.setdefault(self.split_by(parameter, group), []).append(parameter)
             for parameters in lists.values():
-                self.update(group, parameters, [p.grad for p in parameters if p.grad is not None])
+                gradients = [p.grad for p in parameters if p.grad is not None]
+                if self.launches(group, parameters):
+                    seed = int(torch.randint(2**31, ())) if group.get("stochastic_rounding") else None
+                    self.launch(group, parameters, contiguous(gradients), clip=factor, found_inf=skip, seed=seed)
+                elif skip is None or not skip.item():
+                    _refuse_stochastic_rounding(group, parameters)
+                    scaled = gradients if factor is None else list(torch._foreach_mul(gradients, factor))
+                    self.update(group, parameters, scaled)
 
     def split_by(self, parameter: Tensor, group: dict[str, Any]) -> Hashable:
         """Parameters of a group are updated together if this is equal; asked once a step, before any update."""
@@ -90,16 +151,41 @@ class GroupedOptimizer(torch.optim.Optimizer):
         """Updates ``parameters``, one or more of ``group``, and their state, in place; gradients stay as they are."""
         raise NotImplementedError
 
-    def buffers(self, parameters: Sequence[Tensor], name: str) -> list[Tensor]:
-        """The state ``name`` of each parameter, of its shape and dtype; zeros at first."""
-        states = [self.state[parameter] for parameter in parameters]
-        for parameter, state in zip(parameters, states, strict=True):
+    def launches(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> bool:
+        """Whether :meth:`launch` updates these parameters and not :meth:`update`."""
+        return type(self).launch is not GroupedOptimizer.launch and launchable(parameters)
+
+    def launch(
+        self,
+        group: dict[str, Any],
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        *,
+        clip: Tensor | None,
+        found_inf: Tensor | None,
+        seed: int | None,
+    ) -> None:
+        """:meth:`update` by the kernel: ``clip`` multiplies the gradients, which are contiguous; where ``found_inf`` is
+        not 0 nothing is written; ``seed`` rounds bfloat16 parameters stochastically."""
+        raise NotImplementedError
+
+    def buffers(self, parameters: Sequence[Tensor], name: str, dtype: torch.dtype | None = None) -> list[Tensor]:
+        """The state ``name`` of each parameter, of its shape and, without ``dtype``, its dtype; zeros at first."""
+        for parameter in parameters:
+            state = self.state[parameter]
             if name not in state:
-                state[name] = torch.zeros_like(parameter)
-        return [state[name] for state in states]
+                state[name] = torch.zeros_like(parameter, dtype=dtype)
+            elif dtype is not None:
+                state[name] = state[name].to(dtype)  # torch loads states in the parameter's dtype
+        return [self.state[parameter][name] for parameter in parameters]
 
     def tables(self, parameters: Sequence[Tensor], new: Callable[[], Any]) -> Any:
         """The kernel's launch tables for a list of parameters, by its first; ``new`` makes them."""
         if parameters[0] not in self._tables:
             self._tables[parameters[0]] = new()
         return self._tables[parameters[0]]
+
+
+def _refuse_stochastic_rounding(group: dict[str, Any], parameters: Sequence[Tensor]) -> None:
+    if group.get("stochastic_rounding") and any(each.dtype == torch.bfloat16 for each in parameters):
+        raise ValueError("stochastic rounding is the kernel's, which updates float32 and bfloat16 parameters on a GPU")

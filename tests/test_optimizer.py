@@ -150,3 +150,13 @@ Lion([parameter]).step()
 assert not {"suite.kernels.optimizer_parts", "techniques.optimizers.lion.kernel"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_an_optimizer_of_whole_layers_refuses_shards() -> None:
+    class Layerwise(HeavyBall):
+        whole_layers = True
+
+    shards = {"params": parameters(), "sharded": True}
+    HeavyBall([shards]).step()
+    with pytest.raises(ValueError, match="Layerwise needs the norms of whole layers"):
+        Layerwise([shards])

@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from suite.optimizer import GroupedOptimizer, contiguous, launchable
+from suite.optimizer import GroupedOptimizer
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -54,16 +54,10 @@ def lamb_step(
     bias_correction: bool,
     adapt: bool,
     phi: tuple[float, float],
-    clip: Tensor | None = None,
 ) -> None:
-    """Algorithm 2 on tensors of one dtype, in place; ``step`` counts from 1, ``clip`` [] multiplies the gradients.
-
-    Without ``adapt`` the ratio is 1.
-    """
+    """Algorithm 2 on tensors of one dtype, in place; ``step`` counts from 1. Without ``adapt`` the ratio is 1."""
     if not parameters:
         return
-    if clip is not None:
-        gradients = torch._foreach_mul(list(gradients), clip)
     updates = adam_directions(
         gradients,
         first_moments,
@@ -84,6 +78,8 @@ class Lamb(GroupedOptimizer):
     """LAMB with torch's names; state: ``first_moment``, ``second_moment``, ``step``. On a GPU a group is two passes of
     a kernel. ``max_norm`` is nvlamb's and timm's; the other variants do not clip. ``phi`` bounds the weights' norm.
     """
+
+    whole_layers = True
 
     def __init__(
         self,
@@ -109,7 +105,8 @@ class Lamb(GroupedOptimizer):
         super().__init__(params, {"lr": lr, "max_norm": max_norm, **hyper})
 
     def update_all(self) -> None:
-        self._clip = self._clipping_factor()
+        if (own := self._clipping_factor()) is not None:
+            self._clip = own if self._clip is None else self._clip * own
         super().update_all()
 
     def _clipping_factor(self) -> Tensor | None:
@@ -118,7 +115,10 @@ class Lamb(GroupedOptimizer):
         gradients = [p.grad for group in self.param_groups for p in with_gradients(group) if p.grad is not None]
         if first["variant"] not in CLIPPED or not gradients:
             return None
-        return (nn.utils.get_total_norm(gradients) / first["max_norm"]).clamp(min=1.0).reciprocal()
+        norm = nn.utils.get_total_norm(gradients)
+        if (factor := self.gradient_factor()) is not None:
+            norm = norm * factor
+        return (norm / first["max_norm"]).clamp(min=1.0).reciprocal()
 
     def split_by(self, parameter: Tensor, group: dict[str, Any]) -> tuple[bool, int]:
         """Whether it adapts, and the number of this step, which differs where some had no gradient at times."""
@@ -129,10 +129,27 @@ class Lamb(GroupedOptimizer):
         return adapts(parameter, group), int(state["step"])
 
     def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        adapt, step = adapts(parameters[0], group), int(self.state[parameters[0]]["step"])
+        first, second = self._moments(parameters)
+        lamb_step(parameters, gradients, first, second, **self._hyper(group, parameters))
+
+    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
+        """A step that is left out counts: whether it was is known on the device only."""
+        from techniques.large_batch.lamb import kernel
+
+        first, second = self._moments(parameters)
+        tables = self.tables(parameters, kernel.launch_tables)
+        kernel.lamb_step(parameters, gradients, first, second, tables, **self._hyper(group, parameters), **fused)
+
+    def _moments(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        return self.buffers(parameters, "first_moment"), self.buffers(parameters, "second_moment")
+
+    def _hyper(self, group: dict[str, Any], parameters: list[Tensor]) -> dict[str, Any]:
+        """Of a step of ``parameters``, which all adapt or none and are at one step."""
+        adapt = adapts(parameters[0], group)
         excluded = group["variant"] not in CLIPPED and not adapt
         beta1, beta2 = group["betas"]
-        hyper: dict[str, Any] = {
+        return {
+            "step": int(self.state[parameters[0]]["step"]),
             "learning_rate": group["lr"],
             "beta1": beta1,
             "beta2": beta2,
@@ -141,16 +158,7 @@ class Lamb(GroupedOptimizer):
             "bias_correction": group["variant"] != "google",
             "adapt": adapt,
             "phi": group["phi"],
-            "clip": self._clip,
         }
-        columns = self.buffers(parameters, "first_moment"), self.buffers(parameters, "second_moment")
-        if launchable(parameters):
-            from techniques.large_batch.lamb import kernel
-
-            tables = self.tables(parameters, kernel.launch_tables)
-            kernel.lamb_step(parameters, contiguous(gradients), *columns, tables, step=step, **hyper)
-        else:
-            lamb_step(parameters, gradients, *columns, step, **hyper)
 
 
 def adapts(parameter: Tensor, group: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from suite.optimizer import GroupedOptimizer, contiguous, launchable
+from suite.optimizer import GroupedOptimizer
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -86,6 +86,8 @@ class Lars(GroupedOptimizer):
     rule: what decays adapts, whatever its shape, and everything does with ``always_adapt``.
     """
 
+    whole_layers = True
+
     def __init__(
         self,
         params: Any,
@@ -110,18 +112,21 @@ class Lars(GroupedOptimizer):
         return adapts(parameter, group)
 
     def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        momenta = self.buffers(parameters, "momentum")
-        adapt = adapts(parameters[0], group)
-        decay = group["weight_decay"] if adapt or group["variant"] == "timm" else 0.0
-        hyper = {name: group[name] for name in ("momentum", "trust_coefficient", "variant")}
-        hyper |= {"learning_rate": group["lr"], "weight_decay": decay, "adapt": adapt}
-        if launchable(parameters):
-            from techniques.large_batch.lars import kernel
+        lars_step(parameters, gradients, self.buffers(parameters, "momentum"), **_hyper(group, parameters))
 
-            tables = self.tables(parameters, kernel.launch_tables)
-            kernel.lars_step(parameters, contiguous(gradients), momenta, tables, **hyper)
-        else:
-            lars_step(parameters, gradients, momenta, **hyper)
+    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
+        from techniques.large_batch.lars import kernel
+
+        momenta, tables = self.buffers(parameters, "momentum"), self.tables(parameters, kernel.launch_tables)
+        kernel.lars_step(parameters, gradients, momenta, tables, **_hyper(group, parameters), **fused)
+
+
+def _hyper(group: dict[str, Any], parameters: list[Tensor]) -> dict[str, Any]:
+    """Of a step of ``parameters``, which all adapt or none."""
+    adapt = adapts(parameters[0], group)
+    decay = group["weight_decay"] if adapt or group["variant"] == "timm" else 0.0
+    hyper = {name: group[name] for name in ("momentum", "trust_coefficient", "variant")}
+    return hyper | {"learning_rate": group["lr"], "weight_decay": decay, "adapt": adapt}
 
 
 def adapts(parameter: Tensor, group: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.optimizer import GroupedOptimizer, compiled_over_lists, contiguous, descend, launchable
+from suite.optimizer import GroupedOptimizer, compiled_over_lists, descend
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -80,20 +80,26 @@ class ACClip(GroupedOptimizer):
 
     def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
         momenta, powers = self.buffers(parameters, "momentum"), self.buffers(parameters, "power")
-        beta1, beta2 = group["betas"]
-        hyper = {"beta1": beta1, "beta2": beta2} | {name: group[name] for name in ("eps", "alpha", "weight_decay")}
-        if launchable(parameters):
-            from techniques.optimizers.acclip import kernel
-
-            tables = self.tables(parameters, kernel.launch_tables)
-            kernel.acclip_step(parameters, contiguous(gradients), momenta, powers, tables, lr=group["lr"], **hyper)
-            return
         if group["compiled"]:
             rate = torch.tensor(group["lr"], dtype=torch.float64)
-            compiled_over_lists(acclip_step)(parameters, gradients, momenta, powers, learning_rate=rate, **hyper)
+            compiled_over_lists(acclip_step)(
+                parameters, gradients, momenta, powers, learning_rate=rate, **_hyper(group)
+            )
             return
         for each in zip(parameters, gradients, momenta, powers, strict=True):
-            acclip_step(*each, learning_rate=group["lr"], **hyper)
+            acclip_step(*each, learning_rate=group["lr"], **_hyper(group))
+
+    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
+        from techniques.optimizers.acclip import kernel
+
+        momenta, powers = self.buffers(parameters, "momentum"), self.buffers(parameters, "power")
+        tables = self.tables(parameters, kernel.launch_tables)
+        kernel.acclip_step(parameters, gradients, momenta, powers, tables, lr=group["lr"], **_hyper(group), **fused)
+
+
+def _hyper(group: dict[str, Any]) -> dict[str, Any]:
+    beta1, beta2 = group["betas"]
+    return {"beta1": beta1, "beta2": beta2} | {name: group[name] for name in ("eps", "alpha", "weight_decay")}
 
 
 @dataclass

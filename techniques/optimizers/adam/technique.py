@@ -13,7 +13,7 @@ decouples. Its corrections are the limit of many steps, so here it is a run whos
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam as torch_adam
 
-from suite.optimizer import GroupedOptimizer, contiguous, launchable
+from suite.optimizer import GroupedOptimizer
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -102,36 +102,48 @@ class Adam(GroupedOptimizer):
     def _fit(self, state: dict[str, Any], parameter: Tensor, group: dict[str, Any]) -> None:
         """Gives ``state``, perhaps saved on another device, the form that the parameter's update needs."""
         state["step"] = float(state["step"])
-        if not (group["fused"] and launchable([parameter])):
+        if not (group["fused"] and super().launches(group, [parameter])):
             # torch's fused kernel reads the step on the parameter's device; elsewhere a host number spares a transfer
             device = parameter.device if group["fused"] else "cpu"
             state["step"] = torch.tensor(state["step"], dtype=torch.float32, device=device)
 
     def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        states = [self.state[parameter] for parameter in parameters]
-        first, second, steps = ([state[name] for state in states] for name in ("first_moment", "second_moment", "step"))
-        beta1, beta2 = group["betas"]
-        hyper = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "weight_decay": group["weight_decay"]}
-        decoupled = group["decay"] == "decoupled"
-        if not isinstance(steps[0], Tensor):
-            from techniques.optimizers.adam import kernel
-
-            for state in states:
-                state["step"] += 1
-            kernel.adam_step(
-                parameters, contiguous(gradients), first, second, self.tables(parameters, kernel.launch_tables),
-                step=steps[0] + 1, lr=float(group["lr"]), decoupled=decoupled, **hyper,
-            )  # fmt: skip
-        elif group["fused"]:
+        first, second, steps = self._states(parameters)
+        rates = _rates(group)
+        if group["fused"]:
             torch_adam(
                 parameters, gradients, first, second, [], steps, fused=True, amsgrad=False, maximize=False,
-                lr=group["lr"], decoupled_weight_decay=decoupled, **hyper,
+                lr=group["lr"], decoupled_weight_decay=group["decay"] == "decoupled", **rates,
             )  # fmt: skip
-        else:
-            rates = {"learning_rate": group["lr"], "decay": group["decay"]} | hyper
-            for parameter, gradient, m, v, step in zip(parameters, gradients, first, second, steps, strict=True):
-                step += 1
-                adam_step(parameter, gradient, m, v, step.item(), **rates)
+            return
+        rates |= {"learning_rate": group["lr"], "decay": group["decay"]}
+        for parameter, gradient, m, v, step in zip(parameters, gradients, first, second, steps, strict=True):
+            step += 1
+            adam_step(parameter, gradient, m, v, step.item(), **rates)
+
+    def launches(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> bool:
+        return not isinstance(self.state[parameters[0]]["step"], Tensor)
+
+    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
+        """A step that is left out counts: whether it was is known on the device only."""
+        from techniques.optimizers.adam import kernel
+
+        first, second, steps = self._states(parameters)
+        for parameter in parameters:
+            self.state[parameter]["step"] += 1
+        kernel.adam_step(
+            parameters, gradients, first, second, self.tables(parameters, kernel.launch_tables),
+            step=steps[0] + 1, lr=float(group["lr"]), decoupled=group["decay"] == "decoupled", **_rates(group), **fused,
+        )  # fmt: skip
+
+    def _states(self, parameters: list[Tensor]) -> list[list[Any]]:
+        names = ("first_moment", "second_moment", "step")
+        return [[self.state[parameter][name] for parameter in parameters] for name in names]
+
+
+def _rates(group: dict[str, Any]) -> dict[str, Any]:
+    beta1, beta2 = group["betas"]
+    return {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "weight_decay": group["weight_decay"]}
 
 
 @dataclass
@@ -162,8 +174,8 @@ class AdamTechnique(Technique):
         )
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """In learning rates: the largest coordinate of a first step along the last gradient, and of the last step;
-        the last step's root mean square."""
+        """In learning rates: the largest coordinate of a first step along the last gradient, and of the last step; the
+        latter over section 2.1's bound; the last step's root mean square."""
         beta1, beta2, eps = run.recipe.beta1, run.recipe.beta2, run.recipe.eps
         first, last, squares, count = 0.0, 0.0, 0.0, 0
         for parameter, state in run.optimizer.state.items():
@@ -177,4 +189,6 @@ class AdamTechnique(Technique):
             moved = state["first_moment"] / (1 - beta1**t) / deviation
             first, last = max(first, begun.abs().max().item()), max(last, moved.abs().max().item())
             squares, count = squares + moved.square().sum().item(), count + moved.numel()
-        return {"largest_first_step": first, "largest_step": last, "step_rms": math.sqrt(squares / max(1, count))}
+        bound = max(1.0, (1 - beta1) / math.sqrt(1 - beta2))
+        rms = math.sqrt(squares / max(1, count))
+        return {"largest_first_step": first, "largest_step": last, "step_over_bound": last / bound, "step_rms": rms}

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.optimizer import GroupedOptimizer, compiled_over_lists, contiguous, descend, launchable
+from suite.optimizer import GroupedOptimizer, compiled_over_lists, descend
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
@@ -34,14 +34,17 @@ def lion_step(
     beta2: float,
     weight_decay: float,
 ) -> None:
-    """The update of one tensor, in place; all three have one shape. sign(0) is 0."""
-    direction = torch.lerp(momentum, gradient, 1 - beta1).sign_()
+    """The update of one tensor, in place; all three have one shape, the momentum any float dtype. sign(0) is 0."""
+    moved = momentum.to(gradient.dtype)
+    direction = torch.lerp(moved, gradient, 1 - beta1).sign_()
     descend(parameter, direction, learning_rate, weight_decay)
-    momentum.lerp_(gradient, 1 - beta2)
+    moved.lerp_(gradient, 1 - beta2)
+    if moved is not momentum:
+        momentum.copy_(moved)
 
 
 class Lion(GroupedOptimizer):
-    """Lion with torch's names. Its one buffer a parameter is ``momentum``, in the parameter's dtype.
+    """Lion with torch's names. Its one buffer is ``momentum``, in the parameter's dtype if ``momentum_dtype`` is None.
 
     The learning rate is typically 3 to 10 times smaller than AdamW's, and the weight decay as many times larger.
     On a GPU a group is updated by one kernel; elsewhere tensor by tensor or, if ``compiled``, in one pass over memory.
@@ -54,27 +57,33 @@ class Lion(GroupedOptimizer):
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
         compiled: bool = False,
+        momentum_dtype: torch.dtype | None = None,
     ) -> None:
         if lr < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"Lion needs lr, weight_decay >= 0 and betas in [0, 1); got {lr}, {weight_decay}, {betas}")
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "compiled": compiled})
+        hyper = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+        super().__init__(params, hyper | {"compiled": compiled, "momentum_dtype": momentum_dtype})
 
     def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        momenta = self.buffers(parameters, "momentum")
-        beta1, beta2 = group["betas"]
-        rates = {"beta1": beta1, "beta2": beta2, "weight_decay": group["weight_decay"]}
-        if launchable(parameters):
-            from techniques.optimizers.lion import kernel
-
-            tables = self.tables(parameters, kernel.launch_tables)
-            kernel.lion_step(parameters, contiguous(gradients), momenta, tables, lr=group["lr"], **rates)
-            return
+        momenta = self.buffers(parameters, "momentum", group["momentum_dtype"])
         if group["compiled"]:
             rate = torch.tensor(group["lr"], dtype=torch.float64)
-            compiled_over_lists(lion_step)(parameters, gradients, momenta, learning_rate=rate, **rates)
+            compiled_over_lists(lion_step)(parameters, gradients, momenta, learning_rate=rate, **_rates(group))
             return
         for each in zip(parameters, gradients, momenta, strict=True):
-            lion_step(*each, learning_rate=group["lr"], **rates)
+            lion_step(*each, learning_rate=group["lr"], **_rates(group))
+
+    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
+        from techniques.optimizers.lion import kernel
+
+        momenta = self.buffers(parameters, "momentum", group["momentum_dtype"])
+        tables = self.tables(parameters, kernel.launch_tables)
+        kernel.lion_step(parameters, gradients, momenta, tables, lr=group["lr"], **_rates(group), **fused)
+
+
+def _rates(group: dict[str, Any]) -> dict[str, Any]:
+    beta1, beta2 = group["betas"]
+    return {"beta1": beta1, "beta2": beta2, "weight_decay": group["weight_decay"]}
 
 
 @dataclass
@@ -84,6 +93,7 @@ class LionTechnique(Technique):
     factor: float = 10.0
     beta1: float = 0.9
     beta2: float = 0.99
+    bf16_momentum: bool = False
 
     def __post_init__(self) -> None:
         if not self.factor > 0:
@@ -104,7 +114,8 @@ class LionTechnique(Technique):
 
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Lion:
         betas = (recipe.beta1, recipe.beta2)
-        return Lion(parameters, lr=recipe.learning_rate, betas=betas, compiled=recipe.compile)
+        dtype = torch.bfloat16 if self.bf16_momentum else None
+        return Lion(parameters, lr=recipe.learning_rate, betas=betas, compiled=recipe.compile, momentum_dtype=dtype)
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """How far a step from 0 along the last gradient is from exactly 0 or 1 learning rate, at worst."""

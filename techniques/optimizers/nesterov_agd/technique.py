@@ -71,23 +71,19 @@ class AGD(GroupedOptimizer):
             )
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "t": 1.0})
 
-    def update_all(self) -> None:
-        for group in self.param_groups:
-            last, group["t"] = group["t"], following(group["t"])
-            momentum = (last - 1) / group["t"] if group["momentum"] is None else group["momentum"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                if not self.state[parameter]:
-                    self.state[parameter]["iterate"] = parameter.clone()
-                iterate = self.state[parameter]["iterate"]
-                gradient = parameter.grad
-                if group["weight_decay"]:
-                    gradient = gradient.add(parameter, alpha=group["weight_decay"])
-                parameter.add_(gradient, alpha=-group["lr"])  # x_k
-                step = parameter - iterate
-                iterate.copy_(parameter)
-                parameter.add_(step, alpha=momentum)
+    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        last, group["t"] = group["t"], following(group["t"])
+        momentum = (last - 1) / group["t"] if group["momentum"] is None else group["momentum"]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if not self.state[parameter]:
+                self.state[parameter]["iterate"] = parameter.clone()
+            iterate = self.state[parameter]["iterate"]
+            if group["weight_decay"]:
+                gradient = gradient.add(parameter, alpha=group["weight_decay"])
+            parameter.add_(gradient, alpha=-group["lr"])  # x_k
+            step = parameter - iterate
+            iterate.copy_(parameter)
+            parameter.add_(step, alpha=momentum)
 
 
 @dataclass
@@ -120,9 +116,9 @@ class NesterovAGD(Technique):
         return SGD(parameters, lr=recipe.learning_rate, momentum=self.momentum, nesterov=True, fused=fused)
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """The theorem on the model's own head; and the norm of the velocity, in learning rates."""
-        gram, head = head_regression(run)
-        return check_bound(gram, head) | {"velocity_norm": velocity_norm(run.optimizer)}
+        """The theorem on the model's own head; and with constant momentum the velocity's norm, in learning rates."""
+        found = check_bound(*head_regression(run))
+        return found if self.schedule == "convex" else found | {"velocity_norm": velocity_norm(run.optimizer)}
 
 
 @torch.no_grad()

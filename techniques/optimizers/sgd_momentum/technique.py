@@ -13,7 +13,7 @@ looks ahead: theta = theta - eta (g + mu v). The first v is g, without dampening
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd as torch_sgd
 
-from suite.optimizer import GroupedOptimizer, contiguous, launchable
+from suite.optimizer import GroupedOptimizer
 from suite.recipe import Recipe
 from suite.run import Run
 from suite.technique import ParameterGroups, Technique
 
 Rate = Literal["outside", "inside"]
+HYPER = ("momentum", "dampening", "weight_decay", "nesterov")
 
 
 def sgd_step(
@@ -96,16 +97,8 @@ class SGD(GroupedOptimizer):
 
     def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
         velocities = [self.state[parameter].get("velocity") for parameter in parameters]
-        hyper = {name: group[name] for name in ("momentum", "dampening", "weight_decay", "nesterov")}
-        one_kernel = group["fused"] and group["rate"] == "outside"
-        if one_kernel and group["momentum"] and launchable(parameters):
-            from techniques.optimizers.sgd_momentum import kernel
-
-            hyper |= {"lr": group["lr"], "first": velocities[0] is None}
-            velocities = self.buffers(parameters, "velocity")
-            tables = self.tables(parameters, kernel.launch_tables)
-            kernel.sgd_step(parameters, contiguous(gradients), velocities, tables, **hyper)
-        elif one_kernel:
+        hyper = {name: group[name] for name in HYPER}
+        if group["fused"] and group["rate"] == "outside":
             # fills the list where there are no velocities yet
             torch_sgd(parameters, gradients, velocities, fused=True, lr=group["lr"], maximize=False, **hyper)
         else:
@@ -116,6 +109,18 @@ class SGD(GroupedOptimizer):
         if group["momentum"]:
             for parameter, velocity in zip(parameters, velocities, strict=True):
                 self.state[parameter]["velocity"] = velocity
+
+    def launches(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> bool:
+        one_kernel = group["fused"] and group["rate"] == "outside" and group["momentum"]
+        return bool(one_kernel) and super().launches(group, parameters)
+
+    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
+        from techniques.optimizers.sgd_momentum import kernel
+
+        first = "velocity" not in self.state[parameters[0]]
+        velocities, tables = self.buffers(parameters, "velocity"), self.tables(parameters, kernel.launch_tables)
+        hyper = {"lr": group["lr"], "first": first} | {name: group[name] for name in HYPER}
+        kernel.sgd_step(parameters, gradients, velocities, tables, **hyper, **fused)
 
 
 @dataclass

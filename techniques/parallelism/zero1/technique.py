@@ -111,7 +111,9 @@ class Zero1(Technique):
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         run.gradients_sharded = True  # clipping needs the norm over all ranks
         self.flats = [Flat.of(group["params"], run.rank, run.world_size) for group in groups]
-        return [{**group, "params": [flat.shard]} for group, flat in zip(groups, self.flats, strict=True)]
+        return [
+            {**group, "params": [flat.shard], "sharded": True} for group, flat in zip(groups, self.flats, strict=True)
+        ]
 
     def after_backward(self, run: Run) -> None:
         for flat in self.flats:

@@ -1,6 +1,7 @@
 """ZeRO stage 1 on two real ranks: the same updates as data parallelism, half of the optimizer's state."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from techniques.large_batch.lamb.technique import Lamb
 from techniques.parallelism.zero1.technique import Flat, Zero1, state_bytes
 
 
@@ -86,3 +88,11 @@ def test_shards_tile_the_parameters_with_less_than_one_element_of_padding_per_ra
 def test_bad_settings_say_what_to_do():
     with pytest.raises(ValueError, match="2 ranks or more"):
         Zero1(ranks=1)
+
+
+def test_an_optimizer_that_needs_whole_layers_refuses_the_shards():
+    run = SimpleNamespace(rank=0, world_size=2, gradients_sharded=False)
+    groups = Zero1().parameters([{"params": [nn.Parameter(torch.ones(4, 4))], "weight_decay": 0.1}], run)
+    torch.optim.AdamW(groups)
+    with pytest.raises(ValueError, match="Lamb needs the norms of whole layers"):
+        Lamb(groups)
