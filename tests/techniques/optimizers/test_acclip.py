@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suite.recipe import Recipe
+from suite.study import Table
+from techniques.optimizers.acclip.study import hill, kurtosis, plot, tails
 from techniques.optimizers.acclip.technique import ACClip, ACClipTechnique, acclip_step, clipped
+from techniques.optimizers.rate_grid import Row
 
 HYPER = {"learning_rate": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-5, "alpha": 1.0}
 
@@ -121,6 +125,30 @@ def test_heavy_tailed_noise_hurts_sgd_more_than_clipping() -> None:
     assert plain.max() > 3 * adaptive.max()
     assert plain.mean() > 2 * plain.median(), "the mean is made by rare runs: it has no limit"
     assert plain.mean() > 10 * one_threshold.mean()
+
+
+def test_measures_of_a_tail_on_known_distributions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(100_000, generator=generator, dtype=torch.float64)
+    pareto = torch.rand(100_000, generator=generator, dtype=torch.float64) ** (-1 / 2.5)
+    assert kurtosis(normal) == pytest.approx(3, abs=0.1)
+    assert kurtosis(pareto) > 30
+    assert hill(pareto) == pytest.approx(2.5, rel=0.05)
+
+
+def test_the_noise_of_a_model_is_that_of_its_gradients_around_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    from techniques.optimizers.acclip import study
+
+    monkeypatch.setattr(study, "MODELS", {"mlp": "vit"})
+    setting = SimpleNamespace(size="nano", steps=4, device="cpu")
+    lab = SimpleNamespace(recipe="classic", setting=setting, progress=lambda *_: None)
+    noise, survival = tails(lab, batches=20)  # type: ignore[arg-type]
+    assert noise.rows == tails(lab, batches=20)[0].rows  # type: ignore[arg-type]
+    assert noise.rows[0][:2] == ("mlp", 20) and noise.rows[0][2] > 0
+    levels = [level for _, level in survival.rows]
+    assert levels == sorted(levels) and levels[2] == pytest.approx(1)
+    grid = Table("rates", Row._fields, [tuple(Row("AdamW", 1, 1.0, 1, 2.0, None, None))])
+    assert [len(axes.lines) for axes in plot([grid, survival]).axes] == [1, 1]
 
 
 # the optimizer and the technique ------------------------------------------------------------------------------------

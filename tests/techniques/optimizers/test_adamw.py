@@ -2,12 +2,15 @@
 
 import copy
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from suite.recipe import Recipe
+from techniques.optimizers.adam.technique import Decay
+from techniques.optimizers.adamw.study import Decayed, plot, tables
 from techniques.optimizers.adamw.technique import AdamW, AdamWTechnique, adamw_step
 
 
@@ -94,3 +97,44 @@ def test_a_saved_optimizer_continues_to_the_bit() -> None:
     step(own, first, 1)
     step(other, second, 1)
     assert all(torch.equal(a, b) for a, b in zip(own.parameters(), other.parameters()))
+
+
+# the study ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("decay", "strength"), [("decoupled", 0.2 / 3e-4), ("coupled", 0.2)])
+def test_the_studys_decay_is_the_papers_lambda_or_the_coefficient_of_l2(decay: Decay, strength: float) -> None:
+    """What torch's decoupled form multiplies by the learning rate is then lambda at every rate."""
+    recipe = Decayed(decay, rate=0.3, strength=0.2).recipe(Recipe(steps=10, batch_size=1, learning_rate=1e-3))
+    assert (recipe.learning_rate, recipe.weight_decay) == (pytest.approx(3e-4), pytest.approx(strength))
+
+
+def test_a_ridge_correlates_a_basin_does_not_and_a_divergence_is_never_best() -> None:
+    decays = (1e-4, 1e-3, 1e-2)
+    rows = [("ridge", r, d, 1, 1 + abs(math.log(r * d * 1e3))) for r in (0.1, 1.0, 10.0) for d in decays]
+    rows += [("basin", r, d, 1, math.inf if d < 1e-3 else 1 + d) for r in (0.1, 1.0, 10.0) for d in decays]
+    made = tables(rows)
+    best = {row[:2]: row[2:] for row in made[1].rows}
+    assert best["ridge", 10.0] == (1.0, 1e-4, 1e-4)
+    assert best["basin", 10.0] == (1.001, 1e-3, 1e-2)
+    assert made[2].rows == [("ridge", pytest.approx(-1), pytest.approx(-1)), ("basin", None, None)]
+    assert len(plot(made).axes) == 3
+
+
+def test_the_study_trains_both_sides_and_stops_at_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    from techniques.optimizers.adamw import study
+
+    monkeypatch.setattr(study, "RATES", (1.0, 1e6))
+    monkeypatch.setattr(study, "DECAYS", (1e-2,))
+    warnings: list[str] = []
+    setting = SimpleNamespace(size="nano", steps=2, device="cpu")
+    lab = SimpleNamespace(
+        baseline="vit", recipe="classic", setting=setting, seeds=2, minutes=0, progress=lambda *_: None,
+        warn=warnings.append,
+    )  # fmt: skip
+    losses, *_ = study.study(lab)  # type: ignore[arg-type]
+    assert [row[:4] for row in losses.rows] == [
+        (side, rate, 1e-2, 1) for side in ("AdamW", "Adam with L2") for rate in (1.0, 1e6)
+    ]
+    assert losses.rows[0][4] < 3 < losses.rows[1][4]
+    assert warnings == ["the budget of 0 minutes is enough for 1 of 2 seeds"]

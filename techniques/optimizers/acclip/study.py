@@ -1,0 +1,122 @@
+"""ACClip's learning rate against AdamW's; and the tail of the gradient noise that clipping is for, by model.
+
+Noise: ||g_i - mean g|| over many small batches (the recipe's) of one fixed model, half-way through its training and
+without dropout. Zhang et al. (arXiv 1912.03194), figure 1, find it heavy-tailed in BERT and nearly Gaussian in a
+ResNet; here the three baselines stand beside a plain network on the ViT's images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from suite.baseline import baselines
+from suite.run import Run
+from suite.stack import Stack
+from suite.study import Lab, Table
+from suite.technique import Technique
+from techniques.optimizers.rate_grid import draw, tuned
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BATCHES = 200
+WIDTH = 256  # of the plain network's two hidden layers
+TAIL = 0.1  # share of the largest norms that the Hill index reads
+SHARES = (0.9, 0.75, 0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.03, 0.02, 0.01)
+NOISE = "Norms of the gradient noise; a heavier tail has a larger kurtosis (the Gaussian's is 3), a smaller Hill index"
+SURVIVAL = "The norm, in its median, that a share of the batches exceeds"
+
+
+@dataclass
+class PlainNetwork(Technique):
+    """A multi-layer perceptron in the place of the ViT: the same images, recipe and steps."""
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        pixels, labels = (run.data.train.tensors[name] for name in ("pixels", "labels"))
+        inputs, classes = 3 * pixels.shape[-1] ** 2, int(labels.max()) + 1
+        hidden = [nn.Linear(inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
+        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(WIDTH, classes))
+
+
+MODELS = {"bert": "bert", "gpt": "gpt", "vit": "vit", "mlp": "vit"}  # and the baseline that has the data
+
+
+def study(lab: Lab) -> list[Table]:
+    """The tables ``rates`` and ``best`` of the baseline; ``noise`` and ``survival`` of all models, not recorded."""
+    grid = {float(factor): f"acclip:factor={factor}" for factor in (30, 100, 300, 1000, 3000)}
+    return [*tuned(lab, {"ACClip": grid}), *tails(lab)]
+
+
+def tails(lab: Lab, batches: int = BATCHES) -> list[Table]:
+    """The tables ``noise``, a row for each model, and ``survival``, a column for each."""
+    norms: dict[str, Tensor] = {}
+    setting = lab.setting
+    for number, (name, baseline) in enumerate(MODELS.items()):
+        lab.progress(number / len(MODELS), f"the gradient noise of {name}")
+        stack = Stack({name: PlainNetwork()} if name == "mlp" else {})
+        run = Run(
+            baselines()[baseline], stack, size=setting.size, recipe=lab.recipe, steps=setting.steps,
+            device=setting.device,
+        )  # fmt: skip
+        run.train(run.recipe.steps // 2)
+        norms[name] = noise(run, batches)
+    rows = [(name, batches, each.quantile(0.5).item(), kurtosis(each), hill(each)) for name, each in norms.items()]
+    shares = torch.tensor(SHARES, dtype=torch.float64)
+    levels = [(each.quantile(1 - shares) / each.quantile(0.5)).tolist() for each in norms.values()]
+    return [
+        Table("noise", ("model", "batches", "median_norm", "kurtosis", "hill_index"), rows, NOISE),
+        Table("survival", ("share_above", *norms), list(zip(SHARES, *levels, strict=True)), SURVIVAL),
+    ]
+
+
+def noise(run: Run, batches: int) -> Tensor:
+    """||g_i - mean g|| of the run's model, float64 [batches]; the mean is over the same batches, passed twice."""
+    run.model.eval()
+    parameters = [each for each in run.model.parameters() if each.requires_grad]
+
+    def gradient(number: int) -> Tensor:
+        batch, _ = run.data.batch(0, number * run.recipe.batch_size, run.recipe.batch_size)
+        loss = run.forward({name: tensor.to(run.device) for name, tensor in batch.items()})
+        found = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        return torch.cat([each.flatten() for each in found])
+
+    mean = gradient(0)
+    for number in range(1, batches):
+        mean += gradient(number)
+    mean /= batches
+    norms = [(gradient(number) - mean).norm().item() for number in range(batches)]
+    return torch.tensor(norms, dtype=torch.float64)
+
+
+def kurtosis(values: Tensor) -> float:
+    """The fourth central moment over the squared second: 3 for a Gaussian."""
+    squares = (values - values.mean()).square()
+    return (squares.square().mean() / squares.mean().square()).item()
+
+
+def hill(values: Tensor, tail: float = TAIL) -> float:
+    """Hill's estimate of a in P(X > x) ~ x^-a, from the largest values (Hill, Annals of Statistics 3, 1975)."""
+    count = max(1, round(tail * len(values)))
+    largest = values.topk(count + 1).values
+    return 1 / (largest[:-1] / largest[-1]).log().mean().item()
+
+
+def plot(tables: Sequence[Table]) -> Figure:
+    """Final loss over the learning rate; and the share of batches over the norm of their noise."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    draw(left, tables[0])
+    survival = tables[-1]
+    shares, *levels = zip(*survival.rows, strict=True)
+    for name, level in zip(survival.columns[1:], levels, strict=True):
+        right.loglog(level, shares, marker="o", label=name)
+    right.set(xlabel="norm of the gradient noise (of its median)", ylabel="share of batches above")
+    right.legend()
+    return figure

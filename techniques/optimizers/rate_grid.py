@@ -1,0 +1,131 @@
+"""Final loss over the learning rate, for AdamW and for what replaces it: an optimizer is compared at its best rate.
+
+Both sides get equally many rates, each around what it is used at; AdamW's is the recipe's. With fixed rates, or a grid
+for one side alone, a comparison of optimizers is one of how well their rates were chosen (Choi et al. 2019, arXiv
+1910.05446). ``batches`` repeats the grids at larger batches, in as many times fewer steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, NamedTuple
+
+from suite.comparison import canonical
+from suite.records import Contender
+from suite.study import Lab, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ADAMW = "AdamW"
+RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
+ALL = "Means over the seeds, none where a run did not finish; batch and rate in the recipe's; CPU time of all seeds"
+BEST = "Each side's rate of least loss, its gap to AdamW's, the gap's standard error, and what the side's grid cost"
+
+
+class Row(NamedTuple):
+    """One rate of one side; the standard error is over the seeds, None for one."""
+
+    side: str
+    batch: int
+    rate: float
+    seeds: int
+    final_loss: float | None
+    standard_error: float | None
+    cpu_s: float | None
+
+
+class Best(NamedTuple):
+    """The best of the ``rates`` that finished; AdamW has no gap to itself."""
+
+    side: str
+    batch: int
+    rates: int
+    rate: float
+    final_loss: float
+    gap: float | None
+    standard_error: float | None
+    grid_cpu_s: float | None
+
+
+def tuned(lab: Lab, sides: Mapping[str, Mapping[float, str]], batches: Sequence[int] = (1,)) -> list[Table]:
+    """Tables ``rates`` (all runs) and ``best`` (one for each side and batch); ``sides`` have a stack for each rate."""
+    stacks: dict[tuple[str, int, float], str] = {}
+    for k in batches:
+        batch = f"linear_scaling_warmup:k={k},rule=none"  # with k = 1 only the rate is changed
+        stacks |= {(ADAMW, k, rate): f"{batch},rate={rate}" for rate in RATES}
+        for side, grid in sides.items():
+            stacks |= {(side, k, rate): stack if k == 1 else f"{batch}+{stack}" for rate, stack in grid.items()}
+    runs = lab.runs(list(stacks.values()))
+    measured = {key: [each for _, each in runs[canonical(stack)]] for key, stack in stacks.items()}
+    rows = [row(*key, contenders) for key, contenders in measured.items() if contenders]
+    return [
+        Table("rates", Row._fields, [tuple(each) for each in rows], ALL),
+        Table("best", Best._fields, [tuple(each) for each in best(rows)], BEST),
+    ]
+
+
+def row(side: str, batch: int, rate: float, contenders: Sequence[Contender]) -> Row:
+    """The row of the runs at one rate, one a seed."""
+    losses = [each.curve[-1].loss for each in contenders if each.status == "ok" and each.curve]
+    whole = len(losses) == len(contenders)
+    error = stdev(losses) / math.sqrt(len(losses)) if whole and len(losses) > 1 else None
+    return Row(
+        side, batch, rate, len(contenders), fmean(losses) if whole else None, error,
+        total([each.cpu_s for each in contenders]),
+    )  # fmt: skip
+
+
+def total(seconds: Sequence[float | None]) -> float | None:
+    """Their sum; None if one is unknown."""
+    known = [each for each in seconds if each is not None]
+    return sum(known) if len(known) == len(seconds) else None
+
+
+def best(rows: Sequence[Row]) -> list[Best]:
+    """For each side and batch what BEST describes; none where no rate finished."""
+    chosen: dict[tuple[str, int], Best] = {}
+    for side, batch in dict.fromkeys((each.side, each.batch) for each in rows):  # AdamW comes first
+        grid = [each for each in rows if (each.side, each.batch) == (side, batch)]
+        finished = [(each.final_loss, each) for each in grid if each.final_loss is not None]
+        if not finished:
+            continue
+        loss, least = min(finished)
+        other = chosen.get((ADAMW, batch))
+        error = least.standard_error
+        if other:
+            known = error is not None and other.standard_error is not None
+            error = math.hypot(error or 0, other.standard_error or 0) if known else None
+        gap = loss - other.final_loss if other else None
+        cost = total([each.cpu_s for each in grid])
+        chosen[side, batch] = Best(side, batch, len(finished), least.rate, loss, gap, error, cost)
+    return list(chosen.values())
+
+
+def draw(axes: Axes, table: Table) -> None:
+    """Final loss over the rate, a line for each side and batch; bars are standard errors."""
+    rows = [made for each in table.rows if (made := Row(*each)).final_loss is not None]
+    for side, batch in dict.fromkeys((each.side, each.batch) for each in rows):
+        line = sorted((each for each in rows if (each.side, each.batch) == (side, batch)), key=lambda each: each.rate)
+        axes.errorbar(
+            [each.rate for each in line],
+            [each.final_loss or 0 for each in line],
+            [each.standard_error or 0 for each in line],
+            marker="o",
+            label=side if batch == 1 else f"{side}, batch x{batch}",
+        )
+    axes.set(xlabel="learning rate (of the recipe's)", ylabel="final test loss", xscale="log")
+    if rows:
+        axes.legend()
+
+
+def plot(tables: Sequence[Table]) -> Figure:
+    """The table ``rates`` as :func:`draw` shows it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    draw(figure.subplots(), tables[0])
+    return figure

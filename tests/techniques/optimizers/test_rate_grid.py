@@ -1,0 +1,74 @@
+"""The grids of learning rates: equally many a side, stacks that can be built, the best rate of each and its gap."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from suite.catalogue import build
+from suite.comparison import canonical
+from suite.recipe import Recipe
+from suite.records import Contender, Evaluation
+from techniques.optimizers.acclip import study as acclip
+from techniques.optimizers.lion import study as lion
+from techniques.optimizers.rate_grid import ADAMW, Best, Row, best, plot, row
+from techniques.optimizers.sgd_momentum import study as sgd_momentum
+
+RECIPE = Recipe(steps=160, batch_size=8, learning_rate=1e-3, weight_decay=0.1)
+
+
+def run_of(stack: str, seed: int) -> Contender:
+    """An imagined run: the loss is its rate's distance from 1e-3, and rates of 1e-1 and more diverge."""
+    rate = build(stack).recipe(RECIPE).learning_rate
+    status = "diverged" if rate > 0.09 and seed else "ok"
+    curve = [Evaluation(step=0, loss=9.0), Evaluation(step=160, loss=1 + abs(rate - 1e-3) + 0.1 * seed)]
+    return Contender(stack=stack, curve=curve, status=status, cpu_s=2.0)  # type: ignore[arg-type]
+
+
+def lab(asked: list[str], baseline: str = "gpt", seeds: int = 2) -> SimpleNamespace:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+        asked.extend(stacks)
+        made = {name: [run_of(name, seed) for seed in range(seeds)] for name in map(canonical, stacks)}
+        return {name: [(each, each) for each in group] for name, group in made.items()}
+
+    return SimpleNamespace(runs=runs, baseline=baseline)
+
+
+@pytest.mark.parametrize(("baseline", "sides"), [("gpt", 3), ("vit", 2)])
+def test_every_side_gets_as_many_rates_at_every_batch_and_rows_say_what_ran(baseline: str, sides: int) -> None:
+    asked: list[str] = []
+    rates, found = lion.study(lab(asked, baseline))  # type: ignore[arg-type]
+    assert len(asked) == len(set(map(canonical, asked))) == len(rates.rows) == sides * 5 * 2
+    for stack, made in zip(asked, map(Row._make, rates.rows), strict=True):
+        recipe = build(stack).recipe(RECIPE)
+        assert ("lion" in stack) == (made.side != ADAMW)
+        assert (recipe.batch_size, recipe.steps) == (8 * made.batch, 160 // made.batch)
+        assert recipe.learning_rate_at(20) == pytest.approx(
+            RECIPE.learning_rate_at(20 * made.batch) * made.rate, rel=0.05
+        )
+    assert [Best._make(each).batch for each in found.rows] == [1] * sides + [8] * sides
+    assert len(plot([rates, found]).axes[0].containers) == 2 * sides
+
+
+@pytest.mark.parametrize("module", [sgd_momentum, acclip])
+def test_the_grid_is_around_the_techniques_own_rate(module: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acclip, "tails", lambda lab: [])
+    asked: list[str] = []
+    rates, found = module.study(lab(asked))
+    own = build(asked[-1].partition(":")[0]).recipe(RECIPE).learning_rate / RECIPE.learning_rate
+    side = [made.rate for made in map(Row._make, rates.rows) if made.side != ADAMW]
+    assert sorted(side) == pytest.approx([own * each for each in (0.1, 0.3, 1, 3, 10)], rel=0.15)
+    assert own in side
+    reference, other = map(Best._make, found.rows)
+    assert (reference.side, reference.rate, reference.final_loss, reference.gap) == (ADAMW, 1.0, 1.05, None)
+    assert reference.grid_cpu_s == other.grid_cpu_s == 20.0
+    assert other.gap == pytest.approx(min(side) * 1e-3 - 1e-3)
+    assert other.standard_error == pytest.approx(0.05 * 2**0.5)
+    assert other.rates < 5  # the largest diverged in one seed, and its loss in the other does not count
+
+
+def test_what_is_unknown_stays_unknown() -> None:
+    one = row(ADAMW, 1, 1.0, [Contender(stack="baseline", curve=[Evaluation(step=9, loss=2.0)])])
+    failed = row("x", 1, 1.0, [Contender(stack="x", status="crashed")])
+    assert (one.standard_error, one.cpu_s, failed.final_loss) == (None, None, None)
+    assert best([one, failed]) == [Best(ADAMW, 1, 1, 1.0, 2.0, None, None, None)]
+    assert best([]) == []
