@@ -13,7 +13,7 @@ starts. The IsoFLOP method (section 3.2) needs no law: at each C a parabola of L
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -150,7 +150,8 @@ class Parabola(NamedTuple):
     @property
     def optimum(self) -> float | None:
         """N*."""
-        return float(np.exp(-self.slope / (2 * self.curvature))) if self.curvature > 0 else None
+        with np.errstate(over="ignore"):  # infinitely far where it is nearly a line
+            return float(np.exp(-self.slope / (2 * self.curvature))) if self.curvature > 0 else None
 
     def at(self, parameters: float) -> float:
         x = np.log(parameters)
@@ -167,8 +168,31 @@ def isoflop(parameters: Sequence[float], losses: Sequence[float]) -> Parabola | 
     return Parabola(float(c2), float(c1 - 2 * c2 * centre), float(c0 - c1 * centre + c2 * centre**2))
 
 
-def growth(budgets: Sequence[float], optima: Sequence[float]) -> float | None:
-    """The exponent of N* in C: the slope of log N* over log C. None for fewer than two budgets."""
-    if len(set(budgets)) < 2:
+def growth(budgets: Mapping[float, Sequence[tuple[float, float]]]) -> float | None:
+    """The exponent of N* in C: the slope of log N* over log C. ``budgets`` has each one's runs, (N, loss).
+
+    Only budgets whose parabola has its minimum between the sizes run count; None for fewer than two.
+    """
+    optima = {}
+    for flops, runs in budgets.items():
+        sizes, losses = zip(*runs, strict=True)
+        parabola = isoflop(sizes, losses)
+        if parabola and parabola.optimum and min(sizes) <= parabola.optimum <= max(sizes):
+            optima[flops] = parabola.optimum
+    if len(optima) < 2:
         return None
-    return float(np.polyfit(np.log(budgets), np.log(optima), 1)[0])
+    return float(np.polyfit(np.log(list(optima)), np.log(list(optima.values())), 1)[0])
+
+
+def growth_bootstrap(
+    budgets: Mapping[float, Sequence[tuple[float, float]]], draws: int = 200, seed: int = 0
+) -> list[float]:
+    """:func:`growth` of ``draws`` resamplings of each budget's runs; those with fewer than two minima are left out."""
+    generator = np.random.default_rng(seed)
+    drawn = [
+        growth(
+            {flops: [runs[i] for i in generator.integers(0, len(runs), len(runs))] for flops, runs in budgets.items()}
+        )
+        for _ in range(draws)
+    ]
+    return [each for each in drawn if each is not None]

@@ -1,15 +1,19 @@
 """IsoFLOP curves of the baseline, the parametric law fitted to them, and what the published constants imply.
 
-Hoffmann et al. (arXiv 2203.15556), figures 3 and 4: at each budget C = 6 N D several sizes are trained to the end of
-their own cosine. ``isoflop`` has the minimum of each budget's parabola, ``law`` both methods' exponents beside the
-published. Where the largest or smallest size is the best one, the parabola extrapolates: the table says so.
+Hoffmann et al. (arXiv 2203.15556), figures 3 and 4: at each budget several sizes are trained to the end of their own
+cosine. ``isoflop`` has the minimum of each budget's parabola, in two accounts: as the paper has it, C = 6 N D with N
+without embeddings, and with the operations counted and N with embeddings. The runs are of equal 6 N D; for the second
+account each size's loss is interpolated, over the logarithm of what its runs counted, to the mean of the budget. Where
+the largest or smallest size is the best one, the parabola extrapolates: such a minimum is shown and not used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from statistics import fmean, geometric_mean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from suite.comparison import canonical
 from suite.records import Contender
@@ -18,9 +22,11 @@ from techniques.large_batch.chinchilla.law import (
     GOPHER_FLOPS,
     PUBLISHED,
     Law,
+    Values,
     bootstrap,
     fit,
     growth,
+    growth_bootstrap,
     interval,
     isoflop,
 )
@@ -29,12 +35,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTHS = (0.25, 0.5, 0.75, 1.0, 1.5)  # the small baselines are large for their few tokens: the optimum is below 1
-BUDGETS = (0.25, 0.5, 1.0)
+BUDGETS = (0.25, 0.5, 1.0, 2.0)
 RUNS_PER_CONSTANT = 2  # fewer do not determine the law
+SIX_N_D, COUNTED = "6 N D, without embeddings", "counted, with embeddings"
+LAW_NOTE = (
+    "95 % percentile intervals over resamplings of the runs, for IsoFLOPs of each budget's own; N and D at C are the "
+    "fitted law's optimum; no law for fewer than ten runs, which do not determine it"
+)
+VERDICT = ("statement", "account", "paper", "measured", "low", "high", "holds")
+VERDICT_NOTE = "Equal growth holds if the interval contains 0.50, the rest if the value does; of curvatures the least"
+
+Estimate = tuple[float | None, float | None, float | None]  # with the ends of its interval
+Rows = list[tuple[Any, ...]]  # of a table
 
 
 class Point(NamedTuple):
-    """One size at one budget, the mean over its seeds; ``flops`` is 6 N D, ``counted_flops`` what its steps did."""
+    """One size at one budget, the mean over its seeds; ``flops`` is 6 N D, ``counted_flops`` what its steps did.
+
+    ``parameters`` are without embeddings, ``all_parameters`` with them.
+    """
 
     budget: float
     width: float
@@ -42,13 +61,15 @@ class Point(NamedTuple):
     tokens: float
     flops: float
     counted_flops: float | None
+    all_parameters: float | None
     seeds: int
     loss: float
 
 
 class Minimum(NamedTuple):
-    """One budget; None where too few sizes were run, or the parabola opens downwards."""
+    """One budget in one account; None where too few sizes were run, or the parabola opens downwards."""
 
+    account: str
     budget: float
     flops: float
     sizes: int
@@ -60,26 +81,22 @@ class Minimum(NamedTuple):
 
 
 def study(lab: Lab) -> list[Table]:
-    """Tables ``runs``, ``isoflop``, ``law`` and ``published``; what was not measured in the time is not in them."""
+    """Tables ``runs``, ``isoflop``, ``law``, ``published`` and ``verdicts``; only what was measured in the time."""
     stacks = {(b, w): canonical(f"chinchilla:width={w},compute={b}") for b in BUDGETS for w in WIDTHS}
     results = lab.runs(list(stacks.values()))
     points = [
         made for (budget, width), stack in stacks.items() if (made := point(budget, width, results.get(stack, [])))
     ]
-    minima = [least for budget in BUDGETS if (least := minimum([each for each in points if each.budget == budget]))]
+    accounts = {SIX_N_D: by_budget(points), COUNTED: by_budget(counted(points))}
+    minima = [minimum(account, group) for account, groups in accounts.items() for group in groups]
+    exponents = {account: exponent(groups) for account, groups in accounts.items()}
     return [
         Table("runs", Point._fields, [tuple(each) for each in points], "N without embeddings; final test loss"),
-        Table(
-            "isoflop", Minimum._fields, [tuple(each) for each in minima], "within: the minimum lies between sizes run"
-        ),
-        Table("law", ("constant", "fitted", "low", "high", "published"), law(points, minima), LAW_NOTE),
+        Table("isoflop", Minimum._fields, [tuple(each) for each in minima], "within: between the sizes run"),
+        Table("law", ("constant", "fitted", "low", "high", "published"), law(points, exponents), LAW_NOTE),
         Table("published", ("quantity", "value", "paper"), published(), "The published constants at Gopher's compute"),
+        Table("verdicts", VERDICT, verdicts(minima, exponents), VERDICT_NOTE),
     ]
-
-
-LAW_NOTE = (
-    "95 % percentile intervals over resamplings of the runs; none for fewer than ten runs, which do not determine it"
-)
 
 
 def point(budget: float, width: float, pairs: Sequence[tuple[Contender, Contender]]) -> Point | None:
@@ -89,9 +106,11 @@ def point(budget: float, width: float, pairs: Sequence[tuple[Contender, Contende
         return None
     parameters, tokens = (_probes(done[0])[f"chinchilla.{name}"] for name in ("parameters", "tokens"))
     counters, steps = done[0].counters, done[0].steps
-    counted = float(counters.flops * steps) if counters and counters.flops is not None and steps else None
+    spent, size = (
+        (float(counters.flops * steps), float(counters.parameter_count)) if counters and steps else (None, None)
+    )
     loss = fmean(each.curve[-1].loss for each in done)
-    return Point(budget, width, parameters, tokens, 6 * parameters * tokens, counted, len(done), loss)
+    return Point(budget, width, parameters, tokens, 6 * parameters * tokens, spent, size, len(done), loss)
 
 
 def _probes(contender: Contender) -> dict[str, float]:
@@ -99,38 +118,100 @@ def _probes(contender: Contender) -> dict[str, float]:
     return {name if "." in name else f"chinchilla.{name}": value for name, value in contender.probes.items()}
 
 
-def minimum(points: Sequence[Point]) -> Minimum | None:
-    """Where a budget's parabola has its minimum; None for a budget without runs."""
-    if not points:
-        return None
+def by_budget(points: Sequence[Point]) -> list[list[Point]]:
+    return [[each for each in points if each.budget == budget] for budget in sorted({each.budget for each in points})]
+
+
+def counted(points: Sequence[Point]) -> list[Point]:
+    """The points at equal counted operations: each budget's geometric mean, as far as a size's runs reach over it."""
+    known = [
+        each._replace(parameters=each.all_parameters, flops=each.counted_flops)
+        for each in points
+        if each.all_parameters and each.counted_flops
+    ]
+    moved = []
+    for group in by_budget(known):
+        flops = geometric_mean(each.flops for each in group)
+        for width in sorted({each.width for each in known}):
+            own = sorted((each for each in known if each.width == width), key=lambda each: each.flops)
+            spent = np.log([each.flops for each in own])
+            if spent[0] <= np.log(flops) <= spent[-1]:
+                loss = float(np.interp(np.log(flops), spent, [each.loss for each in own]))
+                tokens = float(np.exp(np.interp(np.log(flops), spent, np.log([each.tokens for each in own]))))
+                moved.append(own[0]._replace(budget=group[0].budget, flops=flops, tokens=tokens, loss=loss))
+    return moved
+
+
+def minimum(account: str, points: Sequence[Point]) -> Minimum:
+    """Where the parabola of one budget's points has its minimum; D* from what the sizes run had of log D at log N."""
     flops, sizes = fmean(each.flops for each in points), [each.parameters for each in points]
     parabola = isoflop(sizes, [each.loss for each in points])
     best = parabola.optimum if parabola else None
-    tokens = flops / 6 / best if best else None
-    ratio = tokens / best if best and tokens else None
+    tokens = ratio = None
+    if best:
+        line = np.polyfit(np.log(sizes), np.log([each.tokens for each in points]), 1)
+        tokens = float(np.exp(np.polyval(line, np.log(best))))
+        ratio = tokens / best
     within = best is not None and min(sizes) <= best <= max(sizes)
     curvature = parabola.curvature if parabola else None
-    return Minimum(points[0].budget, flops, len(points), curvature, best, tokens, ratio, within)
+    return Minimum(account, points[0].budget, flops, len(points), curvature, best, tokens, ratio, within)
 
 
-def law(
-    points: Sequence[Point], minima: Sequence[Minimum]
-) -> list[tuple[str, float | None, float | None, float | None, float]]:
-    """The fitted constants and both methods' exponents of N*, with intervals, beside the published ones."""
-    rows: list[tuple[str, float | None, float | None, float | None, float]] = []
+def exponent(groups: Sequence[Sequence[Point]]) -> Estimate:
+    """By which power of C the budgets' minima grow."""
+    budgets = {
+        fmean(each.flops for each in group): [(each.parameters, each.loss) for each in group] for group in groups
+    }
+    value = growth(budgets)
+    draws = [] if value is None else growth_bootstrap(budgets)
+    return value, *(interval(draws) if draws else (None, None))
+
+
+def law(points: Sequence[Point], exponents: Mapping[str, Estimate]) -> Rows:
+    """The fitted constants, every method's exponent of N*, the fitted optimum at each budget; beside the published."""
+    rows: Rows = []
     runs = [[each.parameters for each in points], [each.tokens for each in points], [each.loss for each in points]]
-    found: Law | None = None
+    found: list[Law] = []
     draws: list[Law] = []
     if len(points) >= RUNS_PER_CONSTANT * len(Law._fields) and len(set(runs[0])) > 1 and len(set(runs[1])) > 1:
-        found, draws = fit(runs[0], runs[1], runs[2]), bootstrap(runs[0], runs[1], runs[2])
-    names = (*Law._fields, "size_exponent")
-    for name in names:
-        value = getattr(found, name) if found else None
+        found, draws = [fit(runs[0], runs[1], runs[2])], bootstrap(runs[0], runs[1], runs[2])
+    for name in (*Law._fields, "size_exponent"):
+        value = getattr(found[0], name) if found else None
         low, high = interval([getattr(each, name) for each in draws]) if draws else (None, None)
         rows.append((name, value, low, high, getattr(PUBLISHED, name)))
-    turning = [each for each in minima if each.parameters is not None]
-    exponent = growth([each.flops for each in turning], [each.parameters or 0.0 for each in turning])
-    rows.append(("size_exponent_of_isoflops", exponent, None, None, PUBLISHED.size_exponent))
+    rows += [(f"size_exponent of IsoFLOPs: {name}", *each, PUBLISHED.size_exponent) for name, each in exponents.items()]
+    for group in by_budget(points) if found else []:
+        flops = fmean(each.flops for each in group)
+        estimates, theirs = optima([*found, *draws], flops), optima([PUBLISHED], flops)[:, 0]
+        for name, (value, *spread), paper in zip(("N", "D", "D/N"), estimates.tolist(), theirs.tolist(), strict=True):
+            finite = [each for each in spread if np.isfinite(each)]
+            ends = interval(finite) if finite else (None, None)
+            rows.append((f"{name} at C = {flops:.3g}", value if np.isfinite(value) else None, *ends, paper))
+    return rows
+
+
+def optima(laws: Sequence[Law], flops: float) -> Values:
+    """[3, laws]: N*, D* and D*/N*; not finite where a law has no optimum."""
+    together = Law(*np.array(laws, dtype=np.float64).T)
+    with np.errstate(all="ignore"):
+        parameters, tokens = together.optimum(flops)
+        found = np.array([parameters, tokens, np.divide(tokens, parameters)])
+    return np.where(np.minimum(together.alpha, together.beta) > 0, found, np.nan)
+
+
+def verdicts(minima: Sequence[Minimum], exponents: Mapping[str, Estimate]) -> Rows:
+    """What the paper says of IsoFLOP curves and what these are like; None where it was not measured."""
+    rows: Rows = []
+    for account, (value, low, high) in exponents.items():
+        curvatures = [each.curvature for each in minima if each.account == account and each.curvature is not None]
+        least = min(curvatures, default=None)
+        equal = None if low is None or high is None else low <= 0.5 <= high
+        near = None if value is None else 0.3 <= value <= 0.7
+        rows += [
+            ("N and D grow equally: exponent 0.50", account, 0.5, value, low, high, equal),
+            ("the exponent lies within 0.3 and 0.7", account, 0.5, value, low, high, near),
+            ("every parabola has a minimum", account, None, least, None, None, None if least is None else least > 0),
+        ]
     return rows
 
 
@@ -149,7 +230,6 @@ def published() -> list[tuple[str, float, float]]:
 
 def plot(tables: Sequence[Table]) -> Figure:
     """Loss over size, a colour for each budget, with the parabola and its minimum."""
-    import numpy as np
     from matplotlib.figure import Figure
 
     points = [Point(*each) for each in tables[0].rows]
