@@ -19,15 +19,16 @@ a memory-bound kernel with more instructions than that is bound by them."""
 class Budget:
     """Limits on machine code; the defaults are a GPU's own (Hopper), and forbid spills.
 
-    ``wide_loads`` and ``wide_stores`` count the 16-byte global accesses in the code. For straight-line code that
-    number is known (bytes a thread moves / 16), so one access that lost its width is caught.
+    ``wide_loads`` and ``wide_stores`` are the exact numbers of 16-byte global accesses in the code. For straight-line
+    code they are known (bytes a thread moves / 16), so an access that lost its width is caught, and so is a list that
+    is read twice.
     """
 
     registers: int = 255
     spills: int = 0
     shared_bytes: int = 227 * 1024
-    wide_loads: int = 0
-    wide_stores: int = 0
+    wide_loads: int | None = None
+    wide_stores: int | None = None
     instructions_per_element: float | None = None
     needs_hgmma: bool = False
 

@@ -1,5 +1,7 @@
 """Kernels for the gates' own tests: one within its budget, each other with one fault that a gate must see."""
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -11,6 +13,14 @@ from suite.kernels.portable import dot, narrow
 def _copy(source, target, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(target + offsets, tl.load(source + offsets))
+
+
+@triton.jit
+def _rereading(source, target, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(source + offsets)
+    tl.debug_barrier()  # else the compiler sees that it has the values already
+    tl.store(target + offsets, x + tl.load(source + offsets))
 
 
 @triton.jit
@@ -30,14 +40,13 @@ def _product(a, b, c, BLOCK: tl.constexpr):
 _WIDE = Budget(registers=64, shared_bytes=0, wide_loads=2, wide_stores=2, instructions_per_element=8)
 
 
-def _copying(aligned: tuple[str, ...], **options: int) -> Manifest:
+def _copying(aligned: tuple[str, ...], kernel: Any = _copy) -> Manifest:
     return Manifest(
-        kernel=_copy,
+        kernel=kernel,
         signature={"source": "*fp32", "target": "*fp32"},
         constants={"BLOCK": 1024},
         elements_per_program=1024,
         aligned=aligned,
-        options=options,
         budget=_WIDE,
     )
 
@@ -45,6 +54,7 @@ def _copying(aligned: tuple[str, ...], **options: int) -> Manifest:
 MANIFESTS = {
     "aligned": _copying(("source", "target")),
     "unaligned": _copying(()),
+    "rereading": _copying(("source", "target"), _rereading),
     "narrowing": Manifest(
         kernel=_narrowing,
         signature={"source": "*fp32", "target": "*bf16"},
