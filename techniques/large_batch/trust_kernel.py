@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from suite.kernels import multi_tensor, optimizer_parts
-from suite.kernels.manifest import Budget, Manifest
+from suite.kernels.manifest import LANE_INSTRUCTIONS_PER_BYTE, Budget, Manifest
 from suite.kernels.multi_tensor import Group
 
 CHUNK = 1024
@@ -45,6 +45,15 @@ def ratios_kernel(partials, starts, ratios, programs, coefficient, low, high, de
     length = tl.minimum(tl.maximum(weight_norm, low), high)
     ratio = tl.div_rn(coefficient * length, update_norm + decay * weight_norm + eps)
     tl.store(ratios + tensor, tl.where((weight_norm > 0) & (update_norm > 0), ratio, 1.0))
+
+
+@triton.jit
+def ratio(ratios, tensor):
+    """What `trust_ratios` found for ``tensor``; 1 where ``ratios`` is None."""
+    found = 1.0
+    if ratios is not None:
+        found = tl.load(ratios + tensor)
+    return found
 
 
 @triton.jit
@@ -114,5 +123,9 @@ RATIOS_MANIFEST = Manifest(
     aligned=("partials", "starts", "ratios"),
     num_warps=optimizer_parts.NUM_WARPS,
     options=optimizer_parts.OPTIONS,
-    budget=Budget(registers=64, shared_bytes=optimizer_parts.reduction_bytes(2)),
+    budget=Budget(
+        registers=64,
+        shared_bytes=optimizer_parts.reduction_bytes(2),
+        instructions_per_element=LANE_INSTRUCTIONS_PER_BYTE * 8,
+    ),
 )

@@ -35,7 +35,7 @@ from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 from suite.kernels.portable import narrow
-from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, room, sums_over_block, trust_ratios
+from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
 
 
 @triton.jit
@@ -88,7 +88,7 @@ def _apply(pointers, place, seed, ratios, lr, decay, inverse_correction, inverse
     m = optimizer_parts.load(first_moments, place)
     v = optimizer_parts.load(second_moments, place)
     u = _direction(p, m, v, decay, inverse_correction, inverse_root_correction, eps)
-    optimizer_parts.store(parameters, place, p - lr * tl.load(ratios + tensor) * u, seed)
+    optimizer_parts.store(parameters, place, p - lr * ratio(ratios, tensor) * u, seed)
 
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
@@ -124,7 +124,8 @@ def lamb_step(
     found_inf: Tensor | None = None,
     seed: int | None = None,
 ) -> None:
-    """LAMB's step number ``step`` (from 1), in place: three launches for each combination of dtypes present.
+    """LAMB's step number ``step`` (from 1), in place: three launches for each combination of dtypes present, two
+    without ``adapt``.
 
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address; both moments share a
     dtype. ``tables`` comes from `launch_tables` and belongs to these parameters. Without ``adapt`` ratios are 1.
@@ -149,10 +150,7 @@ def lamb_step(
         optimizer_parts.launch(
             moments_kernel, group, betas | direction, programs=group.programs, partials=partials, **scalars
         )
-        if adapt:
-            ratios = trust_ratios(group, partials, low=phi[0], high=phi[1])
-        else:
-            ratios = torch.ones(group.tensors, dtype=torch.float32, device=partials.device)
+        ratios = trust_ratios(group, partials, low=phi[0], high=phi[1]) if adapt else None
         optimizer_parts.launch(
             apply_kernel, group, {"lr": learning_rate} | direction,
             seed=optimizer_parts.seed_word(seed), ratios=ratios, found_inf=found_inf,
@@ -184,6 +182,8 @@ MANIFESTS = {
     "bfloat16:moments": _moments_manifest(torch.bfloat16, torch.float32),
     "bfloat16": _apply_manifest(torch.bfloat16, torch.float32),
     "bfloat16_stochastic": _apply_manifest(torch.bfloat16, torch.float32, stochastic=True),
+    "bfloat16_stochastic_scaled:moments": _moments_manifest(torch.bfloat16, torch.float32, scaled=True),
+    "bfloat16_stochastic_scaled": _apply_manifest(torch.bfloat16, torch.float32, scaled=True, stochastic=True),
     "bfloat16_moments:moments": _moments_manifest(torch.bfloat16, torch.bfloat16),
     "bfloat16_moments": _apply_manifest(torch.bfloat16, torch.bfloat16),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +21,10 @@ NAMES = ("parameters", "gradients", "first_moments", "second_moments")
 
 
 def reference(inputs: Inputs, factor: float) -> Inputs:
-    """Algorithm 2 in float64, of gradients times ``factor``; its direction is that of the moments as stored."""
+    """Algorithm 2 in float64, of gradients times ``factor``; its direction is that of the moments as stored.
+
+    The ratio is 1 of a norm that is 0 or not a number.
+    """
     expected: Inputs = {"parameters": [], "first_moments": [], "second_moments": []}
     moment = inputs["first_moments"][0].dtype
     for p, g, m, v in zip(*(map(Tensor.double, inputs[name]) for name in NAMES)):
@@ -29,7 +33,8 @@ def reference(inputs: Inputs, factor: float) -> Inputs:
         if moment == torch.bfloat16:
             m, v = (each.to(moment).double() for each in (m, v))
         direction = m / (1 - BETA1**STEP) / ((v / (1 - BETA2**STEP)).sqrt() + EPS) + DECAY * p
-        p = p - LR * p.norm() / direction.norm() * direction
+        ratio = (p.norm() / direction.norm()).where((p.norm() > 0) & (direction.norm() > 0), 1.0)
+        p = p - LR * ratio * direction
         for tensors, tensor in zip(expected.values(), (p, m, v)):
             tensors.append(tensor)
     return expected
@@ -50,7 +55,7 @@ def step(inputs: Inputs, scaled: bool, seed: int | None) -> Callable[[], object]
 def apex(inputs: Inputs) -> Callable[[], object]:
     from apex.optimizers import FusedLAMB
 
-    return FusedLAMB(with_gradients(inputs), max_grad_norm=0.0, **RATES).step
+    return FusedLAMB(with_gradients(inputs), max_grad_norm=math.inf, **RATES).step
 
 
 def timm(inputs: Inputs) -> Callable[[], object]:
@@ -94,5 +99,6 @@ BENCHES = {
     "float32_scaled": _bench(torch.float32, torch.float32, scaled=True),
     "bfloat16": _bench(torch.bfloat16, torch.float32),
     "bfloat16_stochastic": _bench(torch.bfloat16, torch.float32, seed=1),
+    "bfloat16_stochastic_scaled": _bench(torch.bfloat16, torch.float32, scaled=True, seed=1),
     "bfloat16_moments": _bench(torch.bfloat16, torch.bfloat16),
 }

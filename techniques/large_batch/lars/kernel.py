@@ -19,6 +19,7 @@ left out where a flag says so (all read from device scalars), and bfloat16 param
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -30,7 +31,7 @@ from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 from techniques.large_batch.lars.technique import INSIDE, SEPARATE, TIMM_EPS, Variant
-from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, room, sums_over_block, trust_ratios
+from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
 
 
 @triton.jit
@@ -59,7 +60,7 @@ def _apply(pointers, place, factor, seed, ratios, momentum, decay, inside, outsi
     p = optimizer_parts.load(parameters, place)
     v = optimizer_parts.load(momenta, place)
     g = optimizer_parts.load(gradients, place) * factor
-    v = momentum * v + inside * tl.load(ratios + tensor) * (g + decay * p)
+    v = momentum * v + inside * ratio(ratios, tensor) * (g + decay * p)
     p = p - outside * v
     optimizer_parts.store(parameters, place, p, seed)
     optimizer_parts.store(momenta, place, v)
@@ -111,6 +112,7 @@ def lars_step(
     inside, outside = (learning_rate, 1.0) if variant in INSIDE else (1.0, learning_rate)
     hyper = {"momentum": momentum, "decay": weight_decay, "inside": inside, "outside": outside}
     for group in optimizer_parts.groups(tables, (parameters, momenta), (gradients,), list(scalars.values())):
+        ratios = None
         if adapt:
             partials = room(group)
             optimizer_parts.launch(
@@ -124,8 +126,6 @@ def lars_step(
                 decay=weight_decay if separate else 0.0,
                 eps=TIMM_EPS if variant == "timm" else 0.0,
             )
-        else:
-            ratios = torch.ones(group.tensors, dtype=torch.float32, device=group.table.device)
         optimizer_parts.launch(
             apply_kernel, group, hyper, seed=optimizer_parts.seed_word(seed), ratios=ratios, **scalars
         )
@@ -137,21 +137,25 @@ def _norms(parameter: torch.dtype, scaled: bool = False) -> Manifest:
 
 
 def _apply_manifest(
-    parameter: torch.dtype, momentum: torch.dtype, scaled: bool = False, stochastic: bool = False
+    parameter: torch.dtype, momentum: torch.dtype, scaled: bool = False, stochastic: bool = False, **constants: Any
 ) -> Manifest:
     return optimizer_parts.manifest(
-        apply_kernel, (parameter, momentum, parameter), read=(0, 1, 2), written=(0, 1), scaled=scaled, seeded=stochastic
-    )
+        apply_kernel, (parameter, momentum, parameter), read=(0, 1, 2), written=(0, 1),
+        scaled=scaled, seeded=stochastic, **constants,
+    )  # fmt: skip
 
 
 MANIFESTS = {
     "float32:norms": _norms(torch.float32),
     "float32:ratios": RATIOS_MANIFEST,
     "float32": _apply_manifest(torch.float32, torch.float32),
+    "float32_unadapted": _apply_manifest(torch.float32, torch.float32, ratios=None),
     "float32_scaled:norms": _norms(torch.float32, scaled=True),
     "float32_scaled": _apply_manifest(torch.float32, torch.float32, scaled=True),
     "bfloat16:norms": _norms(torch.bfloat16),
     "bfloat16": _apply_manifest(torch.bfloat16, torch.bfloat16),
     "bfloat16_stochastic": _apply_manifest(torch.bfloat16, torch.bfloat16, stochastic=True),
+    "bfloat16_stochastic_scaled:norms": _norms(torch.bfloat16, scaled=True),
+    "bfloat16_stochastic_scaled": _apply_manifest(torch.bfloat16, torch.bfloat16, scaled=True, stochastic=True),
     "bfloat16_float32_momentum": _apply_manifest(torch.bfloat16, torch.float32),
 }

@@ -135,6 +135,7 @@ def manifests(decoupled: bool) -> dict[str, Manifest]:
         "float32_scaled": made(torch.float32, torch.float32, scaled=True),
         "bfloat16": made(torch.bfloat16, torch.float32),
         "bfloat16_stochastic": made(torch.bfloat16, torch.float32, stochastic=True),
+        "bfloat16_stochastic_scaled": made(torch.bfloat16, torch.float32, stochastic=True, scaled=True),
         "bfloat16_moments": made(torch.bfloat16, torch.bfloat16),
     }
 

@@ -99,6 +99,7 @@ def benches(decoupled: bool) -> dict[str, Bench]:
         "float32_scaled": _bench(decoupled, torch.float32, torch.float32, scaled=True),
         "bfloat16": _bench(decoupled, torch.bfloat16, torch.float32),
         "bfloat16_stochastic": _bench(decoupled, torch.bfloat16, torch.float32, seed=1),
+        "bfloat16_stochastic_scaled": _bench(decoupled, torch.bfloat16, torch.float32, scaled=True, seed=1),
         "bfloat16_moments": _bench(decoupled, torch.bfloat16, torch.bfloat16),
     }
 

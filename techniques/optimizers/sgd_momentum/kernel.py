@@ -118,4 +118,5 @@ MANIFESTS = {
     "float32_nesterov": _manifest(torch.float32, torch.float32, nesterov=True),
     "bfloat16": _manifest(torch.bfloat16, torch.bfloat16),
     "bfloat16_stochastic": _manifest(torch.bfloat16, torch.float32, stochastic=True),
+    "bfloat16_stochastic_scaled": _manifest(torch.bfloat16, torch.float32, stochastic=True, scaled=True),
 }

@@ -1,4 +1,7 @@
-"""How the kernel of SGD with momentum is checked and timed, and against whom: torch, bitsandbytes, apex."""
+"""How the kernel of SGD with momentum is checked and timed, and against whom: torch, bitsandbytes, apex.
+
+Beside them torch's fused AdamW, which moves 28 bytes a float32 parameter for these 20.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,10 @@ def torch_sgd(inputs: Inputs, **settings: Any) -> Callable[[], object]:
     return torch.optim.SGD(with_gradients(inputs), **RATES, **settings).step
 
 
+def adamw(inputs: Inputs) -> Callable[[], object]:
+    return torch.optim.AdamW(with_gradients(inputs), lr=RATES["lr"], fused=True).step
+
+
 def bitsandbytes(inputs: Inputs) -> Callable[[], object]:
     from bitsandbytes.optim import SGD32bit
 
@@ -62,6 +69,7 @@ def _peers(nesterov: bool) -> dict[str, Prepare]:
         "torch fused": partial(torch_sgd, fused=True, nesterov=nesterov),
         "torch foreach": partial(torch_sgd, foreach=True, nesterov=nesterov),
         "apex": partial(apex, nesterov=nesterov),
+        "torch fused AdamW": adamw,
         **({} if nesterov else {"bitsandbytes": bitsandbytes}),
     }
 
@@ -93,4 +101,5 @@ BENCHES = {
     "float32_nesterov": _bench(torch.float32, torch.float32, nesterov=True),
     "bfloat16": _bench(torch.bfloat16, torch.bfloat16),
     "bfloat16_stochastic": _bench(torch.bfloat16, torch.float32, seed=1),
+    "bfloat16_stochastic_scaled": _bench(torch.bfloat16, torch.float32, scaled=True, seed=1),
 }
