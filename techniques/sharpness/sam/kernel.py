@@ -7,6 +7,9 @@
 The second launch could not know the norm within the first. So a fixed number of programs leaves one partial sum each,
 few enough that every program of the second launch adds them all up: no third launch, no atomics, the same bits every
 time. Gradients stay as they are (torch's operators overwrite them with the step). Arithmetic is float32.
+
+Optionally bfloat16 weights are rounded stochastically. An element's step is of the size rho / sqrt(elements), usually
+below half a unit in the last place, and rounding to nearest would lose most of the way along the gradient.
 """
 
 # Triton types a kernel's arguments at the launch.
@@ -32,22 +35,24 @@ NORM_OPTIONS = {"enable_fp_fusion": True}  # a sum's order differs between a GPU
 
 
 @triton.jit
-def _move(pointers, place, factor):
+def _move(pointers, place, factor, seed):
     parameters, gradients, copies = pointers
     _, _, offsets, mask = place
     stored = tl.load(parameters + offsets, mask=mask, other=0.0)
     tl.store(copies + offsets, stored, mask=mask)
-    p = stored.to(tl.float32) + factor * optimizer_parts.load(gradients, place)
-    optimizer_parts.store(parameters, place, p)
+    p = stored.to(tl.float32)
+    p = tl.where(factor == 0, p, p + factor * optimizer_parts.load(gradients, place))  # 0 times infinity is NaN
+    optimizer_parts.store(parameters, place, p, seed)
 
 
-@triton.jit(do_not_specialize=["tensors", "count"])
+@triton.jit(do_not_specialize=["tensors", "seed", "count"])
 def ascend_kernel(
-    table, blocks, tensors, partials, count, rho,
+    table, blocks, tensors, seed, partials, count, rho,
     PARTIALS: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    factor = tl.div_rn(rho, tl.sqrt_rn(optimizer_parts.total(partials, count, PARTIALS)) + GUARD)
-    multi_tensor.over_block(_move, (factor,), table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
+    norm = tl.sqrt_rn(optimizer_parts.total(partials, count, PARTIALS))
+    factor = tl.where(norm < float("inf"), tl.div_rn(rho, norm + GUARD), 0.0)  # of NaN, too
+    multi_tensor.over_block(_move, (factor, seed), table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
 
 @triton.jit
@@ -65,11 +70,25 @@ def restore_kernel(
 
 
 @torch.no_grad()
-def ascend(parameters: Sequence[Tensor], gradients: Sequence[Tensor], rho: float, tables: LaunchTables) -> list[Tensor]:
+def ascend(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    rho: float,
+    tables: LaunchTables,
+    *,
+    seed: int | None = None,
+) -> list[Tensor]:
     """Moves ``parameters`` by ``rho`` along their joint normalised gradient; returns copies of what they were.
 
     Two launches; two for each combination of dtypes where there are several. Tensors are contiguous, float32 or
     bfloat16 each, all on one device, in columns of equal shape. ``tables`` comes from `launch_tables`.
+
+    Gradients may be scaled: a positive factor does not change their direction. Where their norm is not finite the
+    parameters stay as they are. The second gradient is then this one again, and whatever keeps one that is not finite
+    from the update sees it: the host need not wait to know now.
+
+    ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest. The
+    step is then rho along the gradient, and across it random by up to a unit in the last place an element.
 
     Raises TypeError for other dtypes, ValueError for several devices, and what `LaunchTables.groups` raises.
     """
@@ -92,8 +111,8 @@ def ascend(parameters: Sequence[Tensor], gradients: Sequence[Tensor], rho: float
             )  # fmt: skip
         for group in groups:
             optimizer_parts.launch(
-                ascend_kernel, group, {"rho": rho}, partials=partials, count=len(partials),
-                PARTIALS=optimizer_parts.PARTIALS,
+                ascend_kernel, group, {"rho": rho}, seed=optimizer_parts.seed_word(seed),
+                partials=partials, count=len(partials), PARTIALS=optimizer_parts.PARTIALS,
             )  # fmt: skip
     optimizer_parts.note_change(parameters)
     return copies
@@ -123,10 +142,11 @@ def _norm(dtype: torch.dtype) -> Manifest:
     return replace(made, options=NORM_OPTIONS)
 
 
-def _ascend(dtype: torch.dtype) -> Manifest:
+def _ascend(dtype: torch.dtype, stochastic: bool = False) -> Manifest:
     return optimizer_parts.manifest(
-        ascend_kernel, (dtype,) * 3, read=(0, 1), written=(0, 2), sums=1, PARTIALS=optimizer_parts.PARTIALS
-    )
+        ascend_kernel, (dtype,) * 3, read=(0, 1), written=(0, 2), seeded=stochastic, sums=1,
+        PARTIALS=optimizer_parts.PARTIALS,
+    )  # fmt: skip
 
 
 def _restore(dtype: torch.dtype) -> Manifest:
@@ -137,4 +157,4 @@ MANIFESTS = {
     name: manifest(dtype)
     for dtype, word in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16"))
     for name, manifest in ((f"ascend_{word}:norm", _norm), (f"ascend_{word}", _ascend), (f"restore_{word}", _restore))
-}
+} | {"ascend_bfloat16_stochastic": _ascend(torch.bfloat16, stochastic=True)}

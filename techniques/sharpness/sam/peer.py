@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -23,17 +24,15 @@ def make(
 def ascended(inputs: Inputs) -> Inputs:
     parameters, gradients = (list(map(Tensor.double, inputs[name])) for name in ("parameters", "gradients"))
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    return {
-        "parameters": [p + RHO / (norm + 1e-12) * g for p, g in zip(parameters, gradients)],
-        "copies": [p.clone() for p in parameters],
-    }
+    moved = [p + RHO / (norm + 1e-12) * g for p, g in zip(parameters, gradients)]
+    return {"parameters": moved if norm.isfinite() else parameters, "copies": [p.clone() for p in parameters]}
 
 
-def ascend(inputs: Inputs) -> Callable[[], object]:
+def ascend(inputs: Inputs, seed: int | None = None) -> Callable[[], object]:
     tables = kernel.launch_tables()
 
     def step() -> None:
-        inputs["copies"] = kernel.ascend(inputs["parameters"], inputs["gradients"], RHO, tables)
+        inputs["copies"] = kernel.ascend(inputs["parameters"], inputs["gradients"], RHO, tables, seed=seed)
 
     return step
 
@@ -101,3 +100,4 @@ def _benches(dtype: torch.dtype) -> dict[str, Bench]:
 
 
 BENCHES = _benches(torch.float32) | _benches(torch.bfloat16)
+BENCHES["ascend_bfloat16_stochastic"] = replace(BENCHES["ascend_bfloat16"], kernel=partial(ascend, seed=1))

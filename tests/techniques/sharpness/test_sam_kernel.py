@@ -1,5 +1,6 @@
 """SAM's two launches up the ball and one back, under the interpreter, against the formula and torch's operators."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from suite.kernels import gates
 from techniques.sharpness.sam import technique
 
 kernel = pytest.importorskip("techniques.sharpness.sam.kernel")  # Triton has no wheel for some platforms
@@ -128,44 +128,32 @@ def test_a_zero_gradient_perturbs_nothing() -> None:
     assert all(map(torch.equal, parameters, before))
 
 
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_extreme_gradients_do_as_with_torchs_operators(value: float) -> None:
-    parameters, gradients = _lists([(PIECE + 5,), (7,)])
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 1e30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_the_norm_is_not_finite_the_weights_stay(dtype: torch.dtype, value: float) -> None:
+    """Of 1e30 the square is infinite."""
+    parameters, gradients = _lists([(PIECE + 5,), (7,)], dtype)
+    before = [parameter.clone() for parameter in parameters]
     gradients[0][3] = value
-    theirs = [nn.Parameter(parameter.clone()) for parameter in parameters]
-    for parameter, gradient in zip(theirs, gradients):
-        parameter.grad = gradient.clone()
-    technique.ascend(theirs, RHO)
-    copies = ascend(parameters, gradients, RHO, launch_tables())
-    for own, their in zip(parameters, theirs):
-        torch.testing.assert_close(own, their.data, equal_nan=True)
-    restore(parameters, copies, launch_tables())
-    assert all(map(torch.equal, parameters, _lists([(PIECE + 5,), (7,)])[0]))
+    copies = ascend(parameters, gradients, RHO, launch_tables(), seed=1)
+    assert all(map(torch.equal, parameters, before))
+    assert all(map(torch.equal, copies, before))
 
 
-@pytest.mark.parametrize("elements", [BLOCK, BLOCK - 1], ids=["whole", "tail"])
-def test_elements_beyond_2_to_the_31(elements: int) -> None:
-    """A block deep inside a tensor too large to allocate; only what this block may touch is there."""
-    (p,), (g,) = _lists([(BLOCK,)])
-    copies, before = torch.zeros(BLOCK), p.clone()
-    chunk = 2**32 // BLOCK + 1
-    first = chunk * BLOCK
-    table = torch.tensor([[tensor.data_ptr() - 4 * first] for tensor in (p, g, copies)] + [[first + elements]])
-    partials = torch.empty(1)
-    optimizer_parts.square_sums_kernel[(1,)](
-        table, torch.tensor([chunk]), 1, 1, partials, **kernel.MANIFESTS["ascend_float32:norm"].constants
-    )
-    torch.testing.assert_close(partials[0], g[:elements].square().sum())
-    kernel.ascend_kernel[(1,)](
-        table, torch.tensor([chunk]), 1, partials, 1, RHO, **kernel.MANIFESTS["ascend_float32"].constants
-    )
-    (expected,) = _formula([before[:elements]], [g[:elements]])
-    assert _close(p[:elements], before[:elements], expected)
-    assert torch.equal(p[elements:], before[elements:])
-    assert torch.equal(copies, torch.cat([before[:elements], torch.zeros(BLOCK - elements)]))
-    back = torch.stack([table[0], table[2], table[3]])
-    kernel.restore_kernel[(1,)](back, torch.tensor([chunk]), 1, **kernel.MANIFESTS["restore_float32"].constants)
-    assert torch.equal(p, before)
+@pytest.mark.parametrize(("seed", "low", "high"), [(None, 0.0, 0.5), (1, 0.98, 1.02)], ids=["nearest", "stochastic"])
+def test_a_step_below_half_a_unit_in_the_last_place_is_not_lost(seed: int | None, low: float, high: float) -> None:
+    """Along the gradient the way is rho with random bits, and falls short without. (Across, random bits add their own.)
+
+    Weights of 0.02 are 1.2e-4 apart in bfloat16; a step of 1e-5 an element is that of rho 0.05 over 25 million.
+    """
+    generator = torch.Generator().manual_seed(0)
+    before, gradient = (torch.randn(2**17, generator=generator) for _ in range(2))
+    before, gradient = (0.02 * before).bfloat16(), gradient.bfloat16()
+    rho = 1e-5 * math.sqrt(before.numel())
+    moved = before.clone()
+    ascend([moved], [gradient], rho, launch_tables(), seed=seed)
+    way = (moved.double() - before.double()) @ gradient.double() / gradient.double().norm()
+    assert low < way / rho < high
 
 
 def test_nothing_to_do_launches_nothing(launches: list[str]) -> None:
@@ -212,10 +200,3 @@ def test_the_technique_on_a_gpu_is_the_technique_elsewhere(
     assert all(map(torch.allclose, moved[True], moved[False]))
     assert launches == ["square_sums_kernel", "ascend_kernel", "restore_kernel"] * 2
     assert launch.keys() == {"ascend", "restore"}
-
-
-def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code(kernel.__name__)
-    assert codes.keys() == kernel.MANIFESTS.keys()
-    violations = {name: gates.check(code, kernel.MANIFESTS[name].budget) for name, code in codes.items()}
-    assert not any(violations.values()), violations
