@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from suite.kernels import gates
 from techniques.large_batch.lamb import technique
 from tests.techniques.large_batch.trust_lists import BLOCK, PIECE, SHAPES, near, odd, random_lists
 
@@ -181,10 +180,3 @@ def test_wrong_dtypes_are_refused_before_anything_changed(
     with pytest.raises(TypeError, match=words):
         step([[p], [p.clone()], [torch.ones(4)], [torch.ones(4, dtype=second)]])
     assert torch.equal(p, torch.ones_like(p))
-
-
-def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code(kernel.__name__)
-    assert codes.keys() == kernel.MANIFESTS.keys()
-    violations = {name: gates.check(code, kernel.MANIFESTS[name].budget) for name, code in codes.items()}
-    assert not any(violations.values()), violations

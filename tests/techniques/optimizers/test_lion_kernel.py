@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from suite.kernels import gates
-
 kernel = pytest.importorskip("techniques.optimizers.lion.kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
 parts = pytest.importorskip("suite.kernels.optimizer_parts")
@@ -153,30 +151,6 @@ def test_memory_around_a_view_is_untouched() -> None:
     assert (flat[BLOCK + 1 :] == 5).all()
 
 
-@pytest.mark.parametrize("elements", [BLOCK, BLOCK - 1], ids=["whole", "tail"])
-def test_elements_beyond_2_to_the_31(elements: int) -> None:
-    """A block deep inside a tensor too large to allocate; only what this block may touch is there."""
-    columns = [torch.cat(tensors) for tensors in _lists([(BLOCK,)])]
-    parameters, gradients, momenta = columns
-    expected_p, expected_m = (
-        torch.cat([new[:elements], old[elements:]])
-        for new, old in zip(_formula(parameters, gradients, momenta), (parameters, momenta))
-    )
-    chunk = 2**32 // BLOCK + 1
-    first = chunk * BLOCK
-    table = torch.tensor(
-        [[tensor.data_ptr() - 4 * first] for tensor in (parameters, momenta, gradients)] + [[first + elements]]
-    )
-    kernel.lion_kernel[(1,)](
-        table, torch.tensor([chunk]), 1,
-        HYPER["lr"], HYPER["beta1"], 1 - HYPER["beta1"], HYPER["beta2"], 1 - HYPER["beta2"],
-        1 - HYPER["lr"] * HYPER["weight_decay"],
-        **kernel.MANIFESTS["float32"].constants,
-    )  # fmt: skip
-    assert torch.equal(parameters, expected_p)
-    assert torch.equal(momenta, expected_m)
-
-
 def test_any_number_of_tensors_is_one_launch(launches: list[int]) -> None:
     columns = _lists([(size % 7,) for size in range(300)])
     assert _step_equals_formula(*columns)
@@ -222,10 +196,3 @@ def test_other_dtypes_are_refused_before_anything_changed() -> None:
     with pytest.raises(TypeError, match="float32 or bfloat16"):
         lion_step([good, bad], [good.clone(), bad.clone()], [good.clone(), bad.clone()], launch_tables(), **HYPER)
     assert torch.equal(good, torch.ones(4))
-
-
-def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code(kernel.__name__)
-    assert codes.keys() == kernel.MANIFESTS.keys()
-    violations = {name: gates.check(code, kernel.MANIFESTS[name].budget) for name, code in codes.items()}
-    assert not any(violations.values()), violations
