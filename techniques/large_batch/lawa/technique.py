@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from suite.recipe import Recipe
 from suite.run import Run
 from suite.stack import Stack
 from suite.technique import Technique
@@ -42,10 +43,12 @@ class Lawa(Technique):
     """Checkpoints are taken every ``interval`` of the run; 1/90 is the paper's one an epoch of a 90-epoch run.
 
     An evaluation averages the current weights and the k - 1 latest checkpoints before them. Buffers stay the current.
+    ``decay=False`` holds the learning rate after its warm-up, as in the middle of a long run.
     """
 
     k: int = 6
     interval: float = 1 / 90
+    decay: bool = True
     taken: deque[tuple[int, Weights]] = field(init=False, repr=False)
 
     zero_strength: ClassVar[dict[str, Any]] = {"k": 1}
@@ -56,6 +59,9 @@ class Lawa(Technique):
         if not 0 < self.interval <= 1:
             raise ValueError(f"interval is a fraction of the run's steps in (0, 1], not {self.interval}")
         self.taken = deque(maxlen=self.k)
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return recipe if self.decay else replace(recipe, schedule="constant")
 
     def after_step(self, run: Run) -> None:
         if self.k > 1 and run.step % max(1, round(self.interval * run.recipe.steps)) == 0:

@@ -1,5 +1,7 @@
 """LAWA: an exact mean of real copies, and a training run that does not notice."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from suite.baseline import baselines
 from suite.catalogue import build
+from suite.recipe import Recipe
+from suite.records import Contender, Evaluation
 from suite.run import Run
+from techniques.large_batch.lawa.study import Gain, plot, study
 from techniques.large_batch.lawa.technique import Lawa, mean, snapshot
 
 
@@ -89,6 +94,65 @@ def test_averages_before_an_earlier_technique_merges() -> None:
     lawa = run.technique.techniques["lawa"]  # type: ignore[attr-defined]
     other = snapshot(lawa.evaluated(nn.Linear(1, 1), run))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_averaging_k_independent_checkpoints_divides_the_variance_by_k() -> None:
+    """SGD with noise on a quadratic, in many coordinates at once, checkpoints far enough apart to be independent."""
+    generator, lawa, model = torch.Generator().manual_seed(0), Lawa(k=4, interval=0.1), nn.Linear(1, 20_000, bias=False)
+    recipe = Recipe(steps=500, batch_size=1, learning_rate=0.1)
+    run = SimpleNamespace(model=model, recipe=recipe, step=0, technique=lawa)
+    for run.step in range(1, 501):
+        with torch.no_grad():
+            noise = torch.randn(model.weight.shape, generator=generator)
+            model.weight -= recipe.learning_rate * (model.weight + noise)
+        lawa.after_step(run)  # type: ignore[arg-type]
+    averaged = lawa.evaluated(model, run)  # type: ignore[arg-type]
+    variances = [snapshot(each)["weight"].var().item() for each in (model, averaged)]
+    assert variances[0] / variances[1] == pytest.approx(4, rel=0.1)
+
+
+def test_the_rate_can_be_held() -> None:
+    recipe = Recipe(steps=100, batch_size=8, learning_rate=1e-3, schedule="cosine")
+    assert Lawa().recipe(recipe) == recipe
+    held = Lawa(decay=False).recipe(recipe)
+    assert held.learning_rate_at(5) == recipe.learning_rate_at(5) < 1e-3
+    assert held.learning_rate_at(99) == 1e-3
+
+
+def imagined(gain: float, schedule: str) -> Contender:
+    """Averaging gains in proportion to the rate."""
+    recipe = Recipe(steps=100, batch_size=8, learning_rate=1e-3, schedule=schedule)  # type: ignore[arg-type]
+    rate = lambda step: recipe.learning_rate_at(step - 1) / 1e-3 if step else 0.0  # noqa: E731
+    curve = [Evaluation(step=step, loss=4 - step / 100 - gain * rate(step)) for step in range(0, 101, 10)]
+    return Contender(stack="imagined", recipe=recipe.as_dict(), curve=curve)
+
+
+def test_study_compares_the_averaged_with_the_current_weights_of_the_same_run() -> None:
+    references = [imagined(0.0, "cosine") for _ in range(2)]
+
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+        decayed, held, current = stacks
+        schedules = [
+            build(each).recipe(Recipe(steps=100, batch_size=8, learning_rate=1e-3)).schedule for each in stacks
+        ]
+        assert schedules == ["cosine", "constant", "constant"]
+        return {
+            decayed: [(each, imagined(0.5, "cosine")) for each in references],
+            held: [(each, imagined(0.5, "constant")) for each in reversed(references)],
+            current: [(each, imagined(0.0, "constant")) for each in (*references, imagined(0.0, "cosine"))],
+        }
+
+    tables = study(SimpleNamespace(runs=runs))  # type: ignore[arg-type]
+    gains = {(gain.schedule, gain.step): gain for gain in (Gain(*each) for each in tables[0].rows)}
+    assert len(gains) == 20 and {gain.seeds for gain in gains.values()} == {2}
+    assert gains["held", 60].ratio == pytest.approx(2.9 / 3.4)
+    assert (gains["held", 100].rate, gains["decayed", 100].rate) == (1.0, pytest.approx(0))
+    (decayed, held) = tables[1].rows
+    assert decayed[:2] == ("decayed", 10) and decayed[3] == pytest.approx(1)
+    assert held == ("held", 10, 1.0, pytest.approx(2.5 / 3))
+    assert len(plot(tables).axes[0].lines) == 3
+    empty = study(SimpleNamespace(runs=lambda stacks: {each: [] for each in stacks}))  # type: ignore[arg-type]
+    assert [table.rows for table in empty] == [[], []]
 
 
 @pytest.mark.parametrize("wrong", [{"k": 0}, {"interval": 0.0}, {"interval": 1.5}])

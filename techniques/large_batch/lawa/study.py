@@ -1,0 +1,109 @@
+"""How far the averaged weights are ahead: their loss over the current weights' at every evaluation of the same run.
+
+Kaddour (arXiv 2209.14981), figures 1 and 2, under two schedules: the recipe's own, whose rate decays to the end, and
+with the rate held after the warm-up. The training run does not notice the averaging, so that a second contender of the
+same seed evaluates the same run's current weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
+
+from suite.comparison import canonical
+from suite.recipe import Recipe
+from suite.records import Contender
+from suite.statistics import replicate_interval
+from suite.study import Lab, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GAIN = "Loss of the averaged over that of the current weights, mean and 95 % interval over the seeds; rate: of its peak"
+AHEAD = (
+    "Evaluations of all seeds in the second half of the run, the share of them at which the averaged weights have the "
+    "lower loss, and the mean ratio at the end: under 1 with the rate held, close to 1 once it has decayed"
+)
+
+
+class Gain(NamedTuple):
+    """One evaluation under one schedule; no interval for one seed."""
+
+    schedule: str
+    step: int
+    rate: float
+    seeds: int
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+def study(lab: Lab) -> list[Table]:
+    """Tables ``gain`` (every evaluation) and ``ahead`` (each schedule's second half)."""
+    decayed, held, current = (canonical(each) for each in ("lawa", "lawa:decay=false", "lawa:k=1,decay=false"))
+    runs = lab.runs([decayed, held, current])
+    averaged = {id(reference): each for reference, each in runs[held]}  # measured together, they share a reference
+    pairs = {
+        "decayed": runs[decayed],
+        "held": [(each, averaged[id(reference)]) for reference, each in runs[current] if id(reference) in averaged],
+    }
+    ratios = {schedule: ratios_of(each) for schedule, each in pairs.items()}
+    gains = [
+        gain(schedule, step, seeds, next(each for _, each in pairs[schedule] if each.curve))
+        for schedule, by_step in ratios.items()
+        for step, seeds in by_step.items()
+    ]
+    ahead = [(schedule, *share_ahead(by_step)) for schedule, by_step in ratios.items() if by_step]
+    return [
+        Table("gain", Gain._fields, [tuple(each) for each in gains], GAIN),
+        Table("ahead", ("schedule", "evaluations", "ahead", "ratio_at_the_end"), ahead, AHEAD),
+    ]
+
+
+def ratios_of(pairs: Sequence[tuple[Contender, Contender]]) -> dict[int, list[float]]:
+    """By step, for each seed the second contender's test loss over the first's; not of the start, which is both's."""
+    ratios: dict[int, list[float]] = {}
+    for current, averaged in pairs:
+        losses = {each.step: each.loss for each in current.curve}
+        for each in averaged.curve:
+            if each.step and each.step in losses:
+                ratios.setdefault(each.step, []).append(each.loss / losses[each.step])
+    return ratios
+
+
+def gain(schedule: str, step: int, ratios: Sequence[float], run: Contender) -> Gain:
+    recipe = Recipe(**run.recipe)
+    spread = replicate_interval(ratios) if len(ratios) > 1 else None
+    return Gain(
+        schedule,
+        step,
+        recipe.learning_rate_at(step - 1) / recipe.learning_rate,
+        len(ratios),
+        fmean(ratios),
+        spread.low if spread else None,
+        spread.high if spread else None,
+    )
+
+
+def share_ahead(ratios: dict[int, list[float]]) -> tuple[int, float, float]:
+    """What AHEAD says."""
+    last = max(ratios)
+    late = [ratio for step, seeds in ratios.items() if 2 * step > last for ratio in seeds]
+    return len(late), fmean(ratio < 1 for ratio in late), fmean(ratios[last])
+
+
+def plot(tables: Sequence[Table]) -> Figure:
+    """The ratio over the step, a line for each schedule; at 1 nothing is gained."""
+    from matplotlib.figure import Figure
+
+    gains = [Gain(*each) for each in tables[0].rows]
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    axes = figure.subplots()
+    for schedule in dict.fromkeys(each.schedule for each in gains):
+        own = [each for each in gains if each.schedule == schedule]
+        axes.plot([each.step for each in own], [each.ratio for each in own], marker="o", label=f"rate {schedule}")
+    axes.axhline(1, linestyle="--", color="grey", label="nothing gained")
+    axes.set(xlabel="step", ylabel="loss of the averaged over the current weights")
+    axes.legend()
+    return figure
