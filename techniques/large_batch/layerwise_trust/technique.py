@@ -147,6 +147,8 @@ class LayerwiseTrust(GroupedOptimizer):
     momentum has only the first.
     """
 
+    whole_layers = True
+
     def __init__(
         self,
         params: Any,
