@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from suite.data import Batch
 from suite.run import Run
 from suite.technique import Technique
-from techniques.sharpness.sam.technique import Noise, ascend, restore
+from techniques.sharpness.sam.technique import Noise, ascend, finite, restore
+from techniques.sharpness.sharpness import sharpness
 
 
 def drawn(parameters: Sequence[Tensor], beta: float, generator: torch.Generator) -> list[Tensor]:
@@ -46,13 +47,14 @@ class Esam(Technique):
     computed, and ||e|| = rho / beta exactly. Over ``all`` of them, as the formula has it, E[e] is SAM's e, and every
     weight gradient is needed.
 
-    With beta = gamma = 1 it is SAM.
+    With beta = gamma = 1 it is SAM. ``probe_sharpness`` adds the probes of `sharpness`, which take second derivatives.
     """
 
     rho: float = 0.05
     beta: float = 0.6
     gamma: float = 0.5
     norm: Literal["selected", "all"] = "selected"
+    probe_sharpness: bool = False
     losses: Tensor | None = field(init=False, repr=False, default=None)  # of each example in the latest forward pass
     kept_share: float = field(init=False, repr=False, default=1.0)  # |B+| / |B| of the latest step
 
@@ -83,21 +85,22 @@ class Esam(Technique):
                 run.backward(loss)
             elif chosen:
                 loss.backward(inputs=chosen)
+        if not finite(run, trained):
+            return
         before = self.losses
         moved, copies = self.perturb(trained, chosen)
         run.model.zero_grad(set_to_none=True)
-        noise.replay()
         indices = run.indices
         if self.gamma < 1:
-            with torch.no_grad():
+            with noise.replayed(), torch.no_grad():
                 run.forward(batch)
             assert before is not None and self.losses is not None
             kept = sharpest(self.losses - before, self.gamma)
             self.kept_share = len(kept) / len(before)
             batch = {name: tensor[kept] for name, tensor in batch.items()}
             run.indices = indices[kept.cpu()]
-            noise.replay()
-        run.backward(run.forward(batch))
+        with noise.replayed():
+            run.backward(run.forward(batch))
         run.indices = indices
         if moved:
             restore(moved, copies)
@@ -128,7 +131,7 @@ class Esam(Technique):
             found["radius"] = distance.item() / self.rho
         if moved:
             restore(moved, copies)
-        return found
+        return found | (sharpness(run) if self.probe_sharpness else {})
 
 
 def trainable(run: Run) -> list[Tensor]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from suite.data import Batch
 from suite.run import Run
 from suite.technique import Technique
+from techniques.sharpness.sharpness import sharpness
 
 
 def trajectory_losses(logits: Tensor, past: Tensor, temperature: float) -> Tensor:
@@ -62,12 +63,14 @@ class Saf(Technique):
     """``start`` is E_start as a share of the run, by default the authors' 5 of 90 epochs; ``epochs_ago`` is E~.
 
     ``strength`` is lambda. In a run of few epochs, where an example has fewer than E~ outputs, its oldest one serves.
+    ``probe_sharpness`` adds the probes of `sharpness`, which take second derivatives.
     """
 
     strength: float = 0.3
     temperature: float = 5.0
     epochs_ago: int = 3
     start: float = 5 / 90
+    probe_sharpness: bool = False
     past: PastOutputs | None = field(init=False, repr=False, default=None)
     seen: tuple[Tensor, Tensor] | None = field(init=False, repr=False, default=None)  # this step's indices, outputs
 
@@ -108,11 +111,13 @@ class Saf(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``stored_outputs``: host bytes of past outputs over those of one float32 output for each example."""
+        found = sharpness(run) if self.probe_sharpness else {}
         if self.past is None:
-            return {}
+            return found
         _, examples, classes = self.past.outputs.shape
         known = (self.past.visits > 0).float().mean().item()
-        return {"stored_outputs": self.past.outputs.nbytes / (4 * examples * classes), "examples_with_a_past": known}
+        stored = self.past.outputs.nbytes / (4 * examples * classes)
+        return found | {"stored_outputs": stored, "examples_with_a_past": known}
 
     def state(self) -> dict[str, Any]:
         return {} if self.past is None else {"outputs": self.past.outputs, "visits": self.past.visits}

@@ -22,6 +22,7 @@ from suite.data import Batch
 from suite.run import Run
 from suite.technique import Technique
 from techniques.sharpness.saf.technique import check, trajectory_losses
+from techniques.sharpness.sharpness import sharpness
 
 HORIZON = 5000 / (90 * 1251)  # 1 / (1 - 0.9998) steps of the authors' run: 90 epochs of 1,251 batches of 1,024
 IGNORED = -100  # torch's label of a position without a target
@@ -48,13 +49,15 @@ class SafMesa(Technique):
     """``start`` is E_start as a share of the run, by default the authors' 5 of 90 epochs; ``strength`` is lambda.
 
     ``decay`` None keeps the average's memory the share of the run that it has in the authors' script, HORIZON. What is
-    trained and evaluated is w; the average only teaches.
+    trained and evaluated is w; the average only teaches. ``probe_sharpness`` adds the probes of `sharpness`, which take
+    second derivatives.
     """
 
     strength: float = 0.8
     temperature: float = 5.0
     decay: float | None = None
     start: float = 5 / 90
+    probe_sharpness: bool = False
     teacher: nn.Module | None = field(init=False, repr=False, default=None)
 
     zero_strength: ClassVar[dict[str, Any]] = {"strength": 0.0}
@@ -86,10 +89,11 @@ class SafMesa(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``copies_of_the_weights``: bytes of the average over those of the model."""
+        found = sharpness(run) if self.probe_sharpness else {}
         if self.teacher is None:
-            return {}
+            return found
         average, model = (sum(p.nbytes for p in each.parameters()) for each in (self.teacher, run.model))
-        return {"copies_of_the_weights": average / model}
+        return found | {"copies_of_the_weights": average / model}
 
     def state(self) -> dict[str, Any]:
         return {} if self.teacher is None else {"teacher": self.teacher.state_dict()}

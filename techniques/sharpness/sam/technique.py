@@ -4,42 +4,63 @@ Foret, Kleiner, Mobahi & Neyshabur, "Sharpness-Aware Minimization for Efficientl
 arXiv 2010.01412), Algorithm 1 with p = 2:
 
     e = rho grad L_B(w) / ||grad L_B(w)||_2          w <- base step along grad L_B(w + e)
+
+Kwon, Kim, Park & Choi, "ASAM: Adaptive Sharpness-Aware Minimization for Scale-Invariant Learning of Deep Neural
+Networks" (ICML 2021, arXiv 2102.11600), scale the ball by the weights:
+
+    e = rho T^2 grad L_B(w) / ||T grad L_B(w)||_2    T = |w| + eta for weights, 1 for biases
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 from suite.data import Batch
 from suite.optimizer import launchable
 from suite.run import Run
 from suite.technique import Technique
 
+ETA = 0.01  # of ASAM's experiments: weights of zero are perturbed too
+
 
 @torch.no_grad()
-def ascend(parameters: Sequence[Tensor], rho: float, launch: dict[str, Any] | None = None) -> list[Tensor]:
+def ascend(
+    parameters: Sequence[Tensor], rho: float, launch: dict[str, Any] | None = None, adaptive: bool = False
+) -> list[Tensor]:
     """Moves ``parameters`` by rho along their joint normalised gradient; returns copies of what they were.
 
-    The norm is over all of them together. Their gradients may be overwritten with the step. Copies, because subtracting
-    the step again gives back the weights only up to rounding. On a GPU this is two launches; a dictionary ``launch``,
-    empty at first, keeps their tables between calls for the same parameters.
+    The norm is over all of them together; where ``adaptive``, the ball is ASAM's. Their gradients may be overwritten
+    with the step. Copies, because subtracting the step again gives back the weights only up to rounding. On a GPU this
+    is two launches, unless ``adaptive``; a dictionary ``launch``, empty at first, keeps their tables between calls for
+    the same parameters.
     """
     steps = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if launchable([*parameters, *steps]):
+    if not adaptive and launchable([*parameters, *steps]):
         from techniques.sharpness.sam import kernel
 
         return kernel.ascend(parameters, steps, rho, _tables(launch, "ascend"))
     copies = [parameter.clone() for parameter in parameters]
+    scales = scales_of(copies) if adaptive else []
+    if adaptive:
+        torch._foreach_mul_(steps, scales)
     norm = nn.utils.get_total_norm(steps)
     torch._foreach_mul_(steps, rho / (norm + 1e-12))  # the guard of the authors' code for a zero gradient
+    if adaptive:
+        torch._foreach_mul_(steps, scales)
     torch._foreach_add_(list(parameters), steps)
     return copies
+
+
+def scales_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """ASAM's T: |w| + ETA for matrices, 1 for vectors (biases; here also the scales of norms)."""
+    return [each.abs() + ETA if each.ndim >= 2 else torch.ones_like(each) for each in parameters]
 
 
 @torch.no_grad()
@@ -63,7 +84,7 @@ def _tables(launch: dict[str, Any] | None, way: str) -> Any:
 
 
 class Noise:
-    """The state of every random generator that a forward pass draws from, so that a second pass sees the same masks."""
+    """The state of every random generator that a forward pass draws from, so that a later pass sees the same masks."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -71,18 +92,42 @@ class Noise:
         self.cuda = torch.cuda.get_rng_state(run.device) if run.device.type == "cuda" else None
         self.own = run.generator.get_state()
 
-    def replay(self) -> None:
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """A pass in here draws the same noise, and leaves the model's buffers as they are: running statistics are the
+        first pass's, at the weights themselves."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda, self.run.device)
         self.run.generator.set_state(self.own)
+        buffers = list(self.run.model.buffers())
+        copies = [buffer.clone() for buffer in buffers]
+        yield
+        for buffer, copied in zip(buffers, copies, strict=True):
+            buffer.copy_(copied)
+
+
+def finite(run: Run, parameters: Sequence[Tensor]) -> bool:
+    """Whether the first gradient is finite; if not, the whole update is left out: weights and optimizer state stay.
+
+    Always True under several ranks: none may leave out what the others go on with, and there it spoils the update, as
+    it does the reference's.
+    """
+    if run.world_size > 1:
+        return True
+    norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    return isinstance(norm, FakeTensor) or bool(norm.isfinite())  # a fake one has no value to ask for
 
 
 @dataclass
 class Sam(Technique):
-    """Two forward and two backward passes a step; the second gradient is clipped and given to the optimizer."""
+    """Two forward and two backward passes a step; the second gradient is clipped and given to the optimizer.
+
+    ``adaptive`` is ASAM, whose radii are larger: 0.5 to 2.
+    """
 
     rho: float = 0.05
+    adaptive: bool = False
     launch: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0}
@@ -99,10 +144,12 @@ class Sam(Technique):
             run.backward(loss)
         run.loss = loss.detach()
         trained = with_gradient(run)
-        copies = ascend(trained, self.rho, self.launch)
+        if not finite(run, trained):
+            return
+        copies = ascend(trained, self.rho, self.launch, self.adaptive)
         run.model.zero_grad(set_to_none=True)
-        noise.replay()
-        run.backward(run.forward(batch))
+        with noise.replayed():
+            run.backward(run.forward(batch))
         restore(trained, copies, self.launch)
         run.apply_gradients()
 
@@ -111,10 +158,12 @@ class Sam(Technique):
         trained = with_gradient(run)
         if not trained or not self.rho:
             return {}
-        copies = ascend(trained, self.rho, self.launch)
-        moved = nn.utils.get_total_norm(torch._foreach_sub([p.detach() for p in trained], copies))
+        copies = ascend(trained, self.rho, self.launch, self.adaptive)
+        moved = torch._foreach_sub([p.detach() for p in trained], copies)
         restore(trained, copies, self.launch)
-        return {"radius_relative_error": abs(moved.item() / self.rho - 1)}
+        if self.adaptive:
+            torch._foreach_div_(moved, scales_of(copies))
+        return {"radius_relative_error": abs(nn.utils.get_total_norm(moved).item() / self.rho - 1)}
 
 
 def with_gradient(run: Run) -> list[Tensor]:

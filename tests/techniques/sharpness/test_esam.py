@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -208,6 +209,14 @@ def test_flops_of_a_draw_are_those_of_its_weight_gradients(monkeypatch: pytest.M
     weight_gradients = sum(2 * batch * 64 * each.numel() for each in query)  # type: ignore[operator]
     expected = 1.5 * flops(new("baseline", "bert")) + attention + weight_gradients
     assert flops(run) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_compiled_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced forward and backward, a drawn part of the weight gradients, half a batch: to the bit, without a backend
+    that rounds otherwise."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    assert new("esam", recipe="compiled").train(3) == new("esam", recipe="modern").train(3)
 
 
 def test_passes_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

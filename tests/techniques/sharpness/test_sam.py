@@ -1,17 +1,30 @@
-"""SAM against its closed form on a quadratic, and the identities of the ascent."""
+"""SAM against its closed form on a quadratic, optax and a loop of its own; the identities of the ascent; the study."""
 
+import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
+import optax
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suite.baseline import baselines
-from suite.catalogue import build
-from suite.comparison import Comparison, replicate
+from suite.catalogue import build, catalogue
+from suite.comparison import Comparison, canonical, replicate
+from suite.plan import Setting
+from suite.recipe import Recipe
+from suite.records import Contender, EqualTime, Evaluation
 from suite.run import Run
-from techniques.sharpness.sam.technique import Sam, ascend, restore
+from suite.stack import Stack
+from suite.study import Lab, study_of
+from suite.technique import ParameterGroups, Technique
+from techniques.sharpness.sam.study import LABEL_NOISE, STACKS, Row, noisy, plot, row, study
+from techniques.sharpness.sam.technique import ETA, Sam, ascend, restore
 
 
 def parameters(seed: int = 0) -> list[nn.Parameter]:
@@ -59,6 +72,7 @@ class Quadratic:
         self.model = nn.ParameterList([self.theta])
         self.optimizer = torch.optim.SGD(self.default_parameters(), lr=0.1)
         self.device, self.generator = torch.device("cpu"), torch.Generator().manual_seed(5)
+        self.world_size = 1
         self.noise: list[tuple[float, float]] = []
         self.given: Tensor | None = None
 
@@ -88,6 +102,127 @@ def test_gradient_on_a_quadratic_and_replayed_noise() -> None:
     assert run.noise[0] == run.noise[1]
 
 
+def test_update_by_update_optax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """optax counts both gradients as steps, and keeps the outer optimizer's weights in its state meanwhile."""
+    run = Quadratic()
+    run.optimizer = torch.optim.SGD([run.theta], lr=0.01, momentum=0.9)
+    monkeypatch.setattr(run, "apply_gradients", run.optimizer.step)
+    with jax.enable_x64(True):
+        matrix = jax.numpy.asarray(run.matrix.numpy())
+        theta = jax.numpy.asarray(run.theta.detach().numpy().copy())
+        gradient = jax.grad(lambda weights: weights @ matrix @ weights / 2)
+        ascent = optax.chain(optax.contrib.normalize(), optax.sgd(0.3))
+        optimizer = optax.contrib.sam(optax.sgd(0.01, momentum=0.9), ascent, sync_period=2)
+        state = optimizer.init(theta)
+        for _ in range(6):
+            Sam(rho=0.3).update(run, {})  # type: ignore[arg-type]
+            for _ in range(2):
+                changes, state = optimizer.update(gradient(theta), state, theta)
+                theta = optax.apply_updates(theta, changes)
+            torch.testing.assert_close(run.theta.detach(), torch.from_numpy(jax.device_get(theta).copy()))
+
+
+@dataclass
+class Momentum(Technique):
+    """Adam's first steps are signs, which magnify rounding."""
+
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=recipe.learning_rate, momentum=0.9)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_update_by_update_a_loop_of_its_own(adaptive: bool) -> None:
+    """With schedule and clipping, from the formulas of SAM and of ASAM."""
+    sam: Any = Sam(rho=0.5, adaptive=adaptive)
+    run = Run(baselines()["vit"], Stack({"sam": sam, "momentum": Momentum()}), recipe="classic", seed=2, steps=8)
+    model = copy.deepcopy(run.model)
+    weights = [p for group in run.default_parameters() for p in group["params"]]
+    names = {id(p): name for name, p in run.model.named_parameters()}
+    named = dict(model.named_parameters())
+    ours = [named[names[id(p)]] for p in weights]
+    decays = [0.0 if p.ndim < 2 else run.recipe.weight_decay for p in ours]
+    optimizer = Momentum().optimizer([{"params": [p], "weight_decay": d} for p, d in zip(ours, decays)], run.recipe)
+    for step in range(5):
+        batch, indices = run.next_batch()
+        run.train_step(batch, indices)
+        gradients = torch.autograd.grad(F.cross_entropy(model(batch["pixel_values"]), batch["labels"]), ours)
+        before = [p.detach().clone() for p in ours]
+        t = [p.abs() + 0.01 if adaptive and p.ndim >= 2 else torch.ones_like(p) for p in before]
+        length = torch.cat([(a * g).flatten() for a, g in zip(t, gradients)]).norm()
+        with torch.no_grad():
+            for p, a, g in zip(ours, t, gradients):
+                p += 0.5 * a * a * g / length
+        gradients = torch.autograd.grad(F.cross_entropy(model(batch["pixel_values"]), batch["labels"]), ours)
+        total = torch.cat([g.flatten() for g in gradients]).norm().item()
+        with torch.no_grad():
+            for p, old, g in zip(ours, before, gradients):
+                p.copy_(old)
+                p.grad = g * min(1.0, run.recipe.gradient_clip / (total + 1e-6))
+        for group in optimizer.param_groups:
+            group["lr"] = run.recipe.learning_rate_at(step)
+        optimizer.step()
+        for p, theirs in zip(ours, weights):
+            torch.testing.assert_close(p.detach(), theirs.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_adaptive_ascent_is_the_formula_in_float64() -> None:
+    weights = [nn.Parameter(p.detach().double()) for p in parameters()]
+    for weight, source in zip(weights, parameters()):
+        assert source.grad is not None
+        weight.grad = source.grad.double()
+    t = [p.detach().abs() + ETA if p.ndim >= 2 else torch.ones_like(p) for p in weights]
+    norm = sum((a * p.grad).square().sum() for a, p in zip(t, weights)) ** 0.5
+    expected = [0.7 * a**2 * p.grad / norm for a, p in zip(t, weights)]
+    copies = ascend(weights, 0.7, adaptive=True)
+    for weight, copied, e in zip(weights, copies, expected):
+        torch.testing.assert_close(weight.detach() - copied, e, rtol=1e-9, atol=1e-12)
+    run = Run(baselines()["vit"], build("sam:adaptive=true,rho=2.0"), recipe="classic", steps=4)
+    run.train(1)
+    assert run.technique.probes(run)["sam.radius_relative_error"] < 1e-4
+
+
+@dataclass
+class BatchNorm(Technique):
+    """A norm with running statistics before the head."""
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        model.fc_norm = nn.BatchNorm1d(128)
+        return model
+
+
+@pytest.mark.parametrize("stack", ["sam:rho=5", "esam:rho=5", "saf_mesa:start=0", "sam:rho=5+saf_mesa:start=0"])
+def test_running_statistics_are_the_first_passs(stack: str) -> None:
+    built = build(stack)
+    run = Run(baselines()["vit"], Stack({"norm": BatchNorm(), **built.techniques}), recipe="classic", steps=4)
+    model: Any = copy.deepcopy(run.model)
+    batch, indices = run.next_batch()
+    model(batch["pixel_values"])
+    run.train_step(batch, indices)
+    norm: Any = run.model.fc_norm
+    assert norm.num_batches_tracked == 1
+    assert torch.equal(norm.running_mean, model.fc_norm.running_mean)
+    assert torch.equal(norm.running_var, model.fc_norm.running_var)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("stack", ["sam", "sam:adaptive=true", "esam:beta=1.0"])
+def test_a_first_gradient_that_is_not_finite_leaves_the_update_out(stack: str, value: float) -> None:
+    run = Run(baselines()["vit"], build(stack), recipe="classic", steps=8)
+    run.train(2)
+    weights = copy.deepcopy(run.model.state_dict())
+    moments = copy.deepcopy(run.optimizer.state_dict()["state"])
+    passes = iter([value])
+    handle = next(run.model.parameters()).register_hook(lambda gradient: gradient * next(passes, 1.0))
+    run.train(1)
+    handle.remove()
+    assert next(passes, None) is None, "it was met"
+    assert all(torch.equal(weights[name], tensor) for name, tensor in run.model.state_dict().items())
+    now = run.optimizer.state_dict()["state"]
+    assert all(torch.equal(each, now[key][name]) for key, held in moments.items() for name, each in held.items())
+    run.train(1)
+    assert not torch.equal(weights["cls_token"], run.model.state_dict()["cls_token"]), "and it goes on"
+
+
 def test_only_the_second_gradient_is_reduced_and_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice forward and backward, once apply_gradients (reduction, clipping, step)."""
     calls = SimpleNamespace(forward=0, backward=0, apply_gradients=0)
@@ -107,8 +242,70 @@ def test_only_the_second_gradient_is_reduced_and_clipped(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("reference", ["dp_ddp", "zero1"])
 def test_each_of_several_ranks_ascends_on_its_own_gradient(reference: str) -> None:
     """The first gradient is not reduced, so a step sends what the reference's does (section 4.1: m-sharpness)."""
-    comparison = Comparison((reference, f"sam+{reference}"), "vit", steps=4, rounds=1)
+    comparison = Comparison((reference, f"sam+{reference}", f"esam+{reference}"), "vit", steps=4, rounds=1)
     record = replicate(comparison, 0, equal_time=False)
-    assert [each.status for each in record.contenders] == ["ok", "ok"], [each.reason for each in record.contenders]
-    alone, with_sam = (each.counters.communication_bytes for each in record.contenders if each.counters)
-    assert alone and with_sam == alone
+    assert {each.status for each in record.contenders} == {"ok"}, [each.reason for each in record.contenders]
+    alone, *others = (each.counters.communication_bytes for each in record.contenders if each.counters)
+    assert alone and others == [alone, alone]
+
+
+# the study ------------------------------------------------------------------------------------------------------------
+
+
+def lab() -> Lab:
+    return Lab("vit", "modern", Setting(), Path("nowhere"), seeds=2, minutes=10.0)
+
+
+def contender(stack: str, accuracy: float, equal_time: EqualTime | None = None, status: Any = "ok") -> Contender:
+    probes = {f"{stack.split(':')[0]}.{name}": 10 * accuracy for name in ("lambda_max", "ascent_rise")}
+    curve = [Evaluation(step=4, loss=1.0, metrics={"accuracy": accuracy})]
+    return Contender(stack=stack, status=status, probes=probes, curve=curve, equal_time=equal_time)
+
+
+def test_wrong_labels_are_as_many_as_asked_for_and_only_in_training() -> None:
+    data, clean = (
+        baselines()["vit"].data("nano", "pretrain", each.setting.data) for each in (noisy(lab(), 0.3), lab())
+    )
+    assert data.classes == 10  # type: ignore[attr-defined]
+    assert (data.train.tensors["labels"] != clean.train.tensors["labels"]).float().mean() == pytest.approx(
+        0.3, abs=1e-3
+    )
+    assert torch.equal(data.test.tensors["labels"], clean.test.tensors["labels"])
+    for ours, theirs in ((data.train, clean.train), (data.test, clean.test)):
+        assert torch.equal(ours.tensors["pixels"], theirs.tensors["pixels"].expand(-1, 3, -1, -1))
+    assert noisy(lab(), 0.0).setting == replace(lab().setting, steps=480)
+
+
+def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter = EqualTime(steps=2, loss=1.0, metrics={"accuracy": 0.25})
+    asked: list[tuple[bool, float]] = []
+
+    def runs(self: Lab, stacks: list[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+        asked.append((self.setting.data is None, self.minutes))
+        made = {canonical(each): [contender(each, accuracy, shorter) for accuracy in (0.5, 0.7)] for each in stacks}
+        made[canonical(STACKS["saf"])] = [contender("saf", 0.5, status="failed")]
+        return {stack: [(each, each) for each in contenders] for stack, contenders in made.items()}
+
+    monkeypatch.setattr(Lab, "runs", runs)
+    (table,) = study(lab())
+    assert asked == [(True, 5.0), (False, 5.0)]
+    rows = [Row(*each) for each in table.rows]
+    techniques = [name for name in STACKS if name != "saf"]
+    assert [(each.label_noise, each.technique) for each in rows] == [(s, n) for s in LABEL_NOISE for n in techniques]
+    assert rows[0][2:] == (2, pytest.approx(0.6), 0.25, 1.0, 6.0, 6.0)
+    same = row(0.0, "saf", [contender("saf", 0.5)])
+    assert same and same.accuracy_at_equal_time == 0.5
+    assert len(plot([table]).axes) == 2
+    with pytest.raises(ValueError, match="--baseline vit"):
+        study(replace(lab(), baseline="bert"))
+
+
+def test_what_the_study_runs_is_the_reference_sam_and_the_others_with_the_same_probes() -> None:
+    runs = {name: Run(baselines()["vit"], build(stack), recipe="classic", steps=3) for name, stack in STACKS.items()}
+    for name in ("baseline", "sam"):
+        plain = Run(baselines()["vit"], build(name), recipe="classic", steps=3)
+        assert plain.train(2) == runs[name].train(2)
+    for name, run in runs.items():
+        found = {key.split(".")[1] for key in run.technique.probes(run)}
+        assert {"lambda_max", "ascent_rise"} <= found, name
+    assert all(study_of(catalogue()[name]).study is study for name in ("sam", "esam", "saf", "saf_mesa"))

@@ -15,9 +15,10 @@ from suite.catalogue import build
 from suite.comparison import canonical
 from suite.records import Contender, Evaluation
 from suite.run import Run
-from techniques.sharpness.vit_sam import technique
+from techniques.sharpness import sharpness
+from techniques.sharpness.sharpness import hessian_product, largest_eigenvalue
 from techniques.sharpness.vit_sam.study import RADII, Row, plot, row, study
-from techniques.sharpness.vit_sam.technique import VitSam, active_shares, hessian_product, largest_eigenvalue
+from techniques.sharpness.vit_sam.technique import VitSam, active_shares
 
 
 def new(stack: str, **options: Any) -> Run:
@@ -92,7 +93,7 @@ def test_active_units_are_those_whose_gelu_is_positive() -> None:
 
 
 def test_probes_leave_the_run_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(technique, "LANCZOS_STEPS", 2)
+    monkeypatch.setattr(sharpness, "LANCZOS_STEPS", 2)
     run, untouched = new("vit_sam"), new("vit_sam")
     assert run.train(2) == untouched.train(2)
     before = [p.detach().clone() for p in run.model.parameters()]
@@ -107,7 +108,7 @@ def test_probes_leave_the_run_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_probes_agree_under_fused_attention_and_without_rho(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fused kernels have no second derivative. Rho 0 is the reference, probed in the same way."""
-    monkeypatch.setattr(technique, "LANCZOS_STEPS", 3)
+    monkeypatch.setattr(sharpness, "LANCZOS_STEPS", 3)
     plain, fused = (VitSam(rho=0.0).probes(new("vit_sam", recipe=recipe)) for recipe in ("classic", "modern"))
     assert plain == pytest.approx(fused, rel=1e-3)
     assert plain["ascent_rise"] > 0, "up along the gradient"

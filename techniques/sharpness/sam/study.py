@@ -1,0 +1,141 @@
+"""Sharpness and label noise: what each way to seek flat minima costs, and what it is worth at equal steps and time.
+
+SAM's paper (arXiv 2010.01412, section 3.3) reports its largest gains with wrong training labels, on CIFAR-10. So every
+run is made on the baseline's data and on the same with a share of the training labels replaced; test labels stay right.
+Runs are ``LONGER`` than the baseline's, so that examples come back, as SAF needs; the paper's have 200 epochs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from suite.baseline import baselines
+from suite.comparison import canonical
+from suite.data import Data, generator
+from suite.pretrained import cache_folder
+from suite.records import Contender
+from suite.run import replacing
+from suite.study import Lab, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LABEL_NOISE = (0.0, 0.3)
+LONGER = 4  # 5.7 epochs of the digits at nano
+STACKS = {
+    "baseline": "saf:probe_sharpness=true,strength=0",  # the reference to the bit, at its cost
+    "sam": "vit_sam:rho=0.05",  # sam, with the probes
+    "esam": "esam:probe_sharpness=true",
+    "saf": "saf:probe_sharpness=true",
+    "saf_mesa": "saf_mesa:probe_sharpness=true",
+}
+NOTE = (
+    "Medians over the seeds, at the end of the run. At equal time a schedule ends when the reference's budget does. "
+    "lambda_max and ascent_rise are of a training batch with its labels as trained on"
+)
+
+
+class Row(NamedTuple):
+    """One technique at one share of wrong training labels; accuracies are of the test examples."""
+
+    label_noise: float
+    technique: str
+    seeds: int
+    accuracy: float
+    accuracy_at_equal_time: float
+    test_loss: float
+    lambda_max: float
+    ascent_rise: float
+
+
+def study(lab: Lab) -> list[Table]:
+    """The table ``sharpness_and_label_noise``, a row for each share and technique of which a seed finished.
+
+    Raises ValueError for a baseline that does not classify images.
+    """
+    if lab.baseline != "vit":
+        raise ValueError("this study is of a classifier of images: give it --baseline vit")
+    rows = []
+    for share in LABEL_NOISE:
+        runs = noisy(lab, share).runs(list(STACKS.values()))
+        for technique, stack in STACKS.items():
+            if made := row(share, technique, [each for _, each in runs[canonical(stack)]]):
+                rows.append(tuple(made))
+    return [Table("sharpness_and_label_noise", Row._fields, rows, NOTE)]
+
+
+def row(label_noise: float, technique: str, contenders: Sequence[Contender]) -> Row | None:
+    """The row of the runs of one technique, one a seed; None where none finished."""
+    good = [each for each in contenders if each.status == "ok" and each.curve and each.probes]
+    if not good:
+        return None
+
+    def probe(name: str) -> float:
+        return median(value for each in good for key, value in each.probes.items() if key.endswith(f".{name}"))
+
+    return Row(
+        label_noise,
+        technique,
+        len(good),
+        median(each.curve[-1].metrics["accuracy"] for each in good),
+        median((each.equal_time or each.curve[-1]).metrics["accuracy"] for each in good),  # none where costs are equal
+        median(each.curve[-1].loss for each in good),
+        probe("lambda_max"),
+        probe("ascent_rise"),
+    )
+
+
+def noisy(lab: Lab, share: float) -> Lab:
+    """``lab`` with ``share`` of the training labels wrong, for longer runs in a part of its minutes."""
+    baseline = baselines()[lab.baseline]
+    steps = LONGER * baseline.recipe(lab.setting.size, lab.recipe, "pretrain").steps
+    location = lab.setting.data
+    if share:
+        data = baseline.data(lab.setting.size, "pretrain", location)
+        location = str(written(data, share, cache_folder() / "label_noise" / f"{data.sha256[:16]}-{share:g}"))
+    setting = replace(lab.setting, steps=steps, data=location)
+    return replace(lab, setting=setting, minutes=lab.minutes / len(LABEL_NOISE))
+
+
+def written(data: Data, share: float, folder: Path) -> Path:
+    """``folder`` with ``data``'s examples as train.jsonl and test.jsonl, as ``--data`` takes them: ``share`` of the
+    training labels, drawn once, are another class's."""
+    labels = data.train.tensors["labels"]
+    random = generator(0)
+    wrong = torch.randperm(len(labels), generator=random)[: round(share * len(labels))]
+    classes, changed = int(labels.max()) + 1, labels.clone()
+    changed[wrong] += torch.randint(1, classes, wrong.shape, generator=random)
+    parts = {"train": {**data.train.tensors, "labels": changed % classes}, "test": data.test.tensors}
+    for name, tensors in parts.items():
+        pictures, known = tensors["pixels"].tolist(), tensors["labels"].tolist()
+        with replacing(folder / f"{name}.jsonl") as partial, partial.open("w") as file:
+            for picture, label in zip(pictures, known, strict=True):
+                file.write(json.dumps({"image": picture, "label": label}) + "\n")
+    return folder
+
+
+def plot(tables: Sequence[Table]) -> Figure:
+    """Test accuracy at equal time over the largest eigenvalue, a panel for each share of wrong labels."""
+    from matplotlib.figure import Figure
+
+    rows = [Row(*each) for each in tables[0].rows]
+    shares = sorted({each.label_noise for each in rows})
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    for axes, share in zip(figure.subplots(1, max(1, len(shares)), squeeze=False)[0], shares):
+        for each in rows:
+            if each.label_noise == share:
+                axes.scatter(each.lambda_max, each.accuracy_at_equal_time, label=each.technique)
+        axes.set(
+            title=f"{share:.0%} wrong labels",
+            xlabel="largest eigenvalue of the Hessian",
+            ylabel="test accuracy at equal time",
+        )
+        axes.legend()
+    return figure
