@@ -262,7 +262,8 @@ def test_study_finds_the_law_behind_imagined_runs() -> None:
         parameters, tokens = SMALL.optimum(flops)
         for name, expected in (("N", parameters), ("D", tokens), ("D/N", tokens / parameters)):
             optimum, low, high, _ = fitted[f"{name} at C = {flops:.3g}"]
-            assert optimum == pytest.approx(expected, rel=0.05) and low <= optimum <= high
+            assert optimum == pytest.approx(expected, rel=0.05)
+            assert low * (1 - 1e-9) <= optimum <= high * (1 + 1e-9)  # without noise it has hardly a width
     assert {name for name, *_ in published.rows} >= {"optimal parameters", "tokens a parameter"}
     told = {(statement, account): holds for statement, account, *_, holds in verdicts.rows}
     assert len(told) == 6 and told["the exponent lies within 0.3 and 0.7", SIX_N_D]
