@@ -45,6 +45,18 @@ def test_a_rate_above_one_over_l_breaks_the_bound() -> None:
     assert x.abs() > 1e3
 
 
+def test_a_constant_momentum_breaks_the_bound_that_the_schedule_keeps() -> None:
+    """What networks are trained with is no method of order 1 / k^2: late, so that short checks do not see it."""
+    curvatures, start = spectrum(1e6), torch.ones(50, dtype=torch.float64)
+
+    def used(momentum: float | None) -> list[float]:
+        points = islice(accelerated(lambda x: curvatures * x, start, 1.0, momentum), 1200)
+        return [0.5 * (curvatures * x * x).sum().item() * (k + 1) ** 2 / (2 * 50) for k, x in enumerate(points, 1)]
+
+    assert max(used(None)) < 0.1
+    assert next(k for k, share in enumerate(used(0.9), 1) if share > 1) == 1148
+
+
 def test_iterations_of_descent_over_acceleration_grow_as_the_root_of_the_condition_number() -> None:
     ratios = []
     for kappa in (1e2, 1e3, 1e4):
