@@ -292,7 +292,8 @@ def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.Monkey
     rows = [Row(*each) for each in table.rows]
     techniques = [name for name in STACKS if name != "saf"]
     assert [(each.label_noise, each.technique) for each in rows] == [(s, n) for s in LABEL_NOISE for n in techniques]
-    assert rows[0][2:] == (2, pytest.approx(0.6), 0.25, 1.0, 6.0, 6.0)
+    assert rows[0][2:] == (2, pytest.approx(0.6), pytest.approx(0.6), 1.0, 6.0, 6.0), "the baseline sets the budget"
+    assert rows[1][2:] == (2, pytest.approx(0.6), 0.25, 1.0, 6.0, 6.0)
     same = row(0.0, "saf", [contender("saf", 0.5)])
     assert same and same.accuracy_at_equal_time == 0.5
     assert len(plot([table]).axes) == 2
