@@ -1,8 +1,9 @@
 """Studies: techniques that are questions over many runs (a batch-size sweep, a fit, a budget scan) or over none.
 
 A ``study.py`` beside the technique defines ``study(lab) -> list[Table]`` and, where people would rather look than read,
-``plot(tables) -> matplotlib Figure``. Runs go through the same contenders and records as everything else:
-what is stored already is not measured again. What a study found is kept beside the machine's records, for the boards.
+``plot(tables) -> matplotlib Figure``; ``BASELINES`` where it is not for all that the card names. Runs go through the
+same contenders and records as everything else: what is stored already is not measured again. What a study found is kept
+beside the machine's records, for the boards.
 """
 
 from __future__ import annotations
@@ -117,6 +118,15 @@ def study_of(entry: Entry) -> ModuleType:
     if find_spec(name) is None:
         raise ValueError(f"{entry.id} has no study; measure it with: leantrain run -t {entry.id}")
     return importlib.import_module(name)
+
+
+def baseline_for(entry: Entry, module: ModuleType, wanted: str | None) -> str:
+    """``wanted``, or else gpt if the study is for it, or the first that it is for: the module's ``BASELINES`` or, where
+    it has none, the card's. Raises ValueError for a baseline that it is not for."""
+    known: Sequence[str] = getattr(module, "BASELINES", entry.card.baselines)
+    if wanted and wanted not in known:
+        raise ValueError(f"the study of {entry.id} is not for {wanted}, but for: {', '.join(known)}")
+    return wanted or ("gpt" if "gpt" in known else known[0])
 
 
 # what a study found -------------------------------------------------------------------------------------------------

@@ -265,6 +265,8 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("list", "optimisers"), "no category is called 'optimisers'; did you mean optimizers"),
     (("show", "lionn"), "no technique is called 'lionn'; did you mean lion"),
     (("study", "lionn"), "no technique is called 'lionn'; did you mean lion"),
+    (("study", "sam", "-b", "gpt"), "the study of sam is not for gpt, but for: vit"),
+    (("study", "vit_sam", "-b", "gpt"), "the study of vit_sam is not for gpt, but for: vit"),
     (("doctor", "--device", "cup"), "no device is called 'cup'; did you mean cpu"),
     (("new", "lion"), "there is a technique called lion already"),
     (("new", "My-Idea"), "cannot name a technique"),

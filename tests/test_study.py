@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import suite.study
+from suite.catalogue import catalogue
 from suite.cli import app
 from suite.results import Sources
-from suite.study import NOT_FINITE, Study, Table, keep, kept
+from suite.study import NOT_FINITE, Study, Table, baseline_for, keep, kept, study_of
 from tests.factories import MACHINE
 
 SWEEP = Table(
@@ -56,6 +57,12 @@ def test_every_scalar_comes_back_as_it_was(rows: list[tuple[Any, ...]], name: st
     (read,) = Study.model_validate_json(made.model_dump_json()).tables
     assert (read.name, read.columns, read.note) == (name, (note, "x"), note)
     assert [*map(repr, read.rows)] == [*map(repr, rows)]  # NaN, and 1 beside 1.0 and True
+
+
+def test_a_study_runs_on_gpt_or_else_on_the_first_baseline_that_it_is_for() -> None:
+    chosen = {id: baseline_for(catalogue()[id], study_of(catalogue()[id]), None) for id in ("lamb", "sam", "vit_sam")}
+    assert chosen == {"lamb": "gpt", "sam": "vit", "vit_sam": "vit"}
+    assert baseline_for(catalogue()["lamb"], study_of(catalogue()["lamb"]), "mae") == "mae"
 
 
 def test_a_study_is_kept_beside_the_records_of_its_machine_and_replaces_the_one_before(tmp_path: Path) -> None:

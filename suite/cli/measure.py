@@ -273,7 +273,10 @@ def stack(
 @app.command()
 def study(
     id: Annotated[str, typer.Argument(help="A technique that has a study.")],
-    on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",
+    on: Annotated[
+        str | None,
+        typer.Option("-b", "--baseline", help="bert, gpt, vit or mae. [gpt, else the first that the study is for]"),
+    ] = None,
     size: SizeOption = "nano",
     recipe: Annotated[str, typer.Option("--recipe", help="classic, modern or compiled.")] = "modern",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each run.")] = 3,
@@ -294,11 +297,13 @@ def study(
         from suite.catalogue import catalogue, lookup
         from suite.plan import Setting
         from suite.run import replacing
-        from suite.study import Lab, found, keep, study_of
+        from suite.study import Lab, baseline_for, found, keep, study_of
 
-        lookup("baseline", on, baselines())
+        if on:
+            lookup("baseline", on, baselines())
         entry = lookup("technique", id, catalogue())
         module = study_of(entry)
+        on = baseline_for(entry, module, on)
         setting = Setting(chosen("size", size, SIZES), device=device, threads=threads)
         with bar(quiet=as_json) as progress:
             lab = Lab(on, chosen("recipe", recipe, RECIPES), setting, folder, seeds, minutes, progress, warn)

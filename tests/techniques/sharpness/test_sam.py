@@ -297,8 +297,6 @@ def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.Monkey
     same = row(0.0, "saf", [contender("saf", 0.5)])
     assert same and same.accuracy_at_equal_time == 0.5
     assert len(plot([table]).axes) == 2
-    with pytest.raises(ValueError, match="--baseline vit"):
-        study(replace(lab(), baseline="bert"))
 
 
 def test_what_the_study_runs_is_the_reference_sam_and_the_others_with_the_same_probes() -> None:
