@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from suite.comparison import canonical
 from suite.study import Lab, Table
-from techniques.large_batch.linear_scaling_warmup.study import NOTE, Row, draw, finish, row
+from techniques.large_batch.linear_scaling_warmup.study import NOTE, Row, draw, row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,15 +88,12 @@ def cost(runs: Sequence[Run]) -> list[tuple[str, int, int, float]]:
 
 
 def plot(tables: Sequence[Table]) -> Figure:
-    """Steps to quality over batch size at each optimizer's best rate, doubly logarithmic; perfect scaling is dashed."""
+    """A line for each optimizer at its best rates."""
     from matplotlib.figure import Figure
 
     lines: dict[str, list[Row]] = {}
     for optimizer, _, *cells in tables[1].rows:
         lines.setdefault(optimizer, []).append(Row(*cells))
-    figure = Figure(figsize=(5, 4), layout="constrained")
-    axes = figure.subplots()
-    for number, (optimizer, rows) in enumerate(lines.items()):
-        draw(axes, rows, optimizer, number)
-    finish(axes, lines.get(REFERENCE, []), [row for rows in lines.values() for row in rows])
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    draw(figure, lines, REFERENCE)
     return figure

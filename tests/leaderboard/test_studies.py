@@ -106,7 +106,7 @@ def test_the_markdown_has_short_tables_and_the_length_of_long_ones() -> None:
     long = Table("long", ("x",), [(n,) for n in range(13)], EVIL)
     page = markdown.render([], studied=[(study(tables=[*study().tables, long, Table("none", ("x",), [])]), ("x",))])
     assert "\n### linear\\_scaling\\_warmup · gpt · modern · nano†\n" in page
-    assert "\n| 512 | linear | 0.016 | 3 | 0 | n/a | n/a | nan | n/a | n/a | 20 |\n" in page
+    assert "\n| 512 | linear | 0.016 | 3 | 0 | n/a | n/a | n/a | nan | n/a | n/a | 20 |\n" in page
     assert "(13 rows, left out here)" in page
     assert "<" not in page and "none" not in page
     assert "Studies" not in markdown.render([])

@@ -3,14 +3,15 @@
 Goyal et al. (arXiv 1706.02677), figure 1, ask for the error after equal epochs; Shallue et al. (JMLR 2019, arXiv
 1811.03600) for steps to a quality. Under perfect scaling a doubled batch halves the steps, and the examples to quality
 stay the same. Here every run ends after equally many examples, so they cannot grow past that budget: beyond the
-critical batch the quality is not reached, and the final loss says by how much.
+critical batch the reference's final quality is not reached, and the final loss says by how much. Half of the way there
+is reached at larger batches, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from suite.comparison import canonical
 from suite.records import Contender, Evaluation
@@ -19,12 +20,12 @@ from suite.study import Lab, Table
 from techniques.large_batch.linear_scaling_warmup.technique import Rule
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FACTORS = (2, 4, 8, 16, 32)
 NOTE = (
-    "Steps and examples until the test loss is what the reference ends with: medians over the seeds that got there; "
+    "Steps and examples until the test loss is what the reference ends with, and until it has fallen half as far: "
+    "medians over the seeds that got there; "
     "final loss: the mean over the seeds that finished and its 95 % interval; CPU seconds of all seeds' training"
 )
 BREAK = (
@@ -43,6 +44,7 @@ class Row(NamedTuple):
     reached: int
     steps_to_quality: float | None
     examples_to_quality: float | None
+    steps_half_way: float | None
     final_loss: float | None
     final_loss_low: float | None
     final_loss_high: float | None
@@ -53,8 +55,8 @@ def study(lab: Lab) -> list[Table]:
     """Tables ``steps_to_quality`` (the reference's batch, and times ``FACTORS`` by every rule) and ``break_point``."""
     stacks = {(k, rule): f"linear_scaling_warmup:k={k},rule={rule}" for k in FACTORS for rule in get_args(Rule)}
     runs = lab.runs(list(stacks.values()))
-    measured = {rule: runs[canonical(stack)] for (_, rule), stack in stacks.items() if runs[canonical(stack)]}
-    references = [(reference, reference) for reference, _ in next(iter(measured.values()), [])]
+    finest = next((runs[canonical(stack)] for stack in stacks.values() if runs[canonical(stack)]), [])
+    references = [(reference, reference) for reference, _ in finest]  # the smallest batch has the most evaluations
     groups = [("reference", references), *((rule, runs[canonical(stack)]) for (_, rule), stack in stacks.items())]
     rows = [made for rule, pairs in groups if (made := row(rule, pairs))]
     columns = ("rule", "reference_low", "reference_high", "largest_batch", "broken_at")
@@ -70,9 +72,7 @@ def row(rule: str, pairs: Sequence[tuple[Contender, Contender]]) -> Row | None:
     if not pairs:
         return None
     batch_size, learning_rate = (pairs[0][1].recipe[name] for name in ("batch_size", "learning_rate"))
-    steps = [
-        reached for reference, each in pairs if (reached := steps_to(target(reference.curve), each.curve)) is not None
-    ]
+    steps, half = (_reached(pairs, share) for share in (0.99, 0.5))  # not 1: noise at the very end does not decide
     final = [contender.curve[-1].loss for _, contender in pairs if contender.status == "ok" and contender.curve]
     spread = replicate_interval(final) if len(final) > 1 else None
     spent = [contender.cpu_s for _, contender in pairs if contender.cpu_s is not None]
@@ -85,6 +85,7 @@ def row(rule: str, pairs: Sequence[tuple[Contender, Contender]]) -> Row | None:
         reached=len(steps),
         steps_to_quality=middle,
         examples_to_quality=None if middle is None else middle * batch_size,
+        steps_half_way=median(half) if half else None,
         final_loss=fmean(final) if final else None,
         final_loss_low=spread.low if spread else None,
         final_loss_high=spread.high if spread else None,
@@ -106,9 +107,13 @@ def break_points(rows: Sequence[Row]) -> list[tuple[str, float, float, int | Non
     return made
 
 
-def target(curve: Sequence[Evaluation]) -> float:
-    """The loss that the reference ends with, 1 % of the way back, so that noise at the very end does not decide."""
-    return curve[-1].loss + 0.01 * max(0.0, curve[0].loss - curve[-1].loss)
+def _reached(pairs: Sequence[tuple[Contender, Contender]], share: float) -> list[float]:
+    """The steps of those that got to the loss at which the reference has this share of its whole fall behind it."""
+    found = []
+    for reference, each in pairs:
+        start, end = reference.curve[0].loss, reference.curve[-1].loss
+        found.append(steps_to(start + share * min(0.0, end - start), each.curve))
+    return [steps for steps in found if steps is not None]
 
 
 def steps_to(loss: float, curve: Sequence[Evaluation]) -> float | None:
@@ -121,45 +126,45 @@ def steps_to(loss: float, curve: Sequence[Evaluation]) -> float | None:
     return None
 
 
-def draw(axes: Axes, rows: Sequence[Row], label: str, number: int) -> None:
-    """Steps to quality over batch size in colour ``number``; what was not reached is an open circle at the top."""
-    reached, missed = ([each for each in rows if (each.steps_to_quality is None) is none] for none in (False, True))
-    sizes, colour = [each.batch_size for each in reached], f"C{number}"
-    axes.loglog(sizes, [each.steps_to_quality for each in reached], marker="o", color=colour, label=label)
-    if missed:
-        axes.plot(
-            [each.batch_size for each in missed],
-            [0.96] * len(missed),
-            marker="o",
-            markersize=6 + 3 * number,
-            fillstyle="none",
-            linestyle="",
-            color=colour,
-            transform=axes.get_xaxis_transform(),
-            label=f"{label}: not reached",
-        )
-
-
-def finish(axes: Axes, start: Sequence[Row], rows: Sequence[Row]) -> None:
-    """Labels, and the dashed line on which the examples to quality stay those of the first row of ``start``."""
-    sizes = sorted({each.batch_size for each in rows})
-    for each in start[:1]:
-        steps = [(each.examples_to_quality or 0) / size for size in sizes]
-        axes.loglog(sizes, steps, "--", color="grey", label="perfect")
-    axes.set(xlabel="batch size (examples)", ylabel="steps to the reference's final quality")
-    if rows:
-        axes.legend()
+def draw(figure: Figure, lines: Mapping[str, Sequence[Row]], reference: str) -> None:
+    """Two panels over the batch size, a line for each of ``lines``: steps half-way to the quality of ``reference``,
+    with perfect scaling dashed; and the final loss with its interval. What did not get half-way is an open circle."""
+    steps, losses = figure.subplots(1, 2)
+    for number, (label, rows) in enumerate(lines.items()):
+        look: dict[str, Any] = {"marker": "o", "color": f"C{number}"}
+        reached = {each.batch_size: each.steps_half_way for each in rows if each.steps_half_way}
+        steps.plot([*reached], [*reached.values()], label=label, **look)
+        if missed := [each.batch_size for each in rows if not each.steps_half_way]:
+            look |= {"markersize": 6 + 3 * number, "fillstyle": "none", "linestyle": ""}
+            height = {"transform": steps.get_xaxis_transform(), "label": f"{label}: not reached"}
+            steps.plot(missed, [0.96] * len(missed), **look, **height)
+        aside = 1.04**number  # so that intervals stand side by side
+        ended = {aside * each.batch_size: each for each in rows if each.final_loss is not None}
+        losses.plot([*ended], [each.final_loss for each in ended.values()], marker="o", color=f"C{number}")
+        spread = {size: each for size, each in ended.items() if each.final_loss_low is not None}
+        ends = ([getattr(each, name) for each in spread.values()] for name in ("final_loss_low", "final_loss_high"))
+        losses.vlines([*spread], *ends, color=f"C{number}")
+    sizes = sorted({each.batch_size for rows in lines.values() for each in rows})
+    for each in lines.get(reference, [])[:1]:
+        perfect = [(each.steps_half_way or 0) * each.batch_size / size for size in sizes]
+        steps.plot(sizes, perfect, "--", color="grey", label="perfect")
+    steps.set(ylabel="steps half-way to the reference's quality", yscale="log")
+    losses.set(ylabel="final test loss")
+    for axes in (steps, losses):
+        axes.set(xlabel="batch size (examples)", xscale="log")
+        axes.set_xticks(sizes, map(str, sizes))
+        axes.minorticks_off()
+    if sizes:
+        steps.legend()
 
 
 def plot(tables: Sequence[Table]) -> Figure:
-    """Steps to quality over batch size, a line for each rule, doubly logarithmic; perfect scaling is dashed."""
+    """A line for each rule, from the reference on."""
     from matplotlib.figure import Figure
 
     rows = [Row(*each) for each in tables[0].rows]
     start = [each for each in rows if each.rule == "reference"]
-    figure = Figure(figsize=(5, 4), layout="constrained")
-    axes = figure.subplots()
-    for number, rule in enumerate(get_args(Rule)):
-        draw(axes, [*start, *(each for each in rows if each.rule == rule)], f"rule: {rule}", number)
-    finish(axes, start, rows)
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    rules = {rule: [*start, *(each for each in rows if each.rule == rule)] for rule in get_args(Rule)}
+    draw(figure, {f"rule: {rule}": line for rule, line in rules.items()}, f"rule: {get_args(Rule)[0]}")
     return figure

@@ -71,12 +71,12 @@ def test_the_best_rate_of_each_batch_is_found() -> None:
     assert cost.rows == [("lamb", 15, 30, 90.0), (REFERENCE, 15, 30, 90.0)]
     axes = plot(tables).axes[0]
     labels = [line.get_label() for line in axes.lines]
-    assert labels == ["lamb", "reference", "reference: not reached", "perfect"]
+    assert labels == ["lamb", "reference", "perfect"]
 
 
 def test_reaching_the_quality_counts_before_speed_and_loss() -> None:
     def run(rate: float, reached: int, steps: float | None, loss: float | None) -> Run:
-        return Run("x", rate, Row(8, "sqrt", 1.0, 2, reached, steps, None, loss, None, None, None))
+        return Run("x", rate, Row(8, "sqrt", 1.0, 2, reached, steps, None, None, loss, None, None, None))
 
     unsure, sure, never, failed = run(1, 1, 5.0, 1.0), run(2, 2, 9.0, 1.2), run(3, 0, None, 0.9), run(4, 0, None, None)
     assert [best(each)[0].rate for each in ([unsure, never, sure], [failed, never])] == [2, 3]

@@ -137,9 +137,13 @@ def test_study_finds_the_critical_batch_and_names_what_was_not_reached() -> None
         ("linear", 32, 64),
         ("none", 32, 64),
     ]
-    axes = plot(tables).axes[0]
-    (missed,) = (line for line in axes.lines if line.get_label() == "rule: linear: not reached")
-    assert list(missed.get_xdata()) == [8 * k for k in FACTORS if k > 4]
+    half_way = {size: row.steps_half_way for (size, rule), row in rows.items() if rule in ("reference", "linear")}
+    assert half_way[32] == pytest.approx(rows[8, "reference"].steps_half_way / 4, rel=0.05)  # type: ignore[operator]
+    assert [size for size, steps in half_way.items() if steps is None] == [256]
+    steps, losses = plot(tables).axes
+    (missed,) = (line for line in steps.lines if line.get_label() == "rule: linear: not reached")
+    assert list(missed.get_xdata()) == [256]
+    assert len(losses.lines) == len(losses.collections) == 3
 
 
 def test_the_break_point_is_judged_by_the_interval_over_seeds() -> None:
