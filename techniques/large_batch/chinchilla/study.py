@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTHS = (0.25, 0.5, 0.75, 1.0, 1.5)  # the small baselines are large for their few tokens: the optimum is below 1
-BUDGETS = (0.5, 1.0, 2.0, 4.0)  # with less compute the smallest size is the best: gpt at nano has no minimum at 0.25
+BUDGETS = (0.5, 1.0, 2.0, 4.0)  # gpt at nano has its first minimum between the sizes at 4
 RUNS_PER_CONSTANT = 2  # fewer do not determine the law
 SIX_N_D, COUNTED = "6 N D, without embeddings", "counted, with embeddings"
 LAW_NOTE = (
@@ -231,19 +231,23 @@ def published() -> list[tuple[str, float, float]]:
 def plot(tables: Sequence[Table]) -> Figure:
     """Loss over size, a colour for each budget, with the parabola and its minimum."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     points = [Point(*each) for each in tables[0].rows]
     figure = Figure(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
     for number, budget in enumerate(sorted({each.budget for each in points})):
         own = sorted((each for each in points if each.budget == budget), key=lambda each: each.parameters)
-        sizes, colour = [each.parameters for each in own], f"C{number}"
-        axes.semilogx(sizes, [each.loss for each in own], "o", color=colour, label=f"C = {own[0].flops:.2g}")
-        if parabola := isoflop(sizes, [each.loss for each in own]):
-            line = np.geomspace(min(sizes), max(sizes), 50)
+        run, colour = [each.parameters for each in own], f"C{number}"
+        axes.semilogx(run, [each.loss for each in own], "o", color=colour, label=f"C = {own[0].flops:.2g}")
+        if parabola := isoflop(run, [each.loss for each in own]):
+            line = np.geomspace(min(run), max(run), 50)
             axes.semilogx(line, [parabola.at(size) for size in line], color=colour)
-            if (best := parabola.optimum) and min(sizes) <= best <= max(sizes):
+            if (best := parabola.optimum) and min(run) <= best <= max(run):
                 axes.semilogx([best], [parabola.at(best)], "*", color=colour, markersize=12)
+    sizes = sorted({each.parameters for each in points})
+    axes.set_xticks(sizes, map(EngFormatter(places=0), sizes))
+    axes.minorticks_off()
     axes.set(xlabel="parameters without embeddings", ylabel="final test loss (nats a token)")
     axes.legend()
     return figure
