@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from baselines import cache, source
-from suite.baseline import Size
-from suite.data import Data, Examples, Transform
+from suite.contract.baseline import Size
+from suite.contract.data import Data, Examples, Transform
 
 DIGITS = 10
 TEST_PER_DIGIT = 10

@@ -15,9 +15,9 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from baselines import models
 from baselines.images import image_data, normalised
 from baselines.recipes import named
-from suite.baseline import Baseline, RecipeName, Size, Task
-from suite.data import Batch, Data
-from suite.recipe import Recipe
+from suite.contract.baseline import Baseline, RecipeName, Size, Task
+from suite.contract.data import Batch, Data
+from suite.contract.recipe import Recipe
 
 SIDE: dict[Size, int] = {"nano": 32, "micro": 32, "base": 224, "large": 224}
 PATCH: dict[Size, int] = {"nano": 4, "micro": 4, "base": 16, "large": 16}

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from suite.baseline import RecipeName
-from suite.recipe import Recipe
+from suite.contract.baseline import RecipeName
+from suite.contract.recipe import Recipe
 
 _MODERN: dict[str, Any] = {"precision": "bf16", "fused_attention": True, "fused_optimizer": True}
 _CHANGES: dict[RecipeName, dict[str, Any]] = {

@@ -15,9 +15,9 @@ from transformers import AutoModelForImageClassification
 from baselines import models
 from baselines.images import ImageData, image_data, normalised
 from baselines.recipes import named
-from suite.baseline import Baseline, RecipeName, Size, Task
-from suite.data import Batch, Data
-from suite.recipe import Recipe
+from suite.contract.baseline import Baseline, RecipeName, Size, Task
+from suite.contract.data import Batch, Data
+from suite.contract.recipe import Recipe
 
 SIDE: dict[Size, int] = {"nano": 32, "micro": 32, "base": 224, "large": 224}
 _CONFIG: dict[Size, dict[str, Any]] = {

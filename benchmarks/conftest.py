@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import torch
 
-from suite.kernel_report import copy_bytes_per_s
-from suite.machine import fingerprint
+from suite.guard.kernel_report import copy_bytes_per_s
 from suite.meters.counters import Counters
+from suite.record.machine import fingerprint
 
 if find_spec("pytest_benchmark") is None:
     raise pytest.UsageError("benchmarks/ needs pytest-benchmark: pip install 'leantrain[bench]'")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from suite.catalogue import catalogue
-from suite.kernel_report import FLUSH_BYTES, Bench, transformer_sizes
-from suite.technique import Unavailable
+from suite.contract.catalogue import catalogue
+from suite.contract.technique import Unavailable
+from suite.guard.kernel_report import FLUSH_BYTES, Bench, transformer_sizes
 
 ROUNDS = 30
 WARMUP = 3

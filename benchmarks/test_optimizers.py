@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from suite.baseline import baselines
-from suite.catalogue import build, catalogue
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build, catalogue
+from suite.contract.run import adamw
+from suite.contract.technique import Unavailable, overrides
 from suite.meters.counters import Counters, count_step
 from suite.meters.state import state_bytes
-from suite.run import adamw
-from suite.technique import Unavailable, overrides
 
 ROUNDS = 20
 WARMUP = 3

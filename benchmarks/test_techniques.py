@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from suite.baseline import Task, baselines
-from suite.catalogue import build, catalogue
-from suite.comparison import Comparison
+from suite.contract.baseline import Task, baselines
+from suite.contract.catalogue import build, catalogue
+from suite.contract.run import Run
+from suite.contract.technique import Unavailable
+from suite.measure.comparison import Comparison
 from suite.meters.counters import Counters, count_step
-from suite.run import Run
-from suite.technique import Unavailable
 
 ROUNDS = 20
 WARMUP = 3

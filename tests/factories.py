@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from suite.card import Claim
-from suite.claims import Observation
-from suite.records import Conditions, Contender, Counters, Evaluation, Machine, Memory, Record
-from suite.statistics import OVER_SEEDS, Interval
+from suite.contract.card import Claim
+from suite.judge.claims import Observation
+from suite.judge.statistics import OVER_SEEDS, Interval
+from suite.record.schema import Conditions, Contender, Counters, Evaluation, Machine, Memory, Record
 
 ROUNDS = 40
 STEPS = 200

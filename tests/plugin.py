@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from suite.records import Record, Store
+from suite.record.schema import Record, Store
 
 CARD = """\
 id = "{id}"
@@ -35,8 +35,8 @@ from pathlib import Path
 
 import torch
 
-from suite.run import plain_update
-from suite.technique import Technique, Unavailable
+from suite.contract.run import plain_update
+from suite.contract.technique import Technique, Unavailable
 
 
 @dataclass

@@ -58,9 +58,9 @@ def calibrate(
     """
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite import calibration as calibrations
-        from suite.machine import fingerprint, fitness
-        from suite.regression import Setting
+        from suite.guard import calibration as calibrations
+        from suite.guard.regression import Setting
+        from suite.record.machine import fingerprint, fitness
 
         for sentence in fitness(device):
             warn(sentence)
@@ -124,10 +124,10 @@ def check(
     """
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite import check as checks
-        from suite import regression
-        from suite.baseline import RECIPES, SIZES
-        from suite.revision import top_of
+        from suite.contract.baseline import RECIPES, SIZES
+        from suite.guard import check as checks
+        from suite.guard import regression
+        from suite.guard.trees import top_of
 
         if (against is None) == (save is None):
             raise ValueError("name either --against REF or --save FILE")

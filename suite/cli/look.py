@@ -34,7 +34,7 @@ def list_(
 ) -> None:
     """List the techniques: what they change, on which baselines, against what."""
     with understandable(as_json):
-        from suite.catalogue import catalogue, lookup
+        from suite.contract.catalogue import catalogue, lookup
 
         entries = list(catalogue().values())
         if category is not None:
@@ -59,10 +59,10 @@ def show(id: Annotated[str, typer.Argument(help="A technique's id.")], as_json: 
     """Show a technique's card: paper, variant, hyper-parameters, claims."""
     from dataclasses import MISSING, fields
 
-    from suite.technique import CHAINED, SLOTS, overrides
+    from suite.contract.technique import CHAINED, SLOTS, overrides
 
     with understandable(as_json):
-        from suite.catalogue import catalogue, lookup
+        from suite.contract.catalogue import catalogue, lookup
 
         entry = lookup("technique", id, catalogue())
         card, cls = entry.card, entry.technique
@@ -115,10 +115,10 @@ def count(
     techniques can be counted so; the reason says which value it asked for.
     """
     with understandable(as_json):
-        from suite.baseline import RECIPES, SIZES, TASKS
-        from suite.catalogue import build
+        from suite.contract.baseline import RECIPES, SIZES, TASKS
+        from suite.contract.catalogue import build
 
-        scales = importlib.import_module("suite.paper_scale")
+        scales = importlib.import_module("suite.measure.paper_scale")
         for stack in techniques:
             build(stack)
         scale = scales.Scale(
@@ -160,7 +160,7 @@ def kernels(
     """
     with understandable(as_json):
         usable_device(device, as_json)
-        report = importlib.import_module("suite.kernel_report")
+        report = importlib.import_module("suite.guard.kernel_report")
         entries = report.selected(ids or ())
         timed = device == "cuda" and not check
         found = []
@@ -190,7 +190,7 @@ def kernels(
 @app.command()
 def doctor(device: Device = "cpu", as_json: Json = False) -> None:
     """Say what this machine can measure, what is missing, and what would disturb a measurement now."""
-    from suite.doctor import examine
+    from suite.measure.doctor import examine
 
     with understandable(as_json):
         chosen("device", device, ("cpu", "cuda"))

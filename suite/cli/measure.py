@@ -55,8 +55,8 @@ def new(
 ) -> None:
     """Write a working technique folder and its test, to be changed into yours."""
     with understandable():
-        from suite.catalogue import catalogue
-        from suite.scaffold import scaffold
+        from suite.contract.catalogue import catalogue
+        from suite.contract.scaffold import scaffold
 
         if name in catalogue():
             raise ValueError(f"there is a technique called {name} already; choose another name")
@@ -100,10 +100,10 @@ def run(
     """
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite.baseline import RECIPES, SIZES, TASKS, baselines
-        from suite.campaign import measure
-        from suite.catalogue import build, catalogue, lookup
-        from suite.plan import Setting, pairs_of
+        from suite.contract.baseline import RECIPES, SIZES, TASKS, baselines
+        from suite.contract.catalogue import build, catalogue, lookup
+        from suite.measure.campaign import measure
+        from suite.measure.plan import Setting, pairs_of
 
         entries, known = catalogue(), baselines()
         stacks = techniques or list(entries)
@@ -166,12 +166,12 @@ def compare(
     """Compare two stacks head to head on one baseline, several seeds, and print the ratios with their intervals."""
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite.baseline import RECIPES, SIZES, TASKS, baselines
-        from suite.campaign import measure
-        from suite.catalogue import build, lookup
-        from suite.comparison import canonical
-        from suite.plan import Pair, Setting, reference_of
-        from suite.records import Store
+        from suite.contract.baseline import RECIPES, SIZES, TASKS, baselines
+        from suite.contract.catalogue import build, lookup
+        from suite.measure.campaign import measure
+        from suite.measure.comparison import canonical
+        from suite.measure.plan import Pair, Setting, reference_of
+        from suite.record.schema import Store
 
         build(stack), build(against or "baseline")
         lookup("baseline", on, baselines())
@@ -190,15 +190,15 @@ def compare(
                 [pair], setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
                 sequential=sequential, rounds=rounds, progress=progress, warn=warn, stored=sent,
             )  # fmt: skip
-        results = importlib.import_module("suite.results")
+        results = importlib.import_module("suite.judge.rows")
         records, _ = Store(folder).read()
         row = results.row_of(records, pair, setting)
         if plot:
-            importlib.import_module("suite.leaderboard.plots").draw(row, plot)
+            importlib.import_module("suite.show.plots").draw(row, plot)
     if as_json:
         print(json.dumps(results.as_dict(row), indent=1))
     else:
-        out.print(escape(importlib.import_module("suite.leaderboard.terminal").summary(row)))
+        out.print(escape(importlib.import_module("suite.show.terminal").summary(row)))
     if row.failed:
         raise typer.Exit(int(Exit.RUN_FAILED))
 
@@ -233,13 +233,13 @@ def stack(
     """
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite.baseline import RECIPES, SIZES, TASKS, baselines
-        from suite.campaign import measure
-        from suite.catalogue import lookup
-        from suite.plan import Setting
-        from suite.records import Store
+        from suite.contract.baseline import RECIPES, SIZES, TASKS, baselines
+        from suite.contract.catalogue import lookup
+        from suite.measure.campaign import measure
+        from suite.measure.plan import Setting
+        from suite.record.schema import Store
 
-        interaction = importlib.import_module("suite.interaction")
+        interaction = importlib.import_module("suite.judge.interaction")
         lookup("baseline", on, baselines())
         pairs = interaction.pairs_of_stack(
             techniques, on, chosen("recipe", recipe, RECIPES), task=chosen("task", task, TASKS) if task else None,
@@ -254,10 +254,10 @@ def stack(
             )  # fmt: skip
         found = interaction.measured(pairs, setting, Store(folder).read()[0])
     if as_json:
-        results = importlib.import_module("suite.results")
+        results = importlib.import_module("suite.judge.rows")
         print(json.dumps(interaction.as_dict(found) | {"rows": [results.as_dict(row) for row in found.rows]}, indent=1))
     else:
-        shown = importlib.import_module("suite.leaderboard.stacks")
+        shown = importlib.import_module("suite.show.stacks")
         head, lines = shown.table(found)
         grid = Table(*map(escape, head), box=None, pad_edge=False)
         for line in lines:
@@ -293,11 +293,11 @@ def study(
     """
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite.baseline import RECIPES, SIZES, baselines
-        from suite.catalogue import catalogue, lookup
-        from suite.plan import Setting
-        from suite.run import replacing
-        from suite.study import Lab, baseline_for, found, keep, study_of
+        from suite.contract.baseline import RECIPES, SIZES, baselines
+        from suite.contract.catalogue import catalogue, lookup
+        from suite.contract.run import replacing
+        from suite.measure.plan import Setting
+        from suite.measure.study import Lab, baseline_for, found, keep, study_of
 
         if on:
             lookup("baseline", on, baselines())
@@ -348,15 +348,15 @@ def repro(
     decided: the code or the machine is another, or the noise is unknown or too large.
     """
     with understandable(as_json):
-        from suite.machine import fingerprint
-        from suite.records import Store
+        from suite.record.machine import fingerprint
+        from suite.record.schema import Store
 
-        repeat = importlib.import_module("suite.repro")
+        repeat = importlib.import_module("suite.guard.agreement")
         records, _ = Store(folder).read()
         old = repeat.find(records, record)
         usable_device(old.conditions.device, as_json)
         machine = fingerprint(old.conditions.device, old.conditions.threads)
-        current = importlib.import_module("suite.results").current_sources()
+        current = importlib.import_module("suite.judge.rows").current_sources()
         new, findings, word = None, [], "not comparable"
         why = repeat.obstacles(old, current, machine)
         if not why:
@@ -390,7 +390,7 @@ def tracking(wanted: bool) -> Iterator[Any]:
     if not wanted:
         yield None
         return
-    tracker = importlib.import_module("suite.tracking").Tracker(warn)
+    tracker = importlib.import_module("suite.show.tracking").Tracker(warn)
     try:
         yield tracker
     finally:

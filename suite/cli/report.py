@@ -39,32 +39,32 @@ def leaderboard(
     as_json: Json = False,
 ) -> None:
     """Write the leaderboard from the records of the results folder."""
-    from suite.run import replacing
+    from suite.contract.run import replacing
 
     with understandable(as_json):
-        from suite.catalogue import catalogue
-        from suite.records import Store
+        from suite.contract.catalogue import catalogue
+        from suite.record.schema import Store
 
         records, problems = Store(folder).read()
         for problem in problems:
             warn(problem)
-        made, unreadable = importlib.import_module("suite.study").kept(folder)
+        made, unreadable = importlib.import_module("suite.measure.study").kept(folder)
         for problem in unreadable:
             warn(problem)
         if not records and not made:
             fail(f"{folder} holds no records; measure some with: leantrain run --out {folder}", Exit.NOTHING, as_json)
-        results = importlib.import_module("suite.results")
+        results = importlib.import_module("suite.judge.rows")
         current = results.current_sources()
         studied = [(study, study.stale(current)) for study in made]
-        calibrations, unreadable = importlib.import_module("suite.calibration").beside(folder)
+        calibrations, unreadable = importlib.import_module("suite.guard.calibration").beside(folder)
         for problem in unreadable:
             warn(problem)
         rows = results.rows(records)
-        judged = importlib.import_module("suite.claims").verdicts(rows)
+        judged = importlib.import_module("suite.judge.claims").verdicts(rows)
         cards = {id: entry.card for id, entry in catalogue().items()}
         for form, target in (("markdown", write), ("html", html)):
             if target:
-                page = importlib.import_module(f"suite.leaderboard.{form}")
+                page = importlib.import_module(f"suite.show.{form}")
                 with replacing(target) as partial:
                     partial.write_text(page.render(rows, problems, judged, calibrations, cards, studied), "utf-8")
     if as_json:
@@ -91,11 +91,11 @@ def claims(
     Exit code 1 if a claim is contradicted, 3 if one claim was asked for and the records cannot decide it.
     """
     with understandable(as_json):
-        from suite.baseline import SIZES, baselines
-        from suite.catalogue import lookup
-        from suite.records import Store
+        from suite.contract.baseline import SIZES, baselines
+        from suite.contract.catalogue import lookup
+        from suite.record.schema import Store
 
-        engine = importlib.import_module("suite.claims")
+        engine = importlib.import_module("suite.judge.claims")
         cards = engine.chosen(id)
         for name in on or ():
             lookup("baseline", name, baselines())
@@ -103,12 +103,12 @@ def claims(
             raise ValueError("--size says where exact claims are counted: add --exact, or leave it out")
         if exact:
             at = chosen("size", size or "nano", SIZES)
-            found = importlib.import_module("suite.exact").exact_verdicts(cards, tuple(on or baselines()), at)
+            found = importlib.import_module("suite.measure.exact").exact_verdicts(cards, tuple(on or baselines()), at)
         else:
             records, problems = Store(folder).read()
             for problem in problems:
                 warn(problem)
-            found = engine.verdicts(importlib.import_module("suite.results").rows(records), cards)
+            found = engine.verdicts(importlib.import_module("suite.judge.rows").rows(records), cards)
             found = [each for each in found if not on or each.baseline in ("", *on)]
     words = {each.word for each in found}
     if not words:
@@ -152,11 +152,11 @@ def history(
     Exit code 1 for a confirmed change for the worse, 3 for one that is only suspected: --confirm decides it.
     """
     with understandable(as_json):
-        from suite.catalogue import build
-        from suite.comparison import canonical
-        from suite.records import Store
+        from suite.contract.catalogue import build
+        from suite.measure.comparison import canonical
+        from suite.record.schema import Store
 
-        times = importlib.import_module("suite.history")
+        times = importlib.import_module("suite.judge.history")
         metrics = [chosen("metric", each, times.METRICS) for each in metric or times.METRICS]
         records, problems = Store(folder).read()
         for problem in problems:
@@ -201,16 +201,16 @@ def export(
     In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
     """
     with understandable(as_json):
-        exports = importlib.import_module("suite.export")
+        exports = importlib.import_module("suite.show.export")
         chosen("format", form, exports.FORMATS)
         chosen("table", table, exports.TABLES)
         if form == "parquet" and write is None:
             raise ValueError("Parquet is for a file: name one with --write")
-        from suite.baseline import baselines
-        from suite.catalogue import build, lookup
-        from suite.comparison import canonical
-        from suite.records import Store
-        from suite.run import replacing
+        from suite.contract.baseline import baselines
+        from suite.contract.catalogue import build, lookup
+        from suite.contract.run import replacing
+        from suite.measure.comparison import canonical
+        from suite.record.schema import Store
 
         for stack in techniques or ():
             build(stack)
@@ -222,7 +222,7 @@ def export(
         wanted = set(map(canonical, techniques or ()))
         rows = [
             row
-            for row in importlib.import_module("suite.results").rows(records)
+            for row in importlib.import_module("suite.judge.rows").rows(records)
             if (not wanted or row.stack in wanted) and (not on or row.conditions.baseline in on)
         ]
         if not rows:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from suite.baseline import Size
+    from suite.contract.baseline import Size
 
 
 class Exit(IntEnum):
@@ -111,10 +111,10 @@ def escape(text: str) -> str:
 @contextmanager
 def understandable(as_json: bool = False) -> Iterator[None]:
     """Turns the errors that a user can mend into one sentence and an exit code."""
-    from suite.catalogue import UnknownId
-    from suite.contender import ContenderFailed
-    from suite.records import NoRecord, StoreError
-    from suite.technique import Unavailable
+    from suite.contract.catalogue import UnknownId
+    from suite.contract.technique import Unavailable
+    from suite.measure.contender import ContenderFailed
+    from suite.record.schema import NoRecord, StoreError
 
     try:
         yield
@@ -132,7 +132,7 @@ def understandable(as_json: bool = False) -> Iterator[None]:
 
 
 def chosen(kind: str, value: str, among: tuple[str, ...]) -> Any:
-    from suite.catalogue import lookup
+    from suite.contract.catalogue import lookup
 
     return lookup(kind, value, {each: each for each in among})
 
@@ -152,8 +152,8 @@ def usable_model(model: str | None, on: Iterable[str], size: Size, data: str | N
     """
     import torch
 
-    from suite.anatomy import anatomy
-    from suite.baseline import baselines
+    from suite.contract.baseline import baselines
+    from suite.model.anatomy import anatomy
 
     for name in on if model else ():
         baseline = baselines()[name]

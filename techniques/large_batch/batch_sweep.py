@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suite.comparison import canonical
-from suite.study import Lab, Table
+from suite.measure.comparison import canonical
+from suite.measure.study import Lab, Table
 from techniques.large_batch.linear_scaling_warmup.study import NOTE, Row, draw, row
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.comparison import canonical
-from suite.records import Contender
-from suite.study import Lab, Table
+from suite.measure.comparison import canonical
+from suite.measure.study import Lab, Table
+from suite.record.schema import Contender
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

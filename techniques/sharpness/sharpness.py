@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from suite.run import Run
+from suite.contract.run import Run
 from techniques.sharpness.sam.technique import ascend, restore
 
 RADIUS = 0.2  # of the ascent, whatever a run's own: runs of different radii can be compared

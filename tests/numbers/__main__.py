@@ -18,15 +18,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from suite.baseline import baselines
-from suite.catalogue import catalogue, lookup
-from suite.comparison import Comparison, replicate
-from suite.contender import Contender
-from suite.contender_child import Session
-from suite.machine import fingerprint, fitness
-from suite.records import Record
-from suite.results import replicate as paired
-from suite.statistics import Interval, combined_interval, false_alarm_interval, median_interval
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import catalogue, lookup
+from suite.judge.rows import replicate as paired
+from suite.judge.statistics import Interval, combined_interval, false_alarm_interval, median_interval
+from suite.measure.comparison import Comparison, replicate
+from suite.measure.contender import Contender
+from suite.measure.worker import Session
+from suite.record.machine import fingerprint, fitness
+from suite.record.schema import Record
 
 PAIRS = 7
 SEEDS = 3  # of a row of the board

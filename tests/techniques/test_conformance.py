@@ -15,12 +15,12 @@ import pytest
 import torch
 import torch.multiprocessing
 
-from suite.baseline import baselines
-from suite.catalogue import build, catalogue
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build, catalogue
+from suite.contract.run import Run
+from suite.contract.stack import written
+from suite.measure.plan import reference_of
 from suite.meters.counters import count_step
-from suite.plan import reference_of
-from suite.run import Run
-from suite.stack import written
 
 STEPS = 6
 PARTNERS = ("lawa", "lion")

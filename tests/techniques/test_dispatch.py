@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from suite import optimizer as base
-from suite.optimizer import GroupedOptimizer
+from suite.kernels import optimizer as base
+from suite.kernels.optimizer import GroupedOptimizer
 from techniques.large_batch.lamb import technique as lamb
 from techniques.large_batch.lars import technique as lars
 from techniques.optimizers.acclip import technique as acclip

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from suite import kernel_report
-from suite.kernel_report import Bench, Inputs
+from suite.guard import kernel_report
+from suite.guard.kernel_report import Bench, Inputs
 from suite.kernels import gates
 
 interpreter = pytest.importorskip("triton.runtime.interpreter")  # Triton has no wheel for some platforms

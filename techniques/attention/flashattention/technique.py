@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from suite.recipe import Recipe
-from suite.technique import Technique
+from suite.contract.recipe import Recipe
+from suite.contract.technique import Technique
 
 
 @dataclass

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.anatomy import AroundLinear, Block, Part, anatomy, out_features, weight_matrix
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.technique import Technique
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.technique import Technique
+from suite.model.anatomy import AroundLinear, Block, Part, anatomy, out_features, weight_matrix
 
 Initialization = Literal["kaiming_uniform", "gaussian"]
 

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from suite.data import Data, generator, mixed_seed
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.stack import Stack
-from suite.technique import Technique
+from suite.contract.data import Data, generator, mixed_seed
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.contract.technique import Technique
 
 
 def error_norms(losses: Tensor, logits: Tensor) -> Tensor:

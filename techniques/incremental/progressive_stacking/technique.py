@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from suite.anatomy import anatomy
-from suite.run import Run
-from suite.technique import Technique
+from suite.contract.run import Run
+from suite.contract.technique import Technique
+from suite.model.anatomy import anatomy
 
 
 def depths(full: int, stages: int) -> list[int]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from suite.anatomy import AroundLinear, anatomy, out_features
-from suite.run import Run
-from suite.technique import Technique
+from suite.contract.run import Run
+from suite.contract.technique import Technique
+from suite.model.anatomy import AroundLinear, anatomy, out_features
 
 
 def initial_scale(depth: int) -> float:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from suite.comparison import canonical
-from suite.records import Contender
-from suite.study import Lab, Table
+from suite.measure.comparison import canonical
+from suite.measure.study import Lab, Table
+from suite.record.schema import Contender
 from techniques.large_batch.chinchilla.law import (
     GOPHER_FLOPS,
     PUBLISHED,

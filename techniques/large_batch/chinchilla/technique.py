@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from suite.anatomy import anatomy
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.technique import Technique
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.technique import Technique
+from suite.model.anatomy import anatomy
 from techniques.large_batch.chinchilla.law import GOPHER_FLOPS, PUBLISHED
 
 PROPORTIONAL = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")

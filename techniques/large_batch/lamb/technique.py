@@ -23,10 +23,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from suite.optimizer import GroupedOptimizer
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.technique import ParameterGroups, Technique
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.technique import ParameterGroups, Technique
+from suite.kernels.optimizer import GroupedOptimizer
 from techniques.large_batch.layerwise_trust.technique import (
     adam_directions,
     check_phi,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
+from suite.guard.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
 from techniques.large_batch.lars import kernel
 
 LR, MOMENTUM, DECAY, COEFFICIENT = 1.0, 0.9, 0.1, 0.5  # a large step, so that bfloat16 parameters show it

@@ -1,6 +1,6 @@
 """How far LARS lets the batch grow: steps to quality against the batch size, beside AdamW and Nesterov momentum."""
 
-from suite.study import Lab, Table
+from suite.measure.study import Lab, Table
 from techniques.large_batch.batch_sweep import plot, sweep
 
 __all__ = ["plot", "study"]

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.comparison import canonical
-from suite.recipe import Recipe
-from suite.records import Contender
-from suite.statistics import replicate_interval
-from suite.study import Lab, Table
+from suite.contract.recipe import Recipe
+from suite.judge.statistics import replicate_interval
+from suite.measure.comparison import canonical
+from suite.measure.study import Lab, Table
+from suite.record.schema import Contender
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.stack import Stack
-from suite.technique import Technique
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.contract.technique import Technique
 
 Weights = dict[str, Tensor]
 

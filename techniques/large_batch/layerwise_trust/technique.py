@@ -19,10 +19,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from suite.optimizer import GroupedOptimizer
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.technique import ParameterGroups, Technique
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.technique import ParameterGroups, Technique
+from suite.kernels.optimizer import GroupedOptimizer
 
 Granularity = Literal["tensor", "row", "block"]  # what counts as a layer
 Base = Literal["momentum", "adam", "sign"]

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from suite.comparison import canonical
-from suite.records import Contender, Evaluation
-from suite.statistics import replicate_interval
-from suite.study import Lab, Table
+from suite.judge.statistics import replicate_interval
+from suite.measure.comparison import canonical
+from suite.measure.study import Lab, Table
+from suite.record.schema import Contender, Evaluation
 from techniques.large_batch.linear_scaling_warmup.technique import Rule
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from suite.recipe import Recipe
-from suite.technique import Technique
+from suite.contract.recipe import Recipe
+from suite.contract.technique import Technique
 
 Rule = Literal["linear", "sqrt", "none"]  # none: only the batch grows, which is what the rule is compared with
 

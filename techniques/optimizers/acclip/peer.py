@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.kernel_report import Bench, Inputs, random_lists
+from suite.guard.kernel_report import Bench, Inputs, random_lists
 from techniques.optimizers.acclip import kernel
 
 LR, BETA1, BETA2, EPS, DECAY = 0.3, 0.9, 0.99, 1e-5, 0.1  # a large step, so that bfloat16 parameters show it

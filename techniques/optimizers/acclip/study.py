@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from suite.baseline import baselines
-from suite.run import Run
-from suite.stack import Stack
-from suite.study import Lab, Table
-from suite.technique import Technique
+from suite.contract.baseline import baselines
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.contract.technique import Technique
+from suite.measure.study import Lab, Table
 from techniques.optimizers.rate_grid import draw, tuned
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.kernel_report import Bench, Inputs, random_lists, with_gradients
+from suite.guard.kernel_report import Bench, Inputs, random_lists, with_gradients
 from techniques.optimizers.adam import kernel
 
 LR, BETA1, BETA2, EPS, DECAY = 0.1, 0.9, 0.95, 1e-8, 0.1  # a large step, so that bfloat16 parameters show it

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam as torch_adam
 
-from suite.optimizer import GroupedOptimizer
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.technique import ParameterGroups, Technique
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.technique import ParameterGroups, Technique
+from suite.kernels.optimizer import GroupedOptimizer
 
 Decay = Literal["coupled", "decoupled"]
 

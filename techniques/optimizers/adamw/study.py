@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from statistics import correlation, fmean
 from typing import TYPE_CHECKING
 
-from suite.baseline import baselines
-from suite.recipe import Recipe
-from suite.run import Diverged, Run
-from suite.stack import Stack
-from suite.study import Cell, Lab, Table
+from suite.contract.baseline import baselines
+from suite.contract.recipe import Recipe
+from suite.contract.run import Diverged, Run
+from suite.contract.stack import Stack
+from suite.measure.study import Cell, Lab, Table
 from techniques.optimizers.adam.technique import AdamTechnique, Decay
 
 if TYPE_CHECKING:

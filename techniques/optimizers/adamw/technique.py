@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from suite.recipe import Recipe
-from suite.technique import ParameterGroups, Technique
+from suite.contract.recipe import Recipe
+from suite.contract.technique import ParameterGroups, Technique
 from techniques.optimizers.adam.technique import Adam, adam_step
 
 adamw_step = partial(adam_step, decay="decoupled")

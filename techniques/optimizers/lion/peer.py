@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
+from suite.guard.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
 from techniques.optimizers.lion import kernel
 
 RATES: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.1}  # a large step, so that bfloat16 parameters show it

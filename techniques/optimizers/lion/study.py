@@ -4,8 +4,8 @@ Language models get a second grid with the betas that the authors advise for the
 batch: then the gap between the best rates falls from the small batch to the large one.
 """
 
-from suite.baseline import baselines
-from suite.study import Lab, Table
+from suite.contract.baseline import baselines
+from suite.measure.study import Lab, Table
 from techniques.optimizers.rate_grid import plot, tuned
 
 __all__ = ["plot", "study"]

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.optimizer import GroupedOptimizer, compiled_over_lists, descend
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.technique import ParameterGroups, Technique
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.technique import ParameterGroups, Technique
+from suite.kernels.optimizer import GroupedOptimizer, compiled_over_lists, descend
 
 
 def lion_step(

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.baseline import baselines
-from suite.catalogue import build, lookup
-from suite.run import Run
-from suite.study import Lab
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build, lookup
+from suite.contract.run import Run
+from suite.measure.study import Lab
 
 EXAMPLES = 600
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from suite.study import Lab, Table
+from suite.measure.study import Lab, Table
 from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe, linear_probe
 from techniques.optimizers.nesterov_agd.technique import accelerated, strongly_convex_momentum
 

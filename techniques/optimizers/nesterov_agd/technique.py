@@ -22,11 +22,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from suite.anatomy import weight_matrix
-from suite.optimizer import GroupedOptimizer
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.technique import ParameterGroups, Technique
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.technique import ParameterGroups, Technique
+from suite.kernels.optimizer import GroupedOptimizer
+from suite.model.anatomy import weight_matrix
 from techniques.optimizers.sgd_momentum.technique import SGD, velocity_norm
 
 Schedule = Literal["constant", "convex"]

@@ -22,11 +22,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from suite.anatomy import is_transposed
-from suite.data import Batch
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.technique import ParameterGroups, Technique
+from suite.contract.data import Batch
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.technique import ParameterGroups, Technique
+from suite.model.anatomy import is_transposed
 from techniques.optimizers.nesterov_agd.technique import head_regression
 
 Penalty = Literal["l1", "group"]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
+from suite.guard.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
 from techniques.optimizers.sgd_momentum import kernel
 
 # A large step, so that bfloat16 parameters show it.

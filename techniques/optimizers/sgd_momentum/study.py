@@ -1,6 +1,6 @@
 """The learning rate of SGD with momentum against AdamW's: a grid of five for each."""
 
-from suite.study import Lab, Table
+from suite.measure.study import Lab, Table
 from techniques.optimizers.rate_grid import plot, tuned
 
 __all__ = ["plot", "study"]

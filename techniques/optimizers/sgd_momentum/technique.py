@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd as torch_sgd
 
-from suite.optimizer import GroupedOptimizer
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.technique import ParameterGroups, Technique
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.technique import ParameterGroups, Technique
+from suite.kernels.optimizer import GroupedOptimizer
 
 Rate = Literal["outside", "inside"]
 HYPER = ("momentum", "dampening", "weight_decay", "nesterov")

@@ -14,8 +14,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from suite.recipe import Recipe
-from suite.technique import Technique
+from suite.contract.recipe import Recipe
+from suite.contract.technique import Technique
 
 
 @dataclass

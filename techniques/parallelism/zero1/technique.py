@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.technique import ParameterGroups, Technique
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.technique import ParameterGroups, Technique
 
 
 def reduce_scatter_mean(flat: Tensor, group: ProcessGroup) -> Tensor:

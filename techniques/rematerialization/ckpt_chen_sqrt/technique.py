@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from suite.run import Run
-from suite.technique import Technique
+from suite.contract.run import Run
+from suite.contract.technique import Technique
 
 
 def segments(depth: int, count: int) -> list[tuple[int, int]]:

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from suite.data import Batch
-from suite.run import Run
-from suite.technique import Technique
+from suite.contract.data import Batch
+from suite.contract.run import Run
+from suite.contract.technique import Technique
 from techniques.sharpness.sam.technique import Noise, ascend, finite, restore
 from techniques.sharpness.sharpness import sharpness
 

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.data import Batch
-from suite.run import Run
-from suite.technique import Technique
+from suite.contract.data import Batch
+from suite.contract.run import Run
+from suite.contract.technique import Technique
 from techniques.sharpness.sharpness import sharpness
 
 

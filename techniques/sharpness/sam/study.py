@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from suite.baseline import baselines
-from suite.comparison import canonical
-from suite.data import Data, generator
-from suite.pretrained import cache_folder
-from suite.records import Contender
-from suite.run import replacing
-from suite.study import Lab, Table
+from suite.contract.baseline import baselines
+from suite.contract.data import Data, generator
+from suite.contract.pretrained import cache_folder
+from suite.contract.run import replacing
+from suite.measure.comparison import canonical
+from suite.measure.study import Lab, Table
+from suite.record.schema import Contender
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from suite.data import Batch
-from suite.optimizer import launchable
-from suite.run import Run
-from suite.technique import Technique
+from suite.contract.data import Batch
+from suite.contract.run import Run
+from suite.contract.technique import Technique
+from suite.kernels.optimizer import launchable
 
 ETA = 0.01  # of ASAM's experiments: weights of zero are perturbed too
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.comparison import canonical
-from suite.records import Contender
-from suite.study import Lab, Table
+from suite.measure.comparison import canonical
+from suite.measure.study import Lab, Table
+from suite.record.schema import Contender
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

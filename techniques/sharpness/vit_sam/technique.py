@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from suite.anatomy import Block
-from suite.run import Run
+from suite.contract.run import Run
+from suite.model.anatomy import Block
 from techniques.sharpness.sam.technique import Sam
 from techniques.sharpness.sharpness import sharpness
 

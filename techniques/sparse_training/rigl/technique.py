@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from suite.anatomy import Anatomy, anatomy
-from suite.run import Run
-from suite.technique import Technique
+from suite.contract.run import Run
+from suite.contract.technique import Technique
+from suite.model.anatomy import Anatomy, anatomy
 
 Distribution = Literal["uniform", "erk"]
 MASK = "rigl_mask"  # the buffer beside a masked weight

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from suite.recipe import Recipe
+from suite.contract.recipe import Recipe
 from techniques.attention.flashattention.technique import FlashAttention
 from techniques.attention.flashattention.tiles import (
     Memory,

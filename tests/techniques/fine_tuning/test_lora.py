@@ -9,13 +9,13 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
-from suite.anatomy import anatomy, in_features
-from suite.baseline import baselines
-from suite.data import generator
+from suite.contract.baseline import baselines
+from suite.contract.data import generator
+from suite.contract.run import Run
+from suite.contract.stack import Stack
 from suite.meters.activations import SavedActivations
 from suite.meters.state import state_bytes
-from suite.run import Run
-from suite.stack import Stack
+from suite.model.anatomy import anatomy, in_features
 from techniques.fine_tuning.lora.technique import LoRA, LowRankLinear, merge, query_and_value
 
 IDS = ("bert", "gpt", "mae", "vit")

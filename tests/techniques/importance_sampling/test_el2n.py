@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from suite.baseline import baselines
-from suite.catalogue import build
-from suite.run import Run
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build
+from suite.contract.run import Run
 from techniques.importance_sampling.el2n.technique import error_norms, highest
 
 

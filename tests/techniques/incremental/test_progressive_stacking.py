@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.baseline import baselines
-from suite.paper_scale import Scale, counted
-from suite.run import Run
-from suite.stack import Stack
+from suite.contract.baseline import baselines
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.measure.paper_scale import Scale, counted
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, relative_flops, sources
 
 

@@ -5,10 +5,10 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from suite.anatomy import anatomy, weight_matrix
-from suite.baseline import baselines
-from suite.catalogue import build
-from suite.run import Run
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build
+from suite.contract.run import Run
+from suite.model.anatomy import anatomy, weight_matrix
 from techniques.initialization.layerscale.technique import LayerScale, LayerScaleTechnique, initial_scale
 
 SIZES = {"img_size": 16, "patch_size": 4, "num_classes": 5, "embed_dim": 24, "depth": 3, "num_heads": 2}

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from suite.catalogue import build
-from suite.comparison import canonical
-from suite.recipe import Recipe
-from suite.records import Contender, Evaluation
+from suite.contract.catalogue import build
+from suite.contract.recipe import Recipe
+from suite.measure.comparison import canonical
+from suite.record.schema import Contender, Evaluation
 from techniques.large_batch.batch_sweep import BATCHES, RATES, REFERENCE, Run, best, plot, sweep
 from techniques.large_batch.lamb import study as lamb
 from techniques.large_batch.lars import study as lars

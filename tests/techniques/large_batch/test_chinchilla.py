@@ -13,9 +13,9 @@ from scipy.optimize import approx_fprime, minimize_scalar
 from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
-from suite.comparison import canonical
-from suite.recipe import Recipe
-from suite.records import Contender, Counters, Evaluation
+from suite.contract.recipe import Recipe
+from suite.measure.comparison import canonical
+from suite.record.schema import Contender, Counters, Evaluation
 from techniques.large_batch.chinchilla.law import (
     PUBLISHED,
     Law,

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from suite.baseline import baselines
-from suite.catalogue import build
-from suite.recipe import Recipe
-from suite.records import Contender, Evaluation
-from suite.run import Run
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.record.schema import Contender, Evaluation
 from techniques.large_batch.lawa.study import Gain, plot, study
 from techniques.large_batch.lawa.technique import Lawa, mean, snapshot
 

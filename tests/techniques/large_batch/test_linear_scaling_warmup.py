@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from suite.comparison import canonical
-from suite.recipe import Recipe
-from suite.records import Contender, Evaluation
+from suite.contract.recipe import Recipe
+from suite.measure.comparison import canonical
+from suite.record.schema import Contender, Evaluation
 from techniques.large_batch.linear_scaling_warmup.study import FACTORS, Row, break_points, plot, row, steps_to, study
 from techniques.large_batch.linear_scaling_warmup.technique import LinearScalingWarmup
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.recipe import Recipe
-from suite.study import Table
+from suite.contract.recipe import Recipe
+from suite.measure.study import Table
 from techniques.optimizers.acclip.study import hill, kurtosis, plot, tails
 from techniques.optimizers.acclip.technique import ACClip, ACClipTechnique, acclip_step, clipped
 from techniques.optimizers.rate_grid import Row

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.recipe import Recipe
+from suite.contract.recipe import Recipe
 from techniques.optimizers.adam.technique import Adam, AdamTechnique, Decay, adam_step
 from techniques.optimizers.adamw.technique import AdamW
 

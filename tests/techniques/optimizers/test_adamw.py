@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from suite.recipe import Recipe
+from suite.contract.recipe import Recipe
 from techniques.optimizers.adam.technique import Decay
 from techniques.optimizers.adamw.study import Decayed, plot, tables
 from techniques.optimizers.adamw.technique import AdamW, AdamWTechnique, adamw_step

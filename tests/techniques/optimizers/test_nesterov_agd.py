@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.recipe import Recipe
+from suite.contract.recipe import Recipe
 from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe, linear_probe
 from techniques.optimizers.nesterov_agd.study import condition, convergence, descended, plot
 from techniques.optimizers.nesterov_agd.technique import (

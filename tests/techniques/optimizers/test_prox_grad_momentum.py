@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 from torch import Tensor, nn
 
-from suite.baseline import baselines
-from suite.catalogue import build
-from suite.run import Run
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build
+from suite.contract.run import Run
 from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe
 from techniques.optimizers.prox_grad_momentum.study import plot, tables
 from techniques.optimizers.prox_grad_momentum.technique import (

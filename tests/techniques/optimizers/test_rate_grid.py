@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from suite.catalogue import build
-from suite.comparison import canonical
-from suite.recipe import Recipe
-from suite.records import Contender, Evaluation
+from suite.contract.catalogue import build
+from suite.contract.recipe import Recipe
+from suite.measure.comparison import canonical
+from suite.record.schema import Contender, Evaluation
 from techniques.optimizers.acclip import study as acclip
 from techniques.optimizers.lion import study as lion
 from techniques.optimizers.rate_grid import ADAMW, Best, Row, best, plot, row

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.recipe import Recipe
+from suite.contract.recipe import Recipe
 from techniques.optimizers.sgd_momentum.technique import SGD, Rate, SGDMomentum, sgd_step, velocity_norm
 
 FUSED = pytest.mark.parametrize("fused", [False, True])

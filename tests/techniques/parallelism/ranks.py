@@ -9,14 +9,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from suite.baseline import baselines
-from suite.data import Batch
+from suite.contract.baseline import baselines
+from suite.contract.data import Batch
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.contract.technique import Technique
 from suite.meters.communication import Communication
 from suite.meters.state import state_bytes
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.stack import Stack
-from suite.technique import Technique
 from techniques.parallelism.dp_ddp.technique import DataParallel
 from techniques.parallelism.zero1.technique import Zero1, reduce_scatter_mean
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from suite.baseline import baselines
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.stack import Stack
-from suite.technique import Technique
+from suite.contract.baseline import baselines
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.contract.technique import Technique
 from techniques.parallelism.dp_ddp.technique import DataParallel
 
 STEPS = 3

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.baseline import baselines
+from suite.contract.baseline import baselines
+from suite.contract.run import Run
+from suite.contract.stack import Stack
 from suite.meters.counters import Counters, count_step
-from suite.run import Run
-from suite.stack import Stack
 from techniques.rematerialization.ckpt_chen_sqrt.technique import ChenSqrt, peak_slots, segments
 
 

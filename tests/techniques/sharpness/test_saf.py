@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from suite.baseline import baselines
-from suite.catalogue import build
-from suite.data import Data
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build
+from suite.contract.data import Data
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.contract.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.stack import Stack
-from suite.technique import ParameterGroups, Technique
 from techniques.sharpness.saf.technique import PastOutputs, Saf, trajectory_losses
 from techniques.sharpness.sam.technique import Sam
 

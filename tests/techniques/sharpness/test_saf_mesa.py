@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from timm.utils import ModelEmaV2
 from torch import nn
 
-from suite.baseline import baselines
-from suite.catalogue import build
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.contract.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter
-from suite.recipe import Recipe
-from suite.run import Run
-from suite.stack import Stack
-from suite.technique import ParameterGroups, Technique
 from techniques.sharpness.saf_mesa.technique import SafMesa, average_in, rows
 
 

@@ -13,16 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.baseline import baselines
-from suite.catalogue import build, catalogue
-from suite.comparison import Comparison, canonical, replicate
-from suite.plan import Setting
-from suite.recipe import Recipe
-from suite.records import Contender, EqualTime, Evaluation
-from suite.run import Run
-from suite.stack import Stack
-from suite.study import Lab, study_of
-from suite.technique import ParameterGroups, Technique
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build, catalogue
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.contract.technique import ParameterGroups, Technique
+from suite.measure.comparison import Comparison, canonical, replicate
+from suite.measure.plan import Setting
+from suite.measure.study import Lab, study_of
+from suite.record.schema import Contender, EqualTime, Evaluation
 from techniques.sharpness.sam.study import LABEL_NOISE, STACKS, Row, noisy, plot, row, study
 from techniques.sharpness.sam.technique import ETA, Sam, ascend, restore
 

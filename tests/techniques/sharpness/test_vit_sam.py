@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.baseline import baselines
-from suite.catalogue import build
-from suite.comparison import canonical
-from suite.records import Contender, Evaluation
-from suite.run import Run
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build
+from suite.contract.run import Run
+from suite.measure.comparison import canonical
+from suite.record.schema import Contender, Evaluation
 from techniques.sharpness import sharpness
 from techniques.sharpness.sharpness import hessian_product, largest_eigenvalue
 from techniques.sharpness.vit_sam.study import RADII, Row, plot, row, study

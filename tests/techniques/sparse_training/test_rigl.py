@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.baseline import baselines
-from suite.catalogue import build
-from suite.run import Run
-from suite.stack import Stack
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import build
+from suite.contract.run import Run
+from suite.contract.stack import Stack
 from techniques.sparse_training.rigl.technique import (
     RigL,
     drop_fraction,

@@ -1,0 +1,366 @@
+"""One training run: the loop, and nothing else.
+
+A run is a baseline, a stack of techniques and a seed. It is deterministic: the same three give the same trajectory to
+the bit on one machine. It can be saved and resumed at any step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import AdamW, Optimizer
+
+from suite.contract.baseline import Baseline, RecipeName, Size, Split, Task
+from suite.contract.data import Batch, Data, generator, mixed_seed
+from suite.contract.recipe import Recipe
+from suite.contract.technique import ParameterGroups, Technique
+from suite.model.anatomy import Anatomy, anatomy
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class Diverged(ArithmeticError):
+    """The training loss is not finite."""
+
+
+class Run:
+    """A training run; with ``weights`` it starts from that checkpoint instead of a fresh initialisation, and with
+    ``split`` it trains on that part of the baseline's data instead of the task's own.
+
+    Attributes that techniques use: ``model`` (as trained), ``anatomy`` (of it), ``optimizer``, ``recipe``, ``data``,
+    ``baseline``, ``step`` (finished steps), ``position`` (examples seen), ``progress`` (in [0, 1]), ``indices`` (of
+    the current batch's examples, int64), ``loss`` (of the last update, detached), ``device``, ``generator`` (for the
+    technique's own noise), ``mesh`` (None in a single process), ``seed``.
+    """
+
+    def __init__(
+        self,
+        baseline: Baseline,
+        technique: Technique,
+        *,
+        size: Size = "nano",
+        recipe: RecipeName = "modern",
+        task: Task = "pretrain",
+        seed: int = 0,
+        steps: int | None = None,
+        data: str | None = None,
+        model: str | None = None,
+        device: str = "cpu",
+        weights: Path | None = None,
+        split: Split | None = None,
+        mesh: DeviceMesh | None = None,
+    ) -> None:
+        self.baseline, self.technique, self.seed, self.mesh = baseline, technique, seed, mesh
+        self.weights = weights
+        self.size, self.recipe_name, self.task, self.data_location, self.model_override = (
+            size,
+            recipe,
+            task,
+            data,
+            model,
+        )
+        self.device = torch.device(device)
+        base = baseline.recipe(size, recipe, task)
+        self.recipe: Recipe = technique.recipe(base if steps is None else replace(base, steps=steps))
+        if self.recipe.world_size != self.world_size:
+            raise ValueError(f"the recipe asks for {self.recipe.world_size} ranks, the run has {self.world_size}")
+
+        self.step = 0
+        self.position = 0
+        self.skip_update = False
+        self.gradients_sharded = False  # a technique that gives each rank its own share of the gradients sets it
+        self.loss = torch.tensor(math.nan)
+        self.indices = torch.empty(0, dtype=torch.int64)
+        self.generator = generator(seed, 3)
+        self._anatomy: Anatomy | None = None
+        self._ahead: Future[tuple[Batch, Tensor]] | None = None
+        self._ahead_key: tuple[Data, int, int] | None = None
+
+        self.data: Data = technique.data(baseline.data(size, split or task, data), self)
+        torch.manual_seed(mixed_seed(seed, 0))
+        built = baseline.model(size, self.data, model)
+        if weights is not None:
+            load_weights(built, weights)
+        built.to(self.device)
+        anatomy(built).set_fused_attention(self.recipe.fused_attention)
+        built = technique.model(built, self).to(self.device)
+        if self.mesh is not None:
+            built = technique.parallelize(built, self.mesh)
+        self.adopt(built)
+        torch.manual_seed(
+            mixed_seed(seed, 1, self.rank)
+        )  # dropout noise does not depend on how a technique initialised
+
+    # what techniques read -------------------------------------------------------------------------------------------
+
+    @property
+    def world_size(self) -> int:
+        return self.mesh.size() if self.mesh is not None else 1
+
+    @property
+    def rank(self) -> int:
+        return self.mesh.get_local_rank() if self.mesh is not None else 0
+
+    @property
+    def group(self) -> ProcessGroup:
+        """The process group of all ranks; an error in a single process."""
+        if self.mesh is None:
+            raise RuntimeError("a run in a single process has no process group")
+        return self.mesh.get_group()
+
+    @property
+    def progress(self) -> float:
+        """Finished share of the run's steps, in [0, 1]."""
+        return self.step / self.recipe.steps
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The model's blocks; computed when first asked for and again after :meth:`adopt`."""
+        if self._anatomy is None:
+            self._anatomy = anatomy(self.model)
+        return self._anatomy
+
+    # verbs ----------------------------------------------------------------------------------------------------------
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The loss (scalar, float32) of a batch under the recipe's precision, with the techniques' added terms."""
+        with self.autocast():
+            outputs = self.baseline.forward(self._forward_model, batch)
+        loss = self.baseline.losses(outputs, batch).mean()
+        return self.technique.loss(loss, outputs, batch, self)
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of ``loss`` are added to those of the parameters."""
+        loss.backward()
+
+    def apply_gradients(self) -> None:
+        """After-backward methods of the techniques, clipping, the optimizer's step."""
+        self.skip_update = False
+        self.technique.after_backward(self)
+        if self.skip_update:
+            return
+        if self.recipe.gradient_clip:
+            self.clip_gradients(self.recipe.gradient_clip)
+        self.optimizer.step()
+
+    def clip_gradients(self, largest_norm: float) -> Tensor:
+        """Scales the gradients so that their global L2 norm is at most ``largest_norm``; returns the norm before."""
+        with_gradient = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in with_gradient if p.grad is not None])
+        if self.gradients_sharded:
+            squared = norm.square()
+            torch.distributed.all_reduce(squared, group=self.group)
+            norm = squared.sqrt()
+        nn.utils.clip_grads_with_norm_(with_gradient, largest_norm, norm)
+        return norm
+
+    def adopt(self, model: nn.Module) -> None:
+        """Trains ``model`` from now on, with a fresh optimizer: at the start, and whenever a technique grows the model.
+
+        Optimizer state of parameters that stay is the technique's to carry over.
+        """
+        self.model = model.train()
+        self._anatomy = None
+        self._forward_model: nn.Module = torch.compile(model) if self.recipe.compile else model  # type: ignore[assignment]
+        groups = self.technique.parameters(self.default_parameters(), self)
+        self.optimizer: Optimizer = self.technique.optimizer(groups, self.recipe)
+        self._set_learning_rate()
+
+    def default_parameters(self) -> ParameterGroups:
+        """Trainable parameters in two groups: weight decay on matrices, none on biases, norms and scales."""
+        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": self.recipe.weight_decay},
+            {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        return [group for group in groups if group["params"]]
+
+    def autocast(self) -> torch.autocast:
+        """The recipe's precision: bf16 autocast or nothing."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.recipe.precision == "bf16")
+
+    def scout(self, technique: Technique, *, seed: int, steps: int | None = None) -> Run:
+        """A separate run of the same baseline on the same data, for techniques that must train to know what to do."""
+        return Run(
+            self.baseline, technique, size=self.size, recipe=self.recipe_name, task=self.task, seed=seed, steps=steps,
+            data=self.data_location, model=self.model_override, device=str(self.device), weights=self.weights,
+        )  # fmt: skip
+
+    # the loop -------------------------------------------------------------------------------------------------------
+
+    def train_step(self, batch: Batch, indices: Tensor) -> None:
+        """One step on the batch of the examples ``indices``: learning rate, update, after-step methods."""
+        self.indices = indices
+        self._set_learning_rate()
+        with self.technique.around_step(self):
+            self.technique.update(self, batch)
+        self.position += self.recipe.batch_size
+        self.step += 1
+        self.technique.after_step(self)
+
+    def train(self, steps: int) -> list[float]:
+        """``steps`` steps; their training losses. Raises Diverged at the first that is not finite."""
+        losses = []
+        for _ in range(steps):
+            self.train_step(*self.next_batch())
+            losses.append(self.loss)
+        values = torch.stack(losses).tolist() if losses else []
+        for offset, value in enumerate(values):
+            if not math.isfinite(value):
+                raise Diverged(f"the training loss became {value} at step {self.step - steps + offset + 1}")
+        return values
+
+    def evaluate(self) -> dict[str, float]:
+        """Mean test loss and further metrics of the evaluated model. Leaves the training state as it was.
+
+        Raises Diverged if the loss is not finite.
+        """
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), torch.no_grad():
+            model = self.technique.evaluated(self.model, self)
+            model.eval()
+            sums: dict[str, float] = {}
+            examples = 0
+            for batch in self._test_batches:
+                with self.autocast():
+                    outputs = self.baseline.forward(model, batch)
+                scores = {"loss": self.baseline.losses(outputs, batch), **self.baseline.metrics(outputs, batch)}
+                examples += len(scores["loss"])
+                for name, values in scores.items():
+                    sums[name] = sums.get(name, 0.0) + values.double().sum().item()
+            self.model.train()
+        means = {name: total / examples for name, total in sums.items()}
+        if not math.isfinite(means["loss"]):
+            raise Diverged(f"the test loss became {means['loss']} after step {self.step}")
+        return means
+
+    @cached_property
+    def _test_batches(self) -> list[Batch]:
+        """In batches of the baseline's own size, whatever a technique trains with: all see the same masks and noise."""
+        count = self.baseline.recipe(self.size, self.recipe_name, self.task).batch_size
+        return [self._to_device(batch) for batch in self.data.test_batches(count)]
+
+    def next_batch(self) -> tuple[Batch, Tensor]:
+        """This rank's share of the global batch, on the device; on an accelerator the next is prepared meanwhile."""
+        if self.device.type == "cpu":
+            batch, indices = self._global_batch(self.position)
+        else:
+            batch, indices = self._prefetched()
+        share = slice(self.rank, None, self.world_size)
+        if self.world_size > 1:
+            batch, indices = {name: tensor[share] for name, tensor in batch.items()}, indices[share]
+        return self._to_device(batch), indices
+
+    def _global_batch(self, position: int) -> tuple[Batch, Tensor]:
+        return self.data.batch(mixed_seed(self.seed, 2), position, self.recipe.batch_size)
+
+    def _prefetched(self) -> tuple[Batch, Tensor]:
+        wanted = (self.data, self.position, self.recipe.batch_size)
+        if self._ahead is not None and self._ahead_key == wanted:
+            ready = self._ahead.result()
+        else:
+            ready = self._global_batch(self.position)
+        following = self.position + self.recipe.batch_size
+        self._ahead_key = (self.data, following, self.recipe.batch_size)
+        self._ahead = self._worker.submit(self._global_batch, following)
+        return ready
+
+    @cached_property
+    def _worker(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "batches")
+
+    def _to_device(self, batch: Batch) -> Batch:
+        if self.device.type == "cpu":
+            return batch
+        return {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in batch.items()}
+
+    def _set_learning_rate(self) -> None:
+        rate = self.recipe.learning_rate_at(self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group.get("learning_rate_scale", 1.0)
+
+    # saving ---------------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        """Writes the whole training state, atomically: another process sees the old file or the new one."""
+        state = {
+            "step": self.step,
+            "position": self.position,
+            "technique": self.technique.state(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "random": torch.get_rng_state(),
+            "cuda_random": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+        with replacing(path) as partial:
+            torch.save(state, partial)
+
+    def load(self, path: Path) -> None:
+        """Continues from a state that :meth:`save` wrote for a run of the same baseline, stack and seed."""
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        self.step, self.position = state["step"], state["position"]
+        self.technique.restore(state["technique"], self)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"].cpu())
+        torch.set_rng_state(state["random"].cpu())
+        if state["cuda_random"] is not None:
+            torch.cuda.set_rng_state(state["cuda_random"].cpu(), self.device)
+
+
+def plain_update(run: Run, batch: Batch) -> None:
+    """Forward, backward, step: the update of a run in which no technique fills that slot."""
+    run.optimizer.zero_grad(set_to_none=True)
+    loss = run.forward(batch)
+    run.backward(loss)
+    run.loss = loss.detach()
+    run.apply_gradients()
+
+
+def adamw(parameters: ParameterGroups, recipe: Recipe) -> Optimizer:
+    """AdamW as the recipe asks for it: the optimizer of a run in which no technique fills that slot."""
+    return AdamW(
+        parameters,
+        lr=recipe.learning_rate,
+        betas=(recipe.beta1, recipe.beta2),
+        eps=recipe.eps,
+        foreach=False,
+        fused=recipe.fused_optimizer,
+    )
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` that takes its place when the block ends well, and is removed otherwise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Loads a checkpoint's weights into ``model``; a head of another shape (other classes) keeps its fresh weights.
+
+    Raises ValueError if nothing fits.
+    """
+    saved = torch.load(path, map_location="cpu", weights_only=True)
+    own = model.state_dict()
+    fitting = {name: tensor for name, tensor in saved.items() if name in own and own[name].shape == tensor.shape}
+    if not fitting:
+        raise ValueError(f"{path} holds no weights of this model; delete it, and it is made again")
+    model.load_state_dict(fitting, strict=False)

@@ -1,0 +1,115 @@
+"""`leantrain new`: a working technique folder and its test, to be changed into the real one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+CARD = """\
+id = "{id}"
+name = "{name}"
+category = "{category}"
+summary = "One sentence: what is changed, and what it should bring."
+baselines = ["bert", "gpt", "vit", "mae"]
+# task = "adapt"          for what is measured in fine-tuning
+# reference = "dp_ddp"    for what is compared with another technique instead of the baseline
+
+[paper]
+title = "Title of the paper"
+authors = "Authors"
+venue = "Venue, year"
+arxiv = "0000.00000"
+
+[[claim]]
+id = "same_state"
+statement = "The optimizer keeps no more state than the reference's."
+place = "section 3"
+metric = "optimizer_state_bytes"
+scope = "step"
+kind = "counted"
+expected = 1.0
+"""
+
+TECHNIQUE = '''\
+"""{name}: one sentence with the paper's section or formula.
+
+This working example scales the gradient of every parameter; replace it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from suite.contract.run import Run
+from suite.contract.technique import Technique
+
+
+def scale_gradients(gradients: list[Tensor], factor: float) -> None:
+    """Multiplies each gradient by ``factor``, in place."""
+    torch._foreach_mul_(gradients, factor)
+
+
+@dataclass
+class {cls}(Technique):
+    """``factor``: what the gradients are multiplied by."""
+
+    factor: float = 0.5
+
+    zero_strength: ClassVar[dict[str, Any]] = {{"factor": 1.0}}
+
+    def __post_init__(self) -> None:
+        if self.factor <= 0:
+            raise ValueError(f"factor must be positive, not {{self.factor}}")
+
+    def after_backward(self, run: Run) -> None:
+        scale_gradients([p.grad for p in run.model.parameters() if p.grad is not None], self.factor)
+'''
+
+TEST = '''\
+"""{name} against its formula, computed independently."""
+
+import torch
+
+from techniques.{category}.{id}.technique import scale_gradients
+
+
+def test_gradients_are_scaled() -> None:
+    gradients = [torch.tensor([2.0, -4.0]), torch.tensor([[1.0]])]
+    scale_gradients(gradients, 0.25)
+    assert gradients[0].tolist() == [0.5, -1.0]
+    assert gradients[1].tolist() == [[0.25]]
+'''
+
+
+def scaffold(name: str, category: str, root: Path) -> list[Path]:
+    """Writes ``techniques/<category>/<name>/`` and its test below ``root``; returns the files.
+
+    Raises ValueError for a name that is no identifier, FileExistsError if the folder is there already.
+    """
+    for what, value in (("technique", name), ("category", category)):
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", value):
+            raise ValueError(f"{value!r} cannot name a {what}: use lower-case letters, digits and underscores")
+    package = root / "techniques" / category
+    folder = package / name
+    if folder.exists():
+        raise FileExistsError(f"{folder} is there already; choose another name")
+    words = {
+        "id": name,
+        "category": category,
+        "name": name.replace("_", " ").capitalize(),
+        "cls": "".join(word.capitalize() for word in name.split("_")),
+    }
+    files = {
+        folder / "card.toml": CARD,
+        folder / "technique.py": TECHNIQUE,
+        folder / "__init__.py": '"""{name}."""\n',
+        root / "tests" / "techniques" / category / f"test_{name}.py": TEST,
+    }
+    if not (package / "__init__.py").exists():
+        files[package / "__init__.py"] = '"""Techniques of the category {category}."""\n'
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.format(**words), "utf-8")
+    return list(files)

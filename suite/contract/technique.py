@@ -1,0 +1,111 @@
+"""The contract of a technique: it overrides only what it changes.
+
+Two kinds of methods. *Chained* ones apply in stack order, each on the result of the one before. A *slot* may be filled
+by one technique of a stack. What a class overrides decides what it conflicts with: nothing is declared twice.
+
+Hyper-parameters are dataclass fields with the paper's defaults; every one can be set on the command line
+(``lora:rank=4``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.optim import Optimizer
+
+    from suite.contract.data import Batch, Data
+    from suite.contract.recipe import Recipe
+    from suite.contract.run import Run
+
+ParameterGroups = list[dict[str, Any]]
+"""torch's parameter groups: each has ``params`` and ``weight_decay``, optionally ``learning_rate_scale``."""
+
+
+class Unavailable(RuntimeError):
+    """This machine cannot run the technique; the message says exactly why. A result, not a failure."""
+
+
+@dataclass
+class Technique:
+    """One technique; an instance serves one run and may keep that run's state in attributes."""
+
+    zero_strength: ClassVar[Mapping[str, Any] | None] = None
+    """Hyper-parameters at which the technique is its reference to the bit (rho 0, ratio 1, ...), where such exist."""
+
+    # chained
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """Hyper-parameters: batch, learning rate, schedule, steps, precision, world size."""
+        return recipe
+
+    def data(self, data: Data, run: Run) -> Data:
+        """Examples, sampler, transform; its cost is set-up time, which is counted."""
+        return data
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        """Surgery and initialisation, through ``anatomy(model)``."""
+        return model
+
+    def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
+        """What the optimizer gets: freezing, weight-decay exclusions, learning-rate scales, shards."""
+        return groups
+
+    def around_step(self, run: Run) -> AbstractContextManager[Any]:
+        """Active during every update: saved-tensor hooks, attention swap, recomputation."""
+        return nullcontext()
+
+    def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
+        """Added terms or example weights; ``loss`` is the mean over the batch so far."""
+        return loss
+
+    def after_backward(self, run: Run) -> None:
+        """Gradients are there, the update is not: mask, read, reduce; ``run.skip_update = True`` skips the update."""
+
+    def after_step(self, run: Run) -> None:
+        """The update is done: topology updates, growth, snapshots. ``run.step`` counts the finished steps."""
+
+    def evaluated(self, model: nn.Module, run: Run) -> nn.Module:
+        """The model to evaluate: averaged weights, merged adapters. Must leave the training model as it was."""
+        return model
+
+    def probes(self, run: Run) -> Mapping[str, float]:
+        """The technique's own measurements at the end of the run, for its claims."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs beyond model and optimizer: tensors, numbers, strings, in dicts and lists."""
+        return {}
+
+    def restore(self, state: dict[str, Any], run: Run) -> None:
+        """The inverse of :meth:`state`, called before model and optimizer get their saved state."""
+
+    # slots
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Optimizer:
+        """The optimizer over the parameter groups."""
+        raise NotImplementedError
+
+    def update(self, run: Run, batch: Batch) -> None:
+        """One optimisation step: ``run.forward``, ``run.backward``, ``run.apply_gradients``; sets ``run.loss``."""
+        raise NotImplementedError
+
+    def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        """Distributes the model; called when ``recipe.world_size > 1``, before parameter groups are made."""
+        raise NotImplementedError
+
+
+CHAINED = (
+    "recipe", "data", "model", "parameters", "around_step", "loss",
+    "after_backward", "after_step", "evaluated", "probes",
+)  # fmt: skip
+SLOTS = ("optimizer", "update", "parallelize")
+
+
+def overrides(technique: Technique | type[Technique], method: str) -> bool:
+    """Whether the technique changes ``method``."""
+    cls = technique if isinstance(technique, type) else type(technique)
+    return getattr(cls, method) is not getattr(Technique, method)

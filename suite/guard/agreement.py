@@ -1,0 +1,328 @@
+"""Does a record repeat? Its comparison once more, from its own configuration, and whether the two agree.
+
+Same sources and libraries are needed; then, in the order of what they can show:
+
+1. exact counters are equal, on any machine;
+2. losses, of every step and every evaluation, are equal to the bit on the same machine (on a GPU last bits may differ);
+3. cost ratios differ by noise. The log ratios x_1 and x_2 of one seed in two sets of processes agree when
+
+       |x_2 - x_1| <= t sqrt(2 sigma^2 + w_1^2 + w_2^2)        (:func:`suite.judge.statistics.replication_interval`)
+
+   w_i is the noise of a record's own rounds, sigma how processes of the same code differ. One seed cannot tell sigma
+   from the effect, so it comes from this machine's calibration, or else from the spread over the seeds of the same row,
+   which holds what the seeds do, too: the interval is then too wide rather than too narrow. With neither, and where the
+   interval would hide a change of MEANINGFUL, nothing is decided. The ratios of one record share an error of 5 %
+   (Bonferroni): two runs of the same code are said to disagree in at most one of twenty repetitions.
+
+Set-up time, memory of the process, energy, probes, and the run at equal time (whose length depends on times) are not
+judged.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from suite.contract.baseline import RECIPES, SIZES, TASKS, RecipeName, Size, Task, baselines
+from suite.contract.catalogue import lookup
+from suite.guard.calibration import Calibration, Uncalibrated, stored
+from suite.guard.regression import Change
+from suite.judge.rows import Replicate, Sources, pairs
+from suite.judge.rows import replicate as replicate_of
+from suite.judge.statistics import Floats, replication_interval
+from suite.measure.comparison import ROUNDS, Comparison, Progress, replicate
+from suite.record.machine import fingerprint
+from suite.record.schema import Contender, Counters, Machine, NoRecord, Record, Store
+
+ALPHA = 0.05
+MEANINGFUL = 0.10
+OF_THE_LOAD = ("timeout", "hung", "out_of_memory")  # what else ran may decide these
+
+Word = Literal["agrees", "disagrees", "inconclusive", "not comparable"]
+
+RATIOS: Mapping[str, Callable[[Replicate], Floats]] = {
+    "step time": lambda each: each.step_log_ratios,
+    "training time": lambda each: each.training_log_samples,
+}
+"""Round log ratios [rounds after warm-up] whose median is a seed's log cost ratio."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviation of a log ratio over sets of processes that run the same code, and where it is from."""
+
+    sigma: float
+    degrees_of_freedom: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the two records say of one thing of one contender."""
+
+    stack: str
+    what: str
+    word: Word
+    why: str
+
+
+def overall(findings: Iterable[Finding]) -> Word:
+    """Disagrees if anything does; agrees only if everything does."""
+    words = {each.word for each in findings}
+    return "disagrees" if "disagrees" in words else "agrees" if words == {"agrees"} else "inconclusive"
+
+
+# before -------------------------------------------------------------------------------------------------------------
+
+
+def find(records: Sequence[Record], beginning: str) -> Record:
+    """The one record whose id begins so. Raises NoRecord."""
+    found = [record for record in records if record.id.startswith(beginning)] if beginning else []
+    exact = [record for record in found if record.id == beginning]
+    if len(exact or found) == 1:
+        return (exact or found)[0]
+    if found:
+        some = ", ".join(record.id for record in found[:3])
+        raise NoRecord(f"{len(found)} records begin with {beginning!r} ({some}, ...); give more of the id")
+    raise NoRecord(
+        f"no record of {len(records)} begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID "
+        f"print the ids, --out names another folder"
+    )
+
+
+def obstacles(record: Record, current: Sources, machine: Machine) -> list[str]:
+    """Why the code and libraries that are here cannot repeat the record; the last one says how to get the record's."""
+    name = record.conditions.baseline
+    techniques = {each: sha256 for side in record.contenders for each, sha256 in side.sources.items()}
+    pairs_of = [
+        ("the harness", record.harness_sha256, current.harness_sha256),
+        (f"the baseline {name}", record.baseline_sha256, current.baselines.get(name)),
+        *((each, sha256, current.techniques.get(each)) for each, sha256 in techniques.items()),
+    ]
+    found = [f"{what} {'changed' if now else 'is not installed'}" for what, then, now in pairs_of if then != now]
+    libraries, here = _libraries(record.machine), _libraries(machine)
+    changed = [each for each in libraries if each in here and libraries[each] != here[each]]
+    found += [f"{each} is {here[each]}, was {libraries[each]}" for each in changed]
+    commit = str(record.machine.context.get("git_commit"))
+    if found and re.fullmatch("[0-9a-f]{40}", commit):
+        dirty = " with uncommitted changes" if record.machine.context.get("git_dirty") else ""
+        found.append(f"it was measured at commit {commit}{dirty}: git checkout {commit[:12]}")
+    return found
+
+
+def _libraries(machine: Machine) -> dict[str, str]:
+    """What decides which operators a step issues."""
+    known = {"torch": machine.facts.get("torch"), **(machine.context.get("packages") or {})}
+    return {name: str(version) for name, version in known.items() if version}
+
+
+def comparison_of(record: Record, location: str | None = None) -> Comparison:
+    """The record's comparison; ``location``: of its data, where that is not the embedded one.
+
+    Raises ValueError if the data is not the record's, UnknownId for names that are not known here.
+    """
+    has = record.conditions
+    size, recipe, task = (
+        lookup(kind, value, {each: each for each in among})
+        for kind, value, among in (
+            ("size", has.size, SIZES), ("recipe", has.recipe, RECIPES), ("task", has.task, TASKS),
+        )
+    )  # fmt: skip
+    data = lookup("baseline", has.baseline, baselines()).data(cast(Size, size), cast(Task, task), location)
+    if has.data_sha256 not in (data.sha256, ""):
+        raise ValueError(
+            f"the data here is {data.name} ({data.sha256[:12]}), the record's is {has.data} ({has.data_sha256[:12]}); "
+            f"say where that is with --data"
+        )
+    return Comparison(
+        tuple(each.stack for each in record.contenders), has.baseline, cast(Size, size), cast(RecipeName, recipe),
+        cast(Task, task), has.steps, location, has.model, has.device, has.threads,
+        len(record.orders) if record.reference.status == "ok" else ROUNDS,
+    )  # fmt: skip
+
+
+def again(
+    record: Record,
+    comparison: Comparison,
+    *,
+    keep: Path | None = None,
+    limit_s: float = 3600.0,
+    hang_s: float = 600.0,
+    progress: Progress = lambda share, what: None,
+) -> Record:
+    """The same seed of the same comparison; appended to the results folder ``keep``. Raises StoreError."""
+
+    def told(share: float, what: str) -> None:
+        progress(share, f"repeating {record.id[:8]} ({what})")
+
+    def run() -> Record:
+        return replicate(
+            comparison, record.seed, progress=told, limit_s=limit_s, hang_s=hang_s,
+            equal_time=keep is not None, sequential=record.pairing == "sequential",
+        )  # fmt: skip
+
+    if keep is None:
+        return run()
+    store = Store(keep)
+    with store.writing(fingerprint(comparison.device, comparison.threads).name):
+        made = run()
+        store.append(made)
+    return made
+
+
+# noise --------------------------------------------------------------------------------------------------------------
+
+
+def noise_of(record: Record, records: Iterable[Record], machine: Machine) -> Callable[[int, str], Noise | None]:
+    """``(contender's index, ratio's name)`` -> what is known of the noise between processes on this ``machine``."""
+    try:
+        calibrated = noise_when_calibrated(stored(machine, margin=math.inf, budget_s=0.0))
+    except Uncalibrated:
+        known = list(records)
+        return lambda index, ratio: noise_over_seeds(record, index, ratio, known)
+    return lambda index, ratio: calibrated
+
+
+def noise_when_calibrated(calibration: Calibration) -> Noise:
+    """From process pairs of unchanged code, whose log ratio has mean 0; of one baseline, taken for all."""
+    count = sum(len(each.pairs) for each in calibration.unchanged)
+    return Noise(calibration.sigma, count, f"calibration, {count} process pairs")
+
+
+def noise_over_seeds(record: Record, index: int, ratio: str, records: Iterable[Record]) -> Noise | None:
+    """Sample standard deviation over the seeds of the record's own row; None with fewer than two."""
+    twin = sum(each.stack == record.contenders[index].stack for each in record.contenders[1:index])
+    others = [each for each in records if each.seed != record.seed]
+    rows = [
+        row
+        for row in pairs([record, *others])
+        if record.id in row.records and row.stack == record.contenders[index].stack
+    ]
+    medians = [float(np.median(RATIOS[ratio](each))) for each in rows[twin].replicates]
+    if len(medians) < 2:
+        return None
+    return Noise(float(np.std(medians, ddof=1)), len(medians) - 1, f"spread over {len(medians)} seeds")
+
+
+# judging ------------------------------------------------------------------------------------------------------------
+
+
+def judged(old: Record, new: Record, noise: Callable[[int, str], Noise | None]) -> list[Finding]:
+    """Everything that can be said; a pure function of the two records and the noise."""
+    elsewhere = _elsewhere(old.machine, new.machine)
+    sides = list(zip(old.contenders, new.contenders, strict=True))
+    ratios = len(RATIOS) * sum(a.status == b.status == "ok" for a, b in sides[1:])
+    found = []
+    for index, (before, after) in enumerate(sides):
+        if before.status != "ok" or after.status != "ok":
+            found.append(_ended(before, after))
+            continue
+        found += [_counters(before, after), _losses(before, after, elsewhere, old.conditions.device)]
+        if index:
+            level = 1 - ALPHA / ratios
+            found += [_ratio(old, new, index, name, noise(index, name), elsewhere, level) for name in RATIOS]
+    return found
+
+
+def _elsewhere(old: Machine, new: Machine) -> str:
+    """What is another machine about this one; empty on the same."""
+    if old.key == new.key:
+        return ""
+    names = dict.fromkeys([*old.facts, *new.facts])
+    unlike = [each for each in names if old.facts.get(each) != new.facts.get(each)]
+    changes = ", ".join(str(Change(each, str(old.facts.get(each)), str(new.facts.get(each)))) for each in unlike)
+    return f"another machine: {changes or old.name}"
+
+
+def _ended(old: Contender, new: Contender) -> Finding:
+    told = f"{old.status} then ({old.reason or 'no reason'}), {new.status} now ({new.reason or 'no reason'})"
+    if old.status == new.status:
+        return Finding(old.stack, "status", "agrees", f"{new.status} in both: {new.reason}")
+    by_load = old.status in OF_THE_LOAD or new.status in OF_THE_LOAD
+    return Finding(old.stack, "status", "inconclusive" if by_load else "disagrees", told)
+
+
+def _counters(old: Contender, new: Contender) -> Finding:
+    if old.counters is None or new.counters is None:
+        return Finding(old.stack, "counters", "not comparable", "not counted")
+    before, after = _flat(old.counters), _flat(new.counters)
+    changes = [
+        str(Change(name, before.get(name, 0), after.get(name, 0)))
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name, 0) != after.get(name, 0)
+    ]
+    if changes:
+        return Finding(old.stack, "counters", "disagrees", "; ".join(changes))
+    return Finding(old.stack, "counters", "agrees", f"all {len(before)} equal")
+
+
+def _flat(counters: Counters) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in counters.model_dump().items():
+        flat |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def _losses(old: Contender, new: Contender, elsewhere: str, device: str) -> Finding:
+    def found(word: Word, why: str) -> Finding:
+        return Finding(old.stack, "losses", word, why)
+
+    if elsewhere:
+        return found("not comparable", elsewhere)
+    before, after = _trajectory(old), _trajectory(new)
+    if not before and not after:
+        return found("not comparable", "none recorded")
+    for name in dict.fromkeys([*before, *after]):
+        was, now = before.get(name), after.get(name)
+        if was is None or now is None:
+            return found("disagrees", f"{name}: {'only then' if now is None else 'only now'}")
+        if was != now and not (math.isnan(was) and math.isnan(now)):
+            told = f"{name}: {was!r} → {now!r}"
+            if device != "cpu":
+                return found("inconclusive", f"{told}; on a GPU, sums in no fixed order change the last bits")
+            return found("disagrees", told)
+    return found("agrees", f"all {len(before)} equal to the bit")
+
+
+def _trajectory(side: Contender) -> dict[str, float]:
+    """Every loss by name: of each step, then of each evaluation with its further metrics."""
+    found = {f"training loss of step {step}": loss for step, loss in enumerate(side.train_loss, 1)}
+    for each in side.curve:
+        scores = {"loss": each.loss, **each.metrics}
+        found |= {f"test {name} after step {each.step}": score for name, score in scores.items()}
+    return found
+
+
+def _ratio(
+    old: Record, new: Record, index: int, name: str, noise: Noise | None, elsewhere: str, level: float
+) -> Finding:
+    def found(word: Word, why: str) -> Finding:
+        return Finding(old.contenders[index].stack, name, word, why)
+
+    try:
+        first, second = (RATIOS[name](replicate_of(record, index)) for record in (old, new))
+    except ValueError as error:
+        return found("not comparable", str(error))
+    was, now = (math.exp(float(np.median(each))) for each in (first, second))
+    told = f"{was:.3f} → {now:.3f} of the reference's ({now / was - 1:+.1%})"
+    if elsewhere:
+        return found("not comparable", f"{told}; {elsewhere}")
+    if "sequential" in (old.pairing, new.pairing):
+        return found("inconclusive", f"{told}; timed one after the other, so the machine's drift is in it")
+    if noise is None:
+        more = "leantrain calibrate, or measure more seeds of the comparison"
+        return found("inconclusive", f"{told}; nothing says yet how far processes of the same code differ: {more}")
+    interval = replication_interval(first, second, noise.sigma, noise.degrees_of_freedom, level)
+    allowed = math.expm1(min(interval.half_width, 700.0))
+    told += f"; noise alone reaches {allowed:.1%} ({noise.source})"
+    if not interval.contains(0):
+        return found("disagrees", told)
+    if interval.half_width > math.log1p(MEANINGFUL):
+        return found("inconclusive", f"{told}, which would hide a change of {MEANINGFUL:.0%}")
+    return found("agrees", told)

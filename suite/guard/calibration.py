@@ -1,0 +1,278 @@
+"""Does the gate keep its word on this machine? A/A gates count its false alarms, planted slow-downs its misses.
+
+Both are runs of the very gate that ``leantrain check`` runs, of one tree against itself. An uncalibrated machine does
+not gate: what its noise does to a decision is measured, not assumed. Valid for a week under the machine's fingerprint,
+which changes with kernel, driver and torch; a copy stays with the machine's records, so that the board can show it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from suite.contract.pretrained import cache_folder
+from suite.contract.run import replacing
+from suite.guard.gate import ALPHA, DESIGN, gate
+from suite.guard.regression import Item, Setting
+from suite.guard.trees import Side
+from suite.judge.statistics import Interval, false_alarm_interval, smallest_detectable_effect
+from suite.record.schema import Machine, Stored
+
+SCHEMA_VERSION = 1
+VALID = timedelta(days=7)
+GATES, PLANTED = 20, 4
+QUICK_GATES, QUICK_PLANTED = 6, 2
+PLANTED_SLOWER = 0.10
+CAUGHT = 0.9  # of the planted slow-downs, at least: all, up to nine of them
+TABLE_PAIRS = (8, 12, 16, 24, 32)
+ITEM = Item("gpt", "modern", "pretrain", "baseline")
+AGAIN = "run: leantrain calibrate"
+
+
+class Uncalibrated(RuntimeError):
+    """This machine must not gate; one sentence says why and what to do."""
+
+
+class Gate(Stored):
+    """One gate that was run: its verdict and the log ratio of each of its process pairs."""
+
+    verdict: str
+    pairs: list[float]
+    seconds: float
+
+
+class Calibration(Stored):
+    schema_version: int = SCHEMA_VERSION
+    machine: Machine
+    made: datetime
+    design: dict[str, float]
+    margin: float
+    budget_s: float
+    setting: Setting
+    planted_slower: float
+    unchanged: list[Gate] = Field(min_length=1)
+    planted: list[Gate] = Field(min_length=1)
+
+    @property
+    def alarms(self) -> int:
+        return sum(each.verdict == "regressed" for each in self.unchanged)
+
+    @property
+    def false_alarms(self) -> Interval:
+        """The rate, with its exact interval."""
+        return false_alarm_interval(self.alarms, len(self.unchanged))
+
+    @property
+    def caught(self) -> int:
+        return sum(each.verdict == "regressed" for each in self.planted)
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of an unchanged process pair's log ratio, about zero; 0.01 is 1 %."""
+        pairs = np.concatenate([each.pairs for each in self.unchanged])
+        return float(np.sqrt(np.mean(pairs**2)))
+
+    def smallest_effects(self) -> dict[int, float]:
+        """Number of process pairs -> slow-down that they see in four of five cases, a fraction."""
+        return {n: math.expm1(smallest_detectable_effect(self.sigma, n)) for n in TABLE_PAIRS}
+
+
+def unfit(calibration: Calibration, machine: Machine, *, margin: float, budget_s: float, now: datetime) -> str:
+    """Why a machine with this calibration must not gate with these settings; empty when it may."""
+    rate = calibration.false_alarms
+    if calibration.machine.key != machine.key:
+        return f"the calibration is of another machine ({calibration.machine.name}); {AGAIN}"
+    if now - calibration.made > VALID:
+        return f"the calibration of {calibration.made:%Y-%m-%d} is older than {VALID.days} days; {AGAIN}"
+    if calibration.design != DESIGN:
+        return f"the calibration is of another gate design; {AGAIN}"
+    if margin < calibration.margin or budget_s > calibration.budget_s:
+        return (
+            f"calibrated for a margin of {calibration.margin:.1%} and {calibration.budget_s:g} s an item; "
+            f"{AGAIN} --margin {margin:g} --budget {budget_s:g}"
+        )
+    if rate.low > ALPHA:
+        return (
+            f"{calibration.alarms} of {len(calibration.unchanged)} gates of unchanged code raised an alarm (at least "
+            f"{rate.low:.0%} of all would, {ALPHA:.0%} may); quieten the machine, then {AGAIN}"
+        )
+    if calibration.caught < CAUGHT * len(calibration.planted):
+        return (
+            f"only {calibration.caught} of {len(calibration.planted)} planted slow-downs of "
+            f"{calibration.planted_slower:.0%} were caught; quieten the machine, then {AGAIN}"
+        )
+    return ""
+
+
+# storing -------------------------------------------------------------------------------------------------------------
+
+
+def path_of(machine: Machine) -> Path:
+    return cache_folder() / "calibration" / f"{machine.key}.json"
+
+
+def path_beside(records: Path, machine: Machine) -> Path:
+    """Where a results folder keeps it, with the machine's records, for whoever reads those elsewhere."""
+    return records / machine.name / "calibration.json"
+
+
+def store(calibration: Calibration, path: Path | None = None) -> Path:
+    """Writes it, whole or not at all; to the cache that ``check`` reads, unless ``path`` says otherwise."""
+    path = path or path_of(calibration.machine)
+    with replacing(path) as partial:
+        partial.write_text(calibration.model_dump_json(indent=1) + "\n", "utf-8")
+    return path
+
+
+def stored(machine: Machine, *, margin: float, budget_s: float) -> Calibration:
+    """The machine's calibration, if it may gate with these settings. Raises Uncalibrated."""
+    try:
+        calibration = _read(path_of(machine))
+    except FileNotFoundError:
+        raise Uncalibrated(f"this machine ({machine.name}) is not calibrated; {AGAIN}") from None
+    if why := unfit(calibration, machine, margin=margin, budget_s=budget_s, now=datetime.now(UTC)):
+        raise Uncalibrated(why)
+    return calibration
+
+
+def begun(machine: Machine, setting: Setting, *, margin: float, budget_s: float) -> Calibration:
+    """The machine's calibration, to be continued with these settings. Raises Uncalibrated where it cannot be."""
+    try:
+        calibration = _read(path_of(machine))
+    except FileNotFoundError:
+        raise Uncalibrated(f"this machine ({machine.name}) has no calibration to continue; {AGAIN}") from None
+    if datetime.now(UTC) - calibration.made > VALID:
+        raise Uncalibrated(f"the calibration to continue is older than {VALID.days} days; {AGAIN}")
+    had = (
+        calibration.design,
+        calibration.margin,
+        calibration.budget_s,
+        calibration.setting,
+        calibration.planted_slower,
+    )
+    if had != (DESIGN, margin, budget_s, setting, PLANTED_SLOWER):
+        raise Uncalibrated(f"the calibration to continue was made with other settings; {AGAIN}")
+    return calibration
+
+
+def beside(records: Path) -> tuple[dict[str, Calibration], list[str]]:
+    """The calibrations in a results folder, by their machine's key, and one sentence for each that cannot be read."""
+    found: dict[str, Calibration] = {}
+    problems = []
+    for path in sorted(records.glob("*/calibration.json")):
+        try:
+            calibration = _read(path)
+            found[calibration.machine.key] = calibration
+        except (Uncalibrated, FileNotFoundError) as error:
+            problems.append(str(error))
+    return found, problems
+
+
+def _read(path: Path) -> Calibration:
+    """Raises Uncalibrated, or FileNotFoundError."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if content.get("schema_version") != SCHEMA_VERSION:
+            raise Uncalibrated(f"{path} was written by another version of leantrain; {AGAIN}")
+        return Calibration.model_validate(content)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Uncalibrated(f"cannot read {path}: {error.strerror}; {AGAIN}") from None
+    except (ValueError, AttributeError, RecursionError, ValidationError):
+        raise Uncalibrated(f"{path} is damaged; {AGAIN}") from None
+
+
+# running -------------------------------------------------------------------------------------------------------------
+
+
+def calibrate(
+    tree: Path,
+    machine: Machine,
+    setting: Setting,
+    *,
+    gates: int,
+    planted: int,
+    margin: float,
+    budget_s: float,
+    earlier: Calibration | None = None,
+    progress: Callable[[float, str], None] = lambda share, what: None,
+) -> Calibration:
+    """Runs the gates of ``tree`` against itself, the planted ones spread among them. Raises ContenderFailed.
+
+    Ctrl-C ends it with the gates that were made, if there is one of each kind: fewer gates, a wider interval. Those of
+    an ``earlier`` calibration count, and its date stays.
+    """
+    coin = random.Random()
+    made: dict[float, list[Gate]] = {0.0: [], PLANTED_SLOWER: []}
+    if earlier:
+        made = {0.0: [*earlier.unchanged], PLANTED_SLOWER: [*earlier.planted]}
+    wanted = {0.0: gates, PLANTED_SLOWER: planted}
+    runs = [slower for slower, count in wanted.items() for _ in range(count - len(made[slower]))]
+    coin.shuffle(runs)
+    for number, slower in enumerate(runs):
+        alarms = sum(each.verdict == "regressed" for each in made[0.0])
+        caught = sum(each.verdict == "regressed" for each in made[PLANTED_SLOWER])
+        progress(
+            number / len(runs),
+            f"gate {number + 1} of {len(runs)} ({alarms} false alarms in {len(made[0.0])}, caught {caught} of "
+            f"{len(made[PLANTED_SLOWER])} planted)",
+        )
+        try:
+            with _fresh(tree, setting) as (old, new):
+                timing = gate(old, new, ITEM, setting, coin=coin, margin=margin, budget_s=budget_s, slower=slower)
+        except KeyboardInterrupt:
+            if not all(made.values()):
+                raise
+            break
+        made[slower].append(
+            Gate(verdict=timing.decision.verdict, pairs=list(timing.pairs), seconds=round(timing.seconds, 3))
+        )
+    return Calibration(
+        machine=machine, made=earlier.made if earlier else datetime.now(UTC), design=DESIGN, margin=margin,
+        budget_s=budget_s, setting=setting, planted_slower=PLANTED_SLOWER, unchanged=made[0.0],
+        planted=made[PLANTED_SLOWER],
+    )  # fmt: skip
+
+
+@contextmanager
+def _fresh(tree: Path, setting: Setting) -> Iterator[tuple[Side, Side]]:
+    """Two workers with the libraries loaded, which is off the budget. New for every gate, as every ``check`` has its
+    own: a gate that shared them with the gate before would not be another draw of what differs between two workers."""
+
+    def load(side: Side) -> None:
+        side.ask("start", item=setting.request(ITEM), steps=2, seed=0)
+        side.ask("close")
+
+    with Side(tree) as old, Side(tree) as new, ThreadPoolExecutor(2) as pool:
+        list(pool.map(load, (old, new)))
+        yield old, new
+
+
+def report(calibration: Calibration) -> list[str]:
+    """What was found, a line each."""
+    rate, n = calibration.false_alarms, len(calibration.unchanged)
+    longest_s = max(each.seconds for each in (*calibration.unchanged, *calibration.planted))
+    effects = ", ".join(f"{pairs} pairs {effect:.1%}" for pairs, effect in calibration.smallest_effects().items())
+    return [
+        f"false alarms: {calibration.alarms} of {n} gates of unchanged code, {rate.estimate:.1%} "
+        f"[{rate.low:.1%}, {rate.high:.1%}] (at most {ALPHA:.0%} wanted)",
+        f"planted slow-down of {calibration.planted_slower:.0%}: caught in {calibration.caught} of "
+        f"{len(calibration.planted)} gates",
+        f"noise of a process pair: {calibration.sigma:.2%}; smallest effect seen in four of five cases: {effects}",
+        f"a gate took at most {longest_s:.0f} s of {calibration.budget_s:g} s; verdicts on unchanged code: "
+        + ", ".join(
+            f"{verdict} {sum(each.verdict == verdict for each in calibration.unchanged)}"
+            for verdict in sorted({each.verdict for each in calibration.unchanged})
+        ),
+    ]

@@ -1,0 +1,185 @@
+"""The timing tier of the regression gate: this tree against another, in the same minute, over many process pairs.
+
+One process pair: a contender of each tree (the order of their start is a coin), a warm-up round, then ROUNDS rounds in
+random ABBA or BAAB order. The pair's value is the *median* of its rounds' log ratios d = ln(new / old), since rounds of
+one pair agree with each other about a wrong number. Whatever the machine does to a process, the coin makes every
+pair's sign exchangeable under "same code", so the sign e-process over pairs may be looked at after each of them:
+
+    H1 slower:      signs of d - ln(1+margin)       rejected at E >= 1/alpha: regressed
+    H2 not slower:  signs of ln(1+margin) - d       rejected: no regression beyond the margin
+    H3 faster:      signs of -d - ln(1+margin)      rejected: improved
+    H4 not faster:  signs of d + ln(1+margin)       with H2 rejected: equivalent within the margin
+
+The unlucky end of each is at most alpha (Ville 1939), whatever the noise, and for as long as one looks. With A/A data
+the signs of H1 are mostly negative, so false alarms are far rarer than alpha; ``leantrain calibrate`` counts them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from suite.guard.regression import Finding, Item, Setting, Verdict
+from suite.guard.trees import Side
+from suite.judge.statistics import (
+    Interval,
+    replicate_interval,
+    round_log_ratios,
+    sign_e_process,
+    smallest_detectable_effect,
+)
+from suite.measure.contender import ContenderFailed
+
+ALPHA = 0.05
+MARGIN = 0.03  # a slow-down that is worth an alarm; also what noise may shift a process by without one
+BUDGET_S = 60.0
+ROUNDS = 6  # of one step a block: noisier pairs than longer ones make, and more of them in the same time
+STEPS_PER_BLOCK = 1
+PRIOR = 0.5  # Krichevsky & Trofimov's: 6 pairs that agree decide at alpha = 0.05, where a prior of 2 needs 8
+FEWEST_PAIRS = 3  # for an interval that means something
+LEVEL = 0.95
+
+DESIGN = {"rounds": ROUNDS, "steps_per_block": STEPS_PER_BLOCK, "prior": PRIOR, "alpha": ALPHA, "fixed_layout": 1}
+"""What a calibration must have in common with the gate that it vouches for."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What pairs [n] say; ``within`` is the equivalence that holds, a fraction."""
+
+    verdict: Verdict
+    interval: Interval | None
+    within: float | None = None
+
+
+def decide(pairs: Sequence[float], *, margin: float = MARGIN, alpha: float = ALPHA, last: bool = False) -> Decision:
+    """The verdict on the pairs' log ratios so far; "inconclusive" asks for more, or, on the ``last`` look, stands.
+
+    On the last look a pair set that excludes a regression beyond the margin, yet cannot tell "equal" from "a little
+    faster", is equivalent within what its interval spans.
+    """
+    d = np.asarray(pairs, dtype=np.float64)
+    if not len(d):
+        return Decision("inconclusive", None)
+    interval = replicate_interval(d, LEVEL)
+    back = 1 / (1 + margin) - 1  # log1p(back) = -log1p(margin)
+
+    def shown(values: np.ndarray, bound: float) -> bool:
+        # any look, not only the latest: a rejection that was allowed to happen stays one
+        return bool(sign_e_process(values, prior=PRIOR, margin=bound).max() >= -math.log(alpha))
+
+    if shown(d, margin):
+        return Decision("regressed", interval)
+    if shown(-d, margin):
+        return Decision("improved", interval)
+    not_slower = shown(-d, back)
+    if not_slower and shown(d, back):
+        return Decision("equivalent", interval, margin)
+    if last and not_slower and len(d) >= FEWEST_PAIRS:
+        return Decision("equivalent", interval, max(margin, math.expm1(max(-interval.low, interval.high))))
+    return Decision("inconclusive", interval)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A gate's outcome and the raw values behind it: each pair's log ratio new / old."""
+
+    decision: Decision
+    pairs: tuple[float, ...]
+    seconds: float
+
+
+def gate(
+    old: Side,
+    new: Side,
+    item: Item,
+    setting: Setting,
+    *,
+    coin: random.Random,
+    margin: float = MARGIN,
+    alpha: float = ALPHA,
+    budget_s: float = BUDGET_S,
+    slower: float = 0.0,
+    progress: Callable[[int, float], None] = lambda pairs, spent_s: None,
+) -> Timing:
+    """Pairs until the decision falls or another pair would not end within ``budget_s``.
+
+    ``slower`` plants a slow-down of that share in the new side. Raises GateFailed where a side's run fails.
+    """
+    start_s, longest_s = time.monotonic(), 0.0
+    pairs: list[float] = []
+    while True:
+        spent_s = time.monotonic() - start_s
+        last = spent_s + longest_s > budget_s
+        decision = decide(pairs, margin=margin, alpha=alpha, last=last)
+        if last or decision.verdict != "inconclusive":
+            return Timing(decision, tuple(pairs), spent_s)
+        progress(len(pairs), spent_s)
+        pairs.append(_pair(old, new, item, setting, coin, len(pairs), slower))
+        longest_s = max(longest_s, time.monotonic() - start_s - spent_s)
+
+
+class GateFailed(ContenderFailed):
+    """One side could not be timed; ``side`` is "old" or "new"."""
+
+    def __init__(self, side: str, failure: ContenderFailed) -> None:
+        super().__init__(failure.status, failure.reason, failure.details)
+        self.side = side
+
+
+def _pair(old: Side, new: Side, item: Item, setting: Setting, coin: random.Random, seed: int, slower: float) -> float:
+    """The median log ratio new / old of one process pair."""
+    blocks = 2 * (ROUNDS + 1)  # the first round warms up
+    sides = {"old": old, "new": new}
+    extra = {"old": 0.0, "new": slower}
+    steps: dict[str, int] = {}
+    times: dict[str, list[list[float]]] = {"old": [], "new": []}
+
+    def ask(name: str, command: str, **arguments: Any) -> Any:
+        try:
+            return sides[name].ask(command, **arguments)
+        except ContenderFailed as failure:
+            raise GateFailed(name, failure) from None
+
+    try:
+        for name in coin.sample(sorted(sides), 2):
+            request = setting.request(item)
+            steps[name] = ask(name, "start", item=request, steps=blocks * STEPS_PER_BLOCK, seed=seed)["steps"]
+        for number in range(ROUNDS + 1):
+            order = coin.sample(sorted(sides), 2)
+            round_s: dict[str, list[float]] = {"old": [], "new": []}
+            for half, names in enumerate((order, order[::-1])):
+                for name in names:
+                    block = 2 * number + half
+                    count = max(1, (block + 1) * steps[name] // blocks - block * steps[name] // blocks)
+                    round_s[name].append(ask(name, "block", steps=count, slower=extra[name]))
+            for name in sides:
+                times[name].append(round_s[name])
+    finally:
+        for name, side in sides.items():
+            if side.alive:
+                ask(name, "close")
+    return float(np.median(round_log_ratios(times["old"], times["new"], warmup_rounds=1)))
+
+
+def finding(item: Item, timing: Timing, margin: float) -> Finding:
+    """The timing as a report's row, never without the interval and the smallest effect that it could have seen."""
+    decision, n = timing.decision, len(timing.pairs)
+    if decision.interval is None or n < FEWEST_PAIRS:
+        return Finding(str(item), "timing", "inconclusive", f"only {n} process pairs in the budget; give it more")
+    cost = decision.interval.ratio()
+    smallest = math.expm1(smallest_detectable_effect(float(np.std(timing.pairs, ddof=1)), n))
+    within = f" within {decision.within:.1%}" if decision.within is not None else ""
+    why = (
+        f"step time {cost.estimate - 1:+.1%} [{cost.low - 1:+.1%}, {cost.high - 1:+.1%}] over {n} process pairs"
+        f"{within and f'; equivalent{within}'}; margin {margin:.1%}; smallest effect that {n} pairs see {smallest:.1%}"
+    )
+    if decision.verdict == "inconclusive":
+        why += "; no verdict in the budget: raise it, or quieten the machine"
+    return Finding(str(item), "timing", decision.verdict, why)

@@ -1,0 +1,172 @@
+"""Two source trees of one git repository side by side, each behind a worker process of its own.
+
+The fork server of contenders has one tree's code loaded, so a comparison of code needs one worker (and server) a tree.
+All contenders of a server inherit its memory layout and its order of hashes, and these alone made one of two servers of
+the same tree up to 5 % slower than the other, for as long as both lived (medians of seven process pairs: +3.5, -4.8 and
++1.6 %; with both fixed +0.1 and +0.6 %). So every worker starts with the same layout (Mytkowicz et al. 2009, "Producing
+Wrong Data Without Doing Anything Obviously Wrong!"): no randomisation of addresses, one hash seed, an environment of
+one length. Where the system forbids the first, as in some containers, the calibration's false alarms tell.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from suite.guard import gate_worker
+from suite.measure.contender import ContenderFailed
+
+START_S = 600.0  # importing torch and the models' libraries, and training a checkpoint the first time
+GRACE_S = 5.0  # for a worker to remove what its contenders share
+TAIL = 2000
+ADDR_NO_RANDOMIZE = 0x0040000  # of Linux's personality(2)
+PADDED_LENGTH = 4096  # of what differs in the environments of two workers: the path of the tree
+_libc = ctypes.CDLL(None)
+
+
+class RevisionError(ValueError):
+    """There is no such tree to compare with; the message says why and what to do."""
+
+
+def top_of(folder: Path) -> Path:
+    """The top of the git checkout that ``folder`` is in. Raises RevisionError outside one."""
+    try:
+        return Path(_git(folder, "rev-parse", "--show-toplevel").strip())
+    except RevisionError:
+        raise RevisionError(f"{folder.resolve()} is in no git repository; run it in a checkout") from None
+
+
+@contextmanager
+def checked_out(revision: str, top: Path) -> Iterator[Path]:
+    """``revision`` of the repository at ``top`` in a temporary work tree, removed afterwards.
+
+    Raises RevisionError for an unknown revision.
+    """
+    try:
+        commit = _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").strip()
+    except RevisionError:
+        raise RevisionError(
+            f"{revision!r} is neither a file nor a revision of {top.name}; fetch it (in GitHub Actions: "
+            f"fetch-depth: 0), or save a reference with --save"
+        ) from None
+    with tempfile.TemporaryDirectory(prefix="leantrain-") as folder:
+        tree = Path(folder) / top.name
+        _git(top, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--quiet", "--detach", str(tree), commit)
+        try:
+            yield tree
+        finally:
+            _git(top, "worktree", "remove", "--force", str(tree))
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        raise RevisionError("git is not installed; install it, or compare with a stored reference") from None
+    except subprocess.CalledProcessError as error:
+        raise RevisionError(f"git {arguments[0]}: {error.stderr.strip()}") from None
+    return done.stdout
+
+
+def _fixed_addresses() -> None:
+    """For the program that this process becomes, and its children."""
+    if sys.platform == "linux":
+        _libc.personality(ADDR_NO_RANDOMIZE | _libc.personality(0xFFFFFFFF))
+
+
+class Side:
+    """A worker process over ``tree`` (its top and ``src``, if it has one, lead the path). Use as a context manager."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+        path = [str(tree)] + ([str(tree / "src")] if (tree / "src").is_dir() else [])
+        before = os.environ.get("PYTHONPATH")
+        path_text = os.pathsep.join(path + ([before] if before else []))
+        padding = "-" * (PADDED_LENGTH - len(path_text))
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", gate_worker.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | {"PYTHONPATH": path_text, "PYTHONHASHSEED": "0", "LEANTRAIN_PADDING": padding},
+            preexec_fn=_fixed_addresses,
+        )
+        self._buffer = b""
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, command: str, *, limit_s: float = START_S, **arguments: Any) -> Any:
+        """The worker's answer. Raises ContenderFailed, also where the worker itself ends or stays silent."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": command, **arguments}).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._death() from None
+        answer = json.loads(self._line(command, limit_s))
+        if "failed" in answer:
+            raise ContenderFailed(*answer["failed"])
+        return answer["done"]
+
+    def _line(self, command: str, limit_s: float) -> bytes:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + limit_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.close()
+                    raise ContenderFailed("hung", f"no answer to {command!r} within {limit_s:g} s")
+                part = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not part:
+                    raise self._death()
+                self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _death(self) -> ContenderFailed:
+        code = self._process.wait()
+        self._log.seek(0)
+        told = self._log.read().decode("utf-8", "replace").strip()
+        last = told.splitlines()[-1] if told else "it said nothing"
+        return ContenderFailed(
+            "crashed", f"the worker of {self.tree.name} ended with code {code}: {last}", told[-TAIL:]
+        )
+
+    def close(self) -> None:
+        """Ends the worker, and with it its contenders."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        if not self._log.closed:
+            self._log.close()

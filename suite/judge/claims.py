@@ -1,0 +1,521 @@
+"""Verdicts: what the records say of each claim of a technique's card.
+
+A verdict is a pure function of the claim and of an *observation*, the interval of the claim's metric under one set of
+conditions. In this order:
+
+1. quoted              a literature number: repeated with its source, never judged;
+2. not testable here   no record, other hardware or scale, a missing dependency: never counted as a failure;
+3. modelled            a model's number: compared with the claim, never judged as a measurement;
+4. quality constraint violated   the loss is worse than the claim allows, or the quality was not reached;
+5. contradicted        the whole interval lies on the wrong side of "no change" (or outside what a bound allows);
+6. reproduced          the whole interval satisfies the claim, so the claimed number is compared with the interval's
+                       conservative end and never with the point estimate;
+7. direction only      the whole interval is better than "no change" and misses the claimed number;
+8. not supported       the whole interval misses the claimed number and does not exclude "no change";
+9. inconclusive        the interval contains both; the reason says how many seeds would tell.
+
+All ratios are costs, contender over reference: a claimed speedup of 1.25 is a cost ratio ``<= 0.8``. A claim is
+*directional* if it claims a gain or a price (``<= 0.8``, ``== 2``); a bound that "no change" satisfies (``<= 1.33``)
+and equality (``== 1``) have no direction. The claim's tolerance widens what satisfies it, but never across "no change".
+Containing a 95 % interval in the band of an ``== 1`` claim is the two one-sided tests of equivalence at level 2.5 %.
+
+Claims of kind ``identity`` and ``counted`` are exact: every seed must satisfy them, and one that does not contradicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from suite.contract.baseline import Size
+from suite.contract.card import Card, Claim
+from suite.contract.catalogue import catalogue, lookup
+from suite.judge.rows import COUNTED, Row
+from suite.judge.statistics import (
+    QUALITY_TOLERANCE,
+    WITHIN_ONE_SEED,
+    Interval,
+    detectable_effect,
+    required_replicates,
+)
+from suite.measure.plan import Setting
+from suite.record.schema import Contender
+
+Word = Literal[
+    "reproduced", "direction only", "not supported", "contradicted", "quality constraint violated", "inconclusive",
+    "not testable here", "modelled", "quoted",
+]  # fmt: skip
+WORDS: tuple[Word, ...] = get_args(Word)
+
+EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
+QUALITY_METRICS = ("time_to_quality", "loss", "loss_at_equal_time", "final.")
+MOST_SEEDS = 1000  # beyond this, more seeds are no advice
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What is known of a claim's metric under one set of conditions.
+
+    ``interval``: on the claim's scale, a cost ratio or the metric's own unit; None with the ``reason`` when there is
+    none. ``spread``: the same where its standard error means something, the logarithm of a ratio. ``exact``: the ends
+    are the least and the largest seed, each known exactly. ``quality``: of the loss ratio. ``missed``: how the quality
+    was not reached, with ``certain`` when that is no accident of the seeds.
+    """
+
+    interval: Interval | None = None
+    spread: Interval | None = None
+    exact: bool = False
+    quality: Interval | None = None
+    missed: str = ""
+    certain: bool = False
+    reason: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a claim was looked at, and the command that gives the evidence (again). ``size``: or a model's own name."""
+
+    baseline: str = ""
+    recipe: str = ""
+    size: str = ""
+    machine: str = ""
+    records: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+    command: str = ""
+
+    @property
+    def title(self) -> str:
+        return " · ".join(filter(None, (self.baseline, self.recipe, self.size, self.machine)))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``evidence``: record ids. ``detectable``: the smallest effect that the test had 80 % power to see, in log units
+    of a ratio or the metric's own; None for exact verdicts and where nothing was tested."""
+
+    claim: Claim
+    technique: str
+    word: Word
+    reason: str
+    place: Place
+    interval: Interval | None = None
+    detectable: float | None = None
+
+    @property
+    def baseline(self) -> str:
+        return self.place.baseline
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        return self.place.records
+
+    @property
+    def command(self) -> str:
+        return self.place.command
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values; what is not finite is None."""
+        interval = self.interval
+        return {
+            "technique": self.technique,
+            "claim": self.claim.id,
+            "statement": self.claim.statement,
+            "source": self.claim.place,
+            "kind": self.claim.kind,
+            "scope": self.claim.scope,
+            "metric": self.claim.metric,
+            "expected": expectation(self.claim),
+            "conditions": self.claim.conditions,
+            "verified": self.claim.verified,
+            "verdict": self.word,
+            "reason": self.reason,
+            "baseline": self.place.baseline,
+            "recipe": self.place.recipe,
+            "size": self.place.size,
+            "machine": self.place.machine,
+            "interval": interval
+            and {name: _finite(getattr(interval, name)) for name in ("estimate", "low", "high", "level")},
+            "smallest_detectable_effect": None if self.detectable is None else _finite(self.detectable),
+            "records": list(self.evidence),
+            "stale": list(self.place.stale),
+            "command": self.command,
+        }
+
+
+# the decision -------------------------------------------------------------------------------------------------------
+
+
+def judge(claim: Claim, technique: str, seen: Observation, place: Place) -> Verdict:
+    """The verdict on one claim at one place."""
+    word, reason = decide(claim, seen)
+    tested = seen.spread if word not in ("quoted", "not testable here") and not seen.exact else None
+    return Verdict(
+        claim, technique, word, "; ".join(filter(None, (reason, seen.note))), place,
+        interval=None if word == "quoted" else seen.interval,
+        detectable=detectable_effect(tested) if tested else None,
+    )  # fmt: skip
+
+
+def decide(claim: Claim, seen: Observation) -> tuple[Word, str]:
+    """The verdict's word and its reason, by the rules at the head of this module."""
+    if claim.kind == "literature":
+        return "quoted", f"{claim.place}{': ' if claim.conditions else ''}{claim.conditions}"
+    interval = seen.interval
+    if interval is None and not seen.missed:
+        return "not testable here", seen.reason
+    if interval is not None and claim.kind == "modelled":
+        return "modelled", f"the model {'agrees' if _inside(claim, interval) else 'does not agree'} with the claim"
+    if seen.missed:
+        if seen.certain:
+            return "quality constraint violated", seen.missed
+        return "inconclusive", f"{seen.missed}, in too few seeds to be sure: measure 3 or more"
+    assert interval is not None
+    if seen.exact:
+        return ("reproduced", "exactly") if _inside(claim, interval) else ("contradicted", "an exact count differs")
+    return _compared(claim, seen, interval)
+
+
+def _compared(claim: Claim, seen: Observation, interval: Interval) -> tuple[Word, str]:
+    if not _bounded(interval) or interval.method == WITHIN_ONE_SEED:
+        return "inconclusive", "one seed cannot see how processes differ: measure 3 or more"
+    limit = None if claim.quality_within is None else 1 + claim.quality_within
+    if limit is not None and seen.quality is not None and seen.quality.low > limit:
+        return "quality constraint violated", f"the loss is {seen.quality.low - 1:.1%} or more above the reference's"
+    direction = _direction(claim)
+    if _wrong_way(claim, interval):
+        return "contradicted", "no gain but a loss" if direction else "outside what the claim allows"
+    if _inside(claim, interval):
+        if limit is not None and (seen.quality is None or not seen.quality.high <= limit):
+            return "inconclusive", "the number holds, but whether the quality does is not known: measure more seeds"
+        return "reproduced", "the interval's conservative end reaches the claim"
+    if direction and _outside(claim, interval):
+        if _right_way(claim, interval):
+            return "direction only", "a change in the claimed direction, not of the claimed size"
+        return "not supported", "the claimed size is excluded, no change at all is not"
+    return "inconclusive", _needed(claim, seen)
+
+
+def band(claim: Claim) -> tuple[float, float]:
+    """The values that satisfy the claim, tolerance included; an end of a strict relation does not belong to it."""
+    assert claim.expected is not None
+    slack = claim.tolerance * abs(claim.expected)
+    low = claim.expected - slack if claim.relation in ("==", ">=", ">") else -math.inf
+    high = claim.expected + slack if claim.relation in ("==", "<=", "<") else math.inf
+    direction = _direction(claim)
+    return (max(low, 1.0) if direction > 0 else low), (min(high, 1.0) if direction < 0 else high)
+
+
+def _direction(claim: Claim) -> int:
+    """-1 or 1 where the claim says that a ratio is below or above 1; 0 where it does not."""
+    assert claim.expected is not None
+    if claim.absolute or claim.expected == 1:
+        return 0
+    if claim.expected < 1:
+        return -1 if claim.relation in ("==", "<=", "<") else 0
+    return 1 if claim.relation in ("==", ">=", ">") else 0
+
+
+def _satisfies(claim: Claim, value: float) -> bool:
+    low, high = band(claim)
+    strictly = {"<": value < high, ">": value > low}
+    return strictly.get(claim.relation, True) and low <= value <= high
+
+
+def _inside(claim: Claim, interval: Interval) -> bool:
+    return _satisfies(claim, interval.low) and _satisfies(claim, interval.high)
+
+
+def _outside(claim: Claim, interval: Interval) -> bool:
+    low, high = band(claim)
+    if claim.relation == "<":
+        return interval.low >= high
+    return interval.high <= low if claim.relation == ">" else interval.low > high or interval.high < low
+
+
+def _right_way(claim: Claim, interval: Interval) -> bool:
+    return interval.high < 1 if _direction(claim) < 0 else interval.low > 1
+
+
+def _wrong_way(claim: Claim, interval: Interval) -> bool:
+    direction = _direction(claim)
+    if direction == 0:
+        return _outside(claim, interval)
+    return interval.low > 1 if direction < 0 else interval.high < 1
+
+
+def _bounded(interval: Interval) -> bool:
+    return math.isfinite(interval.high) and math.isfinite(interval.low) and (interval.n > 1 or interval.level == 1)
+
+
+def _needed(claim: Claim, seen: Observation) -> str:
+    """How many seeds would decide, if the estimate stays where it is."""
+    spread = seen.spread
+    if spread is None or not spread.standard_error > 0:
+        return "the interval contains values that satisfy the claim and others that do not"
+    ends = [*band(claim), *([1.0] if _direction(claim) else [])]
+    scale: Callable[[float], float] = (lambda x: x) if spread is seen.interval else math.log
+    bars = [scale(end) for end in ends if math.isfinite(end) and (spread is seen.interval or end > 0)]
+    distance = min(abs(spread.estimate - bar) for bar in bars)
+    sigma = spread.standard_error * math.sqrt(spread.n)
+    if distance * math.sqrt(MOST_SEEDS) < 3 * sigma:
+        return "the estimate lies at the edge of the claim: more seeds would hardly decide"
+    return f"about {max(required_replicates(sigma, distance), spread.n + 1)} seeds would decide"
+
+
+# what is known ------------------------------------------------------------------------------------------------------
+
+
+def exactly(claim: Claim, technique: str, seeds: Sequence[tuple[Contender, Contender]]) -> Observation:
+    """The claim's metric in each seed's (reference, contender), known exactly: counters, probes, final losses."""
+    if any(side.counters is not None and side.counters.compiled for pair in seeds for side in pair):
+        return Observation(reason="counts of a compiled step are what its eager operators do, no evidence")
+    values = [_sample(claim, technique, *pair) for pair in seeds]
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known or len(known) < len(values):
+        return Observation(reason=f"{claim.metric} was not recorded")
+    low, high = min(known), max(known)
+    return Observation(Interval(sorted(known)[len(known) // 2], low, high, 1.0, "every seed", len(known)), exact=True)
+
+
+def _sample(claim: Claim, technique: str, reference: Contender, contender: Contender) -> float | None:
+    if claim.metric.startswith("probe."):
+        return contender.probes.get(probe(claim, technique))
+    theirs, ours = _quantity(claim.metric, reference), _quantity(claim.metric, contender)
+    if claim.absolute or theirs is None or ours is None:
+        return ours
+    return ours / theirs if theirs else None
+
+
+def probe(claim: Claim, technique: str) -> str:
+    """The name under which records hold a claim's probe; a card may leave its own technique's name out."""
+    name = claim.metric.removeprefix("probe.")
+    return name if name.startswith(f"{technique}.") else f"{technique}.{name}"
+
+
+def _quantity(metric: str, side: Contender) -> float | None:
+    """An exact quantity of one run; None where the run does not have it."""
+    if metric == "loss" or metric.startswith("final."):
+        if not side.curve:
+            return None
+        last = side.curve[-1]
+        return last.loss if metric == "loss" else last.metrics.get(metric.removeprefix("final."))
+    if side.counters is None:
+        return None
+    if metric == "training_flops":
+        return side.counters.flops * side.steps if side.steps else None
+    if metric.startswith("peak."):
+        return side.counters.peak_by_kind.get(metric.removeprefix("peak."), 0)
+    return getattr(side.counters, metric) if metric in COUNTED else None
+
+
+def is_exact(claim: Claim) -> bool:
+    """Whether the claim's verdict follows from one run of each side, with no statistics."""
+    counted = claim.metric in (*COUNTED, "training_flops", "loss")
+    return claim.kind in EXACT_KINDS and (counted or claim.metric.startswith(("probe.", "peak.", "final.")))
+
+
+def observed(claim: Claim, row: Row) -> Observation:
+    """What a row says of the claim's metric."""
+    failed = sorted({each.seed for each in row.failures})
+    note = f"{len(failed)} of {len(failed) + len(row.seeds)} seeds failed" if failed and row.seeds else ""
+    stale = f"stale: {'; '.join(row.stale)}" if row.stale else ""
+    seen = _failed(claim, row) if row.failed else _seen(claim, row)
+    return replace(seen, note="; ".join(filter(None, (seen.note, note, stale))))
+
+
+def _failed(claim: Claim, row: Row) -> Observation:
+    first = row.failures[0]
+    about_quality = claim.metric.startswith(QUALITY_METRICS) or claim.quality_within is not None
+    if about_quality and all(each.status == "diverged" for each in row.failures):
+        seeds = len({each.seed for each in row.failures})
+        return Observation(missed="diverged in every seed", certain=seeds > 1)
+    return Observation(reason=f"no seed finished: {first.stack}: {first.status}: {first.reason}")
+
+
+def _seen(claim: Claim, row: Row) -> Observation:
+    if is_exact(claim) or (claim.kind == "modelled" and claim.metric.startswith("probe.")):
+        return exactly(claim, row.stack, [(each.reference, each.contender) for each in row.replicates])
+    loss = row.metrics["loss"]
+    if claim.metric.startswith("probe."):
+        spread = row.probes.get(probe(claim, row.stack))
+        if spread is None:
+            return Observation(reason=f"the records hold no {claim.metric}")
+        return Observation(spread, spread, quality=loss.interval)
+    value = row.metrics.get(claim.metric)
+    if value is None or value.kind == "unavailable":
+        return Observation(reason=value.reason if value else f"{claim.metric} is not measured")
+    if value.kind == "missed":
+        worse = loss.log is not None and loss.log.low > QUALITY_TOLERANCE
+        diverged = sum(each.status == "diverged" for each in row.failures) > 1
+        return Observation(missed=f"the reference's loss was not reached: {value.reason}", certain=worse or diverged)
+    if claim.absolute:
+        return Observation(reason=f"{claim.metric} is measured as a ratio to the reference only")
+    if value.log is None:  # an exact count behind a claim of another kind
+        ends = Interval(value.number, value.number, value.number, 1.0, "every seed", max(1, len(row.seeds)))
+        return Observation(ends, quality=loss.interval, note=value.note)
+    return Observation(value.interval, value.log, quality=loss.interval, note=value.note)
+
+
+# over the catalogue -------------------------------------------------------------------------------------------------
+
+
+def chosen(id: str | None) -> list[Card]:
+    """The cards of all techniques, of one, or of one with the single claim ``technique.claim``.
+
+    Raises UnknownId with the nearest names.
+    """
+    entries = catalogue()
+    if id is None:
+        return [entry.card for entry in entries.values()]
+    name, _, claim = id.partition(".")
+    card = lookup("technique", name, entries).card
+    if not claim:
+        return [card]
+    one = lookup(f"claim of {name}", claim, {each.id: each for each in card.claim})
+    return [card.model_copy(update={"claim": (one,)})]
+
+
+def verdicts(rows: Iterable[Row], cards: Iterable[Card] | None = None) -> list[Verdict]:
+    """A verdict on every claim of the cards (all installed ones), at every place with records that it applies to.
+
+    Recipes, sizes and machines are judged apart, since a gain over the classic recipe may be none over the modern one.
+    At one place the current row counts before a stale one, then the interleaved, then the one of more seeds.
+    """
+    known = list(rows)
+    chosen = [entry.card for entry in catalogue().values()] if cards is None else list(cards)
+    return [verdict for card in chosen for claim in card.claim for verdict in _of_claim(card, claim, known)]
+
+
+def _of_claim(card: Card, claim: Claim, rows: Sequence[Row]) -> list[Verdict]:
+    if claim.kind == "literature":
+        return [judge(claim, card.id, Observation(), Place())]
+    found: list[Verdict] = []
+    for baseline in claim.baselines or card.baselines:
+        near = [
+            row
+            for row in rows
+            if (row.stack, row.reference) == (card.id, card.reference)
+            and (row.conditions.baseline, row.conditions.task) == (baseline, card.task)
+        ]
+        fitting = best(row for row in near if not _unfit(claim, row))
+        found += [judge(claim, card.id, observed(claim, row), _place(card, row)) for row in fitting]
+        if not fitting:
+            others = sorted({_unfit(claim, row) for row in near})
+            reason = "no record" + (f", only of {' and of '.join(others)}" if others else "")
+            place = Place(baseline, command=_command(card, claim, baseline))
+            found.append(judge(claim, card.id, Observation(reason=reason), place))
+    return found
+
+
+def best(rows: Iterable[Row]) -> list[Row]:
+    """One row for each baseline, recipe, size, model, device and machine."""
+    places: dict[tuple[Any, ...], Row] = {}
+    for row in sorted(rows, key=lambda row: (not row.stale, row.pairing == "interleaved", len(row.seeds), row.newest)):
+        c = row.conditions
+        places[c.baseline, c.recipe, c.size, c.model or "", c.device, row.machine.key] = row
+    return [row for _, row in sorted(places.items())]
+
+
+def _unfit(claim: Claim, row: Row) -> str:
+    return unfit(claim, row.conditions.recipe, row.conditions.size, row.conditions.device)
+
+
+def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:
+    """The condition that the claim is not about; "" where it applies."""
+    if claim.recipes and recipe not in claim.recipes:
+        return f"the {recipe} recipe (claimed for {', '.join(claim.recipes)})"
+    if claim.devices and device not in claim.devices:
+        return f"{device} (claimed for {', '.join(claim.devices)})"
+    if claim.sizes and size not in claim.sizes:
+        return f"size {size} (claimed for {', '.join(claim.sizes)})"
+    return ""
+
+
+def _place(card: Card, row: Row) -> Place:
+    c = row.conditions
+    setting = {
+        "-b": c.baseline, "--recipe": c.recipe, "--size": c.size, "--task": c.task, "--steps": c.steps,
+        "--seeds": max(3, len(row.seeds)), "--model": c.model, "--device": c.device, "--threads": c.threads,
+    }  # fmt: skip
+    size = c.model or c.size
+    return Place(c.baseline, c.recipe, size, row.machine.name, row.records, row.stale, _compare(card, setting))
+
+
+def _command(card: Card, claim: Claim, baseline: str) -> str:
+    """What would give the evidence that is missing."""
+    if is_exact(claim):
+        return exact_command(card, claim, baseline, *claim.sizes[:1])
+    options = {"--recipe": claim.recipes, "--size": claim.sizes, "--device": claim.devices}
+    return _compare(card, {"-b": baseline} | {name: values[0] for name, values in options.items() if values})
+
+
+def exact_command(card: Card, claim: Claim, baseline: str, size: Size = "nano") -> str:
+    return f"leantrain claims {card.id}.{claim.id} --exact -b {baseline}" + (
+        f" --size {size}" if size != "nano" else ""
+    )
+
+
+def _compare(card: Card, options: Mapping[str, Any]) -> str:
+    usual = {"--device": Setting.device, "--threads": Setting.threads, "--model": None, "--task": card.task}
+    written = [f"{name} {value}" for name, value in options.items() if name not in usual or value != usual[name]]
+    return " ".join(["leantrain compare", card.id, *written])
+
+
+# for people ---------------------------------------------------------------------------------------------------------
+
+
+def expectation(claim: Claim) -> str:
+    """The claimed predicate, e.g. ``step_time <= 0.98``."""
+    if claim.expected is None:
+        return claim.metric
+    near = f" (within {claim.tolerance:.3g} of it)" if claim.tolerance else ""
+    return f"{claim.metric} {claim.relation} {claim.expected:.6g}{near}"
+
+
+def shown(verdict: Verdict) -> str:
+    """The evidence as a number with its interval."""
+    interval = verdict.interval
+    if interval is None:
+        return ""
+    if interval.low == interval.high:
+        return f"{interval.estimate:.6g}"
+    return f"{interval.estimate:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
+
+
+COLUMNS = ("verdict", "claim", "claimed", "measured", "where", "why")
+
+
+def table(found: Iterable[Verdict]) -> list[tuple[Word, str, str, str, str, str]]:
+    """Lines of COLUMNS, by technique and claim. Places without an interval of their own that agree in verdict and
+    reason share a line, with the range of what they count."""
+    lines: dict[tuple[Word, str, str, str], list[Verdict]] = {}
+    for each in found:
+        own = "" if each.detectable is None else each.place.title + shown(each)
+        lines.setdefault((each.word, f"{each.technique}.{each.claim.id}", each.reason, own), []).append(each)
+    return [
+        (word, name, expectation(group[0].claim), _range(group), ", ".join(each.place.title for each in group), why)
+        for (word, name, why, _), group in lines.items()
+    ]
+
+
+def _range(group: Sequence[Verdict]) -> str:
+    if len(group) == 1:
+        return shown(group[0])
+    intervals = [each.interval for each in group if each.interval]
+    if not intervals:
+        return ""
+    low, high = min(each.low for each in intervals), max(each.high for each in intervals)
+    return f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
+
+
+def counts(found: Iterable[Verdict]) -> dict[Word, int]:
+    """How many verdicts of each word, in the order of WORDS, those that occur."""
+    words = [verdict.word for verdict in found]
+    return {word: words.count(word) for word in WORDS if word in words}
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

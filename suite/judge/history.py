@@ -1,0 +1,436 @@
+"""Did a technique's gain change over time? Change points of same-job ratios, a screen before any alarm.
+
+Every point is one replicate's log cost ratio to the reference that ran in the same job, so the machine's drift cancels
+and a series survives its machine. A series' points, in order of time, are tested for one step: the largest standardised
+Wilcoxon rank sum over all splits, against its own permutation distribution (sup-Wilcoxon; Csörgő & Horváth 1997, 2.1).
+Ranks, because timings have heavy tails; a permutation, because the maximum over splits has no usable table. Where
+neighbours in time are alike, whole blocks are permuted (Carlstein 1986), or drift would be called a step. Several
+steps: binary segmentation. Many series: Benjamini & Hochberg 1995 over the report.
+
+A found step is a *suspicion*. Only a fresh comparison of the code as it is now, against what was known before the step,
+makes it an alarm, and that comparison's error is the alarm's error.
+
+Exact counts have no noise: where every revision has one value, every change of it is a change point, with certainty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy import stats
+
+from suite.judge.rows import Replicate, replicate
+from suite.judge.statistics import Floats
+from suite.measure.campaign import measure
+from suite.measure.comparison import Progress
+from suite.measure.plan import Pair, Setting
+from suite.record.schema import Conditions, Record, Store
+
+LEAST = 3  # points on either side of a step
+FEWEST = 8  # points of a series: with fewer, no order of them is improbable enough
+RESAMPLES = 999
+ALPHA = 0.05
+CONFIRMING_SEEDS = 5
+EXACT = ("peak_tensor_bytes", "flops")
+METRICS = ("step_time", "training_time", "loss", *EXACT)
+
+Status = Literal["suspected", "confirmed", "not confirmed", "undecided", "superseded"]
+
+
+# one series, pure -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Split:
+    """The most probable step of a series: before point ``at`` (with an interval of places), and its p value."""
+
+    at: int
+    p_value: float
+    low: int
+    high: int
+    block: int
+
+
+def strongest_split(x: Floats, rng: np.random.Generator, resamples: int = RESAMPLES) -> Split:
+    """The step that explains x [n >= 2 LEAST] best. p = (1 + #{resampled statistic >= observed}) / (1 + resamples).
+
+    The statistic is max over LEAST <= k <= n - LEAST of |W_k - mu_k| / sigma_k, W_k the sum of the first k midranks,
+    sigma_k^2 = k (n - k) / (n - 1) times the ranks' variance, which is exact with ties. p is 1 for a constant series.
+    """
+    ranks = stats.rankdata(x)
+    if np.ptp(ranks) == 0:
+        return Split(LEAST, 1.0, LEAST, len(x) - LEAST, 1)
+    at = LEAST + int(np.argmax(_scores(ranks)))
+    residual = x - np.where(np.arange(len(x)) < at, np.median(x[:at]), np.median(x[at:]))
+    block = block_length(residual)
+    null = _scores(ranks[_orders(len(x), block, resamples, rng)]).max(axis=1)
+    p_value = (1 + int((null >= _scores(ranks).max() - 1e-9).sum())) / (1 + resamples)
+    low, high = _place_interval(x, at, rng)
+    return Split(at, p_value, low, high, block)
+
+
+def _scores(ranks: Floats) -> Floats:
+    """Standardised rank sums [..., n] -> [..., n - 2 LEAST + 1], of the splits before LEAST .. n - LEAST."""
+    n = ranks.shape[-1]
+    k = np.arange(LEAST, n - LEAST + 1)
+    sums = np.cumsum(ranks - ranks.mean(axis=-1, keepdims=True), axis=-1)[..., k - 1]
+    variance = ranks.var(axis=-1, keepdims=True) * k * (n - k) / (n - 1)
+    scores: Floats = np.abs(sums) / np.sqrt(variance)
+    return scores
+
+
+def block_length(residual: Floats) -> int:
+    """(2 rho / (1 - rho^2))^(2/3) n^(1/3), Carlstein's length for AR(1); 1 where neighbours are not alike.
+
+    rho is the lag-1 autocorrelation of the residuals, corrected for its bias: about -(1 + 4 rho) / n
+    for each of the two fitted levels (Marriott & Pope 1954).
+    """
+    n = len(residual)
+    centred = residual - residual.mean()
+    power = float(centred @ centred)
+    if power == 0:
+        return 1
+    raw = float(centred[:-1] @ centred[1:]) / power
+    rho = min(0.9, (n * raw + 2) / max(1.0, n - 8))
+    if rho <= 1 / math.sqrt(n):  # a standard error of rho under independence
+        return 1
+    return max(1, min(n // 4, math.ceil((2 * rho / (1 - rho**2)) ** (2 / 3) * n ** (1 / 3))))
+
+
+def _orders(n: int, block: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Random orders [count, n] of whole blocks, cut at a random place of the circle."""
+    starts = np.arange(0, n, block)
+    keys = rng.random((count, len(starts)))
+    shift = rng.integers(0, n, (count, 1)) if block > 1 else np.zeros((count, 1), dtype=int)
+    order = np.argsort(np.repeat(keys, block, axis=1)[:, :n], axis=1, kind="stable")
+    rolled: np.ndarray = (order + shift) % n
+    return rolled
+
+
+def _place_interval(x: Floats, at: int, rng: np.random.Generator, resamples: int = 200) -> tuple[int, int]:
+    """95 % bootstrap interval of the step's place: each side resampled by itself, the strongest split found again."""
+    n = len(x)
+    left = rng.integers(0, at, (resamples, at))
+    right = rng.integers(at, n, (resamples, n - at))
+    again = stats.rankdata(x[np.concatenate([left, right], axis=1)], axis=1)
+    again = again + 1e-9 * rng.random(again.shape)  # a resample may be constant
+    places = LEAST + np.argmax(_scores(again), axis=1)
+    low, high = np.quantile(places, [0.025, 0.975], method="nearest")
+    return min(at, int(low)), max(at, int(high))
+
+
+def segments(x: Floats, level: float, rng: np.random.Generator, first: Split | None = None) -> list[Split]:
+    """All steps with p <= ``level``, by binary segmentation, in order; ``first`` is the whole's, if known."""
+    if len(x) < FEWEST:
+        return []
+    found = first or strongest_split(x, rng)
+    if found.p_value > level:
+        return []
+    right = [
+        replace(each, at=each.at + found.at, low=each.low + found.at, high=each.high + found.at)
+        for each in segments(x[found.at :], level, rng)
+    ]
+    return [*segments(x[: found.at], level, rng), found, *right]
+
+
+def shift(before: Floats, after: Floats) -> float:
+    """Hodges & Lehmann's estimate: the median of all differences after - before."""
+    return float(np.median(np.subtract.outer(after, before)))
+
+
+# series of records ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """One replicate: ``log_ratio`` contender over reference, lower is better. ``revision``: all code behind it."""
+
+    started: str
+    seed: int
+    log_ratio: float
+    revision: tuple[str, ...]
+    machine: str
+    commit: str
+    record: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """A pair's metric under one set of conditions, oldest point first."""
+
+    pair: Pair
+    conditions: Conditions
+    metric: str
+    points: tuple[Point, ...]
+
+    @property
+    def values(self) -> Floats:
+        return np.array([each.log_ratio for each in self.points])
+
+    @property
+    def name(self) -> str:
+        pair, size = self.pair, self.conditions.size
+        return f"{pair.stack} against {pair.reference} on {pair.baseline} {size} ({pair.recipe}): {self.metric}"
+
+    @property
+    def setting(self) -> Setting:
+        """To measure it again; of data that the user brought, a record knows the hash and not the place."""
+        c = self.conditions
+        return Setting(c.size, c.steps, None, c.model, c.device, c.threads)  # type: ignore[arg-type]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every revision has one value."""
+        seen: dict[tuple[str, ...], float] = {}
+        return self.metric in EXACT and all(
+            seen.setdefault(each.revision, each.log_ratio) == each.log_ratio for each in self.points
+        )
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step of a series before its point ``at``. ``shift``: of the log ratio; above 0 is dearer.
+
+    ``p_value`` is adjusted over the report, 0 for exact counts. ``status`` stays "suspected" until confirmed;
+    "superseded" where a later step hides it from a fresh comparison.
+    """
+
+    series: Series
+    at: int
+    low: int
+    high: int
+    shift: float
+    p_value: float
+    before: Floats
+    after: Floats
+    last: bool
+    status: Status = "suspected"
+    fresh: tuple[float, ...] = ()
+
+    @property
+    def changed(self) -> list[str]:
+        """What else changed there: code, machine, or nothing that is recorded."""
+        a, b = self.series.points[self.at - 1], self.series.points[self.at]
+        commits = f" ({a.commit[:8] or '?'} to {b.commit[:8] or '?'})" if a.commit != b.commit else ""
+        found = [f"the code{commits}"] if a.revision != b.revision else []
+        return found + ([f"the machine ({a.machine} to {b.machine})"] if a.machine != b.machine else [])
+
+    def as_dict(self) -> dict[str, Any]:
+        points = self.series.points
+        return {
+            "pair": vars(self.series.pair),
+            "size": self.series.conditions.size,
+            "metric": self.series.metric,
+            "points": len(points),
+            "since": points[self.at].started,
+            "between": [points[self.low - 1].started, points[min(self.high, len(points) - 1)].started],
+            "records": [points[self.at - 1].record, points[self.at].record],
+            "change": math.expm1(self.shift),
+            "p_value": self.p_value,
+            "changed": self.changed,
+            "status": self.status,
+            "fresh_ratios": [math.exp(each) for each in self.fresh],
+        }
+
+    def sentence(self) -> str:
+        more = math.expm1(self.shift)
+        sure = "exact" if self.p_value == 0 else f"p = {self.p_value:.2g} over the report"
+        what = ", ".join(self.changed) or "nothing that records tell"
+        return (
+            f"{self.status}: {self.series.name} {more:+.1%} since {self.series.points[self.at].started[:10]} ({sure}; "
+            f"{len(self.before)} replicates before, {len(self.after)} after); changed there: {what}"
+        )
+
+
+def series(records: Iterable[Record], stacks: Sequence[str] = (), metrics: Sequence[str] = METRICS) -> list[Series]:
+    """Every pair's metrics by conditions; replicates that failed have no point. ``stacks``: only these."""
+    found: dict[tuple[Pair, str, str, str], list[Point]] = {}
+    known: dict[str, Conditions] = {}
+    for record in sorted(records, key=lambda each: (each.started, each.seed)):
+        for index, contender in enumerate(record.contenders[1:], 1):
+            reference = record.reference
+            if (stacks and contender.stack not in stacks) or {contender.status, reference.status} != {"ok"}:
+                continue
+            try:
+                measured = _log_ratios(replicate(record, index))
+            except (ValueError, ArithmeticError):
+                continue  # its samples give no ratio; the leaderboard says which
+            c = record.conditions
+            pair = Pair(c.baseline, c.recipe, c.task, reference.stack, contender.stack)  # type: ignore[arg-type]
+            known[c.key] = c
+            code = sorted((reference.sources | contender.sources).items())
+            revision = (record.harness_sha256, record.baseline_sha256, *(f"{name} {sha}" for name, sha in code))
+            for metric in metrics:
+                if (value := measured.get(metric)) is not None and math.isfinite(value):
+                    point = Point(
+                        record.started, record.seed, value, revision, record.machine.name,
+                        str(record.machine.context.get("git_commit") or ""), record.id,
+                    )  # fmt: skip
+                    found.setdefault((pair, c.key, record.pairing, metric), []).append(point)
+    return [Series(pair, known[key], metric, tuple(points)) for (pair, key, _, metric), points in found.items()]
+
+
+def _log_ratios(each: Replicate) -> dict[str, float]:
+    """Those that this replicate has."""
+    found = {"step_time": float(np.median(each.step_log_ratios)), "training_time": each.training_log_ratio}
+    ours, theirs = each.contender_curve, each.reference_curve
+    if len(ours) and len(theirs) and ours[-1, 1] > 0 and theirs[-1, 1] > 0:
+        found["loss"] = float(np.log(ours[-1, 1]) - np.log(theirs[-1, 1]))
+    for name in EXACT:
+        a, b = (getattr(side.counters, name, 0) for side in (each.reference, each.contender))
+        if a > 0 and b > 0:
+            found[name] = math.log(b / a)
+    return found
+
+
+def changes(found: Iterable[Series], alpha: float = ALPHA, seed: int = 0) -> list[Change]:
+    """The change points of all series, Benjamini-Hochberg over the report; the same for the same records."""
+    rng = np.random.default_rng(seed)
+    exact: list[tuple[Series, list[Split]]] = []
+    tested: list[tuple[Series, Split]] = []
+    for each in found:
+        if each.exact:
+            steps = np.flatnonzero(np.diff(each.values)) + 1
+            exact.append((each, [Split(int(at), 0.0, int(at), int(at), 1) for at in steps]))
+        elif len(each.points) >= FEWEST:
+            tested.append((each, strongest_split(each.values, rng)))
+    adjusted = stats.false_discovery_control([split.p_value for _, split in tested]) if tested else np.zeros(0)
+    kept = [position for position, p in enumerate(adjusted) if p <= alpha]
+    level = max((tested[position][1].p_value for position in kept), default=0.0)
+    noisy = [
+        (tested[position][0], segments(tested[position][0].values, level, rng, tested[position][1]))
+        for position in kept
+    ]
+    factor = len(tested) / max(1, len(kept))  # what adjusting does to the largest p that passes
+    return [change for each, splits in [*exact, *noisy] for change in _changes(each, splits, factor)]
+
+
+def _changes(each: Series, splits: Sequence[Split], factor: float) -> Iterable[Change]:
+    x = each.values
+    cuts = [0, *(split.at for split in splits), len(x)]
+    for position, split in enumerate(splits):
+        before, after = x[cuts[position] : split.at], x[split.at : cuts[position + 2]]
+        yield Change(
+            each, split.at, split.low, split.high, shift(before, after), min(1.0, split.p_value * factor), before,
+            after, last=position == len(splits) - 1,
+        )  # fmt: skip
+
+
+# confirming -----------------------------------------------------------------------------------------------------------
+
+
+def judged(change: Change, fresh: Floats, level: float = 0.95) -> Change:
+    """The change with the verdict of a fresh comparison [replicates].
+
+    Confirmed: Welch's interval of fresh - before lies wholly on the step's side of 0. Not confirmed: it lies wholly
+    short of half the step. Undecided else: more seeds tell. An exact count is confirmed by the value after the step.
+    """
+    told = tuple(map(float, fresh))
+    if change.series.exact:
+        same = np.allclose(fresh, change.after[-1], rtol=0, atol=1e-12)
+        return replace(change, status="confirmed" if same else "not confirmed", fresh=told)
+    ends = stats.ttest_ind(fresh, change.before, equal_var=False).confidence_interval(level)
+    low, high = sorted(math.copysign(1, change.shift) * float(end) for end in (ends.low, ends.high))
+    half = abs(change.shift) / 2
+    status: Status = "confirmed" if low > 0 else "not confirmed" if high < half else "undecided"
+    return replace(change, status=status, fresh=told)
+
+
+def confirm(
+    found: Sequence[Change],
+    folder: Path,
+    *,
+    minutes: float,
+    seeds: int = CONFIRMING_SEEDS,
+    progress: Progress = lambda share, what: None,
+    warn: Callable[[str], None] = lambda text: None,
+    measure: Callable[..., list[Record]] = measure,
+) -> list[Change]:
+    """The changes, the last one of each series judged by a fresh comparison of the code as it is now.
+
+    The fresh records are appended to ``folder``. A change that a later one superseded cannot be measured again, and one
+    whose comparison gave no number stays suspected.
+    """
+    made: dict[tuple[Pair, Setting], list[Record]] = {}
+    wanted = list(dict.fromkeys((each.series.pair, each.series.setting) for each in found if each.last))
+    for pair, setting in wanted:
+        with TemporaryDirectory(prefix="leantrain-") as empty:  # where nothing counts as measured already
+            made[pair, setting] = measure(
+                [pair], setting, Path(empty), seeds=seeds, minutes=minutes / len(wanted), progress=progress, warn=warn
+            )
+        store = Store(folder)
+        for record in made[pair, setting]:
+            with store.writing(record.machine.name):
+                store.append(record)
+    result = []
+    for each in found:
+        if not each.last:
+            result.append(replace(each, status="superseded"))
+            continue
+        again = series(made[each.series.pair, each.series.setting], metrics=(each.series.metric,))
+        same = [one for one in again if one.conditions.key == each.series.conditions.key]
+        if not same or len(same[0].points) < (1 if each.series.exact else 2):
+            why = "other data" if again and not same else "too few replicates that gave a number"
+            warn(f"{each.series.name} stays suspected: its fresh comparison had {why}")
+            result.append(each)
+        else:
+            result.append(judged(each, same[0].values))
+    return result
+
+
+def alarms(found: Iterable[Change]) -> list[Change]:
+    """Confirmed changes for the worse."""
+    return [each for each in found if each.status == "confirmed" and each.shift > 0]
+
+
+def summary(found: Sequence[Series], steps: Sequence[Change]) -> str:
+    """What was looked at, and what was too short to be."""
+    short = [each for each in found if not each.exact and len(each.points) < FEWEST]
+    most = max((len(each.points) for each in short), default=0)
+    left = f"; {len(short)} too short to tell ({FEWEST} replicates needed, they have up to {most})" if short else ""
+    return f"{len(steps)} change points in {len(found)} series{left}"
+
+
+# drawing --------------------------------------------------------------------------------------------------------------
+
+
+def figure(found: Sequence[Series], steps: Sequence[Change], most: int = 12) -> Figure:
+    """A panel for each series, those with change points first: ratios in order of time, levels, steps with intervals.
+
+    Raises ValueError when there is nothing to draw.
+    """
+    of: Mapping[int, list[Change]] = {id(each): [step for step in steps if step.series is each] for each in found}
+    chosen = sorted(found, key=lambda each: (-len(of[id(each)]), -len(each.points)))[:most]
+    if not chosen:
+        raise ValueError("there is no series to draw")
+    made = Figure(figsize=(9, 2.6 * len(chosen)), layout="constrained")  # no pyplot: no window, no global state
+    for axes, each in zip(made.subplots(len(chosen), squeeze=False)[:, 0], chosen, strict=True):
+        for machine in dict.fromkeys(point.machine for point in each.points):
+            places = [place for place, point in enumerate(each.points) if point.machine == machine]
+            axes.plot(places, np.exp(each.values[places]), ".", label=machine.replace("$", r"\$"))
+        cuts = [0, *(step.at for step in of[id(each)]), len(each.points)]
+        for low, high in pairwise(cuts):
+            axes.hlines(math.exp(np.median(each.values[low:high])), low - 0.5, high - 0.5, color="0.3")
+        for step in of[id(each)]:
+            axes.axvline(step.at - 0.5, color="C3")
+            axes.axvspan(step.low - 0.5, step.high - 0.5, color="C3", alpha=0.15, linewidth=0)
+        axes.axhline(1.0, color="0.6", linestyle=":")
+        axes.set_title(each.name.replace("$", r"\$"), fontsize="small", loc="left")
+        axes.set(ylabel="ratio to reference", xlabel="replicate, oldest first")
+        axes.legend(frameon=False, fontsize="x-small")
+    return made
+
+
+def draw(found: Sequence[Series], steps: Sequence[Change], path: Path) -> None:
+    """Writes the figure in the format of the file's suffix. Raises ValueError for one that matplotlib cannot write."""
+    made = figure(found, steps)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made.savefig(path, dpi=150)

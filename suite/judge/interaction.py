@@ -1,0 +1,236 @@
+"""Do techniques still help together? A stack, its parts and one reference, trained in one comparison:
+
+    interaction = log speedup(A+B) - log speedup(A) - log speedup(B)                           (paired by seed)
+
+0: the speedups multiply. Above 0 the stack gains more than its parts multiply to, below 0 they overlap or stand in each
+other's way. A cost that is no time (bytes, loss) has a saving, reference over contender, in place of the speedup. Of
+three parts or more it is the whole against all of them. The interval is Student's t over seeds
+(:func:`suite.judge.statistics.interaction`); an exact count has none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from suite.contract.baseline import RecipeName, Task
+from suite.contract.catalogue import build
+from suite.contract.stack import StackError, split, written
+from suite.judge.rows import Replicate, Row, Value, row_of, unavailable
+from suite.judge.statistics import detectable_effect, interaction, median
+from suite.measure.comparison import canonical
+from suite.measure.plan import Pair, Setting, holding, reference_of
+from suite.record.schema import Record
+
+LOG_COSTS: Mapping[str, Callable[[Replicate], float]] = {
+    "time_to_quality": lambda each: each.time_to_quality().log_cost_ratio,
+    "step_time": lambda each: median(each.step_log_ratios),
+    "training_time": lambda each: each.training_log_ratio,
+    "loss": lambda each: math.log(each.contender_curve[-1, 1] / each.reference_curve[-1, 1]),
+}
+"""What is paired by seed: a seed's log cost ratio, contender over reference. Metrics as in :class:`results.Row`."""
+
+EXACT = "peak_tensor_bytes"
+SAME = 1e-9  # in log units: rounding errors
+METRICS = ("time_to_quality", "step_time", "training_time", EXACT, "loss")
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """A stack and its parts against one reference under equal conditions.
+
+    ``seeds``: those in which all of them finished. ``together``: all in the same comparisons, so that the machine's
+    drift cancels between them, too. ``values`` by metric: the whole's cost ratio over the product of its parts', as a
+    cost: its ``speedup`` is the interaction as a factor, and minus its ``log`` the interaction itself.
+    """
+
+    whole: Row
+    parts: tuple[Row, ...]
+    seeds: tuple[int, ...]
+    together: bool
+    values: Mapping[str, Value]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return (*self.parts, self.whole)
+
+    @property
+    def failed(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.failed)
+
+    def reading(self, metric: str) -> str:
+        """The interaction in words; why there is none, or what it could not have seen."""
+        value = self.values[metric]
+        if not value.known:
+            return value.reason
+        if value.log is None:
+            gain = 1 / value.number
+            return "they multiply exactly" if gain == 1 else f"{_word(gain)}, by exactly {abs(gain - 1):.2%}"
+        if not math.isfinite(value.log.half_width):
+            return "one seed: no interval"
+        if not value.log.contains(0):
+            return _word(math.exp(-value.log.estimate))
+        if value.log.half_width < SAME:
+            return "they multiply in every seed"
+        percent = 100 * math.expm1(detectable_effect(value.log))
+        return f"none seen; one below {percent:.2g} % would probably not have been"
+
+
+def _word(gain: float) -> str:
+    return "more together than they multiply to" if gain > 1 else "less together than they multiply to"
+
+
+# finding ------------------------------------------------------------------------------------------------------------
+
+
+def interactions(rows: Iterable[Row]) -> list[Interaction]:
+    """Every stack whose parts have rows that are comparable with its own, in the order of the stacks' rows."""
+    known = list(rows)
+    places = {(_place(row), row.stack): row for row in known}
+    found = []
+    for whole in known:
+        parts = [places.get((_place(whole), part)) for part in parts_of(whole.stack)]
+        present = [part for part in parts if part is not None and part.sources.items() <= whole.sources.items()]
+        if parts and len(present) == len(parts):
+            found.append(interaction_of(whole, present))
+    return found
+
+
+def parts_of(stack: str) -> list[str]:
+    """The stacks of one technique that a stack is made of; none where it is one itself."""
+    try:
+        parts = split(stack)
+    except StackError:  # a record may hold anything
+        return []
+    return [written([part]) for part in parts] if len(parts) > 1 else []
+
+
+def _place(row: Row) -> tuple[str, ...]:
+    """Equal for rows that are comparable; their techniques' code is compared apart."""
+    return *row.board, row.pairing, row.harness_sha256, row.baseline_sha256
+
+
+def interaction_of(whole: Row, parts: Sequence[Row]) -> Interaction:
+    """A pure function of comparable rows."""
+    by_seed = [{each.seed: each for each in row.replicates} for row in (whole, *parts)]
+    seeds = tuple(sorted(set.intersection(*(set(each) for each in by_seed))))
+    shared = [[replicates[seed] for seed in seeds] for replicates in by_seed]
+    together = all(set(part.records) >= set(whole.records) for part in parts)
+    values = {metric: _value(metric, (whole, *parts), shared) for metric in METRICS}
+    return Interaction(whole, tuple(parts), seeds, together, values)
+
+
+def _value(metric: str, rows: Sequence[Row], shared: Sequence[Sequence[Replicate]]) -> Value:
+    """Of the whole (first) and its parts; ``shared`` are the rows' replicates of the same seeds."""
+    for row in rows:
+        if row.failed:
+            return unavailable(f"{row.stack} has no numbers: {_ended(row)}")
+        value = row.metrics[metric]
+        if not value.known:
+            return Value(value.kind, reason=f"{row.stack}: {value.reason}")
+    if not shared[0]:
+        return unavailable("no seed in which the stack and all its parts finished")
+    tried = {seed for row in rows for seed in (*row.seeds, *(each.seed for each in row.failures))}
+    note = f"{len(shared[0])} of {len(tried)} seeds: where all finished" if len(shared[0]) < len(tried) else ""
+    if metric == EXACT:
+        return _exact(shared, note)
+    try:
+        gains = [[-LOG_COSTS[metric](each) for each in replicates] for replicates in shared]
+        log = interaction(*gains)
+    except ValueError as error:
+        return unavailable(str(error))
+    return Value("measured", math.exp(-log.estimate), log.negated(), note=note)
+
+
+def _ended(row: Row) -> str:
+    return "; ".join(sorted({f"{each.status}: {each.reason}" for each in row.failures}))
+
+
+def _exact(shared: Sequence[Sequence[Replicate]], note: str) -> Value:
+    """Counts multiply exactly where whole * reference^(n-1) equals the product of the n parts."""
+    ratios = []
+    for whole, *parts in zip(*shared):
+        above = _count(whole.contender) * math.prod(_count(part.reference) for part in parts)
+        below = _count(whole.reference) * math.prod(_count(part.contender) for part in parts)
+        ratios.append(above / below)
+    if len(set(ratios)) > 1:
+        note = "; ".join(filter(None, ("differs between seeds: median", note)))
+    return Value("exact", median(ratios), note=note)
+
+
+def _count(side: Any) -> int:
+    assert side.counters is not None  # the row's value is known
+    return int(getattr(side.counters, EXACT))
+
+
+# measuring ----------------------------------------------------------------------------------------------------------
+
+
+def pairs_of_stack(
+    stack: str, baseline: str, recipe: RecipeName, *, task: Task | None = None, against: str | None = None
+) -> list[Pair]:
+    """The pairs to measure together: every part of ``stack``, then the whole, all against one reference.
+
+    Raises UnknownId, StackError, or ValueError where the parts' cards name no common reference or task.
+    """
+    build(stack), build(against or "baseline")
+    parts = parts_of(stack)
+    if not parts:
+        raise ValueError(
+            f"a stack joins two techniques or more by +, and {stack!r} does not; "
+            f"measure one alone with: leantrain compare {stack}"
+        )
+    wanted = {part: reference_of(part) for part in parts}
+    references = {part: reference for part, (reference, _) in wanted.items()}
+    tasks = {part: own for part, (_, own) in wanted.items()}
+    if against is None and len(set(references.values())) > 1:
+        raise ValueError(
+            f"{_listed(references, 'is measured against')}: an interaction needs one reference. Name one that fits all "
+            f"(leantrain stack {stack} REFERENCE), or measure the stack alone with: leantrain compare {stack}"
+        )
+    if task is None and len(set(tasks.values())) > 1:
+        raise ValueError(
+            f"{_listed(tasks, 'is measured in the task')}: an interaction needs one task. Choose it with --task"
+        )
+    reference = canonical(against) if against else references[parts[0]]
+    return [Pair(baseline, recipe, task or tasks[parts[0]], reference, each) for each in (*parts, canonical(stack))]
+
+
+def _listed(words: Mapping[str, str], verb: str) -> str:
+    return ", ".join(f"{part} {verb} {word}" for part, word in words.items())
+
+
+def measured(pairs: Sequence[Pair], setting: Setting, records: Iterable[Record]) -> Interaction:
+    """From the records that hold all pairs together. Raises NoRecord when there is none."""
+    held = holding(records, pairs)
+    *parts, whole = (row_of(held, pair, setting) for pair in pairs)
+    return interaction_of(whole, parts)
+
+
+def as_dict(found: Interaction) -> dict[str, Any]:
+    """JSON values; an interaction is in log units, above 0 where the whole gains more. What is not finite is None."""
+
+    def finite(x: float) -> float | None:
+        return x if math.isfinite(x) else None
+
+    def told(metric: str, value: Value) -> dict[str, Any]:
+        log = value.log.negated() if value.log else None
+        return {
+            "kind": value.kind,
+            "interaction": finite(-math.log(value.number)) if value.known else None,
+            "low": finite(log.low) if log else None,
+            "high": finite(log.high) if log else None,
+            "reading": found.reading(metric),
+            "note": value.note,
+        }
+
+    return {
+        "stack": found.whole.stack,
+        "parts": [part.stack for part in found.parts],
+        "seeds": list(found.seeds),
+        "one_comparison": found.together,
+        "stale": sorted({why for row in found.rows for why in row.stale}),
+        "interactions": {metric: told(metric, value) for metric, value in found.values.items()},
+    }

@@ -1,1 +1,0 @@
-"""The leaderboard: rows as boards (board.py), as Markdown, as one HTML file, as a figure."""

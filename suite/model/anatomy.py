@@ -1,0 +1,494 @@
+"""A model's Transformer blocks and their parts, found by structure.
+
+Techniques never spell a model's attribute names: they ask ``anatomy(model)``. Blocks are the children of a ModuleList
+or Sequential that have one class and each hold attention (a path with ``attn`` or ``attention``), a matrix beside it
+and linear layers. An encoder and a decoder are two stacks. A linear layer is what has ``in_features`` and
+``out_features``, or GPT-2's transposed Conv1D; the search does not look inside one, so a wrapper that passes these
+attributes on (:class:`AroundLinear`) still counts as the linear layer that it wraps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from suite.model.attention import AttentionFunction, AttentionSites
+from suite.model.segments import Wrapper, segmented
+
+Projection = Literal["query", "key", "value", "qkv"]
+
+ATTENTION = re.compile("attn|attention", re.IGNORECASE)
+HEADS = re.compile(r"(num|n)_?(attention_|attn_|q_)?heads?")
+PROJECTION_NAMES: dict[Projection, set[str]] = {
+    "query": {"q", "query", "wq"},
+    "key": {"k", "key", "wk"},
+    "value": {"v", "value", "wv"},
+}
+
+
+class NoBlocks(ValueError):
+    """The model has no Transformer blocks."""
+
+
+class Part(NamedTuple):
+    """A module and its dotted name in the model."""
+
+    path: str
+    module: nn.Module
+
+
+# linear layers ------------------------------------------------------------------------------------------------------
+
+
+def is_transposed(linear: nn.Module) -> bool:
+    """Whether the weight is stored in × out, as in GPT-2's Conv1D (``nf`` output features, y = x W + b)."""
+    features = getattr(linear, "nf", None)
+    weight = getattr(linear, "weight", None)
+    return isinstance(features, int) and weight is not None and weight.ndim == 2 and weight.shape[1] == features
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether the module is a linear layer: ``in_features`` and ``out_features``, or a Conv1D."""
+    sizes = (getattr(module, "in_features", None), getattr(module, "out_features", None))
+    return all(isinstance(size, int) for size in sizes) or is_transposed(module)
+
+
+def in_features(linear: nn.Module) -> int:
+    """Size of the last dimension of a linear layer's input."""
+    return getattr(linear, "in_features", None) or weight_matrix(linear).shape[1]
+
+
+def out_features(linear: nn.Module) -> int:
+    """Size of the last dimension of a linear layer's output."""
+    return getattr(linear, "out_features", None) or weight_matrix(linear).shape[0]
+
+
+def weight_matrix(linear: nn.Module) -> Tensor:
+    """The weight as [out_features, in_features]: the parameter itself, or a view of it that writes through."""
+    weight: Tensor = linear.weight  # type: ignore[assignment]
+    return weight.T if is_transposed(linear) else weight
+
+
+class AroundLinear(nn.Module):
+    """Base of modules that stand in for a linear layer and still use it: adapters, branch scales, quantisers.
+
+    Subclasses override ``forward``. Every attribute that the wrapper lacks (``weight``, ``bias``, ``in_features``, ...)
+    is the wrapped layer's, so that models which read them, and techniques stacked on top, see a linear layer.
+    """
+
+    linear: nn.Module
+
+    def __init__(self, linear: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        return self.linear(x)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "linear":  # before __init__ has run, e.g. while copying
+                raise
+            return getattr(super().__getattr__("linear"), name)
+
+
+# blocks -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    """One Transformer block.
+
+    Attributes:
+        index: position in its stack.
+        attention: the module that holds the (self-)attention's linear layers; with its own path.
+        attention_linears: all linear layers under an attention path, cross-attention included.
+        projections: what the self-attention projects its input with: ``qkv``, or ``query``, ``key`` and ``value``.
+        mlp_linears: the block's other linear layers.
+        norms: normalisations over the model's width (not those of queries and keys).
+        attention_output, mlp_output: the layers whose outputs join the residual stream; None where there is none.
+        branches: all such layers, in order; a block with cross-attention has three.
+    """
+
+    path: str
+    module: nn.Module
+    index: int
+    attention: Part
+    attention_linears: tuple[Part, ...]
+    projections: dict[Projection, Part]
+    attention_output: Part | None
+    mlp_linears: tuple[Part, ...]
+    mlp_output: Part | None
+    norms: tuple[Part, ...]
+    branches: tuple[Part, ...]
+
+    @property
+    def linears(self) -> tuple[Part, ...]:
+        """All linear layers of the block."""
+        return self.attention_linears + self.mlp_linears
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Consecutive blocks in one container. ``heads`` is None where the model does not say."""
+
+    path: str
+    container: nn.ModuleList | nn.Sequential
+    blocks: tuple[Block, ...]
+    width: int
+    heads: int | None
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+
+@dataclass
+class Anatomy:
+    """The parts of one model, as it is now: :meth:`replace` and :meth:`set_blocks` refresh it.
+
+    ``stacks`` are in the model's order; ``main`` is the one with most parameters, and ``blocks``, ``depth``, ``width``
+    and ``heads`` are the main stack's. Use ``every_block`` or ``linears`` for what concerns the whole model.
+    """
+
+    model: nn.Module
+
+    # what there is ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def stacks(self) -> tuple[Stack, ...]:
+        """All stacks, in the model's order; raises NoBlocks."""
+        found = tuple(_stack(path, container) for path, container in _containers(self.model))
+        if not found:
+            raise NoBlocks(
+                f"no Transformer blocks in {type(self.model).__name__}: looked for a ModuleList or Sequential of "
+                "modules of one class, each with linear layers and attention (a path with 'attn' or 'attention'); "
+                "use a Hugging Face or timm Transformer, or name the attention submodule of your blocks 'attn'"
+            )
+        return found
+
+    @cached_property
+    def main(self) -> Stack:
+        """The stack with the most parameters (of a masked auto-encoder, the encoder)."""
+        return max(self.stacks, key=lambda stack: sum(p.numel() for p in stack.container.parameters()))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The main stack's blocks."""
+        return self.main.blocks
+
+    @property
+    def every_block(self) -> tuple[Block, ...]:
+        """The blocks of all stacks."""
+        return tuple(block for stack in self.stacks for block in stack.blocks)
+
+    @property
+    def linears(self) -> tuple[Part, ...]:
+        """The linear layers in all blocks of all stacks."""
+        return tuple(part for block in self.every_block for part in block.linears)
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks in the main stack."""
+        return self.main.depth
+
+    @property
+    def width(self) -> int:
+        """Size of the main stack's residual stream."""
+        return self.main.width
+
+    @property
+    def heads(self) -> int | None:
+        """Attention heads in a block of the main stack; None where the model does not say."""
+        return self.main.heads
+
+    @cached_property
+    def embeddings(self) -> tuple[Part, ...]:
+        """Embedding tables outside the blocks."""
+        return tuple(part for part in self._outside() if isinstance(part.module, nn.Embedding))
+
+    @cached_property
+    def head(self) -> tuple[Part, ...]:
+        """Output layers: linear layers outside the blocks that leave the residual stream's width."""
+        linears = tuple(part for part in self._outside() if is_linear(part.module))
+        widths = {stack.width for stack in self.stacks}
+        leaving = tuple(part for part in linears if out_features(part.module) not in widths)
+        return leaving or linears[-1:]
+
+    def _outside(self) -> Iterator[Part]:
+        inside = {id(stack.container) for stack in self.stacks}
+        yield from _outermost(self.model, "", lambda each: is_linear(each) or isinstance(each, nn.Embedding), inside)
+
+    # changing it ------------------------------------------------------------------------------------------------
+
+    def replace(self, path: str, module: nn.Module) -> None:
+        """Puts ``module`` at ``path``. Where one module stands at two paths (tied), only this one changes."""
+        parent, _, name = path.rpartition(".")
+        owner = self.model.get_submodule(parent)
+        if name not in owner._modules:
+            raise KeyError(f"the model has no module {path!r}; take paths from a fresh anatomy(model)")
+        setattr(owner, name, module)
+        self._refresh()
+
+    def set_blocks(self, blocks: Sequence[nn.Module], stack: Stack | None = None) -> None:
+        """Makes ``blocks`` the whole of a stack (the main one), e.g. the old ones and deep copies, or a part of them.
+
+        Keeps the container; renumbers layer indices in the blocks; updates the depth where the configuration or a
+        module above the stack states it. Raises ValueError on no blocks and on mixed layer types that it cannot extend.
+        """
+        _set_blocks(self, stack or self.main, list(blocks))
+        self._refresh()
+
+    def _refresh(self) -> None:
+        for name in ("stacks", "main", "embeddings", "head", "attention_sites"):
+            self.__dict__.pop(name, None)
+
+    # running it otherwise ---------------------------------------------------------------------------------------
+
+    def segmented(
+        self, segments: Sequence[tuple[int, int]], wrapper: Wrapper, stack: Stack | None = None
+    ) -> AbstractContextManager[None]:
+        """While active, blocks [i, j) of a stack (the main one) run as one: :func:`suite.model.segments.segmented`."""
+        chosen = stack or self.main
+        return segmented([block.module for block in chosen.blocks], segments, wrapper, chosen.path)
+
+    @cached_property
+    def attention_sites(self) -> AttentionSites:
+        """Where the attention functions of all blocks are computed."""
+        return AttentionSites(self.model, [block.module for block in self.every_block])
+
+    def attention(self, function: AttentionFunction) -> AbstractContextManager[None]:
+        """While active, ``function`` computes every block's attention; raises NotSwappable. Pass one function object
+        again and again rather than a new closure per step: each distinct one is registered once and kept."""
+        return self.attention_sites.swapped(function)
+
+    def swap_attention(self, function: AttentionFunction) -> None:
+        """From now on ``function`` computes every block's attention; raises NotSwappable."""
+        self.attention_sites.swap(function)
+
+    def set_fused_attention(self, on: bool) -> None:
+        """Fused (scaled_dot_product_attention) or eager attention with materialised scores; raises NotSwappable."""
+        self.attention_sites.set_fused(on)
+
+
+def anatomy(model: nn.Module) -> Anatomy:
+    """The anatomy of a model; raises NoBlocks when it has no Transformer blocks."""
+    found = Anatomy(model)
+    found.stacks  # noqa: B018  raises NoBlocks here rather than at first use
+    return found
+
+
+# finding ------------------------------------------------------------------------------------------------------------
+
+
+def _outermost(
+    module: nn.Module, path: str, wanted: Callable[[nn.Module], bool], skipped: set[int] | None = None
+) -> Iterator[Part]:
+    """Modules that are ``wanted`` and not inside another such one, in registration order, each object once."""
+    seen = set(skipped or ())
+
+    def walk(module: nn.Module, path: str) -> Iterator[Part]:
+        for name, child in module.named_children():
+            if id(child) in seen:
+                continue
+            seen.add(id(child))
+            child_path = f"{path}.{name}" if path else name
+            if wanted(child):
+                yield Part(child_path, child)
+            else:
+                yield from walk(child, child_path)
+
+    yield from walk(module, path)
+
+
+def _containers(model: nn.Module) -> list[tuple[str, nn.ModuleList | nn.Sequential]]:
+    """Innermost lists of equal-class modules that each look like a Transformer block (innermost: not Swin's stages)."""
+    found: list[tuple[str, nn.ModuleList | nn.Sequential]] = []
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module):
+            children = list(module)
+            if len({type(child) for child in children}) == 1 and all(map(_looks_like_block, children)):
+                found = [(outer, each) for outer, each in found if outer and not path.startswith(f"{outer}.")]
+                found.append((path, module))
+    return found
+
+
+def _looks_like_block(module: nn.Module) -> bool:
+    matrices = [name for name, parameter in module.named_parameters() if parameter.ndim >= 2]
+    in_attention = [bool(ATTENTION.search(name)) for name in matrices]
+    linear_inside = next(_outermost(module, "", is_linear), None) is not None
+    return linear_inside and any(in_attention) and not all(in_attention)
+
+
+def _stack(path: str, container: nn.ModuleList | nn.Sequential) -> Stack:
+    children = list(container)
+    width = _width(children[0])
+    blocks = tuple(_block(f"{path}.{i}" if path else str(i), child, i, width) for i, child in enumerate(children))
+    return Stack(path, container, blocks, width, _heads(blocks[0].attention.module))
+
+
+def _width(block: nn.Module) -> int:
+    """What the block's first attention layer reads; without linear layers in attention, what the first of all reads."""
+    linears = list(_outermost(block, "", is_linear))
+    first = next((part for part in linears if ATTENTION.search(part.path)), linears[0])
+    return in_features(first.module)
+
+
+def _block(path: str, module: nn.Module, index: int, width: int) -> Block:
+    linears = list(_outermost(module, path, is_linear))
+    by_attention: dict[str, list[Part]] = {}
+    mlp = []
+    for part in linears:
+        owner = _attention_path(part.path[len(path) + 1 :])
+        if owner is None:
+            mlp.append(part)
+        else:
+            by_attention.setdefault(owner, []).append(part)
+    own = next(iter(by_attention), _attention_module_path(module))
+    projections = _projections(by_attention.get(own, []), f"{path}.{own}" if own else path)
+    taken = {part.path for part in projections.values()}
+    outputs = [_output(parts, width, taken) for parts in by_attention.values()]
+    mlp_output = _output(mlp, width, set())
+    norms = tuple(
+        Part(f"{path}.{name}", each)
+        for name, each in module.named_modules()
+        if "norm" in type(each).__name__.lower() and not any(each.children()) and _spans(each, width)
+    )
+    return Block(
+        path=path,
+        module=module,
+        index=index,
+        attention=Part(f"{path}.{own}" if own else path, module.get_submodule(own)),
+        attention_linears=tuple(part for parts in by_attention.values() for part in parts),
+        projections=projections,
+        attention_output=outputs[0] if outputs else None,
+        mlp_linears=tuple(mlp),
+        mlp_output=mlp_output,
+        norms=norms,
+        branches=tuple(part for part in (*outputs, mlp_output) if part is not None),
+    )
+
+
+def _attention_path(path: str) -> str | None:
+    """The attention module that a linear layer at ``path`` (within its block) belongs to; "" is the block itself."""
+    names = path.split(".")
+    for position, name in enumerate(names):
+        if ATTENTION.search(name):
+            return ".".join(names[: position + 1] if position + 1 < len(names) else names[:position])
+    return None
+
+
+def _attention_module_path(block: nn.Module) -> str:
+    """For an attention whose matrices are bare parameters: the first module with an attention name."""
+    return next((name for name, _ in block.named_modules() if ATTENTION.search(name)), "")
+
+
+def _output(linears: Sequence[Part], width: int, projections: set[str]) -> Part | None:
+    """The last layer that writes the residual stream's width."""
+    others = [part for part in linears if part.path not in projections]
+    return next((part for part in reversed(others) if out_features(part.module) == width), None)
+
+
+def _projections(linears: Sequence[Part], attention_path: str) -> dict[Projection, Part]:
+    """Query, key and value by name; otherwise the one layer that widens its input is all three, fused."""
+    found: dict[Projection, Part] = {}
+    for key, names in PROJECTION_NAMES.items():
+        words = {part: re.split(r"[._]", part.path[len(attention_path) + 1 :].lower()) for part in linears}
+        named = [part for part in linears if names & set(words[part])]
+        if named:  # DeBERTa has key_proj and pos_key_proj: the plainer name is the content's
+            found[key] = min(named, key=lambda part: len(words[part]))
+    if len(set(found.values())) == len(PROJECTION_NAMES):
+        return found
+    fused = [part for part in linears if out_features(part.module) > in_features(part.module)]
+    return {"qkv": fused[0]} if len(fused) == 1 else {}
+
+
+def _spans(norm: nn.Module, width: int) -> bool:
+    weight = getattr(norm, "weight", None)
+    return not isinstance(weight, Tensor) or weight.shape == (width,)
+
+
+def _heads(attention: nn.Module) -> int | None:
+    """An integer attribute called like "number of heads", of the attention or of the configuration that it keeps."""
+    for module in attention.modules():
+        for holder in (module, getattr(module, "config", None)):
+            for name, value in vars(holder).items() if holder is not None else ():
+                if HEADS.fullmatch(name) and isinstance(value, int):
+                    return value
+    return None
+
+
+# changing the depth -------------------------------------------------------------------------------------------------
+
+
+def _set_blocks(found: Anatomy, stack: Stack, blocks: list[nn.Module]) -> None:
+    if not blocks:
+        raise ValueError(f"{stack.path}: give at least one block")
+    indices = _index_attributes([block.module for block in stack.blocks])
+    elsewhere = {id(holder) for o in found.stacks if o.path != stack.path for holder in _above(found.model, o.path)}
+    changes = [
+        (holder, name, value)
+        for holder in _above(found.model, stack.path)
+        for name, value in _stated_depths(holder, stack, len(blocks), shared=id(holder) in elsewhere)
+    ]
+    for holder, name, value in changes:
+        setattr(holder, name, value)
+
+    del stack.container[:]
+    stack.container.extend(blocks)
+    for number, block in enumerate(blocks):
+        for name, module in block.named_modules():
+            for attribute in indices.get(name, ()):
+                if hasattr(module, attribute):
+                    setattr(module, attribute, number)
+
+
+def _index_attributes(blocks: Sequence[nn.Module]) -> dict[str, set[str]]:
+    """By submodule: integer attributes called like a layer's index that equal the block's position in all blocks."""
+    agreed: dict[str, set[str]] | None = None
+    for number, block in enumerate(blocks):
+        mine = {
+            name: {
+                attribute
+                for attribute, value in vars(module).items()
+                if re.search("layer|block|idx|index", attribute) and type(value) is int and value == number
+            }
+            for name, module in block.named_modules()
+        }
+        agreed = mine if agreed is None else {name: agreed[name] & mine[name] for name in agreed.keys() & mine.keys()}
+    return agreed or {}
+
+
+def _above(model: nn.Module, path: str) -> list[Any]:
+    """The modules that contain the stack, and the configurations they keep, each once."""
+    names = path.split(".")
+    modules = [model.get_submodule(".".join(names[:end])) for end in range(len(names))]
+    configurations = [module.config for module in modules if hasattr(vars(module).get("config"), "__dict__")]
+    return list({id(holder): holder for holder in (*modules, *configurations)}.values())
+
+
+def _stated_depths(holder: Any, stack: Stack, depth: int, *, shared: bool) -> Iterator[tuple[str, Any]]:
+    """What ``holder`` should say of the stack now: integers equal to the old depth, and lists of one entry per layer.
+
+    A holder that other stacks share may state their depth too: there the word "decoder" must agree with the path.
+    """
+    for name, value in vars(holder).items():
+        if not re.search("layer|depth", name) or name.startswith("_"):
+            continue
+        if shared and ("decoder" in name) != ("decoder" in stack.path):
+            continue
+        if type(value) is int and value == stack.depth:
+            yield name, depth
+        elif isinstance(value, list) and len(value) == stack.depth and all(isinstance(each, str) for each in value):
+            if len(set(value)) > 1:
+                raise ValueError(f"{stack.path} has mixed layers ({name}: {value}); its depth cannot be changed")
+            yield name, value[:1] * depth

@@ -1,0 +1,311 @@
+"""The machine as a fingerprint, and whether it is fit to measure on.
+
+*Facts* are what decides speed and stays put; equal facts make equal keys, and only results of one key are ranked
+together. *Context* is volatile or informational, and never compared. What cannot be read is None, never 0.
+
+Everything is read from Linux's ``/proc`` and ``/sys`` and from ``nvidia-smi``: no CUDA context is made in this process,
+since it would show up as memory and as a GPU user in the very measurements that it describes. Elsewhere fewer
+facts are known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from suite.record.schema import Machine
+
+ROOT = Path("/")
+ENVIRONMENT = (  # what changes speed without showing in any fact
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY",
+    "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "MALLOC_ARENA_MAX", "CUDA_LAUNCH_BLOCKING",
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE",
+)  # fmt: skip
+PACKAGES = ("transformers", "timm", "triton")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+STEAL_SHARE = 0.01
+THROTTLED_SHARE = 0.01
+SWAPPED_SHARE = 0.05
+WINDOW_S = 0.5  # /proc/stat counts in hundredths of a second: enough to see 1 % on two cores
+
+
+@cache
+def fingerprint(device: str, threads: int) -> Machine:
+    """The machine, to a run on ``device`` ("cpu", "cuda") with ``threads`` torch threads; read once a process."""
+    facts = read_facts(device, threads)
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    return Machine(name=f"{slug(facts)}-{key[:6]}", key=key, facts=facts, context=read_context())
+
+
+def slug(facts: Mapping[str, Any]) -> str:
+    """A readable name from the facts: ``amd-epyc-2c-24g``, or the GPU's name with its count where one is used."""
+    if gpu := facts.get("gpu"):
+        count = f"-x{gpu['count']}" if gpu["count"] > 1 else ""
+        return _words(" and ".join(gpu["names"])) + count
+    size = [f"{facts['cores']}c"] + ([f"{facts['memory_gib']}g"] if facts["memory_gib"] else [])
+    return "-".join([_words(facts["cpu"] or "cpu"), *size])
+
+
+def _words(name: str) -> str:
+    """``"Intel(R) Xeon(R) Gold 6338 CPU @ 2.00GHz"`` -> ``"intel-xeon-gold-6338"``; at most 40 characters."""
+    bare = re.sub(r"\((R|TM|tm|r)\)|@.*|\b(CPU|Processor|\d+-Core|GPU)\b", " ", name)
+    return "-".join(re.findall(r"[a-z0-9]+", bare.lower()))[:40].strip("-") or "unknown"
+
+
+# facts ---------------------------------------------------------------------------------------------------------------
+
+
+def read_facts(device: str, threads: int, root: Path = ROOT) -> dict[str, Any]:
+    """What must be equal for results to be ranked together; JSON values."""
+    return {
+        "cpu": _cpu_model(root),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu_quota": _cpu_quota(root),
+        "memory_gib": _memory_gib(root),
+        "hypervisor": _hypervisor(root),
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": torch.__version__,
+        "threads": threads,
+        "gpu": _gpu() if device.startswith("cuda") else None,
+    }
+
+
+def _cpu_model(root: Path) -> str | None:
+    return _cpuinfo(root).get("model name") or platform.processor() or platform.machine() or None
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """The first processor's entry."""
+    first = (_text(root / "proc/cpuinfo") or "").split("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _cpu_quota(root: Path) -> float | None:
+    """Cores' worth of time that the control group allows, where it sets a limit (cgroup v2 ``cpu.max``)."""
+    fields = (_text(root / "sys/fs/cgroup/cpu.max") or "max").split()
+    return None if fields[0] == "max" else round(int(fields[0]) / int(fields[1]), 2)
+
+
+def _memory_gib(root: Path) -> int | None:
+    """Physical memory, or the control group's limit where that is lower, in GiB rounded to whole ones."""
+    total = _meminfo(root).get("MemTotal")
+    limit = (_text(root / "sys/fs/cgroup/memory.max") or "max").strip()
+    known = [each for each in (total, int(limit) if limit.isdigit() else None) if each is not None]
+    return round(min(known) / 2**30) if known else None
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    """Bytes by name."""
+    rows = re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo") or "", re.MULTILINE)
+    return {name: int(kib) * 1024 for name, kib in rows}
+
+
+def _hypervisor(root: Path) -> str | None:
+    """Who virtualises this machine: a product name, ``"unnamed"`` where only the CPU flag tells, None on bare metal."""
+    product = _text(root / "sys/hypervisor/type") or _text(root / "sys/class/dmi/id/product_name")
+    virtual = "hypervisor" in _cpuinfo(root).get("flags", "").split()
+    return ((product or "").strip() or "unnamed") if virtual else None
+
+
+def _gpu() -> dict[str, Any] | None:
+    """Names (of whole cards or of MIG slices), count of those that torch may use, driver, and torch's CUDA version."""
+    if not torch.cuda.device_count():
+        return None
+    listed = _nvidia_smi("-L") or ""
+    cards = re.findall(r"^GPU \d+: (.*?) \(", listed, re.MULTILINE)
+    slices = re.findall(r"^\s+(MIG \S+)", listed, re.MULTILINE)
+    names = [f"{cards[0]} {each}" for each in slices] if cards and slices else cards
+    driver = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
+    return {
+        "names": sorted(set(names)) or [torch.cuda.get_device_name()],
+        "count": torch.cuda.device_count(),
+        "driver": driver.splitlines()[0].strip() if driver else None,
+        "cuda": torch.version.cuda,
+    }
+
+
+def _nvidia_smi(*arguments: str) -> str | None:
+    return _output("nvidia-smi", *arguments)
+
+
+# context -------------------------------------------------------------------------------------------------------------
+
+
+def read_context(root: Path = ROOT) -> dict[str, Any]:
+    """What may explain a result but does not decide whether it is comparable; JSON values."""
+    boot = re.search(r"^btime (\d+)", _text(root / "proc/stat") or "", re.MULTILINE)
+    ticks = _cpu_ticks(root)
+    mhz = re.findall(r"^cpu MHz\s*: ([\d.]+)", _text(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return {
+        "load_1m": _load(),
+        "cpu_mhz": round(sum(map(float, mhz)) / len(mhz)) if mhz else None,
+        "steal_share_since_boot": round(ticks["steal"] / max(1, sum(ticks.values())), 5) if ticks else None,
+        "boot_time_unix_s": int(boot[1]) if boot else None,
+        "timer_resolution_s": time.get_clock_info("perf_counter").resolution,
+        "hostname_sha256": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:16],
+        "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+        "packages": {name: _version(name) for name in PACKAGES},
+        **_git(Path(__file__).parent),
+    }
+
+
+def _git(folder: Path) -> dict[str, Any]:
+    """Commit of the checkout that leantrain runs from, and whether its tracked files differ from it."""
+    commit = _output("git", "-C", str(folder), "rev-parse", "HEAD")
+    changes = _output("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no") if commit else None
+    return {"git_commit": commit.strip() if commit else None, "git_dirty": None if changes is None else bool(changes)}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _load() -> float | None:
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _cpu_ticks(root: Path) -> dict[str, int]:
+    """Hundredths of a second since boot, of all processors; empty where unknown."""
+    names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+    row = re.search(r"^cpu +([\d ]+)", _text(root / "proc/stat") or "", re.MULTILINE)
+    return dict(zip(names, map(int, row[1].split()))) if row else {}
+
+
+# fitness -------------------------------------------------------------------------------------------------------------
+
+
+def fitness(device: str, root: Path = ROOT, window_s: float = WINDOW_S) -> list[str]:
+    """One sentence for each thing that will make timings on this machine worse; empty when it is fit.
+
+    Watches steal time and throttling for ``window_s`` seconds.
+    """
+    before = _cpu_ticks(root), _throttled(root)
+    time.sleep(window_s)
+    after = _cpu_ticks(root), _throttled(root)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = [
+        _load_warning(_load(), cores),
+        _steal_warning(before[0], after[0]),
+        _throttling_warning(before[1], after[1]),
+        _governor_warning(root),
+        _swap_warning(root),
+        _battery_warning(root),
+        _threads_warning(os.environ),
+    ]
+    if device.startswith("cuda"):
+        found += [_gpu_users_warning(), _gpu_clocks_warning()]
+    return [each for each in found if each]
+
+
+def _load_warning(load: float | None, cores: int) -> str | None:
+    if load is None or load <= cores / 2:
+        return None
+    return f"the load is {load:g} on {cores} cores; stop what else is running, or expect wide intervals"
+
+
+def _steal_warning(before: Mapping[str, int], after: Mapping[str, int]) -> str | None:
+    total = sum(after.values()) - sum(before.values())
+    stolen = after.get("steal", 0) - before.get("steal", 0)
+    if total <= 0 or stolen / total <= STEAL_SHARE:
+        return None
+    return f"the host takes away {stolen / total:.0%} of this virtual machine's processor time; use a dedicated machine"
+
+
+def _throttled(root: Path) -> tuple[int, int] | None:
+    """(periods, throttled periods) of the control group since its start."""
+    rows = dict(line.split() for line in (_text(root / "sys/fs/cgroup/cpu.stat") or "").splitlines())
+    return (int(rows["nr_periods"]), int(rows["nr_throttled"])) if "nr_throttled" in rows else None
+
+
+def _throttling_warning(before: tuple[int, int] | None, after: tuple[int, int] | None) -> str | None:
+    """Within the window, or, since throttling needs load and the window is idle, of the group's whole life."""
+    if before is None or after is None or after[0] == 0:
+        return None
+    share = max(after[1] / after[0], (after[1] - before[1]) / max(1, after[0] - before[0]))
+    if share <= THROTTLED_SHARE:
+        return None
+    return f"the container was throttled in {share:.0%} of its periods; raise its CPU limit or use fewer --threads"
+
+
+def _governor_warning(root: Path) -> str | None:
+    paths = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    slow = sorted({(_text(path) or "").strip() for path in paths} - {"performance", ""})
+    if not slow:
+        return None
+    return f"the CPU frequency governor is {', '.join(slow)}; set it: cpupower frequency-set -g performance"
+
+
+def _swap_warning(root: Path) -> str | None:
+    memory = _meminfo(root)
+    used, total = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0), memory.get("MemTotal", 0)
+    if not total or used / total <= SWAPPED_SHARE:
+        return None
+    return f"{used / 2**30:.1f} GiB are swapped out; free memory, or timings will include the disk"
+
+
+def _battery_warning(root: Path) -> str | None:
+    for status in (root / "sys/class/power_supply").glob("*/status"):
+        if (_text(status) or "").strip() == "Discharging":
+            return "the machine runs on its battery; plug it in"
+    return None
+
+
+def _threads_warning(environment: Mapping[str, str]) -> str | None:
+    found = [f"{name}={environment[name]}" for name in THREAD_VARIABLES if name in environment]
+    return f"{', '.join(found)} set in the environment; unset: leantrain sets threads with --threads" if found else None
+
+
+def _gpu_users_warning() -> str | None:
+    listed = _nvidia_smi("--query-compute-apps=pid", "--format=csv,noheader")
+    others = {int(line) for line in (listed or "").split() if line.isdigit()} - {os.getpid()}
+    return f"{len(others)} other processes use the GPU; stop them" if others else None
+
+
+def _gpu_clocks_warning() -> str | None:
+    reasons = ("hw_slowdown", "sw_thermal_slowdown")
+    listed = _nvidia_smi(
+        "--query-gpu=" + ",".join(f"clocks_event_reasons.{each}" for each in reasons), "--format=csv,noheader"
+    )
+    rows = [line.split(", ") for line in (listed or "").splitlines()]
+    active = {name for row in rows for name, value in zip(reasons, row) if value == "Active"}
+    return f"the GPU lowers its clocks now ({', '.join(sorted(active))}); let it cool" if active else None
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def _output(program: str, *arguments: str) -> str | None:
+    """Standard output of a program, None where it is missing, fails or takes 10 s."""
+    if not (found := shutil.which(program)):
+        return None
+    try:
+        done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (subprocess.SubprocessError, OSError):
+        return None
+    return done.stdout

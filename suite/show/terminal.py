@@ -1,0 +1,33 @@
+"""One row as plain lines for a terminal."""
+
+from __future__ import annotations
+
+import math
+
+from suite.judge.rows import Row
+from suite.show.board import COLUMNS, change, count_text, failure_lines, number, setup_text, text
+
+
+def summary(row: Row) -> str:
+    """What was compared, every number with its interval or the reason why there is none, and what failed."""
+    conditions = row.conditions
+    lines = [
+        f"{row.stack} against {row.reference} on {conditions.baseline} {conditions.size} "
+        f"({conditions.recipe}, {conditions.task}), {count_text(len(row.seeds))}, {row.machine.name}"
+    ]
+    lines += [f"stale: {each}; measure again" for each in row.stale]
+    lines += [f"failed: {line}" for line in failure_lines(row)]
+    if row.failed:
+        return "\n".join(lines)
+    for column in COLUMNS:
+        value = column.value(row)
+        direction = "higher is better" if column.speedup and value.known else ""
+        said = "; ".join(filter(None, (direction, change(column, value) or value.reason, value.note)))
+        lines.append(f"  {column.title:<18}{text(column, value):<24}{said}".rstrip())
+    lines.append(f"  {'set-up':<18}{setup_text(row):<24}reference steps beyond the reference's own")
+    for name, interval in row.probes.items():
+        lines.append(f"  {name:<17} {number(interval.estimate, 3)}")
+    if math.isfinite(row.detectable_effect):
+        least = math.expm1(row.detectable_effect)
+        lines.append(f"a step-time change below {least:.1%} would probably not have been seen")
+    return "\n".join([*lines, *row.notes])

@@ -1,0 +1,354 @@
+"""The command line with real runs: planted faults end as rows, interruptions lose one replicate, typos get a sentence.
+
+Faults come through a plug-in package, as a stranger's technique would (tests/plugin.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+from typer.testing import CliRunner
+
+from suite.cli import Exit, app
+from suite.record.schema import Contender, Record, Store
+from tests import factories, plugin
+
+SHORT = ("-b", "gpt", "--recipe", "modern", "--steps", 16, "--seeds", 1, "--threads", 1)
+TWICE_THE_WORK = """
+def update(self, run, batch):
+    run.optimizer.zero_grad()
+    run.backward(run.forward(batch))
+    plain_update(run, batch)
+"""
+
+# what is planted -> status, and what its reason must say
+FAULTS = {
+    "raises_in_recipe": (
+        "def recipe(self, recipe): raise RuntimeError('planted')",
+        "failed",
+        "^RuntimeError: planted$",
+    ),
+    "raises_in_setup": ("def model(self, model, run): raise KeyError('planted')", "failed", "^KeyError: 'planted'$"),
+    "raises_at_step_3": (
+        "def after_step(self, run):\n    if run.step == 3: raise RuntimeError('planted')",
+        "failed",
+        "^RuntimeError: planted$",
+    ),
+    "raises_in_probes": ("def probes(self, run): raise ZeroDivisionError('planted')", "failed", "ZeroDivision"),
+    "exits": ("def after_step(self, run): os._exit(7)", "crashed", "exit code 7$"),
+    "exits_well": ("def after_step(self, run): os._exit(0)", "crashed", "exit code 0$"),
+    "segfaults": ("def after_step(self, run): os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "SIGSEGV"),
+    "is_killed": ("def after_step(self, run): os.kill(os.getpid(), signal.SIGKILL)", "out_of_memory", "SIGKILL"),
+    "hangs": ("def after_step(self, run): time.sleep(3600)", "hung", "no answer to 'block' within 15 s"),
+    "turns_nan": ("def loss(self, loss, outputs, batch, run): return loss * math.nan", "diverged", "nan at step 1$"),
+    "ends_nan": (
+        """
+        def after_step(self, run):
+            if run.step == 16:
+                for parameter in run.model.parameters():
+                    parameter.data.fill_(math.nan)
+        """,
+        "diverged",
+        "the test loss became nan after step 16",
+    ),
+    "hoards": (
+        """
+        def data(self, data, run):
+            resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+            torch.empty(64 << 30, dtype=torch.uint8)
+        """,
+        "out_of_memory",
+        "can't allocate memory",
+    ),
+    "cannot": ("def data(self, data, run): raise Unavailable('needs 8 GPUs')", "unavailable", "^needs 8 GPUs$"),
+}  # fmt: skip
+HARMLESS = {
+    "twin": "pass",
+    "slow": TWICE_THE_WORK,
+    "sets_up_long": "def data(self, data, run): time.sleep(1.0); return data",
+    "probes_nan": "def probes(self, run): return {'x': math.nan}",
+}
+
+
+@pytest.fixture(scope="session")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One `leantrain run` over all planted behaviours, for all of pytest's workers; its folder is ``results``."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    root = tmp_path_factory.getbasetemp().parent / "faults" if worker else tmp_path_factory.mktemp("faults")
+    with FileLock(f"{root}.lock"):
+        if not (root / "stderr").exists():
+            bodies = {name: body for name, (body, _, _) in FAULTS.items()} | HARMLESS
+            plugin.write(root, bodies)
+            chosen = [word for name in bodies for word in ("-t", name)]
+            done = plugin.leantrain(root, "run", *SHORT, *chosen, "--hang-limit", 15, "--out", "results")
+            assert done.returncode == Exit.RUN_FAILED, done.stderr
+            (root / "stderr").write_text(done.stderr)
+    return root
+
+
+def contenders(faults: Path) -> dict[str, tuple[Record, Contender]]:
+    found = plugin.records(faults / "results")
+    return {each.stack: (record, each) for record in found for each in record.contenders[1:]}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_a_row_with_status_and_reason(faults: Path, name: str) -> None:
+    record, contender = contenders(faults)[name]
+    _, status, reason = FAULTS[name]
+    assert contender.status == status
+    assert re.search(reason, contender.reason)
+    assert record.reference.status == "ok"
+    if status == "failed":
+        assert "technique.py" in contender.details  # the traceback
+    told = f"{name}: {status}: " in (faults / "stderr").read_text()
+    assert told == (status != "unavailable")
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_the_others_go_on(faults: Path, name: str) -> None:
+    record, contender = contenders(faults)[name]
+    assert contender.status == "ok"
+    assert len(contender.train_loss) == 16
+    assert len(contender.block_s) == len(record.reference.block_s) == len(record.orders)
+    assert contender.counters is not None
+
+
+def log_ratio(record: Record, contender: Contender) -> float:
+    """Median over rounds of ln(contender's seconds / reference's seconds)."""
+    rounds = zip(contender.block_s, record.reference.block_s, strict=True)
+    return statistics.median(math.log(sum(ours) / sum(theirs)) for ours, theirs in rounds)
+
+
+def test_twice_the_work_shows_in_the_paired_samples_and_shortens_the_run_at_equal_time(faults: Path) -> None:
+    record, slow = contenders(faults)["slow"]
+    assert log_ratio(record, slow) > math.log(1.3)
+    assert slow.equal_time is not None
+    assert slow.equal_time.steps < 14
+
+
+def test_a_twin_is_the_reference_to_the_bit(faults: Path) -> None:
+    record, twin = contenders(faults)["twin"]
+    assert twin.train_loss == record.reference.train_loss
+    assert twin.curve == record.reference.curve
+    assert twin.counters == record.reference.counters
+
+
+def test_set_up_is_on_the_clock(faults: Path) -> None:
+    _, contender = contenders(faults)["sets_up_long"]
+    assert contender.setup_s is not None
+    assert contender.setup_s >= 1.0
+
+
+def test_a_probe_that_is_no_number_is_kept_as_such(faults: Path) -> None:
+    _, contender = contenders(faults)["probes_nan"]
+    assert math.isnan(contender.probes["probes_nan.x"])
+
+
+def test_what_is_measured_is_not_measured_again_until_its_code_changes(faults: Path) -> None:
+    arguments = ("run", *SHORT, "-t", "twin", "-t", "exits", "--out", "results", "--json")
+    again = plugin.leantrain(faults, *arguments)
+    assert (again.returncode, json.loads(again.stdout)) == (Exit.FINE, [])
+    plugin.write(faults, {"twin": "changed: int = 1"})
+    changed = plugin.leantrain(faults, *arguments)
+    made = [Record.model_validate(each) for each in json.loads(changed.stdout)]
+    assert [[each.stack for each in record.contenders] for record in made] == [["baseline", "twin"]]
+
+
+# interruptions -------------------------------------------------------------------------------------------------------
+
+SLEEPS_IN_SEED_1 = """
+def after_step(self, run):
+    mark = Path(os.environ["MARK"])
+    if run.seed == 1 and not mark.exists():
+        mark.write_text(str(os.getpid()))
+        time.sleep(3600)
+"""
+
+
+def of_session(session: int) -> list[int]:
+    """The live processes of a session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end_s, "waited too long"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_run_loses_one_replicate_and_leaves_no_process(how: signal.Signals, tmp_path: Path) -> None:
+    plugin.write(tmp_path, {"sleeper": SLEEPS_IN_SEED_1})
+    arguments = ("run", *SHORT, "--seeds", 2, "-t", "sleeper", "--out", "results")
+    mark = tmp_path / "mark"
+    run = subprocess.Popen(
+        plugin.command(*arguments), env=plugin.environment(tmp_path, MARK=str(mark)), cwd=tmp_path,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
+    )  # fmt: skip
+    try:
+        until(lambda: mark.exists() and mark.read_text(), 240)
+        if how == signal.SIGINT:  # while it is there: a second run in the folder
+            second = plugin.leantrain(tmp_path, *arguments)
+            assert second.returncode == Exit.RUN_FAILED
+            assert "another run is writing to" in second.stderr
+            os.killpg(run.pid, how)  # as a terminal does
+        else:
+            run.kill()
+        told = run.communicate(timeout=300)[1]
+        until(lambda: not of_session(run.pid))
+    finally:
+        for process in of_session(run.pid):
+            os.kill(process, signal.SIGKILL)
+    assert run.returncode == (Exit.INTERRUPTED if how == signal.SIGINT else -signal.SIGKILL)
+    assert "Traceback" not in told
+    assert [record.seed for record in plugin.records(tmp_path / "results")] == [0]
+
+    again = plugin.leantrain(tmp_path, *arguments, "--json", MARK=str(mark))
+    assert again.returncode == Exit.FINE, again.stderr
+    assert [each["seed"] for each in json.loads(again.stdout)] == [1]
+    assert [record.seed for record in plugin.records(tmp_path / "results")] == [0, 1]
+
+
+# sentences -----------------------------------------------------------------------------------------------------------
+
+
+def called(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+TYPOS: list[tuple[Sequence[object], str]] = [
+    (("run", "-t", "lionn"), "no technique is called 'lionn'; did you mean lion"),
+    (("run", "-t", "lion+adamx"), "no technique is called 'adamx'; did you mean adam"),
+    (("run", "-b", "gtp"), "no baseline is called 'gtp'; did you mean gpt"),
+    (("run", "--size", "nan"), "no size is called 'nan'; did you mean nano"),
+    (("run", "--recipe", "moden"), "no recipe is called 'moden'; did you mean modern"),
+    (("run", "--task", "pretain"), "no task is called 'pretain'; did you mean pretrain"),
+    (("run", "--device", "cud"), "no device is called 'cud'; did you mean cuda"),
+    (("run", "-t", "lion+adamw"), "lion and adamw cannot be stacked: each replaces the optimizer"),
+    (("run", "-t", "lora:rank=-1"), "lora: "),
+    (("run", "-t", "lora:rank=two"), "lora:rank=two: expected a whole number"),
+    (("run", "-t", "lion:lr=abc"), "lion has no hyper-parameter 'lr'; it has: "),
+    (("run", "-t", "lion:beta1"), "write hyper-parameters as lion:name=value"),
+    (("run", "-t", "lion+lion"), "lion stands twice in the stack"),
+    (("run", "--data", "nowhere"), "choose it with -b"),
+    (("run", "--data", "/no/such/folder", "-b", "gpt", "-t", "lion"), "/no/such/folder"),
+    (("run", "--model", "/no/such/folder", "-b", "gpt", "-t", "lion"), "no config.json there"),
+    (("compare", "lion", "--model", "resnet18", "-b", "vit"), "timm cannot build it"),
+    (("compare", "lionn"), "no technique is called 'lionn'; did you mean lion"),
+    (("compare", "lion", "adamx"), "no technique is called 'adamx'; did you mean adam"),
+    (("compare", "lion", "-b", "gtp"), "no baseline is called 'gtp'; did you mean gpt"),
+    (("history", "-t", "lionn", "--out", "/no/such/results"), "no technique is called 'lionn'; did you mean lion"),
+    (("list", "optimisers"), "no category is called 'optimisers'; did you mean optimizers"),
+    (("show", "lionn"), "no technique is called 'lionn'; did you mean lion"),
+    (("study", "lionn"), "no technique is called 'lionn'; did you mean lion"),
+    (("study", "sam", "-b", "gpt"), "the study of sam is not for gpt, but for: vit"),
+    (("study", "vit_sam", "-b", "gpt"), "the study of vit_sam is not for gpt, but for: vit"),
+    (("doctor", "--device", "cup"), "no device is called 'cup'; did you mean cpu"),
+    (("new", "lion"), "there is a technique called lion already"),
+    (("new", "My-Idea"), "cannot name a technique"),
+    (("new", "my_idea", "--root", "/no/such/checkout"), "is no checkout of leantrain"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), TYPOS, ids=[" ".join(map(str, typo)) for typo, _ in TYPOS])
+def test_a_typo_gets_one_clear_sentence(arguments: Sequence[object], message: str, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "results") if arguments[0] in ("run", "compare") else ()
+    code, told, error = called(*arguments, *out)
+    assert (code, told) == (Exit.USAGE, "")
+    assert message in error
+    assert [line for line in error.splitlines() if " % " not in line] == [error.strip().splitlines()[-1]]
+    assert not (tmp_path / "results").exists() or not plugin.records(tmp_path / "results")
+
+
+@pytest.mark.parametrize("arguments", [("run", "--seeds", 0), ("run", "--steps", "x"), ("run", "--sead", 1), ("rum",)])
+def test_a_malformed_call_is_a_usage_error(arguments: Sequence[object]) -> None:
+    assert called(*arguments)[:2] == (Exit.USAGE, "")
+    code, told, _ = called(*arguments, "--json")
+    assert (code, json.loads(told)["exit_code"]) == (Exit.USAGE, Exit.USAGE)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", [("run",), ("compare", "lion")])
+def test_a_missing_device_is_said_with_its_reason(command: Sequence[str], tmp_path: Path) -> None:
+    code, told, error = called(*command, "--device", "cuda", "--out", tmp_path, "--json")
+    assert code == Exit.UNFIT
+    assert re.search(r"torch (sees no CUDA GPU|was built without CUDA)", error)
+    assert json.loads(told)["exit_code"] == Exit.UNFIT
+
+
+def test_what_cannot_be_written_is_said_as_json_too(tmp_path: Path) -> None:
+    for each in factories.comparison("lion", seeds=1):
+        Store(tmp_path).append(each)
+    (tmp_path / "file").touch()
+    code, told, error = called("leaderboard", "--out", tmp_path, "--write", tmp_path / "file" / "board.md", "--json")
+    assert code == Exit.USAGE
+    assert "name another place" in error
+    assert json.loads(told) == {"error": error.strip().removeprefix("leantrain: "), "exit_code": Exit.USAGE}
+
+
+def test_a_fault_of_the_harness_is_no_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("suite.contract.catalogue.lookup", lambda kind, name, among: among[name])
+    assert isinstance(CliRunner().invoke(app, ["show", "lionn"]).exception, KeyError)
+
+
+def test_nothing_selected(tmp_path: Path) -> None:
+    code, _, error = called("leaderboard", "--out", tmp_path / "empty")
+    assert code == Exit.NOTHING
+    assert "holds no records; measure some with: leantrain run" in error
+
+
+def test_a_damaged_line_is_told_and_kept(faults: Path, tmp_path: Path) -> None:
+    stored = next((faults / "results").glob("*/records.jsonl")).read_bytes()
+    path = tmp_path / "machine" / "records.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(damaged := b'{"schema_version": 1, "id": "cut o\n' + stored)
+    code, told, error = called(
+        "leaderboard", "--out", tmp_path, "--write", tmp_path / "board.md", "--html", tmp_path / "board.html", "--json"
+    )
+    assert code == Exit.FINE
+    assert "records.jsonl:1: not a record: the line is damaged; the line is left out and left in place" in error
+    assert path.read_bytes() == damaged
+    assert {each["stack"] for each in json.loads(told)} >= FAULTS.keys()
+    board = (tmp_path / "board.md").read_text()
+    assert all(name in board and name in (tmp_path / "board.html").read_text() for name in FAULTS)
+    assert "needs 8 GPUs" in board
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("list", "optimizers"), ("show", "lion"), ("doctor",)])
+def test_json_output_parses(arguments: Sequence[str]) -> None:
+    assert json.loads(called(*arguments, "--json")[1])
+
+
+def test_compare_prints_a_row_as_json_and_as_text(tmp_path: Path) -> None:
+    arguments = ("compare", "lion", "-b", "gpt", "--steps", 8, "--rounds", 2, "--threads", 1, "--seeds", 1, "--out")
+    code, told, _ = called(*arguments, tmp_path, "--json")
+    assert code == Exit.FINE
+    assert json.loads(told)["stack"] == "lion"
+    code, told, _ = called(*arguments, tmp_path)  # from the record: nothing is measured again
+    assert code == Exit.FINE
+    assert "lion against baseline on gpt" in told
+    assert len(plugin.records(tmp_path)) == 1

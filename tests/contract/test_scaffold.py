@@ -1,0 +1,56 @@
+"""What `leantrain new` writes works as it is: it is found, its test passes, it trains."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suite.contract.scaffold import scaffold
+from tests import plugin
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with no techniques yet; first on the path, it stands for the real one."""
+    (tmp_path / "techniques").mkdir()
+    (tmp_path / "techniques" / "__init__.py").touch()
+    return tmp_path
+
+
+def test_the_new_technique_trains_and_its_test_passes(checkout: Path) -> None:
+    written = plugin.leantrain(checkout, "new", "my_idea", "--category", "thoughts")
+    assert written.returncode == 0, written.stderr
+    listed = json.loads(plugin.leantrain(checkout, "list", "--json").stdout)
+    assert [each["id"] for each in listed] == ["my_idea"]
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests"],
+        env=plugin.environment(checkout), cwd=checkout, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert tested.returncode == 0, tested.stdout
+    ran = plugin.leantrain(
+        checkout, "run", "-t", "my_idea", "-t", "my_idea:factor=1.0", "-b", "gpt", "--recipe", "classic", "--steps", 4,
+        "--seeds", 1, "--threads", 1, "--out", "results",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    (record,) = plugin.records(checkout / "results")
+    losses = {each.stack: each.train_loss for each in record.contenders}
+    assert losses["my_idea:factor=1.0"] == losses["baseline"] != losses["my_idea"]
+
+
+@pytest.mark.parametrize(("name", "category"), [("My", "ideas"), ("2x", "ideas"), ("a/b", "ideas"), ("a", "../up")])
+def test_a_name_that_is_none_is_refused(checkout: Path, name: str, category: str) -> None:
+    with pytest.raises(ValueError, match="use lower-case letters, digits and underscores"):
+        scaffold(name, category, checkout)
+    assert list(checkout.rglob("*.toml")) == []
+
+
+def test_nothing_is_overwritten(checkout: Path) -> None:
+    before = {path: path.read_text() for path in scaffold("idea", "ideas", checkout)}
+    with pytest.raises(FileExistsError, match="choose another name"):
+        scaffold("idea", "ideas", checkout)
+    scaffold("other", "ideas", checkout)
+    assert {path: path.read_text() for path in before} == before

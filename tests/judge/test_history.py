@@ -1,0 +1,201 @@
+"""Change points: how often noise is called one, how often a step is found, and that only fresh runs make alarms."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from suite.judge import history as h
+from tests.factories import MACHINE, changed, comparison, conditions, contender, counters, record
+
+N, AT, TRIALS = 40, 30, 120
+
+
+def noise(kind: str, rng: np.random.Generator) -> np.ndarray:
+    """A history without a change, of standard deviation 3 %."""
+    if kind == "heavy tails":
+        return 0.03 * rng.standard_t(3, N) / math.sqrt(3)
+    x = rng.standard_normal(N + 20)
+    if kind == "autocorrelated":
+        for i in range(1, len(x)):
+            x[i] = 0.5 * x[i - 1] + math.sqrt(1 - 0.25) * x[i]
+    return 0.03 * x[20:]
+
+
+def alarm_count(kind: str, step: float) -> int:
+    rng = np.random.default_rng([len(kind), round(1000 * step)])
+    late = step * (np.arange(N) >= AT)
+    return sum(h.strongest_split(noise(kind, rng) + late, rng, 199).p_value <= 0.05 for _ in range(TRIALS))
+
+
+def at_most(count: int, rate: float) -> bool:
+    return stats.binomtest(count, TRIALS, rate, alternative="greater").pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("kind", "nominal"), [("normal", 0.05), ("heavy tails", 0.05), ("autocorrelated", 0.10)])
+def test_noise_alone_is_seldom_called_a_change(kind, nominal):
+    """Of autocorrelated noise twice the nominal rate: 40 points cannot tell how alike neighbours are any better.
+    Without blocks it is 29 %."""
+    assert at_most(alarm_count(kind, 0.0), nominal)
+
+
+@pytest.mark.parametrize(("kind", "power"), [("normal", 0.85), ("heavy tails", 0.9), ("autocorrelated", 0.5)])
+def test_a_step_of_five_per_cent_in_noise_of_three_is_found(kind, power):
+    assert at_most(TRIALS - alarm_count(kind, 0.05), 1 - power)
+
+
+def test_the_statistic_is_the_standardised_rank_sum():
+    x = np.random.default_rng(0).standard_normal(20)
+    scores = h._scores(stats.rankdata(x))
+    for k, score in zip(range(h.LEAST, 20 - h.LEAST + 1), scores, strict=True):
+        assert score == pytest.approx(abs(stats.ranksums(x[:k], x[k:]).statistic))
+
+
+def test_blocks_are_kept_whole_and_orders_are_permutations():
+    rng = np.random.default_rng(0)
+    for block in (1, 3, 7):
+        orders = h._orders(20, block, 50, rng)
+        assert (np.sort(orders, axis=1) == np.arange(20)).all()
+        kept = ((np.diff(orders, axis=1) % 20) == 1).mean()
+        assert kept > 1 - 1.5 / block - 0.1
+
+
+def test_blocks_are_for_neighbours_that_are_alike():
+    rng = np.random.default_rng(3)
+    assert np.mean([h.block_length(noise("normal", rng)) for _ in range(50)]) < 2
+    assert np.mean([h.block_length(noise("autocorrelated", rng)) for _ in range(50)]) > 3
+    assert h.block_length(np.zeros(9)) == 1
+
+
+def test_several_steps_are_all_placed():
+    rng = np.random.default_rng(4)
+    x = 0.01 * rng.standard_normal(60) + 0.1 * (np.arange(60) >= 20) - 0.05 * (np.arange(60) >= 40)
+    found = h.segments(x, 0.05, rng)
+    assert [each.at for each in found] == [20, 40]
+    assert all(each.low <= each.at <= each.high for each in found)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(-3, 3), min_size=8, max_size=30), st.floats(0.1, 10), st.floats(-5, 5))
+def test_scale_and_place_of_the_ratios_do_not_matter(values, scale, place):
+    x = np.array(values, dtype=float)
+    ours, theirs = (h.strongest_split(each, np.random.default_rng(0), 99) for each in (x, np.round(x * scale, 6) + 0.0))
+    assert ours.p_value == theirs.p_value and ours.at == theirs.at
+    assert 0 < ours.p_value <= 1
+
+
+# series of records
+
+
+def past(stack="x", before=0.02, after=0.024, seeds=12, **later):
+    """Records of two revisions of one technique, the later ones at another pace."""
+    old, new = (comparison(stack, seeds=seeds, pace_s=pace) for pace in (before, after))
+    new = [
+        each.model_copy(update={"id": f"new{each.seed}", "started": f"2026-02-01T00:00:{each.seed:02d}+00:00"})
+        for each in changed_sources(new, **later)
+    ]
+    return old, new
+
+
+def changed_sources(records, **changes):
+    made = changed(records, sources={"x": "2" * 64}, **changes)
+    return [
+        each.model_copy(update={"machine": MACHINE.model_copy(update={"context": {"git_commit": "c" * 40}})})
+        for each in made
+    ]
+
+
+def test_a_slower_revision_is_suspected_where_it_came_and_says_what_changed():
+    old, new = past()
+    found = h.changes(h.series([*new, *old], metrics=("step_time", "loss")))
+    (change,) = found
+    assert change.series.metric == "step_time" and change.at == len(old)
+    assert math.expm1(change.shift) == pytest.approx(0.2, abs=0.02)
+    assert "the code (? to cccccccc)" in change.sentence() and change.status == "suspected"
+    assert not h.alarms(found)
+    json.dumps(change.as_dict(), allow_nan=False)
+
+
+def test_the_same_records_give_the_same_answer():
+    old, new = past(after=0.0203)
+    first, second = (h.changes(h.series([*old, *new])) for _ in range(2))
+    assert [each.as_dict() for each in first] == [each.as_dict() for each in second]
+
+
+def test_an_exact_count_changes_with_certainty_after_one_replicate():
+    old, new = past(after=0.02, seeds=2, counters=counters(peak_tensor_bytes=4 * 2**20 + 1))
+    (change,) = h.changes(h.series([*old, *new[:1]]))
+    assert (change.series.metric, change.at, change.p_value) == ("peak_tensor_bytes", 2, 0)
+
+
+def test_series_of_unchanged_code_have_no_change_points():
+    old, new = past(after=0.02)
+    assert h.changes(h.series([*old, *new])) == []
+
+
+def test_other_conditions_and_failures_make_no_points():
+    other = [each.model_copy(update={"conditions": conditions(size="micro")}) for each in comparison("x", seeds=2)]
+    broken = record([contender(), contender("x", status="crashed")], 7)
+    found = h.series([*comparison("x", seeds=3), *other, broken], metrics=("step_time",))
+    assert sorted(len(each.points) for each in found) == [2, 3]
+    assert "2 too short to tell (8 replicates needed, they have up to 3)" in h.summary(found, [])
+
+
+# confirming
+
+
+@pytest.mark.parametrize(("pace_s", "status"), [(0.024, "confirmed"), (0.02, "not confirmed")])
+def test_only_a_fresh_comparison_makes_an_alarm(tmp_path, pace_s, status):
+    old, new = past()
+    asked = []
+
+    def measured(pairs, setting, folder, *, seeds, **others):
+        asked.append((pairs, setting, folder))
+        fresh = changed_sources(comparison("x", seeds=seeds, pace_s=pace_s))
+        return [each.model_copy(update={"id": f"fresh{each.seed}"}) for each in fresh]
+
+    suspected = h.changes(h.series([*old, *new]))
+    found = h.confirm(suspected, tmp_path / "results", minutes=1, measure=measured)
+    assert {each.status for each in found} == {status}
+    assert {each.series.metric for each in h.alarms(found)} == (
+        {"step_time", "training_time"} if pace_s > 0.02 else set()
+    )
+    assert len(asked) == 1  # one comparison answers for all metrics of a pair
+    assert asked[0][1].steps == 200 and asked[0][2] != tmp_path / "results"
+    assert len(h.Store(tmp_path / "results").read()[0]) == h.CONFIRMING_SEEDS  # nothing measured is lost
+
+
+def test_a_superseded_step_is_not_measured_again(tmp_path):
+    (one, *_) = h.series(comparison("x", seeds=1))
+    hidden = h.Change(one, 0, 0, 0, 0.1, 0.01, np.zeros(3), np.ones(3), last=False)
+    (found,) = h.confirm([hidden], tmp_path, minutes=1, measure=lambda *a, **k: pytest.fail("nothing to measure"))
+    assert found.status == "superseded"
+
+
+@settings(max_examples=25)
+@given(st.floats(0.01, 0.3), st.integers(0, 2**32 - 1))
+def test_a_verdict_is_the_interval_s(step, seed):
+    rng = np.random.default_rng(seed)
+    one = h.series(comparison("x", seeds=1), metrics=("step_time",))[0]
+    before, fresh = 0.02 * rng.standard_normal(10), step * rng.integers(0, 2) + 0.02 * rng.standard_normal(5)
+    change = h.Change(one, 0, 0, 0, step, 0.01, before, before + step, True)
+    ends = stats.ttest_ind(fresh, before, equal_var=False).confidence_interval(0.95)
+    verdict = h.judged(change, fresh).status
+    assert (verdict == "confirmed") == (ends.low > 0)
+    mirrored = h.Change(one, 0, 0, 0, -step, 0.01, -before, -before - step, True)
+    assert h.judged(mirrored, -fresh).status == verdict
+
+
+def test_the_plot_has_the_steps_where_they_are_and_what_changed_first(tmp_path):
+    old, new = past()
+    found = h.series([*old, *new], metrics=("loss", "step_time"))
+    made = h.figure(found, h.changes(found))
+    assert [axes.get_title(loc="left").split(": ")[1] for axes in made.axes] == ["step_time", "loss"]
+    places = [line.get_xdata()[0] for line in made.axes[0].lines if list(line.get_xdata()) == [len(old) - 0.5] * 2]
+    assert places == [len(old) - 0.5]
+    with pytest.raises(ValueError, match="no series"):
+        h.figure([], [])

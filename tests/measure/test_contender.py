@@ -1,0 +1,172 @@
+"""A run in real processes: what comes back, and how each way to end reads in the parent."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.measure.contender import Contender, ContenderFailed, RunSpec
+
+
+@contextmanager
+def contender(stack: str = "baseline", **settings: Any) -> Iterator[Contender]:
+    limits = {name: settings.pop(name) for name in ("world_size", "limit_s", "hang_s") if name in settings}
+    spec = RunSpec("gpt", stack, recipe="classic", threads=1, **{"steps": 8} | settings)
+    made = Contender(spec, **limits)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def alive(pid: int | None) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_run_from_start_to_end() -> None:
+    with contender("lion") as run:
+        run.prepare()
+        ready = run.set_up()
+        first, second = run.block(3), run.block(5)
+        score = run.evaluate()
+        end = run.finish()
+    assert (ready["steps"], len(first["losses"]), len(second["losses"])) == (8, 3, 5)
+    assert ready["setup_s"] > 0
+    assert first["seconds"] > 0
+    assert first["cpu_s"] > 0
+    assert run.spent_s == pytest.approx(ready["setup_s"] + first["seconds"] + second["seconds"])
+    assert math.isfinite(score["loss"])
+    assert end["counters"]["flops"] > 0
+    assert end["counters"]["communication_bytes"] is None
+    assert end["memory"]["process_peak_bytes"] > 0
+    assert end["memory"]["cuda_allocated_peak_bytes"] is None
+
+
+def test_blocks_do_not_change_the_trajectory() -> None:
+    ends = []
+    for blocks in ((8,), (1, 2, 5)):
+        with contender() as run:
+            run.prepare()
+            run.set_up()
+            losses = []
+            for steps in blocks:
+                run.evaluate()
+                losses += run.block(steps)["losses"]
+            ends.append((losses, run.evaluate()))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(("limits", "status"), [({"limit_s": 2.0}, "timeout"), ({"hang_s": 2.0}, "hung")])
+def test_a_block_beyond_its_limit_is_not_waited_for(limits: dict[str, float], status: str) -> None:
+    with contender(steps=10**6) as run:
+        run.prepare()
+        run.set_up()
+        run.limit_s, run.hang_s = limits.get("limit_s", 3600.0) + run.spent_s, limits.get("hang_s", 600.0)
+        with pytest.raises(ContenderFailed) as caught:
+            run.block(10**6)
+    assert caught.value.status == status
+    assert not any(alive(process.pid) for process, _ in run._ranks)
+
+
+def test_a_set_up_that_spent_the_limit_is_a_timeout() -> None:
+    with contender(limit_s=1e-6) as run:
+        run.prepare()
+        with pytest.raises(ContenderFailed, match="more than the time limit of 1e-06 s"):
+            run.set_up()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_death_between_and_within_calls_is_told(how: signal.Signals) -> None:
+    with contender() as run:
+        run.prepare()
+        os.kill(run._ranks[0][0].pid or 0, how)
+        run._ranks[0][0].join()
+        with pytest.raises(ContenderFailed, match=how.name) as caught:
+            run.set_up()
+    assert caught.value.status == ("out_of_memory" if how == signal.SIGKILL else "crashed")
+
+
+def test_errors_of_the_run_come_with_their_reason() -> None:
+    with contender("lion+adamw") as run, pytest.raises(ContenderFailed, match="cannot be stacked") as caught:
+        run.prepare()
+        run.set_up()
+    assert caught.value.status == "failed"
+    assert "StackError" in caught.value.details
+
+
+def test_ranks_train_as_one() -> None:
+    """Two ranks on halves of the batch follow the single process on all of it, and say what they sent."""
+    losses = {}
+    for stack, ranks in (("baseline", 1), ("dp_ddp", 2)):
+        with contender(stack, world_size=ranks) as run:
+            run.prepare()
+            run.set_up()
+            losses[stack] = run.block(1)["losses"] + run.block(3)["losses"]
+            counters = run.finish()["counters"]
+        assert len(run._ranks) == ranks
+    assert losses["dp_ddp"][0] == pytest.approx(losses["baseline"][0], rel=0.02)  # dropout differs by rank
+    assert losses["dp_ddp"][-1] == pytest.approx(losses["baseline"][-1], rel=0.05)
+    gradients = 4 * counters["trainable_parameter_count"]
+    assert gradients <= counters["communication_bytes"] <= 1.1 * gradients
+
+
+def test_the_death_of_one_rank_ends_all() -> None:
+    with contender("dp_ddp", world_size=2) as run:
+        run.prepare()
+        run.set_up()
+        os.kill(run._ranks[1][0].pid or 0, signal.SIGKILL)
+        with pytest.raises(ContenderFailed):
+            run.block(4)
+        folder = Path(run._rendezvous)
+    assert not any(alive(process.pid) for process, _ in run._ranks)
+    assert not folder.exists()
+
+
+def test_closing_ends_a_busy_process_at_once() -> None:
+    with contender(steps=10**6) as run:
+        run.prepare()
+        run.set_up()
+        run._ranks[0][1].send(("block", (10**6,)))
+        time.sleep(0.2)
+        pid = run._ranks[0][0].pid
+        assert alive(pid)
+    assert not alive(pid)
+
+
+UNGUARDED = """
+import sys
+from suite.measure.contender import Contender, RunSpec
+
+main = sys.modules["__main__"]
+run = Contender(RunSpec("gpt", "baseline", steps=2))
+run.prepare()
+run.set_up()
+print("losses:", len(run.block(2)["losses"]))
+run.close()
+assert sys.modules["__main__"] is main
+"""
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_a_script_without_a_guard_is_not_run_again(from_file: bool, tmp_path: Path) -> None:
+    """Whether it is a file or comes from standard input, as from a notebook's cell."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    told = subprocess.run(
+        [sys.executable, script if from_file else "-"],
+        input=None if from_file else UNGUARDED, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (told.returncode, told.stdout) == (0, "losses: 2\n"), told.stderr

@@ -1,0 +1,286 @@
+"""Counts without values against real runs, byte for byte, and against the known sizes of the papers' models."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from typer.testing import CliRunner
+
+from suite.cli import app
+from suite.contract.baseline import RECIPES, baselines
+from suite.contract.card import Card
+from suite.contract.catalogue import build, catalogue
+from suite.contract.run import Run
+from suite.measure.exact import exact_verdicts, one_thread
+from suite.measure.paper_scale import Count, Pair, Scale, counted, lines, notes, pairs, weightless
+from suite.meters.counters import count_step
+from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count
+
+PUBLISHED = Path(__file__).parents[2] / "baselines" / "published"
+EAGER = tuple(name for name in RECIPES if name != "compiled")
+
+
+@cache
+def real(stack: str, scale: Scale) -> dict[str, Any]:
+    """What a run with numbers counts."""
+    with one_thread():
+        run = Run(
+            baselines()[scale.baseline], build(stack), size=scale.size, recipe=scale.recipe, task=scale.task,
+            steps=scale.steps, model=scale.model,
+        )  # fmt: skip
+        for _ in range(run.recipe.steps):
+            run.train_step(*run.next_batch())
+        batch, indices = run.next_batch()
+        counters = count_step(lambda: run.train_step(batch, indices), run.model, run.optimizer, batch)
+        state = {"parameter_bytes": parameter_bytes(run.model), "gradient_bytes": gradient_bytes(run.model)}
+        return state | asdict(counters)
+
+
+def all_numbers(count: Count) -> dict[str, Any]:
+    assert count.counters is not None, count.unavailable
+    state = {"parameter_bytes": count.parameter_bytes, "gradient_bytes": count.gradient_bytes}
+    return state | asdict(count.counters)
+
+
+def assert_equal(stack: str, scale: Scale, *, apart: tuple[str, ...] = ("operators",)) -> None:
+    ours, theirs = all_numbers(counted(stack, scale)), real(stack, scale)
+    assert {name: ours[name] for name in ours if name not in apart} == {
+        name: theirs[name] for name in theirs if name not in apart
+    }
+
+
+@pytest.mark.parametrize("recipe", EAGER)
+@pytest.mark.parametrize("baseline", baselines())
+def test_a_baselines_counts_are_those_of_a_real_run(baseline: str, recipe: Any) -> None:
+    assert_equal("baseline", Scale(baseline, "nano", recipe, steps=1), apart=())
+
+
+def same_as_real(technique: str, scale: Scale) -> None:
+    """Equal, or unavailable for a reason that lies in the technique itself."""
+    found = counted(technique, scale)
+    if found.counters is None and technique not in NEEDS_NO_VALUES:
+        assert f"{technique}/technique.py, line " in found.unavailable or "ranks" in found.unavailable
+    else:
+        assert_equal(technique, scale)
+
+
+NEEDS_NO_VALUES = {"adamw", "ckpt_chen_sqrt", "flashattention", "lawa", "layerscale", "lion", "lora", "sam"}
+CARDS = [entry.card for entry in catalogue().values()]
+ONCE_EACH = [
+    pytest.param(card, card.baselines[turn % len(card.baselines)], EAGER[turn // 2 % len(EAGER)], id=card.id)
+    for turn, card in enumerate(CARDS)
+]
+EVERYWHERE = [
+    pytest.param(card, baseline, recipe, id=f"{card.id}-{baseline}-{recipe}")
+    for card in CARDS
+    for baseline in card.baselines
+    for recipe in EAGER
+]
+_TWO_BLOCKS = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+SMALL: dict[str, dict[str, Any]] = {
+    "bert": {"model_type": "bert", "vocab_size": 320, **_TWO_BLOCKS},
+    "gpt": {"model_type": "gpt2", "vocab_size": 320, "n_layer": 2, "n_embd": 32, "n_head": 2},
+    "vit": {"model_type": "vit", "patch_size": 8, **_TWO_BLOCKS},
+    "mae": {
+        "model_type": "vit_mae", "patch_size": 4, **_TWO_BLOCKS, "decoder_num_hidden_layers": 1,
+        "decoder_hidden_size": 32, "decoder_num_attention_heads": 2, "decoder_intermediate_size": 64,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("card", "baseline", "recipe"), ONCE_EACH)
+def test_a_techniques_counts_are_those_of_a_real_run(card: Card, baseline: str, recipe: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL[baseline]))
+    same_as_real(card.id, Scale(baseline, "nano", recipe, card.task, str(tmp_path), steps=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("card", "baseline", "recipe"), EVERYWHERE)
+def test_they_are_so_on_every_baseline(card: Card, baseline: str, recipe: Any) -> None:
+    same_as_real(card.id, Scale(baseline, "nano", recipe, card.task))
+
+
+def test_a_users_own_model_is_counted_as_it_runs(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 400, "max_position_embeddings": 64,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    # the real step looks for padding among the tokens, to warn of it
+    assert_equal("baseline", Scale("gpt", "nano", "modern", model=str(tmp_path), steps=1))
+
+
+@pytest.mark.parametrize(
+    ("baseline", "size", "model", "parameters"),
+    [
+        ("gpt", "base", None, 124_439_808),  # openai-community/gpt2
+        ("gpt", "large", None, 354_823_168),  # openai-community/gpt2-medium
+        ("gpt", "base", "gpt2-xl", 1_557_611_200),
+        ("bert", "large", "bert-large-uncased", 335_174_458),  # with the pre-training head
+        ("vit", "base", "vit_large_patch16_224", 303_301_632 + 10 * 1025),  # timm's without a head, and one for 10
+        ("vit", "base", "vit_huge_patch14_224", 630_764_800 + 10 * 1281),
+    ],
+)
+def test_published_models_have_their_published_sizes(
+    baseline: str, size: Any, model: str | None, parameters: int
+) -> None:
+    kind = baselines()[baseline]
+    data = kind.data("nano", "pretrain")  # of its facts a model needs the number of classes only
+    folder = PUBLISHED / model if model else None
+    with weightless():
+        built = kind.model(size, data, str(folder) if folder and folder.is_dir() else model)
+        assert parameter_count(built) == parameters
+
+
+def test_the_model_state_of_a_full_size_model_follows_the_formula() -> None:
+    """fp32: 4 bytes a weight, 4 a gradient, 8 of Adam's moments (ZeRO, 1910.02054, section 3.1)."""
+    found = counted("baseline", Scale("gpt", "base", "classic", batch_size=1, sequence_length=16, steps=1))
+    numbers, weights = found.quantities(), 124_439_808
+    assert numbers["parameter_bytes"] == numbers["gradient_bytes"] == 4 * weights
+    assert numbers["optimizer_state_bytes"] == 8 * weights
+    assert numbers["peak_tensor_bytes"] >= 16 * weights
+
+
+def test_what_is_saved_grows_by_the_same_bytes_with_every_example() -> None:
+    saved = [
+        counted("baseline", Scale("gpt", "nano", batch_size=batch, steps=1)).quantities()["saved_activation_bytes"]
+        for batch in (2, 3, 4)
+    ]
+    assert saved[2] - saved[1] == saved[1] - saved[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("technique", "recipe", "words"),
+    [
+        ("rigl", "classic", "sparse_training/rigl/technique.py, line "),
+        ("el2n", "classic", "importance_sampling/el2n/technique.py, line "),
+        ("zero1", "classic", "takes 2 ranks"),
+        ("lion", "compiled", "count its eager recipe"),
+    ],
+)
+def test_what_cannot_be_counted_says_exactly_why(technique: str, recipe: Any, words: str) -> None:
+    found = counted(technique, Scale("gpt", "nano", recipe))
+    assert found.counters is None and words in found.unavailable
+    assert found.quantities() == {} and found.as_dict()["provenance"] == "unavailable"
+
+
+def test_an_added_activation_is_seen_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = Scale("gpt", "nano", "classic", batch_size=1, steps=1)
+    before = counted("baseline", scale).quantities()
+    forward = Run.forward
+
+    def wasteful(run: Run, batch: Any) -> torch.Tensor:
+        loss = forward(run, batch)
+        hoard = torch.empty(1000, requires_grad=True).sin()  # saves its input, 4000 bytes
+        return loss + 0 * hoard.sum()
+
+    monkeypatch.setattr(Run, "forward", wasteful)
+    assert counted("baseline", scale).quantities()["saved_activation_bytes"] - before["saved_activation_bytes"] == 4000
+
+
+def test_nothing_stays_behind() -> None:
+    """Neither patches, nor the random state, nor fake tensors in what real runs cache."""
+    owners = (torch.utils, torch.utils._foreach_utils, __import__("transformers.masking_utils").masking_utils)
+    before = [dict(vars(owner)) for owner in owners]
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    counted("rigl", Scale("gpt", "nano"))  # fails halfway
+    counted("baseline", Scale("bert", "nano", steps=1))
+    assert torch.equal(torch.rand(3), expected)
+    for owner, names in zip(owners, before):
+        assert all(vars(owner)[name] is value for name, value in names.items())
+    batch = baselines()["bert"].data("nano", "pretrain").batch(0, 0, 2)[0]
+    assert {type(each) for each in batch.values()} == {torch.Tensor}
+
+
+def test_a_kept_value_is_forgotten_once_unknown_values_are_added() -> None:
+    with weightless():
+        steps = [torch.zeros(()), torch.zeros(())]
+        torch._foreach_add_(steps, 1)
+        assert [int(step) for step in steps] == [1, 1]
+        torch._foreach_add_(steps, [torch.rand(()), torch.rand(())])
+        with pytest.raises(DataDependentOutputException):
+            int(steps[0])
+        assert torch.arange(4).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "length", "words"), [("gpt", 65, "64 positions"), ("vit", 32, "no sequence length")]
+)
+def test_a_length_that_cannot_be_is_refused(baseline: str, length: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        counted("baseline", Scale(baseline, "nano", sequence_length=length))
+
+
+def test_reports_stand_beside_the_reference_with_their_ratio() -> None:
+    (pair,) = pairs(["lion"], Scale("gpt", "nano", "classic", batch_size=2, sequence_length=16))
+    assert pair.reference is not None and pair.reference.stack == "baseline"
+    assert pair.ratios()["optimizer_state_bytes"] == 0.5
+    table = {line[0]: line[1:] for line in lines(pair)}
+    assert table["optimizer state, bytes"] == ("1.714 MiB", "877.5 KiB", "0.5")
+    assert not notes(pair)
+    alone = Pair(pair.scale, None, Count("baseline", unavailable="no"))
+    assert lines(alone) == [] and notes(alone) == ["baseline: unavailable: no"]
+
+
+def test_exact_claims_of_bytes_and_flops_are_judged_at_larger_sizes() -> None:
+    cards = [catalogue()[name].card for name in ("lion", "zero1")]
+    found = {each.claim.id: each for each in exact_verdicts(cards, ("gpt",), "micro")}
+    state = found["state_bytes"]
+    assert (state.word, state.reason) == ("reproduced", "exactly; counted at paper scale")
+    assert state.interval is not None and state.interval.estimate == 0.5
+    assert state.place.size == "micro" and state.command.endswith("--size micro")
+    assert found["sign_step"].word == "not testable here" and "no count" in found["sign_step"].reason
+    assert found["state_divided_by_ranks"].word == "not testable here"
+    assert "takes 2 ranks" in found["state_divided_by_ranks"].reason
+    assert CliRunner().invoke(app, ["claims", "lion", "--size", "base"]).exit_code == 2
+
+
+def test_the_command_prints_json_that_says_how_it_was_counted() -> None:
+    result = CliRunner().invoke(app, ["count", "-t", "lora", "-b", "bert", "--size", "nano", "--batch", "2", "--json"])
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout)
+    assert found["stack"]["provenance"] == found["reference"]["provenance"] == "counted at paper scale"
+    assert found["scale"]["task"] == "adapt" and found["stack"]["batch"]["labels"] == [2, 64]
+    assert found["ratios"]["trainable_parameter_count"] < 0.1
+
+
+def test_the_command_says_by_its_exit_code_that_nothing_could_be_counted() -> None:
+    result = CliRunner().invoke(app, ["count", "-t", "dp_ddp", "-b", "gpt", "--size", "nano"])
+    assert result.exit_code == 4 and "takes 2 ranks" in result.stdout
+    assert CliRunner().invoke(app, ["count", "-t", "lion", "-b", "vit", "--sequence-length", "64"]).exit_code == 2
+
+
+def test_copies_without_values_share_and_hold_what_real_ones_do() -> None:
+    def copies() -> tuple[Any, ...]:
+        whole = torch.ones(6, 4)
+        module = torch.nn.Linear(3, 2)
+        module.register_buffer("head", whole[2:])
+        module.register_buffer("tail", whole[4:])
+        return copy.deepcopy(module).eval(), module
+
+    def shape(module: Any) -> list[Any]:
+        storages = [each.untyped_storage() for each in (*module.parameters(), *module.buffers())]
+        views = [(each.shape, each.stride(), each.storage_offset(), each.requires_grad) for each in module.buffers()]
+        same = [[one._cdata == other._cdata for one in storages] for other in storages]
+        return [[each.nbytes() for each in storages], views, same, [type(p) for p in module.parameters()]]
+
+    expected = [shape(each) for each in copies()]
+    with weightless():
+        made = copies()
+        found = [shape(each) for each in made]
+        assert made[0].tail.untyped_storage()._cdata != made[1].tail.untyped_storage()._cdata
+        for each in made[0].parameters():
+            assert isinstance(each, torch.nn.Parameter) and each.requires_grad
+        with pytest.raises(RuntimeError):
+            made[0].tail.data_ptr()
+    assert [each[:3] for each in found] == [each[:3] for each in expected]

@@ -1,0 +1,174 @@
+"""Studies: what is kept of them, and what becomes of files that are damaged, newer or somebody else's."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import suite.measure.study
+from suite.cli import app
+from suite.contract.catalogue import catalogue
+from suite.judge.rows import Sources
+from suite.measure.study import NOT_FINITE, Study, Table, baseline_for, keep, kept, study_of
+from tests.factories import MACHINE
+
+SWEEP = Table(
+    "steps_to_quality",
+    (
+        "batch_size", "rule", "learning_rate", "seeds", "reached", "steps_to_quality", "examples_to_quality",
+        "steps_half_way", "final_loss", "final_loss_low", "final_loss_high", "cpu_s",
+    ),
+    [
+        (32, "reference", 1e-3, 3, 3, 200.0, 6400.0, 50.0, 2.0, 1.9, 2.1, 40.0),
+        (128, "linear", 4e-3, 3, 3, 60.0, 7680.0, 15.0, 2.0, 1.9, 2.1, 30.0),
+        (512, "linear", 1.6e-2, 3, 0, None, None, None, math.nan, None, None, 20.0),
+    ],
+    "medians over the seeds",
+)  # fmt: skip
+
+
+def study(technique: str = "linear_scaling_warmup", **changes: Any) -> Study:
+    values: dict[str, Any] = {
+        "technique": technique, "source_sha256": "1" * 64, "harness_sha256": "h" * 64, "baseline_sha256": "b" * 64,
+        "baseline": "gpt", "size": "nano", "recipe": "modern", "seeds": 3, "machine": MACHINE,
+        "made": datetime(2026, 1, 2, tzinfo=UTC), "tables": [SWEEP],
+    }  # fmt: skip
+    return Study(**values | changes)
+
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text().filter(lambda text: text not in NOT_FINITE)
+)
+
+
+@given(st.lists(st.tuples(scalars, scalars)), st.text(), st.text())
+def test_every_scalar_comes_back_as_it_was(rows: list[tuple[Any, ...]], name: str, note: str) -> None:
+    made = study(tables=[Table(name, (note, "x"), rows, note)])
+    (read,) = Study.model_validate_json(made.model_dump_json()).tables
+    assert (read.name, read.columns, read.note) == (name, (note, "x"), note)
+    assert [*map(repr, read.rows)] == [*map(repr, rows)]  # NaN, and 1 beside 1.0 and True
+
+
+def test_a_study_runs_on_gpt_or_else_on_the_first_baseline_that_it_is_for() -> None:
+    chosen = {id: baseline_for(catalogue()[id], study_of(catalogue()[id]), None) for id in ("lamb", "sam", "vit_sam")}
+    assert chosen == {"lamb": "gpt", "sam": "vit", "vit_sam": "vit"}
+    assert baseline_for(catalogue()["lamb"], study_of(catalogue()["lamb"]), "mae") == "mae"
+
+
+def test_a_study_is_kept_beside_the_records_of_its_machine_and_replaces_the_one_before(tmp_path: Path) -> None:
+    path = keep(study(), tmp_path)
+    assert path == tmp_path / MACHINE.name / "studies" / "linear_scaling_warmup-gpt-nano-modern.json"
+    keep(study(seeds=5), tmp_path)
+    (read,), problems = kept(tmp_path)
+    assert (read.seeds, problems) == (5, [])
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_study_that_found_nothing_is_not_kept(tmp_path: Path) -> None:
+    assert keep(study(tables=[Table("a", ("x",), []), Table("b", ("x",), [])]), tmp_path) is None
+    assert not list(tmp_path.iterdir())
+    assert kept(tmp_path) == ([], [])
+
+
+def test_numpy_s_scalars_are_kept_as_numbers_and_other_cells_are_refused() -> None:
+    (table,) = study(tables=[Table("a", ("x", "y", "z"), [(np.int64(3), np.bool_(True), np.float32(0.5))])]).tables
+    assert [*map(repr, table.rows[0])] == ["3", "True", "0.5"]
+    with pytest.raises(ValueError, match="a cell is a number, a text"):
+        study(tables=[Table("a", ("x",), [([1],)])])
+    with pytest.raises(ValueError, match="one cell for each column"):
+        Table("a", ("x",), [(1, 2)])
+
+
+def test_cells_as_people_read_them() -> None:
+    assert Table("a", ("x",) * 5, [(1 / 3, 12345678, None, "words", math.nan)]).as_text() == [
+        ["0.3333", "12345678", "n/a", "words", "nan"]
+    ]
+
+
+def test_a_study_is_stale_for_the_reasons_that_a_row_is() -> None:
+    current = Sources("h" * 64, {"gpt": "b" * 64}, {"linear_scaling_warmup": "1" * 64})
+    assert study().stale(current) == ()
+    changed = Sources("other", {"gpt": "other"}, {"linear_scaling_warmup": "other"})
+    assert study().stale(changed) == (
+        "the harness changed", "the baseline gpt changed", "linear_scaling_warmup changed",
+    )  # fmt: skip
+    assert study().stale(Sources("h" * 64, {}, {})) == (
+        "the baseline gpt is not installed", "linear_scaling_warmup is not installed",
+    )  # fmt: skip
+
+
+def content(**changes: Any) -> str:
+    return json.dumps(json.loads(study().model_dump_json()) | changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "damaged"), ("{", "damaged"), ("[]", "damaged"), ("[" * 10**5, "damaged"), ("1" * 10**5, "damaged"),
+        ("{}", "names no schema version"), (content(schema_version="1"), "names no schema version"),
+        (content(schema_version=2), "schema version 2 is newer than 1; update leantrain"),
+        ('{"schema_version": 1, "id": "a record"}', "technique: Field required"),
+        (content(tables=[{"name": "a", "columns": ["x"], "rows": [[1, 2]]}]), "one cell for each column"),
+        (content(tables=[{"name": "a", "columns": ["x"], "rows": [[{"a": 1}]]}]), "a cell is a number"),
+        (content(seeds=math.nan), "not a study"), (content(made="soon"), "made: "),
+        (content(technique="\ud800"), "Invalid"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_study_is_one_sentence_and_hides_no_other(text: str, words: str, tmp_path: Path) -> None:
+    path = keep(study(), tmp_path)
+    assert path
+    bad = path.with_name("bad\x1b[31m.json")
+    bad.write_text(text, "utf-8")
+    studies, (problem,) = kept(tmp_path)
+    assert [each.model_dump_json() for each in studies] == [study().model_dump_json()]
+    assert words in problem
+    assert problem.isprintable()
+    assert bad.read_text("utf-8") == text
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "machine" / "studies" / "folder.json").mkdir(parents=True)
+    studies, (problem,) = kept(tmp_path)
+    assert not studies
+    assert "folder.json: cannot be read: Is a directory" in problem
+
+
+def called(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_command_keeps_what_it_found_and_the_boards_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [SWEEP]
+    module = SimpleNamespace(study=lambda lab: tables)
+    monkeypatch.setattr(suite.measure.study, "study_of", lambda entry: module)
+    code, told, error = called("study", "lamb", "-b", "gpt", "--seeds", 2, "--out", tmp_path)
+    assert code == 0
+    assert "n/a" in told and "medians over the seeds" in told
+    (made,), _ = kept(tmp_path)
+    (path,) = tmp_path.glob("*/studies/lamb-gpt-nano-modern.json")
+    assert f"kept: {path}" in error.replace("\n", "")
+    assert (made.technique, made.seeds, made.machine.name) == ("lamb", 2, path.parent.parent.name)
+    tables[:] = [Table("empty", ("x",), [])]
+    assert "not kept: every table is empty" in called("study", "lamb", "--out", tmp_path, "--json")[2]
+
+    board, page = tmp_path / "board.md", tmp_path / "board.html"
+    path.with_name("bad.json").write_text("{")
+    code, told, error = called("leaderboard", "--out", tmp_path, "--write", board, "--html", page)
+    assert code == 0
+    assert "bad.json: not a study: the file is damaged; it is left out" in error.replace("\n", "")
+    assert "### LAMB · gpt · modern · nano\n" in board.read_text("utf-8")
+    assert '<section id="studies">' in page.read_text("utf-8")

@@ -1,0 +1,332 @@
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suite.judge import history
+from suite.judge import rows as results
+from suite.record import schema as module
+from suite.record.schema import SCHEMA_VERSION, Store, StoreError, parse
+from suite.show import html, markdown
+from tests.factories import MACHINE, changed, comparison
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store(tmp_path / "results")
+    with made.writing(MACHINE.name):
+        yield made
+
+
+def test_what_is_appended_is_read_back_in_order_of_time(store):
+    made = comparison("x", seeds=3)
+    for each in (made[2], made[0], made[1]):
+        store.append(each)
+    assert store.read() == (made, [])
+
+
+def test_numbers_that_are_not_finite_come_back(store):
+    (made,) = changed(comparison("x", seeds=1), probes={"x.ratio": float("inf")}, train_loss=[1.0, float("nan")])
+    store.append(made)
+    (back,), problems = store.read()
+    assert not problems
+    assert back.contenders[1].probes == {"x.ratio": float("inf")}
+    assert back.contenders[1].train_loss[1] != back.contenders[1].train_loss[1]
+
+
+def test_folders_of_two_machines_merge_with_cat_and_no_record_counts_twice(store, tmp_path):
+    here, there = comparison("x", seeds=2), comparison("y", seeds=1)
+    for each in here:
+        store.append(each)
+    elsewhere = tmp_path / "results" / "other" / "records.jsonl"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(there[0].model_dump_json().encode() + b"\n" + store.path(MACHINE.name).read_bytes())
+    read, problems = store.read()
+    assert not problems
+    assert {each.id for each in read} == {each.id for each in here + there}
+
+
+def test_damaged_lines_are_named_left_out_and_left_in_place(store):
+    made = comparison("x", seeds=2)
+    store.append(made[0])
+    path = store.path(MACHINE.name)
+    good = path.read_bytes()
+    path.write_bytes(good[:100] + b"\n" + b"\xff\xfe\x00\n" + b"[1, 2]\n" + b"null\n" + b"{}\n" + b"\n" + good)
+    before = path.read_bytes()
+    read, problems = store.read()
+    assert read == made[:1]
+    assert [problem.split(":")[1] for problem in problems] == ["1", "2", "3", "4", "5"]
+    store.append(made[1])
+    assert path.read_bytes().startswith(before)
+    assert store.read()[0] == made
+
+
+def test_a_line_that_a_crash_cut_off_does_not_damage_the_next(store):
+    made = comparison("x", seeds=2)
+    store.append(made[0])
+    path = store.path(MACHINE.name)
+    path.write_bytes(path.read_bytes() + made[1].model_dump_json().encode()[:50])
+    store.append(made[1])
+    read, problems = store.read()
+    assert read == made
+    assert len(problems) == 1
+
+
+def test_a_newer_schema_asks_for_an_update():
+    newer = json.loads(comparison("x", seeds=1)[0].model_dump_json()) | {"schema_version": SCHEMA_VERSION + 1, "new": 1}
+    with pytest.raises(ValueError, match=f"{SCHEMA_VERSION + 1} is newer than {SCHEMA_VERSION}; update leantrain"):
+        parse(json.dumps(newer))
+
+
+def test_an_unreadable_field_is_named():
+    wrong = json.loads(comparison("x", seeds=1)[0].model_dump_json())
+    wrong["contenders"][1]["setup_s"] = "soon"
+    with pytest.raises(ValueError, match=r"contenders\.1\.setup_s"):
+        parse(json.dumps(wrong))
+
+
+@given(st.one_of(st.binary(), st.text(), st.recursive(st.none() | st.integers(), st.lists).map(json.dumps)))
+def test_no_line_raises_anything_but_one_sentence(line):
+    with pytest.raises(ValueError) as error:
+        parse(line)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("written_before", [0, 10, 1000])
+def test_a_full_disk_costs_this_replicate_and_nothing_else(store, monkeypatch, written_before):
+    made = comparison("x", seeds=2)
+    store.append(made[0])
+    before = store.path(MACHINE.name).read_bytes()
+    write, left = os.write, written_before
+
+    def full(handle, data):
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        count = write(handle, data[:left])  # a short write first, as the kernel does when little room is left
+        left -= count
+        return count
+
+    monkeypatch.setattr(module.os, "write", full)
+    with pytest.raises(StoreError, match="the disk is full; what was measured before is kept"):
+        store.append(made[1])
+    monkeypatch.undo()
+    assert store.path(MACHINE.name).read_bytes() == before
+    store.append(made[1])
+    assert store.read() == (made, [])
+
+
+def test_a_real_limit_of_the_kernel_leaves_whole_lines(store):
+    """With RLIMIT_FSIZE the kernel itself writes half of the line and then refuses."""
+    made = comparison("x", seeds=2)
+    store.append(made[0])
+    before = store.path(MACHINE.name).read_bytes()
+    room = len(before) + 500
+    code = (
+        "import sys; from pathlib import Path; from suite.record.schema import Store, StoreError, parse\n"
+        "try: Store(Path(sys.argv[1])).append(parse(sys.stdin.buffer.read()))\n"
+        "except StoreError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(store.folder)],
+        input=made[1].model_dump_json().encode(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+    )
+    assert b"cannot write" in done.stdout
+    assert store.path(MACHINE.name).read_bytes() == before
+
+
+def second_writer(folder: Path) -> str:
+    code = (
+        "import sys; from pathlib import Path; from suite.record.schema import Store, StoreError\n"
+        "try:\n"
+        "    with Store(Path(sys.argv[1])).writing(sys.argv[2]): print('writing')\n"
+        "except StoreError as error: print(error)"
+    )
+    arguments = [sys.executable, "-c", code, str(folder), MACHINE.name]
+    return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_a_second_process_cannot_write_to_the_same_folder(tmp_path):
+    store = Store(tmp_path)
+    with store.writing(MACHINE.name):
+        said = second_writer(tmp_path)
+        assert "another run is writing" in said
+        assert "--out" in said
+        store.append(comparison("x", seeds=1)[0])
+    assert second_writer(tmp_path) == "writing\n"
+
+
+def test_the_lock_of_a_process_that_died_holds_nobody(tmp_path):
+    code = (
+        "import os, sys; from pathlib import Path; from suite.record.schema import Store\n"
+        "with Store(Path(sys.argv[1])).writing(sys.argv[2]): os._exit(1)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), MACHINE.name], check=False, timeout=60)
+    with Store(tmp_path).writing(MACHINE.name):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="choose another folder with --out"), Store(tmp_path / "file").writing("m"):
+        pass
+
+
+# whatever stands in a folder
+
+
+GOOD = comparison("x", seeds=2)
+LINES = [each.model_dump_json().encode() for each in GOOD]
+NASTY = st.sampled_from(
+    [
+        None, True, -1, 0, 1, 10**400, -(10**30), 2**63 - 1, 1e308, -1e308, 5e-324, "NaN", "Infinity", "-Infinity",
+        "", "x", "\n\x1b[31m", "</script>", "\u2028", "9" * 5000, [], [[]], {}, {"": None}, [[0.0, 0.0]] * 40,
+        [[1e308, 1e308]] * 40, [[5e-324, 5e-324]] * 40,
+    ]
+)  # fmt: skip
+
+
+@st.composite
+def bent(draw) -> bytes:
+    """A record's line with one field, however deep, made another value, left out, or joined by an unknown one."""
+    record = json.loads(LINES[0]) | {"id": "bent"}
+    place = record
+    while True:
+        key = draw(st.sampled_from(sorted(place))) if isinstance(place, dict) else draw(st.integers(0, len(place) - 1))
+        inner = place[key]
+        if not (isinstance(inner, dict | list) and inner and draw(st.booleans())):
+            break
+        place = inner
+    how = draw(st.sampled_from(["value", "value", "value", "missing", "unknown"]))
+    if how == "missing":
+        del place[key]
+    elif how == "unknown" and isinstance(place, dict):
+        place["\n" + str(key)] = inner
+    else:
+        place[key] = draw(NASTY)
+    return json.dumps(record).encode()
+
+
+def folder_with(folder: Path, line: bytes) -> tuple[Store, bytes]:
+    """A store whose file has the line between two good ones."""
+    path = Store(folder).path(MACHINE.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\n".join([LINES[0], line, LINES[1], b""]))
+    return Store(folder), path.read_bytes()
+
+
+def read_all(line: bytes) -> tuple[list, list[str]]:
+    """What a folder with this line gives; checks that nothing else in it suffers."""
+    with tempfile.TemporaryDirectory() as folder:
+        store, before = folder_with(Path(folder), line)
+        records, problems = store.read()
+        assert store.path(MACHINE.name).read_bytes() == before
+    assert [each for each in records if each in GOOD] == GOOD
+    assert all(problem.isprintable() and ":2: " in problem and len(problem) < 1000 for problem in problems)
+    assert len(records) + len(problems) <= 3
+    return records, problems
+
+
+@settings(max_examples=100, deadline=None)
+@given(bent())
+def test_a_bent_record_is_named_or_shown_and_costs_the_others_nothing(line):
+    records, problems = read_all(line)
+    assert len(records) + len(problems) == 3
+    rows = results.pairs(records)
+    for page in (html.render(rows, problems), markdown.render(rows, problems)):
+        assert page.encode()
+    history.series(records)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, len(LINES[0]) - 1), st.binary(max_size=3))
+def test_a_line_cut_off_or_hit_anywhere_costs_the_others_nothing(place, hit):
+    records, problems = read_all(LINES[0][:place])
+    assert len(problems) == bool(place) and records == GOOD
+    read_all(LINES[0][:place] + hit.replace(b"\n", b"") + LINES[0][place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"schema_version": 999999999999999999999, "id": 1}', "a whole number beyond 64 bits"),
+        (b'{"schema_version": 2}', "schema version 2 is newer than 1; update leantrain"),
+        (b'{"schema_version": "2"}', "names no schema version"),
+        (b"{}", "names no schema version"),
+        (b"[" * 100_000, "the line is damaged"),
+        (b'{"schema_version": NaN}', "names no schema version"),
+        (b'{"schema_version": ' + b"9" * 5000 + b"}", "a whole number beyond 64 bits"),
+        (LINES[0].replace(b'"seed":0', b'"seed":0,"s\\u001b[2J\\need":0'), r"s\x1b[2J\need"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_one_plain_sentence(line, words):
+    _, (problem,) = read_all(line)
+    assert words in problem
+    assert problem.endswith("the line is left out and left in place")
+
+
+def test_of_two_records_with_one_id_the_first_counts_and_the_other_is_named():
+    other = json.loads(LINES[0]) | {"seed": 5}
+    records, (problem,) = read_all(json.dumps(other).encode())
+    assert records == GOOD
+    assert f"has the id of another one, {GOOD[0].id}" in problem
+    assert read_all(LINES[0]) == (GOOD, [])  # the same line twice is the same record
+
+
+@pytest.fixture
+def as_nobody():
+    """Whoever runs the tests, a user whom permissions bind, and a folder that this user can reach."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        store, _ = folder_with(folder / "results", b"")
+        yield store
+        if os.geteuid() != os.getuid():
+            os.seteuid(os.getuid())
+        for each in (folder / "results", store.path(MACHINE.name).parent):
+            each.chmod(0o755)
+
+
+def become_nobody() -> None:
+    if os.getuid() == 0:
+        os.seteuid(65534)
+
+
+def test_a_read_only_folder_is_read_and_refuses_to_be_written(as_nobody):
+    path = as_nobody.path(MACHINE.name)
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    as_nobody.folder.chmod(0o555)
+    become_nobody()
+    assert as_nobody.read() == (GOOD, [])
+    with pytest.raises(StoreError, match=r"cannot write to .*choose another folder"), as_nobody.writing(MACHINE.name):
+        pass
+    with pytest.raises(StoreError, match="this replicate is not kept"):
+        as_nobody.append(GOOD[0])
+    elsewhere = GOOD[0].model_copy(update={"machine": MACHINE.model_copy(update={"name": "another"})})
+    with pytest.raises(StoreError, match="this replicate is not kept"):
+        as_nobody.append(elsewhere)
+    assert as_nobody.read() == (GOOD, [])
+
+
+def test_a_file_that_must_not_be_read_is_named_and_the_others_are_read(as_nobody):
+    other = as_nobody.path("zzz")
+    other.parent.mkdir()
+    other.write_bytes(LINES[0])
+    other.chmod(0)
+    become_nobody()
+    records, problems = as_nobody.read()
+    assert records == GOOD
+    assert problems == [f"{other}: cannot be read: Permission denied; its records are left out"]

@@ -1,0 +1,221 @@
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from html.parser import HTMLParser
+from importlib.resources import files
+
+import pytest
+
+from suite.contract.card import Card, Paper
+from suite.guard.calibration import Calibration, Gate
+from suite.guard.gate import DESIGN
+from suite.guard.regression import Setting
+from suite.judge.claims import Observation, Place, judge
+from suite.judge.rows import Sources, pairs
+from suite.judge.statistics import Interval
+from suite.measure.study import Table
+from suite.show.charts import REFERENCE, Point, front, whisker
+from suite.show.html import render
+from tests.factories import MACHINE, between, claim, comparison, contender, counters, failure, record
+from tests.measure.test_study import study
+
+
+@pytest.fixture
+def calibrated():
+    runs = [Gate(verdict="equivalent", pairs=[0.01, -0.01], seconds=1)] * 20
+    caught = [Gate(verdict="regressed", pairs=[0.1, 0.1], seconds=1)] * 4
+    return Calibration(
+        machine=MACHINE, made=datetime(2026, 1, 2, tzinfo=UTC), design=DESIGN, margin=0.03, budget_s=60,
+        setting=Setting(), planted_slower=0.1, unchanged=runs, planted=caught,
+    )  # fmt: skip
+
+
+VOID = {"meta", "input", "br", "hr", "img", "link"}
+
+
+class Page(HTMLParser):
+    """Elements and attributes of a page; fails on tags that do not nest."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.scripts, self.words = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        (self.scripts if self.open and self.open[-1] == "script" else self.words).append(data)
+
+    def having(self, tag):
+        return [attributes for each, attributes in self.elements if each == tag]
+
+
+EVIL = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> <!-- {{x}} $script ${data}"
+
+
+@cache
+def evil_page():
+    machine = comparison("x")[0].machine.model_copy(update={"name": EVIL, "facts": {"cpu": EVIL, "cores": EVIL}})
+    made = [
+        *comparison(EVIL),
+        *comparison("lossy", final=2.3),
+        record([contender(), failure("broken", "crashed", EVIL)], 9),
+        *comparison("slow", pace_s=0.04, counters=counters(peak_tensor_bytes=2**20), probes={EVIL: 1.0}),
+    ]
+    made = [each.model_copy(update={"machine": machine}) for each in made]
+    wicked = claim(statement=EVIL, place=EVIL, metric=EVIL, conditions=EVIL)
+    judged = [
+        judge(wicked, EVIL, between(0.7, 0.75), Place(EVIL, EVIL, EVIL, EVIL)),
+        judge(wicked, EVIL, Observation(reason=EVIL), Place()),
+        judge(wicked.model_copy(update={"kind": "literature"}), EVIL, Observation(), Place()),
+    ]
+    tables = [Table(EVIL, (EVIL, EVIL), [(EVIL, n) for n in range(1000)], EVIL), Table("none", ("x",), [])]
+    hostile = {"baseline": EVIL, "size": EVIL, "recipe": EVIL, "machine": machine, "tables": tables}
+    studied = [
+        *((study("lossy", **hostile), (EVIL,)) for _ in range(2)),
+        (study(EVIL, **hostile), ()),
+        (study(EVIL, tables=[Table("a", (EVIL,), [(float("nan"),)])]), ()),
+        *((study(size=size), ()) for size in ("nano", "nano", "micro")),
+    ]
+    return render(pairs(made, Sources(EVIL, {EVIL: ""}, {})), [EVIL], judged, {}, {"lossy": evil_card()}, studied)
+
+
+def evil_card():
+    paper = Paper(title=EVIL, authors=EVIL, venue=EVIL, arxiv=EVIL)
+    return Card(id="lossy", name=EVIL, category="evil", summary=EVIL, paper=paper, baselines=("gpt",))
+
+
+def test_records_cannot_run_anything():
+    page = Page(evil_page())
+    assert len(page.having("script")) == 2
+    assert not page.having("img")
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert EVIL in "".join(page.words)  # it is there, as text
+    assert json.loads(page.scripts[0])[0]["machine"] == EVIL
+
+
+def test_only_the_page_s_own_script_may_run_and_nothing_is_loaded():
+    text = evil_page()
+    page = Page(text)
+    policy = next(m["content"] for m in page.having("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    own = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{own}'" in policy
+    assert "default-src 'none'" in policy
+    assert not {"link", "iframe", "object", "embed"} & {tag for tag, _ in page.elements}
+    assert not any("src" in attributes for _, attributes in page.elements)
+    assert all(a["href"].startswith("#") for a in page.having("a"))
+    assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttpRequest", text)
+
+
+def test_ids_are_unique_and_every_link_has_its_target():
+    page = Page(evil_page())
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {a["href"][1:] for a in page.having("a")} <= set(ids)
+    assert {a["aria-labelledby"] for a in page.having("div") if "aria-labelledby" in a} <= set(ids)
+
+
+def test_rows_with_the_same_stack_have_their_own_ids():
+    page = Page(render(pairs([record([contender(), contender(), contender()], seed) for seed in range(3)])))
+    ids = [each["id"] for each in page.having("tr") if "id" in each]
+    assert len(ids) == len(set(ids)) == 2
+
+
+def test_tables_are_usable_with_a_keyboard_and_without_the_script():
+    page = Page(evil_page())
+    heads = [attributes for attributes in page.having("th") if attributes.get("scope") == "col"]
+    buttons = [each for each in page.having("button") if "id" not in each]
+    machines = Page(re.search(r'<table class="plain">.*?</table>', evil_page(), re.DOTALL)[0]).having("th")
+    assert len(buttons) == len(heads) - sum(each["scope"] == "col" for each in machines) > 8
+    assert sum("aria-sort" in each for each in heads) == 2  # of the board, and of what was measured where
+    assert "hidden" in page.having("form")[0]  # controls that need the script appear with it
+    cells = Page(re.sub(r'<table class="plain">.*?</table>', "", evil_page(), flags=re.DOTALL)).having("td")
+    assert cells and all("data-sort" in each for each in cells)
+
+
+def test_claims_are_a_table_with_a_link_to_it():
+    page = Page(evil_page())
+    assert {"href": "#claims"} in page.having("a")
+    assert "1 reproduced; 1 not testable here; 1 quoted. Ratios are costs: below 1 is better." in page.words
+    assert "Claims of the papers" not in render([])
+
+
+def test_a_point_of_the_plot_leads_to_its_technique_s_section():
+    page = Page(evil_page())
+    names = {each["data-name"]: each["id"] for each in page.having("article")}
+    points = {each["href"][1:] for each in page.having("a") if each.get("aria-label", "").startswith("slow: time")}
+    assert points == {names["slow"]}
+
+
+def test_the_head_has_each_machine_s_calibration_or_how_to_get_one(calibrated):
+    rows = pairs([each.model_copy(update={"machine": calibrated.machine}) for each in comparison("x")])
+    told = " ".join(Page(render(rows, (), (), {calibrated.machine.key: calibrated})).words)
+    assert "[0.0%, 16.8%], 0 of 20 gates" in told and "4 of 4" in told and "2026-01-02" in told
+    assert "leantrain calibrate" in " ".join(Page(render(rows)).words)
+
+
+def test_every_stack_s_seeds_are_told_by_conditions_and_what_was_not_measured():
+    made = [*comparison("lossy"), record([contender(), failure("broken", "crashed", "x")], 9)]
+    cards = {"lossy": evil_card(), "absent": evil_card().model_copy(update={"id": "absent"})}
+    words = [each.strip() for each in Page(render(pairs(made), (), (), {}, cards)).words if each.strip()]
+    start = words.index("Seeds of each technique by conditions")
+    assert words[start + 1 : start + 9] == [
+        "category", "technique", "gpt modern nano pretrain", "broken", "failed", "evil", "lossy", "3",
+    ]  # fmt: skip
+    assert words[start + 9 : start + 11] == ["Not measured at all: 1 of 2 techniques of the catalogue", "absent"]
+
+
+def test_every_drawing_is_named_or_hidden_from_readers():
+    drawings = Page(evil_page()).having("svg")
+    assert {each["class"] for each in drawings} == {"whisker", "pareto", "curves", "study"}
+    assert all(each.get("aria-hidden") == "true" or each.get("aria-label") for each in drawings)
+
+
+def test_a_page_without_records_says_what_to_do():
+    assert "leantrain run" in "".join(Page(render([])).words)
+
+
+def test_the_front_is_what_nothing_beats():
+    better, dear, lossy = Point("a", 0.5, 1.0, 1.0), Point("b", 1.2, 1.1, 1.0), Point("c", 0.4, 0.4, 1.2)
+    assert front([REFERENCE, better, dear, lossy]) == [better, lossy]
+    assert front([REFERENCE, Point("twin", 1.0, 1.0, 1.0)]) == [REFERENCE, Point("twin", 1.0, 1.0, 1.0)]
+
+
+def test_a_whisker_is_symmetric_in_logs_and_stays_inside():
+    def of(low, high):
+        drawn = whisker(Interval(1.0, low, high, 0.95, "over seeds", 3), 0.7)
+        return re.search(r"M([\d.]+) 6H([\d.]+)", drawn).groups()
+
+    left, right = map(float, of(0.8, 1 / 0.8))
+    assert 50 - left == pytest.approx(right - 50)
+    assert tuple(map(float, of(1e-9, 1e9))) == (3, 97)
+    assert "6H" not in whisker(Interval(1.0, 0.0, float("inf"), 0.95, "over seeds", 1), 0.7)
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="node runs the page's script")
+def test_sorting_puts_numbers_in_order_and_missing_last_and_csv_is_inert():
+    script = (files("suite.show") / "board.js").read_text("utf-8")
+    script += """
+    const sorted = (values, d) => [...values].sort((a, b) => compared(a, b, d));
+    console.log(JSON.stringify([
+      sorted(["10", "", "9.5", "-1"], 1), sorted(["10", "", "9.5", "-1"], -1), sorted(["b", "a", ""], 1),
+      csvCell('=HYPERLINK("x")'), csvCell(-1.5), csvCell(null), csvCell("a,b"),
+    ]));"""
+    done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True, timeout=30)
+    assert json.loads(done.stdout) == [
+        ["-1", "9.5", "10", ""], ["10", "9.5", "-1", ""], ["a", "b", ""],
+        '"\'=HYPERLINK(""x"")"', "-1.5", "", '"a,b"',
+    ]  # fmt: skip
