@@ -16,9 +16,10 @@ from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 from baselines import models
 from baselines.recipes import named
 from baselines.text import CLS, MASK, SEP, SPECIAL, VOCABULARY, text_data
-from suite.contract.baseline import Baseline, RecipeName, Size, Task
+from suite.contract.baseline import Baseline
 from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
+from suite.record.job import RecipeName, Size, Task
 
 MASKED_SHARE = 0.15
 IGNORED = -100

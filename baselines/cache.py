@@ -22,7 +22,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from suite.contract.pretrained import cache_folder
+from suite.record.files import cache_folder
 
 _CODE = ("cache.py", "source.py", "text.py", "images.py")  # what decides the bytes of a prepared folder
 _MANIFEST = "manifest.json"

@@ -11,9 +11,10 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from baselines import models
 from baselines.recipes import named
 from baselines.text import SEP, VOCABULARY, text_data
-from suite.contract.baseline import Baseline, RecipeName, Size, Task
+from suite.contract.baseline import Baseline
 from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
+from suite.record.job import RecipeName, Size, Task
 
 LENGTH: dict[Size, int] = {"nano": 64, "micro": 128, "base": 1024, "large": 1024}
 _CONFIG: dict[Size, dict[str, Any]] = {

@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from baselines import cache, source
-from suite.contract.baseline import Size
 from suite.contract.data import Data, Examples, Transform
+from suite.record.job import Size
 
 DIGITS = 10
 TEST_PER_DIGIT = 10

@@ -15,9 +15,10 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from baselines import models
 from baselines.images import image_data, normalised
 from baselines.recipes import named
-from suite.contract.baseline import Baseline, RecipeName, Size, Task
+from suite.contract.baseline import Baseline
 from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
+from suite.record.job import RecipeName, Size, Task
 
 SIDE: dict[Size, int] = {"nano": 32, "micro": 32, "base": 224, "large": 224}
 PATCH: dict[Size, int] = {"nano": 4, "micro": 4, "base": 16, "large": 16}

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from suite.contract.baseline import RecipeName
 from suite.contract.recipe import Recipe
+from suite.record.job import RecipeName
 
 _MODERN: dict[str, Any] = {"precision": "bf16", "fused_attention": True, "fused_optimizer": True}
 _CHANGES: dict[RecipeName, dict[str, Any]] = {

@@ -17,8 +17,8 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from baselines import cache, source
-from suite.contract.baseline import Size
 from suite.contract.data import Data, Examples, Transform
+from suite.record.job import Size
 
 PAD, MASK, CLS, SEP = range(4)
 SPECIAL = ("<|pad|>", "<|mask|>", "<|cls|>", "<|sep|>")

@@ -15,9 +15,10 @@ from transformers import AutoModelForImageClassification
 from baselines import models
 from baselines.images import ImageData, image_data, normalised
 from baselines.recipes import named
-from suite.contract.baseline import Baseline, RecipeName, Size, Task
+from suite.contract.baseline import Baseline
 from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
+from suite.record.job import RecipeName, Size, Task
 
 SIDE: dict[Size, int] = {"nano": 32, "micro": 32, "base": 224, "large": 224}
 _CONFIG: dict[Size, dict[str, Any]] = {

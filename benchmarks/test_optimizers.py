@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from suite.contract.baseline import baselines
-from suite.contract.catalogue import build, catalogue
+from suite.contract.catalogue import catalogue
 from suite.contract.run import adamw
+from suite.contract.stack import build
 from suite.contract.technique import Unavailable, overrides
 from suite.meters.counters import Counters, count_step
 from suite.meters.state import state_bytes

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from suite.contract.baseline import Task, baselines
-from suite.contract.catalogue import build, catalogue
-from suite.contract.run import Run
+from suite.contract.catalogue import catalogue
 from suite.contract.technique import Unavailable
 from suite.measure.comparison import Comparison
 from suite.meters.counters import Counters, count_step
+from suite.record.job import Task
+from tests.runs import new_run
 
 ROUNDS = 20
 WARMUP = 3
@@ -45,7 +45,7 @@ def test_training_step(
     if ranks > 1:
         pytest.skip(f"{stack} needs {ranks} ranks, and this is one process; see: leantrain compare {stack}")
     try:
-        run = Run(baselines()[baseline], build(stack), size="nano", recipe="modern", task=task, device=device)
+        run = new_run(baseline, stack, size="nano", recipe="modern", task=task, device=device)
         run.train(1)  # the optimizer's state is made in the first step
     except Unavailable as error:
         pytest.skip(f"{stack}: {error}")

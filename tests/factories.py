@@ -12,7 +12,7 @@ import numpy as np
 from suite.contract.card import Claim
 from suite.judge.claims import Observation
 from suite.judge.statistics import OVER_SEEDS, Interval
-from suite.record.schema import Conditions, Contender, Counters, Evaluation, Machine, Memory, Record
+from suite.record.schema import Conditions, Counters, Evaluation, Machine, Memory, Outcome, Record
 
 ROUNDS = 40
 STEPS = 200
@@ -53,7 +53,7 @@ def contender(
     drift: np.ndarray | None = None,
     rng: np.random.Generator | None = None,
     **changes: Any,
-) -> Contender:
+) -> Outcome:
     """A finished run; ``pace_s`` is seconds per step, constant or a function of progress in [0, 1]."""
     rng = rng or np.random.default_rng(0)
     cuts = [block * steps // (2 * rounds) for block in range(2 * rounds + 1)]
@@ -73,14 +73,14 @@ def contender(
         "cpu_s": float(block_s.sum()),
         "sources": {} if stack == "baseline" else {stack: "1" * 64},
     }
-    return Contender(**values | changes)
+    return Outcome(**values | changes)
 
 
-def failure(stack: str, status: str, reason: str) -> Contender:
-    return Contender(stack=stack, status=status, reason=reason, sources={stack: "1" * 64})  # type: ignore[arg-type]
+def failure(stack: str, status: str, reason: str) -> Outcome:
+    return Outcome(stack=stack, status=status, reason=reason, sources={stack: "1" * 64})  # type: ignore[arg-type]
 
 
-def record(contenders: Sequence[Contender], seed: int = 0, **changes: Any) -> Record:
+def record(contenders: Sequence[Outcome], seed: int = 0, **changes: Any) -> Record:
     values: dict[str, Any] = {
         "id": uuid.uuid5(uuid.NAMESPACE_OID, f"{seed}{changes}{[each.stack for each in contenders]}").hex,
         "started": f"2026-01-01T00:00:{seed:02d}+00:00",

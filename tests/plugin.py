@@ -12,7 +12,8 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from suite.record.schema import Record, Store
+from suite.record.schema import Record
+from suite.record.store import Store
 
 CARD = """\
 id = "{id}"

@@ -124,10 +124,10 @@ def check(
     """
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite.contract.baseline import RECIPES, SIZES
         from suite.guard import check as checks
         from suite.guard import regression
         from suite.guard.trees import top_of
+        from suite.record.job import RECIPES, SIZES
 
         if (against is None) == (save is None):
             raise ValueError("name either --against REF or --save FILE")

@@ -115,8 +115,8 @@ def count(
     techniques can be counted so; the reason says which value it asked for.
     """
     with understandable(as_json):
-        from suite.contract.baseline import RECIPES, SIZES, TASKS
-        from suite.contract.catalogue import build
+        from suite.contract.stack import build
+        from suite.record.job import RECIPES, SIZES, TASKS
 
         scales = importlib.import_module("suite.measure.paper_scale")
         for stack in techniques:

@@ -100,10 +100,12 @@ def run(
     """
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite.contract.baseline import RECIPES, SIZES, TASKS, baselines
-        from suite.contract.catalogue import build, catalogue, lookup
+        from suite.contract.baseline import baselines
+        from suite.contract.catalogue import catalogue, lookup
+        from suite.contract.stack import build
         from suite.measure.campaign import measure
-        from suite.measure.plan import Setting, pairs_of
+        from suite.measure.plan import pairs_of
+        from suite.record.job import RECIPES, SIZES, TASKS, Setting
 
         entries, known = catalogue(), baselines()
         stacks = techniques or list(entries)
@@ -166,12 +168,13 @@ def compare(
     """Compare two stacks head to head on one baseline, several seeds, and print the ratios with their intervals."""
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite.contract.baseline import RECIPES, SIZES, TASKS, baselines
-        from suite.contract.catalogue import build, lookup
+        from suite.contract.baseline import baselines
+        from suite.contract.catalogue import lookup
+        from suite.contract.stack import build
         from suite.measure.campaign import measure
-        from suite.measure.comparison import canonical
-        from suite.measure.plan import Pair, Setting, reference_of
-        from suite.record.schema import Store
+        from suite.measure.plan import Pair, reference_of
+        from suite.record.job import RECIPES, SIZES, TASKS, Setting, canonical
+        from suite.record.store import Store
 
         build(stack), build(against or "baseline")
         lookup("baseline", on, baselines())
@@ -233,11 +236,11 @@ def stack(
     """
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite.contract.baseline import RECIPES, SIZES, TASKS, baselines
+        from suite.contract.baseline import baselines
         from suite.contract.catalogue import lookup
         from suite.measure.campaign import measure
-        from suite.measure.plan import Setting
-        from suite.record.schema import Store
+        from suite.record.job import RECIPES, SIZES, TASKS, Setting
+        from suite.record.store import Store
 
         interaction = importlib.import_module("suite.judge.interaction")
         lookup("baseline", on, baselines())
@@ -293,11 +296,11 @@ def study(
     """
     with understandable(as_json):
         usable_device(device, as_json)
-        from suite.contract.baseline import RECIPES, SIZES, baselines
+        from suite.contract.baseline import baselines
         from suite.contract.catalogue import catalogue, lookup
-        from suite.contract.run import replacing
-        from suite.measure.plan import Setting
         from suite.measure.study import Lab, baseline_for, found, keep, study_of
+        from suite.record.files import replacing
+        from suite.record.job import RECIPES, SIZES, Setting
 
         if on:
             lookup("baseline", on, baselines())
@@ -349,7 +352,7 @@ def repro(
     """
     with understandable(as_json):
         from suite.record.machine import fingerprint
-        from suite.record.schema import Store
+        from suite.record.store import Store
 
         repeat = importlib.import_module("suite.guard.agreement")
         records, _ = Store(folder).read()

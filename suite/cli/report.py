@@ -39,11 +39,11 @@ def leaderboard(
     as_json: Json = False,
 ) -> None:
     """Write the leaderboard from the records of the results folder."""
-    from suite.contract.run import replacing
+    from suite.record.files import replacing
 
     with understandable(as_json):
         from suite.contract.catalogue import catalogue
-        from suite.record.schema import Store
+        from suite.record.store import Store
 
         records, problems = Store(folder).read()
         for problem in problems:
@@ -91,9 +91,10 @@ def claims(
     Exit code 1 if a claim is contradicted, 3 if one claim was asked for and the records cannot decide it.
     """
     with understandable(as_json):
-        from suite.contract.baseline import SIZES, baselines
+        from suite.contract.baseline import baselines
         from suite.contract.catalogue import lookup
-        from suite.record.schema import Store
+        from suite.record.job import SIZES
+        from suite.record.store import Store
 
         engine = importlib.import_module("suite.judge.claims")
         cards = engine.chosen(id)
@@ -152,9 +153,9 @@ def history(
     Exit code 1 for a confirmed change for the worse, 3 for one that is only suspected: --confirm decides it.
     """
     with understandable(as_json):
-        from suite.contract.catalogue import build
-        from suite.measure.comparison import canonical
-        from suite.record.schema import Store
+        from suite.contract.stack import build
+        from suite.record.job import canonical
+        from suite.record.store import Store
 
         times = importlib.import_module("suite.judge.history")
         metrics = [chosen("metric", each, times.METRICS) for each in metric or times.METRICS]
@@ -207,10 +208,11 @@ def export(
         if form == "parquet" and write is None:
             raise ValueError("Parquet is for a file: name one with --write")
         from suite.contract.baseline import baselines
-        from suite.contract.catalogue import build, lookup
-        from suite.contract.run import replacing
-        from suite.measure.comparison import canonical
-        from suite.record.schema import Store
+        from suite.contract.catalogue import lookup
+        from suite.contract.stack import build
+        from suite.record.files import replacing
+        from suite.record.job import canonical
+        from suite.record.store import Store
 
         for stack in techniques or ():
             build(stack)

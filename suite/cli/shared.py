@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from suite.contract.baseline import Size
+    from suite.record.job import Size
 
 
 class Exit(IntEnum):
@@ -114,7 +114,7 @@ def understandable(as_json: bool = False) -> Iterator[None]:
     from suite.contract.catalogue import UnknownId
     from suite.contract.technique import Unavailable
     from suite.measure.contender import ContenderFailed
-    from suite.record.schema import NoRecord, StoreError
+    from suite.record.store import NoRecord, StoreError
 
     try:
         yield

@@ -4,23 +4,26 @@ A baseline has a ``version``: records of different versions are not comparable. 
 entry-point group ``leantrain.baselines``, so this package names none of them.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import Tensor, nn
-
-from suite.contract.data import Batch, Data
+from suite.contract.catalogue import lookup, package_folder
 from suite.contract.recipe import Recipe
+from suite.record.files import hash_files
+from suite.record.job import RecipeName, Setting, Size, Split, Task
 
-Size = Literal["nano", "micro", "base", "large"]
-RecipeName = Literal["classic", "modern", "compiled"]
-Task = Literal["pretrain", "adapt"]
-Split = Literal["pretrain", "source", "adapt"]
-SIZES: tuple[Size, ...] = get_args(Size)
-RECIPES: tuple[RecipeName, ...] = get_args(RecipeName)
-TASKS: tuple[Task, ...] = get_args(Task)
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from suite.contract.data import Batch, Data
+
+
+GROUP = "leantrain.baselines"
 
 
 class Baseline(ABC):
@@ -39,6 +42,11 @@ class Baseline(ABC):
     @abstractmethod
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
         """The fixed hyper-parameters."""
+
+    def recipe_of(self, setting: Setting) -> Recipe:
+        """The hyper-parameters of a setting, with its own steps where it names some."""
+        recipe = self.recipe(setting.size, setting.recipe, setting.task)
+        return recipe if setting.steps is None else replace(recipe, steps=setting.steps)
 
     @abstractmethod
     def data(self, size: Size, split: Split, location: str | None = None) -> Data:
@@ -65,5 +73,18 @@ class Baseline(ABC):
 @cache
 def baselines() -> dict[str, Baseline]:
     """All installed baselines by id."""
-    found = [entry.load()() for entry in entry_points(group="leantrain.baselines")]
-    return {baseline.id: baseline for baseline in sorted(found, key=lambda baseline: baseline.id)}
+    return {point.name: point.load()() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
+
+
+def baseline_of(setting: Setting) -> Baseline:
+    """Raises UnknownId with the nearest names."""
+    return lookup("baseline", setting.baseline, baselines())
+
+
+@cache
+def baseline_hashes() -> dict[str, str]:
+    """Hash of the code of each baseline's package, by id. Imports none of it."""
+    return {
+        point.name: hash_files(package_folder(point.module.rpartition(".")[0]).glob("*.py"))
+        for point in entry_points(group=GROUP)
+    }

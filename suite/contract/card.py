@@ -12,8 +12,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from suite.contract.baseline import RecipeName, Size, Task
-from suite.record.schema import printable
+from suite.record.files import printable
+from suite.record.job import RecipeName, Size, Task
 
 Scope = Literal["kernel", "module", "step", "end_to_end", "time_to_quality"]
 Kind = Literal["identity", "counted", "quality", "measured", "modelled", "literature"]

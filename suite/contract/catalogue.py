@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache, cached_property
 from importlib.metadata import entry_points
@@ -19,8 +18,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from suite.contract.card import Card, read_card
-from suite.contract.stack import Stack, StackError, configured, split
 from suite.contract.technique import Technique
+from suite.record.files import hash_files
+from suite.record.job import StackError
 
 T = TypeVar("T")
 
@@ -79,9 +79,14 @@ class Entry:
 APART = ("study.py", "peer.py")  # what a run does not execute
 
 
+def package_folder(package: str) -> Path:
+    """The folder of an installed package, without importing it."""
+    return Path(next(iter(find_spec(package).submodule_search_locations)))  # type: ignore[union-attr,arg-type]
+
+
 def imported(files: Sequence[Path], package: str) -> list[Path]:
     """The files of ``package`` that ``files`` import, and those that these import; without ``files`` themselves."""
-    root = Path(next(iter(find_spec(package).submodule_search_locations)))  # type: ignore[union-attr,arg-type]
+    root = package_folder(package)
     found: dict[Path, None] = dict.fromkeys(files)
     waiting = list(files)
     while waiting:
@@ -109,16 +114,6 @@ def _imports(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def hash_files(*groups: Iterable[Path]) -> str:
-    """SHA-256 over names and contents of files, in the order of their names."""
-    digest = hashlib.sha256()
-    for path in sorted(path for group in groups for path in group):
-        content = path.read_bytes()
-        digest.update(f"{path.name}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()
-
-
 @cache
 def catalogue() -> dict[str, Entry]:
     """All entries by id. Raises ValueError if two packages bring the same id."""
@@ -136,19 +131,3 @@ def catalogue() -> dict[str, Entry]:
                     )
                 entries[folder.name] = entry
     return dict(sorted(entries.items()))
-
-
-def build(stack: str) -> Stack:
-    """The stack written as ``a+b:x=1``; ``""`` and ``baseline`` are the empty one.
-
-    Raises UnknownId and StackError, both with one clear sentence.
-    """
-    if stack in ("", "baseline"):
-        return Stack({})
-    parts = split(stack)
-    if not parts:
-        raise StackError(f"{stack!r} names no technique")
-    entries = catalogue()
-    return Stack(
-        {name: configured(lookup("technique", name, entries).technique, name, settings) for name, settings in parts}
-    )

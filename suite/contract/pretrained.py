@@ -3,59 +3,49 @@
 Made once for a machine and kept in the cache under the hash of all that decides it.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import torch
 from filelock import FileLock
 
-from suite.contract.baseline import Baseline, RecipeName, Size
-from suite.contract.run import Run, replacing
-from suite.contract.stack import Stack
+from suite.contract.baseline import baseline_of
+from suite.contract.run import Run
+from suite.record.files import cache_folder, replacing
+from suite.record.job import Job, Setting
 
 SEED = 20_230_202  # every adapt run of a baseline starts from the same checkpoint
 
 
-def cache_folder() -> Path:
-    """``$LEANTRAIN_CACHE``, else ``$XDG_CACHE_HOME/leantrain``, else ``~/.cache/leantrain``."""
-    chosen = os.environ.get("LEANTRAIN_CACHE")
-    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "leantrain").expanduser()
+def checkpoint(setting: Setting) -> Path:
+    """The checkpoint that runs of ``setting`` start from; trains it first where it is not cached.
 
-
-def checkpoint(
-    baseline: Baseline,
-    size: Size,
-    recipe: RecipeName,
-    *,
-    data: str | None = None,
-    model: str | None = None,
-    device: str = "cpu",
-) -> Path:
-    """The checkpoint's path; trains it first where it is not cached. Safe under several processes at once."""
-    recipe = "modern" if recipe == "compiled" else recipe  # the weights do not depend on how the graph was compiled
-    source = baseline.data(size, "source", data)  # the embedded data, with a head that fits what comes after
-    what = {
+    Safe under several processes at once.
+    """
+    eager = "modern" if setting.recipe == "compiled" else setting.recipe  # how the graph is compiled makes no weights
+    wanted = setting.but(recipe=eager, task="pretrain", steps=None, threads=1)
+    baseline = baseline_of(wanted)
+    source = baseline.data(wanted.size, "source", wanted.data)  # the embedded data, with a head that fits what follows
+    content = {
         "baseline": baseline.id,
         "version": baseline.version,
-        "size": size,
-        "model": model,
+        "size": wanted.size,
+        "model": wanted.model,
         "data": source.sha256,
-        "for": data,
-        "recipe": baseline.recipe(size, recipe, "pretrain").as_dict(),
-        "device": device,
+        "for": wanted.data,
+        "recipe": baseline.recipe_of(wanted).as_dict(),
+        "device": wanted.device,
         "torch": torch.__version__,
     }
-    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
-    path = cache_folder() / "checkpoints" / f"{baseline.id}-{size}-{key}.pt"
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
+    path = cache_folder() / "checkpoints" / f"{baseline.id}-{wanted.size}-{key}.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
-            run = Run(
-                baseline, Stack({}), size=size, recipe=recipe, seed=SEED, split="source", data=data, model=model,
-                device=device,
-            )  # fmt: skip
+            run = Run(Job(setting=wanted, seed=SEED), split="source")
             run.train(run.recipe.steps)
             with replacing(path) as partial:
                 torch.save({name: tensor.cpu() for name, tensor in run.model.state_dict().items()}, partial)

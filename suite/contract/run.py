@@ -1,17 +1,14 @@
 """One training run: the loop, and nothing else.
 
-A run is a baseline, a stack of techniques and a seed. It is deterministic: the same three give the same trajectory to
-the bit on one machine. It can be saved and resumed at any step.
+A run is deterministic: the same job gives the same trajectory to the bit on one machine. It can be saved and resumed at
+any step.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +16,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
-from suite.contract.baseline import Baseline, RecipeName, Size, Split, Task
+from suite.contract.baseline import Baseline, baseline_of
 from suite.contract.data import Batch, Data, generator, mixed_seed
 from suite.contract.recipe import Recipe
+from suite.contract.stack import build
 from suite.contract.technique import ParameterGroups, Technique
+from suite.meters.communication import Communication
+from suite.meters.counters import count_step
 from suite.model.anatomy import Anatomy, anatomy
+from suite.record.files import replacing
+from suite.record.job import Job, Split
+from suite.record.schema import Counters
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -36,8 +39,11 @@ class Diverged(ArithmeticError):
 
 
 class Run:
-    """A training run; with ``weights`` it starts from that checkpoint instead of a fresh initialisation, and with
-    ``split`` it trains on that part of the baseline's data instead of the task's own.
+    """The training run of a job.
+
+    ``technique`` and ``baseline`` stand in for those that the job names: for scouts, for fake data, for tests. With
+    ``weights`` the run starts from that checkpoint instead of a fresh initialisation, and with ``split`` it trains on
+    that part of the baseline's data instead of the task's own.
 
     Attributes that techniques use: ``model`` (as trained), ``anatomy`` (of it), ``optimizer``, ``recipe``, ``data``,
     ``baseline``, ``step`` (finished steps), ``position`` (examples seen), ``progress`` (in [0, 1]), ``indices`` (of
@@ -47,61 +53,46 @@ class Run:
 
     def __init__(
         self,
-        baseline: Baseline,
-        technique: Technique,
+        job: Job,
         *,
-        size: Size = "nano",
-        recipe: RecipeName = "modern",
-        task: Task = "pretrain",
-        seed: int = 0,
-        steps: int | None = None,
-        data: str | None = None,
-        model: str | None = None,
-        device: str = "cpu",
+        technique: Technique | None = None,
+        baseline: Baseline | None = None,
         weights: Path | None = None,
         split: Split | None = None,
         mesh: DeviceMesh | None = None,
     ) -> None:
-        self.baseline, self.technique, self.seed, self.mesh = baseline, technique, seed, mesh
-        self.weights = weights
-        self.size, self.recipe_name, self.task, self.data_location, self.model_override = (
-            size,
-            recipe,
-            task,
-            data,
-            model,
-        )
-        self.device = torch.device(device)
-        base = baseline.recipe(size, recipe, task)
-        self.recipe: Recipe = technique.recipe(base if steps is None else replace(base, steps=steps))
+        self.job, self.weights, self.mesh = job, weights, mesh
+        self.technique = technique or build(job.stack)
+        self.baseline = baseline or baseline_of(job.setting)
+        self.seed = job.seed
+        setting = job.setting
+        self.device = torch.device(setting.device)
+        self.recipe: Recipe = self.technique.recipe(self.baseline.recipe_of(setting))
         if self.recipe.world_size != self.world_size:
             raise ValueError(f"the recipe asks for {self.recipe.world_size} ranks, the run has {self.world_size}")
 
         self.step = 0
         self.position = 0
-        self.skip_update = False
-        self.gradients_sharded = False  # a technique that gives each rank its own share of the gradients sets it
         self.loss = torch.tensor(math.nan)
         self.indices = torch.empty(0, dtype=torch.int64)
-        self.generator = generator(seed, 3)
+        self.generator = generator(self.seed, 3)
         self._anatomy: Anatomy | None = None
         self._ahead: Future[tuple[Batch, Tensor]] | None = None
         self._ahead_key: tuple[Data, int, int] | None = None
 
-        self.data: Data = technique.data(baseline.data(size, split or task, data), self)
-        torch.manual_seed(mixed_seed(seed, 0))
-        built = baseline.model(size, self.data, model)
+        examples = self.baseline.data(setting.size, split or setting.task, setting.data)
+        self.data: Data = self.technique.data(examples, self)
+        torch.manual_seed(mixed_seed(self.seed, 0))
+        built = self.baseline.model(setting.size, self.data, setting.model)
         if weights is not None:
             load_weights(built, weights)
         built.to(self.device)
         anatomy(built).set_fused_attention(self.recipe.fused_attention)
-        built = technique.model(built, self).to(self.device)
+        built = self.technique.model(built, self).to(self.device)
         if self.mesh is not None:
-            built = technique.parallelize(built, self.mesh)
+            built = self.technique.parallelize(built, self.mesh)
         self.adopt(built)
-        torch.manual_seed(
-            mixed_seed(seed, 1, self.rank)
-        )  # dropout noise does not depend on how a technique initialised
+        torch.manual_seed(mixed_seed(self.seed, 1, self.rank))  # dropout does not depend on how a model was initialised
 
     # what techniques read -------------------------------------------------------------------------------------------
 
@@ -146,10 +137,8 @@ class Run:
         loss.backward()
 
     def apply_gradients(self) -> None:
-        """After-backward methods of the techniques, clipping, the optimizer's step."""
-        self.skip_update = False
-        self.technique.after_backward(self)
-        if self.skip_update:
+        """After-backward methods of the techniques, then, unless one leaves the update out, clipping and the step."""
+        if self.technique.after_backward(self):
             return
         if self.recipe.gradient_clip:
             self.clip_gradients(self.recipe.gradient_clip)
@@ -159,7 +148,7 @@ class Run:
         """Scales the gradients so that their global L2 norm is at most ``largest_norm``; returns the norm before."""
         with_gradient = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in with_gradient if p.grad is not None])
-        if self.gradients_sharded:
+        if self.gradients_sharded:  # the norm is over all ranks
             squared = norm.square()
             torch.distributed.all_reduce(squared, group=self.group)
             norm = squared.sqrt()
@@ -178,6 +167,11 @@ class Run:
         self.optimizer: Optimizer = self.technique.optimizer(groups, self.recipe)
         self._set_learning_rate()
 
+    @property
+    def gradients_sharded(self) -> bool:
+        """Whether a technique gives each rank its own share of the gradients: a group then says ``sharded``."""
+        return any(group.get("sharded") for group in self.optimizer.param_groups)
+
     def default_parameters(self) -> ParameterGroups:
         """Trainable parameters in two groups: weight decay on matrices, none on biases, norms and scales."""
         trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -193,10 +187,9 @@ class Run:
 
     def scout(self, technique: Technique, *, seed: int, steps: int | None = None) -> Run:
         """A separate run of the same baseline on the same data, for techniques that must train to know what to do."""
-        return Run(
-            self.baseline, technique, size=self.size, recipe=self.recipe_name, task=self.task, seed=seed, steps=steps,
-            data=self.data_location, model=self.model_override, device=str(self.device), weights=self.weights,
-        )  # fmt: skip
+        setting = self.job.setting.but(steps=steps, device=str(self.device))
+        job = Job(setting=setting, stack=self.job.stack, seed=seed)
+        return Run(job, technique=technique, baseline=self.baseline, weights=self.weights)
 
     # the loop -------------------------------------------------------------------------------------------------------
 
@@ -221,6 +214,17 @@ class Run:
             if not math.isfinite(value):
                 raise Diverged(f"the training loss became {value} at step {self.step - steps + offset + 1}")
         return values
+
+    def count_step(self) -> Counters:
+        """One more training step, under the exact counters; of several ranks, this one's."""
+        batch, indices = self.next_batch()
+        with ExitStack() as stack:
+            traffic = stack.enter_context(Communication()) if self.mesh is not None else None
+            counters = count_step(
+                lambda: self.train_step(batch, indices), self.model, self.optimizer, batch, compiled=self.recipe.compile
+            )
+        sent = traffic.ring_bytes(self.world_size) if traffic else None
+        return counters.model_copy(update={"communication_bytes": sent})
 
     def evaluate(self) -> dict[str, float]:
         """Mean test loss and further metrics of the evaluated model. Leaves the training state as it was.
@@ -248,7 +252,7 @@ class Run:
     @cached_property
     def _test_batches(self) -> list[Batch]:
         """In batches of the baseline's own size, whatever a technique trains with: all see the same masks and noise."""
-        count = self.baseline.recipe(self.size, self.recipe_name, self.task).batch_size
+        count = self.baseline.recipe_of(self.job.setting).batch_size
         return [self._to_device(batch) for batch in self.data.test_batches(count)]
 
     def next_batch(self) -> tuple[Batch, Tensor]:
@@ -318,39 +322,6 @@ class Run:
         torch.set_rng_state(state["random"].cpu())
         if state["cuda_random"] is not None:
             torch.cuda.set_rng_state(state["cuda_random"].cpu(), self.device)
-
-
-def plain_update(run: Run, batch: Batch) -> None:
-    """Forward, backward, step: the update of a run in which no technique fills that slot."""
-    run.optimizer.zero_grad(set_to_none=True)
-    loss = run.forward(batch)
-    run.backward(loss)
-    run.loss = loss.detach()
-    run.apply_gradients()
-
-
-def adamw(parameters: ParameterGroups, recipe: Recipe) -> Optimizer:
-    """AdamW as the recipe asks for it: the optimizer of a run in which no technique fills that slot."""
-    return AdamW(
-        parameters,
-        lr=recipe.learning_rate,
-        betas=(recipe.beta1, recipe.beta2),
-        eps=recipe.eps,
-        foreach=False,
-        fused=recipe.fused_optimizer,
-    )
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that takes its place when the block ends well, and is removed otherwise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -1,30 +1,25 @@
-"""Composing techniques: a stack is itself a technique.
-
-A stack is written ``lion+flashattention+lora:rank=4,alpha=8``: ids joined by ``+``, hyper-parameters after ``:``. Ids
-begin with a letter, so a ``+`` before a digit is part of a number (``lion:factor=1e+2``).
-"""
+"""Composing techniques: a stack is itself a technique. :mod:`suite.record.job` has its spelling."""
 
 from __future__ import annotations
 
-import re
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import MISSING, fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.optim import Optimizer
-
-from suite.contract.data import Batch, Data
+from suite.contract.catalogue import catalogue, lookup
 from suite.contract.recipe import Recipe
-from suite.contract.run import Run, adamw, plain_update
 from suite.contract.technique import SLOTS, ParameterGroups, Technique, overrides
+from suite.record.job import BASELINE, StackError, split
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.optim import Optimizer
 
-class StackError(ValueError):
-    """A stack that cannot be built; the message says why and what to do."""
+    from suite.contract.data import Batch, Data
+    from suite.contract.run import Run
 
 
 class Stack(Technique):
@@ -40,8 +35,9 @@ class Stack(Technique):
                     f"keep one of them"
                 )
 
-    def _slot(self, method: str) -> Technique | None:
-        return next((each for each in self.techniques.values() if overrides(each, method)), None)
+    def _filling(self, slot: str) -> Technique:
+        """The technique that fills a slot; without one, what every technique does there by default."""
+        return next((each for each in self.techniques.values() if overrides(each, slot)), Technique())
 
     def recipe(self, recipe: Recipe) -> Recipe:
         for technique in self.techniques.values():
@@ -80,9 +76,9 @@ class Stack(Technique):
             loss = technique.loss(loss, outputs, batch, run)
         return loss
 
-    def after_backward(self, run: Run) -> None:
-        for technique in self.techniques.values():
-            technique.after_backward(run)
+    def after_backward(self, run: Run) -> bool | None:
+        left_out = [technique.after_backward(run) for technique in self.techniques.values()]  # all are asked
+        return any(left_out)
 
     def after_step(self, run: Run) -> None:
         for technique in self.techniques.values():
@@ -108,43 +104,29 @@ class Stack(Technique):
             technique.restore(state[name], run)
 
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Optimizer:
-        filled = self._slot("optimizer")
-        return filled.optimizer(parameters, recipe) if filled else adamw(parameters, recipe)
+        return self._filling("optimizer").optimizer(parameters, recipe)
 
     def update(self, run: Run, batch: Batch) -> None:
-        filled = self._slot("update")
-        if filled:
-            filled.update(run, batch)
-        else:
-            plain_update(run, batch)
+        self._filling("update").update(run, batch)
 
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        filled = self._slot("parallelize")
-        if filled is None:
-            raise StackError(
-                f"world_size is {mesh.size()} but no technique of the stack distributes the model; add one of "
-                f"the parallelism category"
-            )
-        return filled.parallelize(model, mesh)
+        return self._filling("parallelize").parallelize(model, mesh)
 
 
-def split(text: str) -> list[tuple[str, dict[str, str]]]:
-    """``"a+b:x=1,y=2"`` -> ``[("a", {}), ("b", {"x": "1", "y": "2"})]``; raises StackError on a malformed part."""
-    parts: list[tuple[str, dict[str, str]]] = []
-    for part in filter(None, (piece.strip() for piece in re.split(r"\+(?![0-9])", text))):
-        name, settings = (each.strip() for each in part.partition(":")[::2])
-        values: dict[str, str] = {}
-        for setting in filter(None, (each.strip() for each in settings.split(","))):
-            key, equals, value = (each.strip() for each in setting.partition("="))
-            if not equals or not key or not value:
-                raise StackError(f"{part!r}: write hyper-parameters as {name}:name=value,name=value; got {setting!r}")
-            if key in values:
-                raise StackError(f"{part!r}: {key} is set twice")
-            values[key] = value
-        if name in (each for each, _ in parts):
-            raise StackError(f"{text!r}: {name} stands twice in the stack")
-        parts.append((name, values))
-    return parts
+def build(stack: str) -> Stack:
+    """The stack spelled as ``a+b:x=1``; ``""`` and ``baseline`` are the empty one.
+
+    Raises UnknownId and StackError, both with one clear sentence.
+    """
+    if stack in ("", BASELINE):
+        return Stack({})
+    parts = split(stack)
+    if not parts:
+        raise StackError(f"{stack!r} names no technique")
+    entries = catalogue()
+    return Stack(
+        {name: configured(lookup("technique", name, entries).technique, name, settings) for name, settings in parts}
+    )
 
 
 def configured(cls: type[Technique], name: str, settings: Mapping[str, str]) -> Technique:
@@ -188,11 +170,3 @@ def _parsed(hint: Any, text: str) -> Any:
         except ValueError:
             raise ValueError(f"expected {'a whole number' if hint is int else 'a number'}") from None
     return text
-
-
-def written(techniques: Sequence[tuple[str, Mapping[str, str]]]) -> str:
-    """The inverse of :func:`split`: one canonical spelling for a stack."""
-    return "+".join(
-        name + (":" + ",".join(f"{key}={values[key]}" for key in sorted(values)) if values else "")
-        for name, values in techniques
-    )

@@ -1,7 +1,21 @@
 """The contract of a technique: it overrides only what it changes.
 
-Two kinds of methods. *Chained* ones apply in stack order, each on the result of the one before. A *slot* may be filled
-by one technique of a stack. What a class overrides decides what it conflicts with: nothing is declared twice.
+When each method runs, from left to right and from top to bottom::
+
+    set-up     recipe ── data ── model ── [parallelize] ── parameters ── [optimizer]
+                                               several ranks only
+
+    a step     ┌ around_step ────────────────────────────────────────────────────────┐
+               │ [update]  forward ── loss ── backward ── after_backward ── clip ── step │ ── after_step
+               └─────────────────────────────────────────────────────────────────────┘
+
+    at times   evaluated (before each evaluation) ── state, restore (save and resume)
+
+    the end    probes
+
+Methods in brackets are *slots*: one technique of a stack may fill each. The others are *chained*: they apply in stack
+order, each on the result of the one before. ``update`` is the whole middle of a step; by default it does what stands
+behind it. What a class overrides decides what it conflicts with: nothing is declared twice.
 
 Hyper-parameters are dataclass fields with the paper's defaults; every one can be set on the command line
 (``lora:rank=4``).
@@ -13,6 +27,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from suite.record.job import StackError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -63,8 +79,9 @@ class Technique:
         """Added terms or example weights; ``loss`` is the mean over the batch so far."""
         return loss
 
-    def after_backward(self, run: Run) -> None:
-        """Gradients are there, the update is not: mask, read, reduce; ``run.skip_update = True`` skips the update."""
+    def after_backward(self, run: Run) -> bool | None:
+        """Gradients are there, the update is not: mask, read, reduce. True leaves the update out."""
+        return None
 
     def after_step(self, run: Run) -> None:
         """The update is done: topology updates, growth, snapshots. ``run.step`` counts the finished steps."""
@@ -86,16 +103,32 @@ class Technique:
 
     # slots
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Optimizer:
-        """The optimizer over the parameter groups."""
-        raise NotImplementedError
+        """The optimizer over the parameter groups; AdamW as the recipe asks for it."""
+        from torch.optim import AdamW  # what only looks at techniques needs no torch
+
+        return AdamW(
+            parameters,
+            lr=recipe.learning_rate,
+            betas=(recipe.beta1, recipe.beta2),
+            eps=recipe.eps,
+            foreach=False,
+            fused=recipe.fused_optimizer,
+        )
 
     def update(self, run: Run, batch: Batch) -> None:
-        """One optimisation step: ``run.forward``, ``run.backward``, ``run.apply_gradients``; sets ``run.loss``."""
-        raise NotImplementedError
+        """One optimisation step: forward, backward, apply_gradients. Sets ``run.loss``."""
+        run.optimizer.zero_grad(set_to_none=True)
+        loss = run.forward(batch)
+        run.backward(loss)
+        run.loss = loss.detach()
+        run.apply_gradients()
 
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         """Distributes the model; called when ``recipe.world_size > 1``, before parameter groups are made."""
-        raise NotImplementedError
+        raise StackError(
+            f"world_size is {mesh.size()} but no technique of the stack distributes the model; add one of the "
+            "parallelism category"
+        )
 
 
 CHAINED = (

@@ -29,16 +29,18 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from suite.contract.baseline import RECIPES, SIZES, TASKS, RecipeName, Size, Task, baselines
+from suite.contract.baseline import baselines
 from suite.contract.catalogue import lookup
+from suite.contract.sources import Sources
 from suite.guard.calibration import Calibration, Uncalibrated, stored
 from suite.guard.regression import Change
-from suite.judge.rows import Replicate, Sources, pairs
-from suite.judge.rows import replicate as replicate_of
+from suite.judge.rows import Replicate, pairs, replicate_of
 from suite.judge.statistics import Floats, replication_interval
-from suite.measure.comparison import ROUNDS, Comparison, Progress, replicate
+from suite.measure.comparison import ROUNDS, Comparison, Progress, train_in_lock_step
+from suite.record.job import RECIPES, SIZES, TASKS, RecipeName, Size, Task
 from suite.record.machine import fingerprint
-from suite.record.schema import Contender, Counters, Machine, NoRecord, Record, Store
+from suite.record.schema import Counters, Machine, Outcome, Record
+from suite.record.store import NoRecord, Store
 
 ALPHA = 0.05
 MEANINGFUL = 0.10
@@ -162,7 +164,7 @@ def again(
         progress(share, f"repeating {record.id[:8]} ({what})")
 
     def run() -> Record:
-        return replicate(
+        return train_in_lock_step(
             comparison, record.seed, progress=told, limit_s=limit_s, hang_s=hang_s,
             equal_time=keep is not None, sequential=record.pairing == "sequential",
         )  # fmt: skip
@@ -240,7 +242,7 @@ def _elsewhere(old: Machine, new: Machine) -> str:
     return f"another machine: {changes or old.name}"
 
 
-def _ended(old: Contender, new: Contender) -> Finding:
+def _ended(old: Outcome, new: Outcome) -> Finding:
     told = f"{old.status} then ({old.reason or 'no reason'}), {new.status} now ({new.reason or 'no reason'})"
     if old.status == new.status:
         return Finding(old.stack, "status", "agrees", f"{new.status} in both: {new.reason}")
@@ -248,7 +250,7 @@ def _ended(old: Contender, new: Contender) -> Finding:
     return Finding(old.stack, "status", "inconclusive" if by_load else "disagrees", told)
 
 
-def _counters(old: Contender, new: Contender) -> Finding:
+def _counters(old: Outcome, new: Outcome) -> Finding:
     if old.counters is None or new.counters is None:
         return Finding(old.stack, "counters", "not comparable", "not counted")
     before, after = _flat(old.counters), _flat(new.counters)
@@ -269,7 +271,7 @@ def _flat(counters: Counters) -> dict[str, Any]:
     return flat
 
 
-def _losses(old: Contender, new: Contender, elsewhere: str, device: str) -> Finding:
+def _losses(old: Outcome, new: Outcome, elsewhere: str, device: str) -> Finding:
     def found(word: Word, why: str) -> Finding:
         return Finding(old.stack, "losses", word, why)
 
@@ -290,7 +292,7 @@ def _losses(old: Contender, new: Contender, elsewhere: str, device: str) -> Find
     return found("agrees", f"all {len(before)} equal to the bit")
 
 
-def _trajectory(side: Contender) -> dict[str, float]:
+def _trajectory(side: Outcome) -> dict[str, float]:
     """Every loss by name: of each step, then of each evaluation with its further metrics."""
     found = {f"training loss of step {step}": loss for step, loss in enumerate(side.train_loss, 1)}
     for each in side.curve:

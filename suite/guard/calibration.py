@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 from pydantic import Field, ValidationError
 
-from suite.contract.pretrained import cache_folder
-from suite.contract.run import replacing
 from suite.guard.gate import ALPHA, DESIGN, gate
 from suite.guard.regression import Item, Setting
 from suite.guard.trees import Side
 from suite.judge.statistics import Interval, false_alarm_interval, smallest_detectable_effect
-from suite.record.schema import Machine, Stored
+from suite.record.files import Stored, cache_folder, replacing
+from suite.record.schema import Machine
 
 SCHEMA_VERSION = 1
 VALID = timedelta(days=7)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract.catalogue import lookup
-from suite.contract.stack import split
 from suite.guard.calibration import Uncalibrated, stored
 from suite.guard.gate import ALPHA, BUDGET_S, MARGIN, GateFailed, finding, gate
 from suite.guard.regression import (
@@ -31,6 +30,7 @@ from suite.guard.regression import (
 )
 from suite.guard.trees import RevisionError, Side, checked_out
 from suite.measure.comparison import Progress
+from suite.record.job import split
 from suite.record.machine import fingerprint
 
 MOST_AT_ONCE = 4  # contenders that count side by side: each holds a model and torch

@@ -17,11 +17,11 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from suite.contract.run import replacing
-from suite.contract.stack import split
 from suite.guard.gate_worker import COUNTED_STEPS, SEED, Worker
 from suite.measure.contender import ContenderFailed, first_line
-from suite.record.schema import Counters, Machine, Status, Stored
+from suite.record.files import Stored, replacing
+from suite.record.job import split
+from suite.record.schema import Counters, Machine, Status
 
 SCHEMA_VERSION = 1
 LIBRARIES = ("torch", "transformers", "timm")  # they decide which operators a step issues

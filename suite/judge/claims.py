@@ -29,10 +29,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from suite.contract.baseline import Size
 from suite.contract.card import Card, Claim
 from suite.contract.catalogue import catalogue, lookup
-from suite.judge.rows import COUNTED, Row
+from suite.judge.rows import Row
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
     WITHIN_ONE_SEED,
@@ -40,8 +39,8 @@ from suite.judge.statistics import (
     detectable_effect,
     required_replicates,
 )
-from suite.measure.plan import Setting
-from suite.record.schema import Contender
+from suite.record.job import Setting, Size
+from suite.record.schema import COUNTS, Outcome
 
 Word = Literal[
     "reproduced", "direction only", "not supported", "contradicted", "quality constraint violated", "inconclusive",
@@ -268,7 +267,7 @@ def _needed(claim: Claim, seen: Observation) -> str:
 # what is known ------------------------------------------------------------------------------------------------------
 
 
-def exactly(claim: Claim, technique: str, seeds: Sequence[tuple[Contender, Contender]]) -> Observation:
+def exactly(claim: Claim, technique: str, seeds: Sequence[tuple[Outcome, Outcome]]) -> Observation:
     """The claim's metric in each seed's (reference, contender), known exactly: counters, probes, final losses."""
     if any(side.counters is not None and side.counters.compiled for pair in seeds for side in pair):
         return Observation(reason="counts of a compiled step are what its eager operators do, no evidence")
@@ -280,7 +279,7 @@ def exactly(claim: Claim, technique: str, seeds: Sequence[tuple[Contender, Conte
     return Observation(Interval(sorted(known)[len(known) // 2], low, high, 1.0, "every seed", len(known)), exact=True)
 
 
-def _sample(claim: Claim, technique: str, reference: Contender, contender: Contender) -> float | None:
+def _sample(claim: Claim, technique: str, reference: Outcome, contender: Outcome) -> float | None:
     if claim.metric.startswith("probe."):
         return contender.probes.get(probe(claim, technique))
     theirs, ours = _quantity(claim.metric, reference), _quantity(claim.metric, contender)
@@ -295,7 +294,7 @@ def probe(claim: Claim, technique: str) -> str:
     return name if name.startswith(f"{technique}.") else f"{technique}.{name}"
 
 
-def _quantity(metric: str, side: Contender) -> float | None:
+def _quantity(metric: str, side: Outcome) -> float | None:
     """An exact quantity of one run; None where the run does not have it."""
     if metric == "loss" or metric.startswith("final."):
         if not side.curve:
@@ -308,12 +307,12 @@ def _quantity(metric: str, side: Contender) -> float | None:
         return side.counters.flops * side.steps if side.steps else None
     if metric.startswith("peak."):
         return side.counters.peak_by_kind.get(metric.removeprefix("peak."), 0)
-    return getattr(side.counters, metric) if metric in COUNTED else None
+    return getattr(side.counters, metric) if metric in COUNTS else None
 
 
 def is_exact(claim: Claim) -> bool:
     """Whether the claim's verdict follows from one run of each side, with no statistics."""
-    counted = claim.metric in (*COUNTED, "training_flops", "loss")
+    counted = claim.metric in (*COUNTS, "training_flops", "loss")
     return claim.kind in EXACT_KINDS and (counted or claim.metric.startswith(("probe.", "peak.", "final.")))
 
 
@@ -459,7 +458,8 @@ def exact_command(card: Card, claim: Claim, baseline: str, size: Size = "nano") 
 
 
 def _compare(card: Card, options: Mapping[str, Any]) -> str:
-    usual = {"--device": Setting.device, "--threads": Setting.threads, "--model": None, "--task": card.task}
+    plain = Setting(baseline="")
+    usual = {"--device": plain.device, "--threads": plain.threads, "--model": None, "--task": card.task}
     written = [f"{name} {value}" for name, value in options.items() if name not in usual or value != usual[name]]
     return " ".join(["leantrain compare", card.id, *written])
 

@@ -16,29 +16,25 @@ Exact counts have no noise: where every revision has one value, every change of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from suite.judge.rows import Replicate, replicate
+from suite.judge.rows import Replicate, replicate_of
 from suite.judge.statistics import Floats
-from suite.measure.campaign import measure
-from suite.measure.comparison import Progress
-from suite.measure.plan import Pair, Setting
-from suite.record.schema import Conditions, Record, Store
+from suite.record.job import Setting
+from suite.record.schema import Conditions, Record
 
 LEAST = 3  # points on either side of a step
 FEWEST = 8  # points of a series: with fewer, no order of them is improbable enough
 RESAMPLES = 999
 ALPHA = 0.05
-CONFIRMING_SEEDS = 5
 EXACT = ("peak_tensor_bytes", "flops")
 METRICS = ("step_time", "training_time", "loss", *EXACT)
 
@@ -166,7 +162,8 @@ class Point:
 class Series:
     """A pair's metric under one set of conditions, oldest point first."""
 
-    pair: Pair
+    stack: str
+    reference: str
     conditions: Conditions
     metric: str
     points: tuple[Point, ...]
@@ -177,14 +174,14 @@ class Series:
 
     @property
     def name(self) -> str:
-        pair, size = self.pair, self.conditions.size
-        return f"{pair.stack} against {pair.reference} on {pair.baseline} {size} ({pair.recipe}): {self.metric}"
+        c = self.conditions
+        return f"{self.stack} against {self.reference} on {c.baseline} {c.size} ({c.recipe}): {self.metric}"
 
     @property
     def setting(self) -> Setting:
         """To measure it again; of data that the user brought, a record knows the hash and not the place."""
-        c = self.conditions
-        return Setting(c.size, c.steps, None, c.model, c.device, c.threads)  # type: ignore[arg-type]
+        known = self.conditions.model_dump(include=set(Setting.model_fields))
+        return Setting(**known | {"data": None})
 
     @property
     def exact(self) -> bool:
@@ -226,7 +223,11 @@ class Change:
     def as_dict(self) -> dict[str, Any]:
         points = self.series.points
         return {
-            "pair": vars(self.series.pair),
+            "pair": {
+                **self.series.conditions.model_dump(include={"baseline", "recipe", "task"}),
+                "reference": self.series.reference,
+                "stack": self.series.stack,
+            },
             "size": self.series.conditions.size,
             "metric": self.series.metric,
             "points": len(points),
@@ -252,7 +253,7 @@ class Change:
 
 def series(records: Iterable[Record], stacks: Sequence[str] = (), metrics: Sequence[str] = METRICS) -> list[Series]:
     """Every pair's metrics by conditions; replicates that failed have no point. ``stacks``: only these."""
-    found: dict[tuple[Pair, str, str, str], list[Point]] = {}
+    found: dict[tuple[str, str, str, str, str], list[Point]] = {}
     known: dict[str, Conditions] = {}
     for record in sorted(records, key=lambda each: (each.started, each.seed)):
         for index, contender in enumerate(record.contenders[1:], 1):
@@ -260,11 +261,10 @@ def series(records: Iterable[Record], stacks: Sequence[str] = (), metrics: Seque
             if (stacks and contender.stack not in stacks) or {contender.status, reference.status} != {"ok"}:
                 continue
             try:
-                measured = _log_ratios(replicate(record, index))
+                measured = _log_ratios(replicate_of(record, index))
             except (ValueError, ArithmeticError):
                 continue  # its samples give no ratio; the leaderboard says which
             c = record.conditions
-            pair = Pair(c.baseline, c.recipe, c.task, reference.stack, contender.stack)  # type: ignore[arg-type]
             known[c.key] = c
             code = sorted((reference.sources | contender.sources).items())
             revision = (record.harness_sha256, record.baseline_sha256, *(f"{name} {sha}" for name, sha in code))
@@ -274,8 +274,12 @@ def series(records: Iterable[Record], stacks: Sequence[str] = (), metrics: Seque
                         record.started, record.seed, value, revision, record.machine.name,
                         str(record.machine.context.get("git_commit") or ""), record.id,
                     )  # fmt: skip
-                    found.setdefault((pair, c.key, record.pairing, metric), []).append(point)
-    return [Series(pair, known[key], metric, tuple(points)) for (pair, key, _, metric), points in found.items()]
+                    key = (contender.stack, reference.stack, c.key, record.pairing, metric)
+                    found.setdefault(key, []).append(point)
+    return [
+        Series(stack, reference, known[conditions], metric, tuple(points))
+        for (stack, reference, conditions, _, metric), points in found.items()
+    ]
 
 
 def _log_ratios(each: Replicate) -> dict[str, float]:
@@ -342,48 +346,6 @@ def judged(change: Change, fresh: Floats, level: float = 0.95) -> Change:
     half = abs(change.shift) / 2
     status: Status = "confirmed" if low > 0 else "not confirmed" if high < half else "undecided"
     return replace(change, status=status, fresh=told)
-
-
-def confirm(
-    found: Sequence[Change],
-    folder: Path,
-    *,
-    minutes: float,
-    seeds: int = CONFIRMING_SEEDS,
-    progress: Progress = lambda share, what: None,
-    warn: Callable[[str], None] = lambda text: None,
-    measure: Callable[..., list[Record]] = measure,
-) -> list[Change]:
-    """The changes, the last one of each series judged by a fresh comparison of the code as it is now.
-
-    The fresh records are appended to ``folder``. A change that a later one superseded cannot be measured again, and one
-    whose comparison gave no number stays suspected.
-    """
-    made: dict[tuple[Pair, Setting], list[Record]] = {}
-    wanted = list(dict.fromkeys((each.series.pair, each.series.setting) for each in found if each.last))
-    for pair, setting in wanted:
-        with TemporaryDirectory(prefix="leantrain-") as empty:  # where nothing counts as measured already
-            made[pair, setting] = measure(
-                [pair], setting, Path(empty), seeds=seeds, minutes=minutes / len(wanted), progress=progress, warn=warn
-            )
-        store = Store(folder)
-        for record in made[pair, setting]:
-            with store.writing(record.machine.name):
-                store.append(record)
-    result = []
-    for each in found:
-        if not each.last:
-            result.append(replace(each, status="superseded"))
-            continue
-        again = series(made[each.series.pair, each.series.setting], metrics=(each.series.metric,))
-        same = [one for one in again if one.conditions.key == each.series.conditions.key]
-        if not same or len(same[0].points) < (1 if each.series.exact else 2):
-            why = "other data" if again and not same else "too few replicates that gave a number"
-            warn(f"{each.series.name} stays suspected: its fresh comparison had {why}")
-            result.append(each)
-        else:
-            result.append(judged(each, same[0].values))
-    return result
 
 
 def alarms(found: Iterable[Change]) -> list[Change]:

@@ -15,14 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suite.contract.baseline import RecipeName, Task
-from suite.contract.catalogue import build
-from suite.contract.stack import StackError, split, written
-from suite.judge.rows import Replicate, Row, Value, row_of, unavailable
+from suite.judge.rows import Replicate, Row, Value, unavailable
 from suite.judge.statistics import detectable_effect, interaction, median
-from suite.measure.comparison import canonical
-from suite.measure.plan import Pair, Setting, holding, reference_of
-from suite.record.schema import Record
+from suite.record.job import parts_of
 
 LOG_COSTS: Mapping[str, Callable[[Replicate], float]] = {
     "time_to_quality": lambda each: each.time_to_quality().log_cost_ratio,
@@ -98,15 +93,6 @@ def interactions(rows: Iterable[Row]) -> list[Interaction]:
     return found
 
 
-def parts_of(stack: str) -> list[str]:
-    """The stacks of one technique that a stack is made of; none where it is one itself."""
-    try:
-        parts = split(stack)
-    except StackError:  # a record may hold anything
-        return []
-    return [written([part]) for part in parts] if len(parts) > 1 else []
-
-
 def _place(row: Row) -> tuple[str, ...]:
     """Equal for rows that are comparable; their techniques' code is compared apart."""
     return *row.board, row.pairing, row.harness_sha256, row.baseline_sha256
@@ -163,50 +149,6 @@ def _exact(shared: Sequence[Sequence[Replicate]], note: str) -> Value:
 def _count(side: Any) -> int:
     assert side.counters is not None  # the row's value is known
     return int(getattr(side.counters, EXACT))
-
-
-# measuring ----------------------------------------------------------------------------------------------------------
-
-
-def pairs_of_stack(
-    stack: str, baseline: str, recipe: RecipeName, *, task: Task | None = None, against: str | None = None
-) -> list[Pair]:
-    """The pairs to measure together: every part of ``stack``, then the whole, all against one reference.
-
-    Raises UnknownId, StackError, or ValueError where the parts' cards name no common reference or task.
-    """
-    build(stack), build(against or "baseline")
-    parts = parts_of(stack)
-    if not parts:
-        raise ValueError(
-            f"a stack joins two techniques or more by +, and {stack!r} does not; "
-            f"measure one alone with: leantrain compare {stack}"
-        )
-    wanted = {part: reference_of(part) for part in parts}
-    references = {part: reference for part, (reference, _) in wanted.items()}
-    tasks = {part: own for part, (_, own) in wanted.items()}
-    if against is None and len(set(references.values())) > 1:
-        raise ValueError(
-            f"{_listed(references, 'is measured against')}: an interaction needs one reference. Name one that fits all "
-            f"(leantrain stack {stack} REFERENCE), or measure the stack alone with: leantrain compare {stack}"
-        )
-    if task is None and len(set(tasks.values())) > 1:
-        raise ValueError(
-            f"{_listed(tasks, 'is measured in the task')}: an interaction needs one task. Choose it with --task"
-        )
-    reference = canonical(against) if against else references[parts[0]]
-    return [Pair(baseline, recipe, task or tasks[parts[0]], reference, each) for each in (*parts, canonical(stack))]
-
-
-def _listed(words: Mapping[str, str], verb: str) -> str:
-    return ", ".join(f"{part} {verb} {word}" for part, word in words.items())
-
-
-def measured(pairs: Sequence[Pair], setting: Setting, records: Iterable[Record]) -> Interaction:
-    """From the records that hold all pairs together. Raises NoRecord when there is none."""
-    held = holding(records, pairs)
-    *parts, whole = (row_of(held, pair, setting) for pair in pairs)
-    return interaction_of(whole, parts)
 
 
 def as_dict(found: Interaction) -> dict[str, Any]:

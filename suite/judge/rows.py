@@ -25,8 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import catalogue
+from suite.contract.sources import Sources, current_sources
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
     EqualCost,
@@ -44,16 +43,12 @@ from suite.judge.statistics import (
     time_to_quality_interval,
     warmup_rounds,
 )
-from suite.measure.comparison import SAME_COST, baseline_sha256, harness_sha256
-from suite.measure.plan import Pair, Setting
+from suite.record.job import Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import Conditions, Contender, Energy, Machine, NoRecord, Record, Status
+from suite.record.schema import COUNTS, SAME_COST, Conditions, Energy, Machine, Outcome, Record, Status
+from suite.record.store import NoRecord
 
 SEGMENTS = 5
-COUNTED = (
-    "flops", "peak_tensor_bytes", "saved_activation_bytes", "optimizer_state_bytes", "parameter_count",
-    "trainable_parameter_count", "operators", "communication_bytes",
-)  # fmt: skip
 HIDDEN_COST = 0.02  # a mean this much above the segment medians, beyond its interval, is worth a note
 
 Kind = Literal["measured", "exact", "missed", "unavailable"]
@@ -105,15 +100,6 @@ class Failure:
     reason: str
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The code as it is now; baselines and techniques by id."""
-
-    harness_sha256: str
-    baselines: Mapping[str, str]
-    techniques: Mapping[str, str]
-
-
 # one seed -----------------------------------------------------------------------------------------------------------
 
 
@@ -128,8 +114,8 @@ class Replicate:
     """
 
     seed: int
-    reference: Contender
-    contender: Contender
+    reference: Outcome
+    contender: Outcome
     warmup: int
     step_log_ratios: Floats
     training_log_ratio: float
@@ -169,13 +155,13 @@ class Replicate:
         return found, "finished before the budget" if found.decayed else "undecayed: read off the curve"
 
 
-def curve(contender: Contender) -> Floats:
+def curve(contender: Outcome) -> Floats:
     """(step, test loss) [evaluations, 2]."""
     return np.array([(each.step, each.loss) for each in contender.curve], dtype=np.float64).reshape(-1, 2)
 
 
-def replicate(record: Record, index: int) -> Replicate:
-    """Contender ``index`` of a record against its reference, both with status ok.
+def replicate_of(record: Record, index: int) -> Replicate:
+    """Outcome ``index`` of a record against its reference, both with status ok.
 
     Raises ValueError with one sentence on samples that give no ratio.
     """
@@ -345,7 +331,7 @@ def _row(members: Sequence[tuple[Record, int]], current: Sources | None) -> Row:
                 missed.append(TimeToQuality(reference.curve[-1].loss, reference.steps, math.inf, math.inf))
             continue
         try:
-            replicates.append(replicate(record, position))
+            replicates.append(replicate_of(record, position))
         except (ValueError, ArithmeticError) as error:
             failures.append(Failure(record.seed, contender.stack, "failed", f"its samples give no ratio: {error}"))
     step = combined_interval([each.step_log_ratios for each in replicates]) if replicates else None
@@ -369,19 +355,12 @@ def _row(members: Sequence[tuple[Record, int]], current: Sources | None) -> Row:
         reached=sum(_gap(each) <= QUALITY_TOLERANCE for each in replicates),
         detectable_effect=detectable_effect(step) if step else math.inf,
         notes=_notes(replicates, newest.pairing),
-        stale=_stale(newest, sources, current) if current else (),
+        stale=current.changes(_sources(newest, sources)) if current else (),
     )
 
 
-def _stale(record: Record, sources: Mapping[str, str], current: Sources) -> tuple[str, ...]:
-    name = record.conditions.baseline
-    changed = ["the harness changed"] if record.harness_sha256 != current.harness_sha256 else []
-    if record.baseline_sha256 != current.baselines.get(name):
-        changed.append(f"the baseline {name} {'changed' if name in current.baselines else 'is not installed'}")
-    for technique, sha256 in sources.items():
-        if sha256 != current.techniques.get(technique):
-            changed.append(f"{technique} {'changed' if technique in current.techniques else 'is not installed'}")
-    return tuple(changed)
+def _sources(record: Record, techniques: Mapping[str, str]) -> Sources:
+    return Sources(record.harness_sha256, {record.conditions.baseline: record.baseline_sha256}, techniques)
 
 
 def _gap(each: Replicate) -> float:
@@ -431,7 +410,7 @@ def _metrics(
     for name in ("process_peak_bytes", "cuda_allocated_peak_bytes", "cuda_reserved_peak_bytes"):
         reason = "no CUDA device" if name.startswith("cuda") else "not readable on this machine"
         values[name] = _paired(replicates, attrgetter(f"memory.{name}"), reason)
-    for name in COUNTED:
+    for name in COUNTS:
         values[name] = _counted(replicates, attrgetter(f"counters.{name}"))
     kinds = {kind for each in replicates for side in _sides(each) for kind in _kinds(side)}
     for kind in sorted(kinds):
@@ -510,7 +489,7 @@ def _scope(energy: Energy) -> str:
 
 
 def _paired(
-    replicates: Sequence[Replicate], quantity: Callable[[Contender], float | None], reason: str, note: str = ""
+    replicates: Sequence[Replicate], quantity: Callable[[Outcome], float | None], reason: str, note: str = ""
 ) -> Value:
     """Ratio of something measured once per run, over seeds."""
     theirs = [quantity(each.reference) for each in replicates]
@@ -521,7 +500,7 @@ def _paired(
     return _attempt(lambda: _measured(quality_ratio_interval(a, b), a, b, note))
 
 
-def _counted(replicates: Sequence[Replicate], count: Callable[[Contender], int | None]) -> Value:
+def _counted(replicates: Sequence[Replicate], count: Callable[[Outcome], int | None]) -> Value:
     """Ratio of an exact count. Seeds agree unless the technique's work depends on its data; then their median."""
     if any(side.counters is None for each in replicates for side in _sides(each)):
         return unavailable("not counted")
@@ -538,27 +517,27 @@ def _counted(replicates: Sequence[Replicate], count: Callable[[Contender], int |
     return Value("exact", b / a, note="; ".join(notes), reference=a, contender=b)
 
 
-def _sides(each: Replicate) -> tuple[Contender, Contender]:
+def _sides(each: Replicate) -> tuple[Outcome, Outcome]:
     return each.reference, each.contender
 
 
-def _flops(side: Contender) -> int:
+def _flops(side: Outcome) -> int:
     return side.counters.flops if side.counters else 0
 
 
-def _peak_of(kind: str) -> Callable[[Contender], int | None]:
+def _peak_of(kind: str) -> Callable[[Outcome], int | None]:
     return lambda side: side.counters.peak_by_kind.get(kind, 0) if side.counters else None
 
 
-def _final_of(name: str) -> Callable[[Contender], float | None]:
+def _final_of(name: str) -> Callable[[Outcome], float | None]:
     return lambda side: _final(side).get(name)
 
 
-def _kinds(side: Contender) -> Iterable[str]:
+def _kinds(side: Outcome) -> Iterable[str]:
     return side.counters.peak_by_kind if side.counters else ()
 
 
-def _final(side: Contender) -> Mapping[str, float]:
+def _final(side: Outcome) -> Mapping[str, float]:
     return side.curve[-1].metrics if side.curve else {}
 
 
@@ -575,37 +554,24 @@ def _probes(replicates: Sequence[Replicate]) -> dict[str, Interval]:
 # for commands -------------------------------------------------------------------------------------------------------
 
 
-def current_sources() -> Sources:
-    """The installed code."""
-    return Sources(
-        harness_sha256(),
-        {name: baseline_sha256(baseline) for name, baseline in baselines().items()},
-        {name: entry.source_sha256 for name, entry in catalogue().items()},
-    )
-
-
 def rows(records: Iterable[Record]) -> list[Row]:
     """What the leaderboard shows: every pair, stale ones only where nothing newer replaced them."""
     return latest(pairs(records, current_sources()))
 
 
-def row_of(records: Iterable[Record], pair: Pair, setting: Setting) -> Row:
-    """The current row of one pair on this machine. Raises NoRecord when none is of it."""
+def row_of(records: Iterable[Record], setting: Setting, stack: str, reference: str) -> Row:
+    """The current row of a pair on this machine; ``setting`` has its steps. Raises NoRecord when none is of it."""
     machine = fingerprint(setting.device, setting.threads).key
-    wanted = {
-        "baseline": pair.baseline, "recipe": pair.recipe, "task": pair.task, "size": setting.size,
-        "model": setting.model, "device": setting.device, "threads": setting.threads,
-        "steps": setting.comparison([pair]).base_steps(),
-    }  # fmt: skip
-    found = [
+    wanted = setting.model_dump(exclude={"data"})
+    fitting = [
         row
         for row in rows(records)
-        if (row.stack, row.reference, row.machine.key) == (pair.stack, pair.reference, machine)
+        if (row.stack, row.reference, row.machine.key) == (stack, reference, machine)
         and wanted.items() <= row.conditions.model_dump().items()
     ]
-    if not found:
-        raise NoRecord(f"no record of {pair.stack} against {pair.reference} on {pair.baseline}; measure it again")
-    return max(found, key=lambda row: (not row.stale, row.newest))
+    if not fitting:
+        raise NoRecord(f"no record of {stack} against {reference} on {setting.baseline}; measure it again")
+    return max(fitting, key=lambda row: (not row.stale, row.newest))
 
 
 def as_dict(row: Row) -> dict[str, Any]:

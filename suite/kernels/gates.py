@@ -88,7 +88,7 @@ def machine_code(module: str, capability: int = CAPABILITY, folder: Path | None 
     kernel does not compile.
     """
     if folder is None:
-        from suite.contract.pretrained import cache_folder
+        from suite.record.files import cache_folder
 
         folder = cache_folder() / "machine_code"
     record = folder / f"{_sources_hash(module, capability)}.json"

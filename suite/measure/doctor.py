@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from importlib.metadata import PackageNotFoundError, version
 
-from suite.meters.energy import Energy
+from suite.meters.energy import EnergyMeter
 from suite.record.machine import fingerprint, fitness
 
 OPTIONAL = {
@@ -31,7 +31,7 @@ def examine(device: str, threads: int) -> dict[str, list[str]]:
             libraries.append(f"{name} {version(name.replace('_', '-'))}")
         except PackageNotFoundError:
             libraries.append(f"{name}: present")
-    with Energy(device) as meter:
+    with EnergyMeter(device) as meter:
         pass
     energy = meter.reading.method if meter.available else f"unavailable ({meter.reading.reason})"
     return {

@@ -15,27 +15,18 @@ from functools import cache
 
 import torch
 
-from suite.contract.baseline import RecipeName, Size, Task, baselines
 from suite.contract.card import Card, Claim
-from suite.contract.catalogue import build
 from suite.contract.run import Run
 from suite.judge.claims import Observation, Place, Verdict, exact_command, exactly, is_exact, judge, unfit
 from suite.measure import paper_scale
-from suite.measure.comparison import Comparison, replicate
+from suite.measure.comparison import Comparison, Procedure, train_in_lock_step, world_size
 from suite.measure.paper_scale import PROVENANCE, Scale
-from suite.measure.worker import COUNTED
-from suite.meters.counters import count_step
-from suite.record.schema import Contender, Counters, Evaluation
+from suite.record.job import Job, RecipeName, Setting, Size
+from suite.record.schema import COUNTS, Evaluation, Outcome
 
 STEPS = 16  # a whole run: schedules by progress come round
 RANK_STEPS = 4
 SIZE: Size = "nano"
-WITHOUT_VALUES = frozenset(
-    {
-        "flops", "peak_tensor_bytes", "saved_activation_bytes", "optimizer_state_bytes", "parameter_count",
-        "trainable_parameter_count",
-    }
-)  # fmt: skip
 RECIPE: RecipeName = "classic"  # exact arithmetic of the papers' time: float32, no fused kernel
 
 
@@ -59,12 +50,14 @@ def exact_verdicts(cards: Iterable[Card], on: Collection[str], size: Size = SIZE
 def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
     if why := unfit(claim, RECIPE, size, "cpu"):
         return Observation(reason=f"counted under {why}")
+    setting = Setting(baseline=baseline, size=size, recipe=RECIPE, task=card.task)
     if size != SIZE:
-        if claim.metric not in WITHOUT_VALUES and not claim.metric.startswith("peak."):
+        count = COUNTS.get(claim.metric)
+        if (count is None or count.needs_values) and not claim.metric.startswith("peak."):
             return Observation(reason=f"{claim.metric} is no count of a step without values: judged at {SIZE}")
-        reference, contender = (at_scale(name, baseline, card.task, size) for name in (card.reference, card.id))
+        reference, contender = at_scale(setting, card.reference), at_scale(setting, card.id)
     else:
-        reference, contender = sides(card.id, card.reference, baseline, card.task)
+        reference, contender = sides(setting, card.id, card.reference)
     for side in (contender, reference):
         if side.status != "ok":
             return Observation(reason=f"{side.stack}: {side.status}: {side.reason}")
@@ -73,42 +66,39 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
 
 
 @cache
-def at_scale(stack: str, baseline: str, task: Task, size: Size) -> Contender:
+def at_scale(setting: Setting, stack: str) -> Outcome:
     """One step of a stack at a size that need not fit this machine."""
-    found = paper_scale.counted(stack, Scale(baseline, size, RECIPE, task))
-    if found.counters is None:
-        return Contender(stack=stack, status="unavailable", reason=found.unavailable)
-    counters = Counters(**{name: getattr(found.counters, name) for name in COUNTED})
-    return Contender(stack=stack, counters=counters)
+    count = paper_scale.counted(stack, Scale(setting))
+    if count.counters is None:
+        return Outcome(stack=stack, status="unavailable", reason=count.unavailable)
+    return Outcome(stack=stack, counters=count.counters)
 
 
-def sides(stack: str, reference: str, baseline: str, task: Task) -> tuple[Contender, Contender]:
+def sides(setting: Setting, stack: str, reference: str) -> tuple[Outcome, Outcome]:
     """Short runs of a reference and a stack, counted."""
-    ranks = [Comparison((name,), baseline, SIZE, RECIPE, task).world_size(name) for name in (reference, stack)]
-    if max(ranks) == 1:
-        return counted(reference, baseline, task), counted(stack, baseline, task)
-    pair = Comparison((reference, stack), baseline, SIZE, RECIPE, task, RANK_STEPS, rounds=2)
-    record = replicate(pair, seed=0, equal_time=False)
+    if max(world_size(setting, name) for name in (reference, stack)) == 1:
+        return counted(setting, reference), counted(setting, stack)
+    pair = Comparison(setting.but(steps=RANK_STEPS), (reference, stack), rounds=2)
+    record = train_in_lock_step(pair, 0, Procedure(equal_time=False))
     return record.contenders[0], record.contenders[1]
 
 
 @cache
-def counted(stack: str, baseline: str, task: Task) -> Contender:
+def counted(setting: Setting, stack: str) -> Outcome:
     """A whole run of STEPS reference steps in this process, then one step counted. From random weights: what is
     counted does not depend on them."""
     with one_thread():
-        run = Run(baselines()[baseline], build(stack), size=SIZE, recipe=RECIPE, task=task, steps=STEPS)
+        run = Run(Job(setting=setting.but(steps=STEPS), stack=stack))
         run.train(run.recipe.steps)
         scores = run.evaluate()
         probes = dict(run.technique.probes(run))
-        batch, indices = run.next_batch()
-        counters = count_step(lambda: run.train_step(batch, indices), run.model, run.optimizer, batch)
-    return Contender(
+        counters = run.count_step()
+    return Outcome(
         stack=stack,
         steps=run.recipe.steps,
         curve=[Evaluation(step=run.recipe.steps, loss=scores.pop("loss"), metrics=scores)],
         probes=probes,
-        counters=Counters(**{name: getattr(counters, name) for name in COUNTED}),
+        counters=counters,
     )
 
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 import copy
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,17 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
-from suite.contract.baseline import Baseline, RecipeName, Size, Split, Task, baselines
-from suite.contract.catalogue import build, lookup
+from suite.contract.baseline import Baseline, baseline_of
 from suite.contract.data import Data, Examples
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
+from suite.contract.stack import build
 from suite.contract.technique import Unavailable
-from suite.measure.comparison import canonical
+from suite.measure.comparison import Progress, silent
 from suite.measure.plan import reference_of
-from suite.meters.counters import Counters, count_step
 from suite.meters.state import gradient_bytes, parameter_bytes
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
+from suite.record.schema import COUNTS, Counters
 
 PROVENANCE = "counted at paper scale"
 STEPS = 2  # before the counted one: optimizers make their state, and schedules by progress come round
@@ -52,29 +53,23 @@ LARGEST_KEPT = 1 << 16
 
 @dataclass(frozen=True)
 class Scale:
-    """What is counted: a baseline's step at a size, or that of ``model`` in its place, as ``leantrain run`` takes it.
+    """What is counted: a step of a setting. Its ``steps`` make a whole run, after which one more step is counted.
 
-    ``batch_size`` and ``sequence_length`` (tokens, text only) are the baseline's own where None. ``steps`` make a whole
-    run, after which one more step is counted.
+    ``batch_size`` and ``sequence_length`` (tokens, text only) are the baseline's own where None.
     """
 
-    baseline: str
-    size: Size
-    recipe: RecipeName = "modern"
-    task: Task = "pretrain"
-    model: str | None = None
+    setting: Setting
     batch_size: int | None = None
     sequence_length: int | None = None
-    steps: int = STEPS
 
 
 @dataclass(frozen=True)
-class Count:
+class StepCount:
     """One step of a stack, counted; or the reason why it is not.
 
     Attributes:
-        counters: see :class:`suite.meters.counters.Counters`; of its numbers ``operators`` alone is no count of a real
-            step, as autograd takes other operators for views of fake tensors.
+        counters: of its numbers ``operators`` alone is no count of a real step, as autograd takes other operators for
+            views of fake tensors.
         parameter_bytes, gradient_bytes: model state as it is after the step.
         batch: shapes of the batch, by name.
         data: where the batch's shapes come from.
@@ -93,17 +88,9 @@ class Count:
         counters = self.counters
         if counters is None:
             return {}
-        return {
-            "flops": counters.flops,
-            "parameter_count": counters.parameter_count,
-            "trainable_parameter_count": counters.trainable_parameter_count,
-            "parameter_bytes": self.parameter_bytes,
-            "gradient_bytes": self.gradient_bytes,
-            "optimizer_state_bytes": counters.optimizer_state_bytes,
-            "saved_activation_bytes": counters.saved_activation_bytes,
-            "peak_tensor_bytes": counters.peak_tensor_bytes,
-            **{f"peak.{kind}": size for kind, size in counters.peak_by_kind.items()},
-        }
+        known = {name: getattr(counters, name) for name, count in COUNTS.items() if not count.needs_values}
+        known |= {"parameter_bytes": self.parameter_bytes, "gradient_bytes": self.gradient_bytes}
+        return known | {f"peak.{kind}": size for kind, size in counters.peak_by_kind.items()}
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -119,47 +106,44 @@ class Count:
         }
 
 
-def counted(stack: str, scale: Scale) -> Count:
-    """One step of the stack at that scale. What cannot be counted is a Count with the reason.
+def counted(stack: str, scale: Scale) -> StepCount:
+    """One step of the stack at that scale. What cannot be counted is a StepCount with the reason.
 
     Raises ValueError where the scale does not fit the baseline or the model, and what `build` and `Run` raise for a
     stack or a model that cannot be built.
     """
-    baseline = _shaped(lookup("baseline", scale.baseline, baselines()), scale)
+    setting = scale.setting if scale.setting.steps else scale.setting.but(steps=STEPS)
+    baseline = _shaped(baseline_of(setting), scale)
     technique = build(stack)
-    recipe = technique.recipe(baseline.recipe(scale.size, scale.recipe, scale.task))
+    recipe = technique.recipe(baseline.recipe_of(setting))
     if recipe.world_size > 1:
-        return Count(stack, unavailable=f"takes {recipe.world_size} ranks, and one process is counted")
+        return StepCount(stack, unavailable=f"takes {recipe.world_size} ranks, and one process is counted")
     if recipe.compile:
-        return Count(stack, unavailable="a compiled step has no counts of its own: count its eager recipe, modern")
+        return StepCount(stack, unavailable="a compiled step has no counts of its own: count its eager recipe, modern")
     try:
         with weightless():
-            run = Run(
-                baseline, technique, size=scale.size, recipe=scale.recipe, task=scale.task, steps=scale.steps,
-                model=scale.model,
-            )  # fmt: skip
+            run = Run(Job(setting=setting, stack=stack), technique=technique, baseline=baseline)
             _fits(run, scale)
             for _ in range(run.recipe.steps):
                 run.train_step(*run.next_batch())
-            batch, indices = run.next_batch()
-            counters = count_step(lambda: run.train_step(batch, indices), run.model, run.optimizer, batch)
-            return Count(
-                stack, counters, parameter_bytes(run.model), gradient_bytes(run.model),
-                {name: tuple(tensor.shape) for name, tensor in batch.items()}, run.data.name,
-            )  # fmt: skip
+            shapes = {name: tuple(tensor.shape) for name, tensor in run.next_batch()[0].items()}
+            counters = run.count_step()
+            return StepCount(
+                stack, counters, parameter_bytes(run.model), gradient_bytes(run.model), shapes, run.data.name
+            )
     except Unavailable as error:
-        return Count(stack, unavailable=str(error))
+        return StepCount(stack, unavailable=str(error))
     except RuntimeError as error:  # what torch raises where a tensor without values is asked for some
-        return Count(stack, unavailable=_why(error))
+        return StepCount(stack, unavailable=_why(error))
 
 
 @dataclass(frozen=True)
-class Pair:
+class SideBySide:
     """A stack beside its reference; ``reference`` is None for the baseline itself."""
 
     scale: Scale
-    reference: Count | None
-    stack: Count
+    reference: StepCount | None
+    stack: StepCount
 
     def ratios(self) -> dict[str, float]:
         """Stack over reference, of what the reference has any of."""
@@ -169,61 +153,53 @@ class Pair:
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
         reference = self.reference and self.reference.as_dict()
+        own = {"batch_size": self.scale.batch_size, "sequence_length": self.scale.sequence_length}
         return {
-            "scale": asdict(self.scale),
+            "scale": self.scale.setting.model_dump() | own,
             "reference": reference,
             "stack": self.stack.as_dict(),
             "ratios": self.ratios(),
         }
 
 
-def pairs(
-    stacks: Iterable[str],
-    scale: Scale,
-    task: Task | None = None,
-    progress: Callable[[float, str], None] = lambda share, label: None,
-) -> list[Pair]:
+def side_by_side(
+    stacks: Iterable[str], scale: Scale, task: Task | None = None, progress: Progress = silent
+) -> list[SideBySide]:
     """Each stack and the reference that its card names, counted; ``task`` in place of the card's own."""
-    known: dict[tuple[str, Task], Count] = {}
-    wanted = []
+    wanted: list[tuple[str, str | None, Scale]] = []
     for stack in map(canonical, stacks):
-        reference, own = reference_of(stack) if stack != "baseline" else (None, scale.task)
-        wanted.append((stack, reference, replace(scale, task=task or own)))
+        reference, own = reference_of(stack) if stack != BASELINE else (None, scale.setting.task)
+        wanted.append((stack, reference, replace(scale, setting=scale.setting.but(task=task or own))))
     sides = [(each, at) for stack, reference, at in wanted for each in (reference, stack) if each is not None]
+    known: dict[tuple[str, Scale], StepCount] = {}
     for done, (each, at) in enumerate(sides):
         progress(done / len(sides), each)
-        if (each, at.task) not in known:
-            known[each, at.task] = counted(each, at)
+        if (each, at) not in known:
+            known[each, at] = counted(each, at)
     return [
-        Pair(at, known[reference, at.task] if reference is not None else None, known[stack, at.task])
+        SideBySide(at, known[reference, at] if reference is not None else None, known[stack, at])
         for stack, reference, at in wanted
     ]
 
 
 # for people ---------------------------------------------------------------------------------------------------------
 
-TITLES = {
-    "flops": "FLOPs of a step",
-    "parameter_count": "parameters",
-    "trainable_parameter_count": "trainable parameters",
+TITLES = {name: count.title + (", bytes" if count.unit == "B" else "") for name, count in COUNTS.items()} | {
     "parameter_bytes": "parameters, bytes",
     "gradient_bytes": "gradients, bytes",
-    "optimizer_state_bytes": "optimizer state, bytes",
-    "saved_activation_bytes": "saved for backward, bytes",
-    "peak_tensor_bytes": "peak of all tensors, bytes",
 }
 
 
-def title(pair: Pair) -> str:
+def title(pair: SideBySide) -> str:
     """What was counted, in one line: every report of these numbers begins with how they came about."""
-    scale, side = pair.scale, pair.stack if pair.stack.counters else pair.reference or pair.stack
+    at, side = pair.scale.setting, pair.stack if pair.stack.counters else pair.reference or pair.stack
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in side.batch.items())
-    model = Path(scale.model).name if scale.model else scale.size
-    parts = (scale.baseline, model, scale.recipe, scale.task, shapes and f"batch {shapes} (shapes of {side.data})")
+    model = Path(at.model).name if at.model else at.size
+    parts = (at.baseline, model, at.recipe, at.task, shapes and f"batch {shapes} (shapes of {side.data})")
     return f"{PROVENANCE}: " + " · ".join(filter(None, parts))
 
 
-def lines(pair: Pair) -> list[tuple[str, ...]]:
+def lines(pair: SideBySide) -> list[tuple[str, ...]]:
     """A quantity a line: its title, the reference's number if there is one, the stack's, their ratio."""
     ours, ratios = pair.stack.quantities(), pair.ratios()
     theirs = pair.reference.quantities() if pair.reference else {}
@@ -236,7 +212,7 @@ def lines(pair: Pair) -> list[tuple[str, ...]]:
     return made
 
 
-def notes(pair: Pair) -> list[str]:
+def notes(pair: SideBySide) -> list[str]:
     """Why a side was not counted, and what its FLOPs leave out."""
     found = []
     for side in filter(None, (pair.reference, pair.stack)):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,17 +19,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, ConfigDict
 
-from suite.contract.baseline import RecipeName, baselines
 from suite.contract.catalogue import Entry
-from suite.contract.run import replacing
-from suite.judge.rows import Sources
+from suite.contract.sources import Sources, current_sources
 from suite.measure.campaign import measure
-from suite.measure.comparison import Progress, baseline_sha256, canonical, harness_sha256
-from suite.measure.plan import Pair, Setting, pairs_of, seeds_done
+from suite.measure.comparison import Progress, silent
+from suite.measure.plan import Pair, pairs_of, seeds_done
+from suite.record.files import Stored, parse_versioned, printable, write_json
+from suite.record.job import Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import Contender, Machine, Record, Store, Stored, printable
+from suite.record.schema import Machine, Outcome, Record
+from suite.record.store import Store
 
 SCHEMA_VERSION = 1
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # JSON has no such numbers; Stored writes them as these words
@@ -79,37 +79,31 @@ class Table:
 class Lab:
     """Where a study gets its runs from."""
 
-    baseline: str
-    recipe: RecipeName
     setting: Setting
     folder: Path
     seeds: int
     minutes: float
-    progress: Progress = lambda share, what: None
+    progress: Progress = silent
     warn: Callable[[str], None] = lambda text: None
 
-    def runs(self, stacks: Sequence[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+    def runs(self, stacks: Sequence[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
         """(reference, contender) of every seed for each stack, measured where they are missing and time allows."""
-        names = [canonical(stack) for stack in stacks]
-        pairs = pairs_of(names, [self.baseline], [self.recipe])
-        measure(
-            pairs, self.setting, self.folder, seeds=self.seeds, minutes=self.minutes,
-            progress=self.progress, warn=self.warn,
-        )  # fmt: skip
+        at = self.setting
+        pairs = pairs_of(stacks, [at.baseline], [at.recipe], at)
+        measure(pairs, self.folder, seeds=self.seeds, minutes=self.minutes, progress=self.progress, warn=self.warn)
         records, _ = Store(self.folder).read()
-        done = seeds_done(pairs, self.setting, records)
-        return {pair.stack: list(self._results(pair, done[pair], records).values()) for pair in pairs}
+        done = seeds_done(pairs, records)
+        return {pair.stack: list(_outcomes(pair, done[pair], records).values()) for pair in pairs}
 
-    def _results(
-        self, pair: Pair, seeds: set[int], records: Sequence[Record]
-    ) -> dict[int, tuple[Contender, Contender]]:
-        return {
-            record.seed: (record.reference, each)
-            for record in records
-            if record.seed in seeds and seeds_done([pair], self.setting, [record])[pair]
-            for each in record.contenders[1:]
-            if each.stack == pair.stack
-        }
+
+def _outcomes(pair: Pair, seeds: set[int], records: Sequence[Record]) -> dict[int, tuple[Outcome, Outcome]]:
+    return {
+        record.seed: (record.reference, each)
+        for record in records
+        if record.seed in seeds and seeds_done([pair], [record])[pair]
+        for each in record.contenders[1:]
+        if each.stack == pair.stack
+    }
 
 
 def study_of(entry: Entry) -> ModuleType:
@@ -151,24 +145,19 @@ class Study(Stored):
     tables: list[Table]
 
     def stale(self, current: Sources) -> tuple[str, ...]:
-        """What changed since, in the words of a row's ``stale``; empty where nothing did."""
-        changed = ["the harness changed"] if self.harness_sha256 != current.harness_sha256 else []
-        for what, name, sha256, known in (
-            ("the baseline ", self.baseline, self.baseline_sha256, current.baselines),
-            ("", self.technique, self.source_sha256, current.techniques),
-        ):
-            if sha256 != known.get(name):
-                changed.append(f"{what}{name} {'changed' if name in known else 'is not installed'}")
-        return tuple(changed)
+        """What changed since; empty where nothing did."""
+        return current.changes(
+            Sources(self.harness_sha256, {self.baseline: self.baseline_sha256}, {self.technique: self.source_sha256})
+        )
 
 
 def found(lab: Lab, entry: Entry, tables: Sequence[Table]) -> Study:
     """The tables that ``entry``'s study made in ``lab``, as they are kept. Raises ValueError for a bad cell."""
+    at, sources = lab.setting, current_sources()
     return Study(
-        technique=entry.id, source_sha256=entry.source_sha256, harness_sha256=harness_sha256(),
-        baseline_sha256=baseline_sha256(baselines()[lab.baseline]), baseline=lab.baseline, size=lab.setting.size,
-        recipe=lab.recipe, seeds=lab.seeds, machine=fingerprint(lab.setting.device, lab.setting.threads),
-        made=datetime.now(UTC), tables=list(tables),
+        technique=entry.id, source_sha256=entry.source_sha256, harness_sha256=sources.harness_sha256,
+        baseline_sha256=sources.baselines[at.baseline], baseline=at.baseline, size=at.size, recipe=at.recipe,
+        seeds=lab.seeds, machine=fingerprint(at.device, at.threads), made=datetime.now(UTC), tables=list(tables),
     )  # fmt: skip
 
 
@@ -178,8 +167,7 @@ def keep(study: Study, records: Path) -> Path | None:
         return None
     name = f"{study.technique}-{study.baseline}-{study.size}-{study.recipe}.json"
     path = records / study.machine.name / "studies" / name
-    with replacing(path) as partial:
-        partial.write_text(study.model_dump_json(indent=1) + "\n", "utf-8")
+    write_json(study, path)
     return path
 
 
@@ -188,28 +176,8 @@ def kept(records: Path) -> tuple[list[Study], list[str]]:
     studies, problems = [], []
     for path in sorted(records.glob("*/studies/*.json")):
         try:
-            studies.append(_read(path))
-        except ValueError as error:
-            problems.append(f"{printable(str(path))}: {error}; it is left out and left in place")
+            studies.append(parse_versioned(path.read_bytes(), Study, SCHEMA_VERSION))
+        except (OSError, ValueError) as error:
+            why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else error
+            problems.append(f"{printable(str(path))}: {why}; it is left out and left in place")
     return studies, problems
-
-
-def _read(path: Path) -> Study:
-    """Raises ValueError with the reason."""
-    try:
-        content = path.read_bytes()
-        version = json.loads(content).get("schema_version")
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from None
-    except (ValueError, AttributeError, RecursionError):
-        raise ValueError("not a study: the file is damaged") from None
-    if not isinstance(version, int) or version < 1:
-        raise ValueError("not a study: it names no schema version")
-    if version > SCHEMA_VERSION:
-        raise ValueError(f"schema version {version} is newer than {SCHEMA_VERSION}; update leantrain to read it")
-    try:
-        return Study.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        said = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise ValueError(f"not a study: {printable(said)}") from None

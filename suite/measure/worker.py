@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import build, catalogue, lookup
+from suite.contract.baseline import baseline_of, baselines
+from suite.contract.catalogue import catalogue
 from suite.contract.pretrained import checkpoint
 from suite.contract.run import Run
 from suite.contract.technique import Unavailable
-from suite.measure.contender import RunSpec
 from suite.meters.clock import Clock
-from suite.meters.communication import Communication
-from suite.meters.counters import count_step
-from suite.meters.energy import Energy
+from suite.meters.energy import EnergyMeter
 from suite.meters.process import ProcessMemory, cuda_memory
-from suite.record.schema import Counters
+from suite.record.job import Job
 
 LOOPBACK = Path("/sys/class/net/lo")
-COUNTED = tuple(name for name in Counters.model_fields if name != "communication_bytes")
 
 baselines()  # their libraries are what takes seconds to import
 catalogue()
@@ -33,48 +28,41 @@ catalogue()
 class Session:
     """One rank's side of a contender; each method answers one command of the parent."""
 
-    def __init__(self, spec: RunSpec, rank: int, world_size: int, rendezvous: str) -> None:
-        torch.set_num_threads(spec.threads)
-        self.spec = spec
-        self.baseline = lookup("baseline", spec.baseline, baselines())
+    def __init__(self, job: Job, rank: int, world_size: int, rendezvous: str) -> None:
+        setting = job.setting
+        torch.set_num_threads(setting.threads)
+        baseline_of(setting)
         self.mesh = None
-        self.device = spec.device
         self.weights: Path | None = None
         if world_size > 1:
-            if spec.device == "cuda":
+            if setting.device == "cuda":
                 if torch.cuda.device_count() < world_size:
                     raise Unavailable(f"needs {world_size} GPUs, this machine has {torch.cuda.device_count()}")
-                self.device = f"cuda:{rank}"
                 torch.cuda.set_device(rank)
             if LOOPBACK.exists():
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK.name)  # ranks of a contender share a machine
             torch.distributed.init_process_group(
-                "nccl" if spec.device == "cuda" else "gloo",
+                "nccl" if setting.device == "cuda" else "gloo",
                 init_method=f"file://{rendezvous}/store",
                 rank=rank,
                 world_size=world_size,
             )
-            self.mesh = torch.distributed.init_device_mesh(spec.device, (world_size,))
+            self.mesh = torch.distributed.init_device_mesh(setting.device, (world_size,))
+        on_rank = f"cuda:{rank}" if world_size > 1 and setting.device == "cuda" else setting.device
+        self.job = job.model_copy(update={"setting": setting.but(device=on_rank)})
         self.memory = ProcessMemory()
         self.memory.__enter__()  # closed in finish, which reads the peak
 
     def prepare(self) -> None:
-        self.baseline.data(self.spec.size, self.spec.task, self.spec.data)
-        if self.spec.task == "adapt":
-            spec = self.spec
-            self.weights = checkpoint(
-                self.baseline, spec.size, spec.recipe, data=spec.data, model=spec.model, device=spec.device
-            )
+        setting = self.job.setting
+        baseline_of(setting).data(setting.size, setting.task, setting.data)
+        if setting.task == "adapt":
+            self.weights = checkpoint(setting.but(device=setting.device.partition(":")[0]))
 
     def set_up(self) -> dict[str, Any]:
-        spec = self.spec
-        self.clock = Clock(self.device)
+        self.clock = Clock(self.job.setting.device)
         start_s = self.clock.now_s()
-        self.run = Run(
-            self.baseline, build(spec.stack), size=spec.size, recipe=spec.recipe, task=spec.task, seed=spec.seed,
-            steps=spec.steps, data=spec.data, model=spec.model, device=self.device, weights=self.weights,
-            mesh=self.mesh,
-        )  # fmt: skip
+        self.run = Run(self.job, weights=self.weights, mesh=self.mesh)
         return {
             "setup_s": self.clock.now_s() - start_s,
             "steps": self.run.recipe.steps,
@@ -95,18 +83,11 @@ class Session:
 
     def finish(self, energy_window_s: float) -> dict[str, Any]:
         self.memory.__exit__()
-        cuda = cuda_memory(self.device) if self.run.device.type == "cuda" else None
+        cuda = cuda_memory(self.job.setting.device) if self.run.device.type == "cuda" else None
         probes = dict(self.run.technique.probes(self.run))
         energy = self._energy(energy_window_s)
-        run, (batch, indices) = self.run, self.run.next_batch()
-        with ExitStack() as stack:
-            traffic = stack.enter_context(Communication()) if self.mesh is not None else None
-            counters = count_step(
-                lambda: run.train_step(batch, indices), run.model, run.optimizer, batch, compiled=run.recipe.compile
-            )
         return {
-            "counters": {name: getattr(counters, name) for name in COUNTED}
-            | {"communication_bytes": traffic.ring_bytes(run.world_size) if traffic else None},
+            "counters": self.run.count_step(),
             "memory": {
                 "process_peak_bytes": self.memory.peak_bytes,
                 "cuda_allocated_peak_bytes": cuda.allocated_bytes if cuda else None,
@@ -118,7 +99,7 @@ class Session:
 
     def _energy(self, window_s: float) -> dict[str, Any]:
         steps = 0
-        with Energy(self.device) as meter:
+        with EnergyMeter(self.job.setting.device) as meter:
             end_s = self.clock.now_s() + (window_s if meter.available else 0.0)
             while self.clock.now_s() < end_s:
                 self.run.train(1)

@@ -2,8 +2,7 @@
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,41 +11,7 @@ from suite.meters.activations import SavedActivations
 from suite.meters.flops import FlopCounter
 from suite.meters.state import parameter_count, state_bytes
 from suite.meters.tensors import TensorBytes
-
-
-@dataclass(frozen=True)
-class Counters:
-    """What one step costs, exactly: equal code gives equal numbers.
-
-    Attributes:
-        flops: floating-point operations of matrix products, convolutions and attention; a multiply-add is two.
-        flops_by_operator: the same by operator.
-        uncounted_operators: calls of operators that may compute and have no FLOP formula; if any, ``flops`` is a
-            lower bound.
-        peak_tensor_bytes: most tensor bytes alive at once.
-        peak_by_kind: that moment's bytes by kind.
-        saved_activation_bytes: bytes that the forward pass saved for the backward pass.
-        optimizer_state_bytes: bytes that the optimizer keeps between steps.
-        parameter_count: scalars in the model, tied ones once.
-        trainable_parameter_count: those that require a gradient.
-        operators: operators that computed something: a launch count.
-        semantics: "eager": what the eager operators do. Measured on a compiled model too, since the dispatcher cannot
-            see compiled code, so then it is no evidence about the compiler's work.
-        compiled: whether the step was compiled.
-    """
-
-    flops: int
-    flops_by_operator: dict[str, int]
-    uncounted_operators: dict[str, int]
-    peak_tensor_bytes: int
-    peak_by_kind: dict[str, int]
-    saved_activation_bytes: int
-    optimizer_state_bytes: int
-    parameter_count: int
-    trainable_parameter_count: int
-    operators: int
-    semantics: Literal["eager"]
-    compiled: bool
+from suite.record.schema import Counters
 
 
 def count_step(
@@ -79,7 +44,6 @@ def count_step(
             gc.enable()
     return Counters(
         flops=flop_counter.total,
-        flops_by_operator=flop_counter.by_operator,
         uncounted_operators=flop_counter.uncounted,
         peak_tensor_bytes=tensors.peak_bytes,
         peak_by_kind=tensors.peak_by_kind,
@@ -88,6 +52,5 @@ def count_step(
         parameter_count=parameter_count(model),
         trainable_parameter_count=parameter_count(model, trainable=True),
         operators=tensors.operators,
-        semantics="eager",
         compiled=compiled,
     )

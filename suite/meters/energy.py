@@ -51,12 +51,12 @@ def unavailable(reason: str, window_s: float | None = None) -> EnergyReading:
     return EnergyReading(None, "unavailable", "none", "none", window_s, None, None, reason)
 
 
-class Energy:
+class EnergyMeter:
     """Reads the counter of ``device``: the GPU's board, or on a CPU its packages.
 
     ``monitor`` is a zeus monitor (anything with ``begin_window(key)`` and ``end_window(key)``); by default one is made.
 
-    >>> meter = Energy("cpu")
+    >>> meter = EnergyMeter("cpu")
     >>> with meter:                  # doctest: +SKIP
     ...     train_for_20_seconds()
     >>> meter.reading                # doctest: +SKIP

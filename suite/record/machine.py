@@ -22,10 +22,9 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from suite.record.schema import Machine
 
@@ -79,10 +78,18 @@ def read_facts(device: str, threads: int, root: Path = ROOT) -> dict[str, Any]:
         "hypervisor": _hypervisor(root),
         "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "python": ".".join(platform.python_version_tuple()[:2]),
-        "torch": torch.__version__,
+        "torch": torch_version(),
         "threads": threads,
         "gpu": _gpu() if device.startswith("cuda") else None,
     }
+
+
+def torch_version() -> str | None:
+    """``torch.__version__``, with the build that the package's metadata leave out, and without importing torch."""
+    found = find_spec("torch")
+    source = _text(Path(found.origin).with_name("version.py")) if found and found.origin else None
+    stated = re.search(r"^__version__ = '([^']+)'", source or "", re.MULTILINE)
+    return stated[1] if stated else _version("torch")
 
 
 def _cpu_model(root: Path) -> str | None:
@@ -125,6 +132,8 @@ def _hypervisor(root: Path) -> str | None:
 
 def _gpu() -> dict[str, Any] | None:
     """Names (of whole cards or of MIG slices), count of those that torch may use, driver, and torch's CUDA version."""
+    import torch  # takes seconds, and only a GPU needs it
+
     if not torch.cuda.device_count():
         return None
     listed = _nvidia_smi("-L") or ""

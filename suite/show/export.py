@@ -23,7 +23,7 @@ import numpy as np
 from suite.contract.baseline import baselines
 from suite.judge.rows import Replicate, Row, Value, as_dict
 from suite.judge.statistics import Interval
-from suite.record.schema import Contender
+from suite.record.schema import Outcome
 
 Format = Literal["csv", "parquet", "model-index"]
 FORMATS: tuple[Format, ...] = ("csv", "parquet", "model-index")
@@ -161,7 +161,7 @@ def _replicate_line(each: Replicate) -> tuple[Line, dict[str, Type]]:
     return line, types
 
 
-def _side(side: Contender, step_s: float) -> Line:
+def _side(side: Outcome, step_s: float) -> Line:
     counted = side.counters.model_dump() if side.counters else {}
     equal, energy = side.equal_time, side.energy
     known = {

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from html import escape
 
 from suite.contract.card import Card
-from suite.contract.stack import StackError, split
 from suite.guard.calibration import TABLE_PAIRS, VALID, Calibration
 from suite.guard.gate import ALPHA
 from suite.judge.claims import Verdict
 from suite.judge.rows import Row
+from suite.record.job import techniques_of
 from suite.show.board import COLUMNS, Board, failure_lines, machine_line, text
 
 HEADLINES = tuple(column for column in COLUMNS if column.metric in ("time_to_quality", "step_time", "loss")) + tuple(
@@ -63,14 +63,6 @@ def free(name: str, taken: set[str]) -> str:
         number += 1
     taken.add(chosen)
     return chosen
-
-
-def techniques_of(stack: str) -> list[str]:
-    """The ids in a stack's name; none where the name is no stack."""
-    try:
-        return [name for name, _ in split(stack)]
-    except (StackError, ValueError):
-        return []
 
 
 def categories(stack: str, cards: Mapping[str, Card]) -> list[str]:

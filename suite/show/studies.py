@@ -13,9 +13,10 @@ from xml.etree import ElementTree
 from suite.contract.card import Card
 from suite.contract.catalogue import catalogue
 from suite.measure.study import Cell, Study, Table, study_of
-from suite.record.schema import printable
+from suite.record.files import printable
+from suite.record.job import techniques_of
 from suite.show.board import count_text
-from suite.show.overview import Place, categories, free, slug, techniques_of
+from suite.show.overview import Place, categories, free, slug
 from suite.show.stacks import scrolled
 
 READING = "Questions over many runs. Their tables and plots are as the study made them; † stale: code changed since."

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from suite.judge.rows import Row, pairs
-from suite.record.schema import Contender, Record
+from suite.record.schema import Outcome, Record
 
 PROJECT = "leantrain"
 PATIENCE_S = 30.0  # for a server that does not answer; then the rest goes to local files
@@ -116,13 +116,13 @@ def group(record: Record) -> str:
     return f"{where} on {record.machine.name} [{at.key[:6]}]"
 
 
-def tags(record: Record, contender: Contender) -> list[str]:
+def tags(record: Record, contender: Outcome) -> list[str]:
     at = record.conditions
     named = [at.baseline, at.size, at.recipe, at.task, at.device, record.pairing, contender.status, *contender.sources]
     return [each[:TAG_LENGTH] for each in dict.fromkeys(named)]
 
 
-def config(record: Record, contender: Contender) -> dict[str, Any]:
+def config(record: Record, contender: Outcome) -> dict[str, Any]:
     """Conditions, recipe and provenance, flat."""
     return {
         **record.conditions.model_dump(),
@@ -141,7 +141,7 @@ def config(record: Record, contender: Contender) -> dict[str, Any]:
     }
 
 
-def history(contender: Contender) -> list[dict[str, float]]:
+def history(contender: Outcome) -> list[dict[str, float]]:
     """The curves, a point a step in order: training loss, test scores, pace, and the seconds trained so far."""
     points: dict[int, dict[str, float]] = defaultdict(dict)
     for step, loss in enumerate(contender.train_loss, 1):
@@ -156,7 +156,7 @@ def history(contender: Contender) -> list[dict[str, float]]:
     return [{"step": step, **points[step]} for step in sorted(points)]
 
 
-def summary(contender: Contender, row: Row | None) -> dict[str, Any]:
+def summary(contender: Outcome, row: Row | None) -> dict[str, Any]:
     """What is known of the whole run: its own quantities, and its ratios to the reference in this seed."""
     found: dict[str, Any] = {"status": contender.status, "setup_s": contender.setup_s, "cpu_s": contender.cpu_s}
     if contender.reason:

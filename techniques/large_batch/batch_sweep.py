@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suite.measure.comparison import canonical
 from suite.measure.study import Lab, Table
+from suite.record.job import canonical
 from techniques.large_batch.linear_scaling_warmup.study import NOTE, Row, draw, row
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.measure.comparison import canonical
 from suite.measure.study import Lab, Table
-from suite.record.schema import Contender
+from suite.record.job import canonical
+from suite.record.schema import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ def tuned(lab: Lab, sides: Mapping[str, Mapping[float, str]], batches: Sequence[
     ]
 
 
-def row(side: str, batch: int, rate: float, contenders: Sequence[Contender]) -> Row:
+def row(side: str, batch: int, rate: float, contenders: Sequence[Outcome]) -> Row:
     """The row of the runs at one rate, one a seed."""
     losses = [each.curve[-1].loss for each in contenders if each.status == "ok" and each.curve]
     whole = len(losses) == len(contenders)

@@ -11,7 +11,7 @@ from baselines.bert import Bert
 from baselines.gpt import Gpt
 from baselines.mae import Mae
 from baselines.vit import Vit
-from suite.contract.baseline import SIZES, TASKS
+from suite.record.job import SIZES, TASKS
 
 BASELINES = [Bert(), Gpt(), Vit(), Mae()]
 each = pytest.mark.parametrize("baseline", BASELINES, ids=lambda baseline: baseline.id)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from baselines import cache
-from suite.contract.pretrained import cache_folder
+from suite.record.files import cache_folder
 
 
 @pytest.fixture(autouse=True)

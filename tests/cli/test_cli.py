@@ -22,7 +22,8 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.record.schema import Contender, Record, Store
+from suite.record.schema import Outcome, Record
+from suite.record.store import Store
 from tests import factories, plugin
 
 SHORT = ("-b", "gpt", "--recipe", "modern", "--steps", 16, "--seeds", 1, "--threads", 1)
@@ -98,7 +99,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def contenders(faults: Path) -> dict[str, tuple[Record, Contender]]:
+def contenders(faults: Path) -> dict[str, tuple[Record, Outcome]]:
     found = plugin.records(faults / "results")
     return {each.stack: (record, each) for record in found for each in record.contenders[1:]}
 
@@ -125,7 +126,7 @@ def test_the_others_go_on(faults: Path, name: str) -> None:
     assert contender.counters is not None
 
 
-def log_ratio(record: Record, contender: Contender) -> float:
+def log_ratio(record: Record, contender: Outcome) -> float:
     """Median over rounds of ln(contender's seconds / reference's seconds)."""
     rounds = zip(contender.block_s, record.reference.block_s, strict=True)
     return statistics.median(math.log(sum(ours) / sum(theirs)) for ours, theirs in rounds)

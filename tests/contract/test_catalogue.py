@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.catalogue import UnknownId, build, catalogue, hash_files, lookup
-from suite.contract.stack import StackError
+from suite.contract.catalogue import UnknownId, catalogue, lookup
+from suite.contract.stack import build
+from suite.record.files import hash_files
+from suite.record.job import StackError
 from tests import plugin
 
 

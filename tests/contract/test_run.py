@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import build
-from suite.contract.run import Diverged, Run, load_weights, replacing
-from suite.contract.stack import Stack
+from suite.contract.run import Diverged, Run, load_weights
+from suite.contract.stack import Stack, build
 from suite.contract.technique import Technique
+from suite.record.files import replacing
+from tests.runs import new_run
 
 STEPS = 6
 
@@ -33,7 +33,7 @@ def one_thread() -> Any:
 def make(technique: Technique | None = None, seed: int = 0, **changes: Any) -> Run:
     settings: dict[str, Any] = {"recipe": "classic", "steps": STEPS} | changes
     stack = technique if isinstance(technique, Stack) else Stack({"planted": technique} if technique else {})
-    return Run(baselines()["gpt"], stack, seed=seed, **settings)
+    return new_run("gpt", stack, seed=seed, **settings)
 
 
 def weights(run: Run) -> dict[str, Tensor]:
@@ -194,8 +194,8 @@ def test_clipping_is_torchs() -> None:
 class Skips(Technique):
     """Skips every second update."""
 
-    def after_backward(self, run: Run) -> None:
-        run.skip_update = run.step % 2 == 1
+    def after_backward(self, run: Run) -> bool:
+        return run.step % 2 == 1
 
 
 def test_a_skipped_update_changes_nothing_and_counts_as_a_step() -> None:

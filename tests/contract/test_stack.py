@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.contract.recipe import Recipe
-from suite.contract.stack import Stack, StackError, configured, split, written
+from suite.contract.stack import Stack, configured
 from suite.contract.technique import Technique
+from suite.record.job import StackError, join, split
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 WORDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"], exclude_characters="+,"), min_size=1)
@@ -26,7 +27,7 @@ STACKS = st.lists(st.tuples(NAMES, SETTINGS), min_size=1, max_size=4, unique_by=
 
 @given(STACKS)
 def test_split_is_the_inverse_of_written(parts: list[tuple[str, dict[str, str]]]) -> None:
-    assert split(written(parts)) == parts
+    assert split(join(parts)) == parts
 
 
 @given(STACKS, st.randoms())
@@ -38,7 +39,7 @@ def test_order_of_settings_and_blanks_have_no_meaning(parts: list[tuple[str, dic
         name + (" : " + " , ".join(f"{key} = {value}" for key, value in shuffled(settings)) if settings else "")
         for name, settings in parts
     )
-    assert written(split(loose)) == written(parts)
+    assert join(split(loose)) == join(parts)
 
 
 @pytest.mark.parametrize(

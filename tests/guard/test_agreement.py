@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
+from suite.contract.sources import Sources
 from suite.guard.agreement import (
     Finding,
     Noise,
@@ -26,20 +27,20 @@ from suite.guard.agreement import (
     overall,
 )
 from suite.guard.calibration import Uncalibrated
-from suite.judge.rows import Sources
-from suite.measure.comparison import Comparison, replicate
-from suite.record.schema import Contender, Evaluation, Record, Store
+from suite.measure.comparison import Comparison, train_in_lock_step
+from suite.record.schema import Evaluation, Outcome, Record
+from suite.record.store import Store
 from tests.factories import MACHINE, comparison, conditions, contender, counters, failure, record
 from tests.guard.test_calibration import calibration
 
 LOSSES = [4.0, 3.5, 3.25]
 
 
-def run(stack: str = "lion", rng: int = 0, **changes: Any) -> Contender:
+def run(stack: str = "lion", rng: int = 0, **changes: Any) -> Outcome:
     return contender(stack, **{"rng": np.random.default_rng(rng), "train_loss": LOSSES} | changes)
 
 
-def made(first: Contender | None = None, repetition: int = 0, **changes: Any) -> Record:
+def made(first: Outcome | None = None, repetition: int = 0, **changes: Any) -> Record:
     """A record of a baseline and one technique; ``repetition`` seeds the noise of its times."""
     return record([run("baseline", repetition), first or run(rng=100 + repetition)], **changes)
 
@@ -150,7 +151,7 @@ def test_repetitions_of_the_same_code_disagree_in_at_most_one_of_twenty() -> Non
         (run(), failure("lion", "out_of_memory", ""), "inconclusive"),
     ],
 )
-def test_how_a_run_ends_is_part_of_it(old: Contender, new: Contender, word: str) -> None:
+def test_how_a_run_ends_is_part_of_it(old: Outcome, new: Outcome, word: str) -> None:
     assert told(made(old), made(new), "lion", "status").word == word
     assert ("lion", "step time") not in words(made(old), made(new))
 
@@ -246,7 +247,7 @@ def test_only_what_is_kept_is_stored_and_only_that_is_trained_again_at_equal_tim
 
 
 def test_a_real_record_repeats_to_the_bit_and_is_stored_only_when_told(tmp_path: Path) -> None:
-    measured = replicate(Comparison(("baseline", "lion"), "gpt", steps=4, rounds=2), 3, equal_time=False)
+    measured = train_in_lock_step(Comparison(("baseline", "lion"), "gpt", steps=4, rounds=2), 3, equal_time=False)
     forged = measured.model_copy(update={"id": "f" * 32, "harness_sha256": "0"})
     store = Store(tmp_path)
     with store.writing(measured.machine.name):

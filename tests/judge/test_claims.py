@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from suite.cli import Exit, app
 from suite.contract.card import Card, Claim
+from suite.contract.sources import Sources
 from suite.judge.claims import (
     Observation,
     Place,
@@ -24,9 +25,9 @@ from suite.judge.claims import (
     table,
     verdicts,
 )
-from suite.judge.rows import Sources, pairs
+from suite.judge.rows import pairs
 from suite.judge.statistics import OVER_SEEDS, WITHIN_ONE_SEED, Interval
-from suite.record.schema import Store
+from suite.record.store import Store
 from tests.factories import between, changed, claim, comparison, conditions, contender, counters, failure, record
 
 

@@ -17,13 +17,14 @@ from typer.testing import CliRunner
 
 from suite.cli import Exit, app
 from suite.contract.catalogue import UnknownId
-from suite.contract.stack import StackError
 from suite.judge.interaction import METRICS, Interaction, as_dict, interactions, pairs_of_stack, parts_of
 from suite.judge.rows import Row, pairs
 from suite.measure.campaign import measure
 from suite.measure.comparison import Comparison
-from suite.measure.plan import Pair, Setting, seeds_done_together
-from suite.record.schema import Contender, Record, Store
+from suite.measure.plan import Pair, seeds_done_together
+from suite.record.job import Setting, StackError
+from suite.record.schema import Outcome, Record
+from suite.record.store import Store
 from suite.show import html, markdown, stacks
 from suite.show.board import boards
 from tests import factories
@@ -34,7 +35,7 @@ SHORT = {"rounds": 3, "steps": 12}
 TIMES = ("step_time", "training_time", "time_to_quality")
 
 
-def run(stack: str, pace_s: float = 0.02, peak: int = 0, **changes: Any) -> Contender:
+def run(stack: str, pace_s: float = 0.02, peak: int = 0, **changes: Any) -> Outcome:
     """A contender whose sources are its parts'."""
     if peak:
         changes["counters"] = counters(peak_tensor_bytes=peak)

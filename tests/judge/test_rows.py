@@ -4,7 +4,8 @@ import math
 import numpy as np
 import pytest
 
-from suite.judge.rows import Sources, as_dict, latest, pairs
+from suite.contract.sources import Sources
+from suite.judge.rows import as_dict, latest, pairs
 from suite.judge.statistics import WITHIN_ONE_SEED
 from tests.factories import MACHINE, STEPS, changed, comparison, conditions, contender, counters, failure, record
 

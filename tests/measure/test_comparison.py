@@ -11,8 +11,8 @@ import pytest
 
 from suite.contract.catalogue import UnknownId
 from suite.contract.data import mixed_seed
-from suite.contract.stack import StackError
-from suite.measure.comparison import Comparison, canonical, replicate
+from suite.measure.comparison import Comparison, train_in_lock_step
+from suite.record.job import StackError, canonical
 from suite.record.schema import Record, parse
 
 STEPS, ROUNDS = 12, 3
@@ -23,7 +23,7 @@ def compared(stacks: Sequence[str], seed: int = 0, **changes: Any) -> Record:
         name: changes.pop(name) for name in ("sequential", "finish", "equal_time", "progress") if name in changes
     }
     conditions: dict[str, Any] = {"recipe": "classic", "steps": STEPS, "threads": 1, "rounds": ROUNDS} | changes
-    return replicate(
+    return train_in_lock_step(
         Comparison(tuple(stacks), "gpt", **conditions), seed, **{"equal_time": False, "finish": False} | settings
     )
 

@@ -15,14 +15,16 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from typer.testing import CliRunner
 
 from suite.cli import app
-from suite.contract.baseline import RECIPES, baselines
+from suite.contract.baseline import baselines
 from suite.contract.card import Card
-from suite.contract.catalogue import build, catalogue
+from suite.contract.catalogue import catalogue
 from suite.contract.run import Run
 from suite.measure.exact import exact_verdicts, one_thread
 from suite.measure.paper_scale import Count, Pair, Scale, counted, lines, notes, pairs, weightless
 from suite.meters.counters import count_step
 from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count
+from suite.record.job import RECIPES
+from tests.runs import new_run
 
 PUBLISHED = Path(__file__).parents[2] / "baselines" / "published"
 EAGER = tuple(name for name in RECIPES if name != "compiled")
@@ -32,8 +34,7 @@ EAGER = tuple(name for name in RECIPES if name != "compiled")
 def real(stack: str, scale: Scale) -> dict[str, Any]:
     """What a run with numbers counts."""
     with one_thread():
-        run = Run(
-            baselines()[scale.baseline], build(stack), size=scale.size, recipe=scale.recipe, task=scale.task,
+        run = new_run(scale.baseline, stack, size=scale.size, recipe=scale.recipe, task=scale.task,
             steps=scale.steps, model=scale.model,
         )  # fmt: skip
         for _ in range(run.recipe.steps):

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from suite.contract.baseline import baselines
 from suite.contract.catalogue import UnknownId
-from suite.measure.comparison import baseline_sha256, harness_sha256, sources_of
-from suite.measure.plan import GROUP, Pair, Setting, next_group, pairs_of, remaining, seeds_done
+from suite.contract.sources import harness_sha256, sources_of
+from suite.measure.comparison import baseline_sha256
+from suite.measure.plan import GROUP, Pair, next_group, pairs_of, remaining, seeds_done
+from suite.record.job import Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import Contender, Record
+from suite.record.schema import Outcome, Record
 from tests import factories
 
 PAIRS = st.builds(
@@ -89,7 +91,7 @@ def stored(**changes: object) -> Record:
         "baseline_sha256": baseline_sha256(gpt),
     }
     contenders = changes.pop(
-        "contenders", [Contender(stack="baseline"), Contender(stack="lion", sources=sources_of("lion"))]
+        "contenders", [Outcome(stack="baseline"), Outcome(stack="lion", sources=sources_of("lion"))]
     )
     return factories.record(contenders, **values | changes)  # type: ignore[arg-type]
 
@@ -101,8 +103,8 @@ def known(*records: Record, pair: Pair = LION) -> set[int]:
 def test_a_current_record_is_known_and_a_failure_is_a_result() -> None:
     assert known(stored()) == {0}
     assert known(stored(), stored(seed=2)) == {0, 2}
-    failed = Contender(stack="lion", status="out_of_memory", sources=sources_of("lion"))
-    assert known(stored(contenders=[Contender(stack="baseline"), failed])) == {0}
+    failed = Outcome(stack="lion", status="out_of_memory", sources=sources_of("lion"))
+    assert known(stored(contenders=[Outcome(stack="baseline"), failed])) == {0}
 
 
 def test_nothing_got_as_far_as_its_data() -> None:
@@ -112,15 +114,15 @@ def test_nothing_got_as_far_as_its_data() -> None:
 
 def test_a_record_that_only_looks_alike_is_not_known() -> None:
     conditions = stored().conditions
-    lion = Contender(stack="lion", sources=sources_of("lion"))
+    lion = Outcome(stack="lion", sources=sources_of("lion"))
     for changes in (
         {"machine": factories.MACHINE},
         {"harness_sha256": "0" * 64},
         {"baseline_sha256": "0" * 64},
-        {"contenders": [Contender(stack="baseline"), Contender(stack="lion", sources={"lion": "0" * 64})]},
-        {"contenders": [Contender(stack="baseline"), Contender(stack="lion:beta1=0.8", sources=sources_of("lion"))]},
-        {"contenders": [Contender(stack="adamw", sources=sources_of("adamw")), lion]},
-        {"contenders": [Contender(stack="baseline", sources={"old": "0" * 64}), lion]},
+        {"contenders": [Outcome(stack="baseline"), Outcome(stack="lion", sources={"lion": "0" * 64})]},
+        {"contenders": [Outcome(stack="baseline"), Outcome(stack="lion:beta1=0.8", sources=sources_of("lion"))]},
+        {"contenders": [Outcome(stack="adamw", sources=sources_of("adamw")), lion]},
+        {"contenders": [Outcome(stack="baseline", sources={"old": "0" * 64}), lion]},
         *(
             {"conditions": conditions.model_copy(update={name: value})}
             for name, value in (
@@ -135,4 +137,4 @@ def test_a_record_that_only_looks_alike_is_not_known() -> None:
 def test_a_reference_that_ran_is_no_comparison_of_it_with_itself() -> None:
     itself = Pair("gpt", "modern", "pretrain", "baseline", "baseline")
     assert known(stored(), pair=itself) == set()
-    assert known(stored(contenders=[Contender(stack="baseline")] * 2), pair=itself) == {0}
+    assert known(stored(contenders=[Outcome(stack="baseline")] * 2), pair=itself) == {0}

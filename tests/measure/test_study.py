@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import suite.measure.study
 from suite.cli import app
 from suite.contract.catalogue import catalogue
-from suite.judge.rows import Sources
+from suite.contract.sources import Sources
 from suite.measure.study import NOT_FINITE, Study, Table, baseline_for, keep, kept, study_of
 from tests.factories import MACHINE
 

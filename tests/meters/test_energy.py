@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from suite.meters import energy
-from suite.meters.energy import Energy
+from suite.meters.energy import EnergyMeter
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Monitor:
 
 def read(device, **measured):
     monitor = Monitor(Measurement(**measured))
-    with Energy(device, monitor) as meter:
+    with EnergyMeter(device, monitor) as meter:
         pass
     assert monitor.calls == [("begin", energy.WINDOW), ("end", energy.WINDOW)]
     return meter.reading
@@ -82,8 +82,8 @@ def counters(monkeypatch, tmp_path):
 
 def test_without_counters_the_reason_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr("suite.meters.energy.POWERCAP", tmp_path)
-    assert "no RAPL" in Energy("cpu").reading.reason
-    assert not Energy("cpu").available
+    assert "no RAPL" in EnergyMeter("cpu").reading.reason
+    assert not EnergyMeter("cpu").available
 
 
 def test_with_an_unreadable_counter_training_goes_on_and_the_reason_is_exact(monkeypatch, counters):
@@ -95,7 +95,7 @@ def test_with_an_unreadable_counter_training_goes_on_and_the_reason_is_exact(mon
         raise ZeusCPUInitError("no RAPL here")
 
     monkeypatch.setattr(zeus.device, "get_cpus", get_cpus)
-    with Energy("cpu") as meter:
+    with EnergyMeter("cpu") as meter:
         pass
     assert meter.reading.joules is None
     assert meter.reading.reason == "ZeusCPUInitError: no RAPL here"
@@ -103,10 +103,10 @@ def test_with_an_unreadable_counter_training_goes_on_and_the_reason_is_exact(mon
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_no_gpu_here():
-    assert Energy("cuda:0").reading.kind == "unavailable"
-    assert Energy("cuda:0").reading.reason
+    assert EnergyMeter("cuda:0").reading.kind == "unavailable"
+    assert EnergyMeter("cuda:0").reading.reason
 
 
 def test_without_zeus(monkeypatch, counters):
     monkeypatch.setitem(sys.modules, "zeus", None)
-    assert "leantrain[energy]" in Energy("cpu").reading.reason
+    assert "leantrain[energy]" in EnergyMeter("cpu").reading.reason

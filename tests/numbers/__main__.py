@@ -20,9 +20,8 @@ from rich.table import Table
 
 from suite.contract.baseline import baselines
 from suite.contract.catalogue import catalogue, lookup
-from suite.judge.rows import replicate as paired
 from suite.judge.statistics import Interval, combined_interval, false_alarm_interval, median_interval
-from suite.measure.comparison import Comparison, replicate
+from suite.measure.comparison import Comparison, train_in_lock_step
 from suite.measure.contender import Contender
 from suite.measure.worker import Session
 from suite.record.machine import fingerprint, fitness
@@ -78,7 +77,9 @@ def comparisons(comparison: Comparison, count: int) -> list[tuple[Record, float]
     made = []
     for seed in range(count):
         start_s = time.perf_counter()
-        made.append((replicate(comparison, seed, finish=False, equal_time=False), time.perf_counter() - start_s))
+        made.append(
+            (train_in_lock_step(comparison, seed, finish=False, equal_time=False), time.perf_counter() - start_s)
+        )
     return made
 
 

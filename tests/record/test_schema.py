@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from suite.judge import history
 from suite.judge import rows as results
 from suite.record import schema as module
-from suite.record.schema import SCHEMA_VERSION, Store, StoreError, parse
+from suite.record.schema import SCHEMA_VERSION, parse
+from suite.record.store import Store, StoreError
 from suite.show import html, markdown
 from tests.factories import MACHINE, changed, comparison
 

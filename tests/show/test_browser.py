@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from suite.contract.sources import Sources
 from suite.judge.claims import Place, judge
-from suite.judge.rows import Sources, pairs
+from suite.judge.rows import pairs
 from suite.show.html import render
 from tests.factories import between, claim, comparison, conditions, contender, counters, failure, record
 from tests.measure.test_study import study

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.judge.rows import Sources, as_dict, pairs
-from suite.record.schema import Energy, Store
+from suite.contract.sources import Sources
+from suite.judge.rows import as_dict, pairs
+from suite.record.schema import Energy
+from suite.record.store import Store
 from suite.show.export import FORMULA_STARTS, Table, as_csv, as_parquet, model_card, replicates, row_values
 from tests.factories import MACHINE, comparison, conditions, contender, failure, record
 

@@ -12,11 +12,12 @@ from importlib.resources import files
 import pytest
 
 from suite.contract.card import Card, Paper
+from suite.contract.sources import Sources
 from suite.guard.calibration import Calibration, Gate
 from suite.guard.gate import DESIGN
 from suite.guard.regression import Setting
 from suite.judge.claims import Observation, Place, judge
-from suite.judge.rows import Sources, pairs
+from suite.judge.rows import pairs
 from suite.judge.statistics import Interval
 from suite.measure.study import Table
 from suite.show.charts import REFERENCE, Point, front, whisker

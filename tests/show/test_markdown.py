@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.contract.card import Card, Paper
+from suite.contract.sources import Sources
 from suite.judge.claims import Observation, Place, judge
-from suite.judge.rows import Sources, pairs
+from suite.judge.rows import pairs
 from suite.show.board import boards
 from suite.show.markdown import code, escape, render
 from tests.factories import between, claim, comparison, conditions, contender, failure, record

@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app
 from suite.judge.rows import pairs
 from suite.measure import campaign
-from suite.measure.plan import Setting, pairs_of
+from suite.measure.plan import pairs_of
+from suite.record.job import Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import EqualTime, Store
+from suite.record.schema import EqualTime
+from suite.record.store import Store
 from suite.show import tracking
 from suite.show.tracking import Tracker, group, history, summary
 from tests.factories import comparison, conditions, contender, failure, record
@@ -232,7 +234,7 @@ def test_a_record_is_sent_when_it_is_in_the_store(monkeypatch, tmp_path):
 REAL = """
 import sys
 from pathlib import Path
-from suite.record.schema import Store
+from suite.record.store import Store
 from suite.show.tracking import Tracker
 tracker = Tracker(lambda text: sys.exit(text))
 for record in Store(Path(sys.argv[1])).read()[0]:

@@ -16,11 +16,13 @@ import torch
 import torch.multiprocessing
 
 from suite.contract.baseline import baselines
-from suite.contract.catalogue import build, catalogue
+from suite.contract.catalogue import catalogue
 from suite.contract.run import Run
-from suite.contract.stack import written
+from suite.contract.stack import build
 from suite.measure.plan import reference_of
 from suite.meters.counters import count_step
+from suite.record.job import join
+from tests.runs import new_run
 
 STEPS = 6
 PARTNERS = ("lawa", "lion")
@@ -32,9 +34,9 @@ CASES = [
 
 
 def make(stack: str, baseline: str, weights: Path, mesh: object = None, task: str | None = None) -> Run:
-    return Run(
-        baselines()[baseline],
-        build(stack),
+    return new_run(
+        baseline,
+        stack,
         size="nano",
         recipe="classic",
         task=task or reference_of(stack)[1],
@@ -80,7 +82,7 @@ def check(new: Callable[[str], Run], name: str, folder: Path) -> None:
     plain = trained(plain_run)
     neutral = catalogue()[name].technique.zero_strength
     if neutral is not None:
-        stack = written([(name, {key: str(value) for key, value in neutral.items()})])
+        stack = join([(name, {key: str(value) for key, value in neutral.items()})])
         assert trained(new(stack)) == plain, f"{stack} must equal {reference} to the bit"
     assert (losses, end) != plain or counts(run) != counts(plain_run), f"{name} changes nothing"
 
@@ -105,7 +107,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
     def checkpoint(baseline: str) -> Path:
         if baseline not in made:
-            run = Run(baselines()[baseline], build("baseline"), recipe="classic", split="source", steps=STEPS)
+            run = new_run(baseline, "baseline", recipe="classic", split="source", steps=STEPS)
             run.train(STEPS)
             made[baseline] = tmp_path_factory.mktemp("checkpoints") / f"{baseline}.pt"
             torch.save(run.model.state_dict(), made[baseline])

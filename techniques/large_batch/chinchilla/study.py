@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from suite.measure.comparison import canonical
 from suite.measure.study import Lab, Table
-from suite.record.schema import Contender
+from suite.record.job import canonical
+from suite.record.schema import Outcome
 from techniques.large_batch.chinchilla.law import (
     GOPHER_FLOPS,
     PUBLISHED,
@@ -99,7 +99,7 @@ def study(lab: Lab) -> list[Table]:
     ]
 
 
-def point(budget: float, width: float, pairs: Sequence[tuple[Contender, Contender]]) -> Point | None:
+def point(budget: float, width: float, pairs: Sequence[tuple[Outcome, Outcome]]) -> Point | None:
     """The mean over the seeds that finished; None where none did."""
     done = [each for _, each in pairs if each.status == "ok" and each.curve and "chinchilla.tokens" in _probes(each)]
     if not done:
@@ -113,7 +113,7 @@ def point(budget: float, width: float, pairs: Sequence[tuple[Contender, Contende
     return Point(budget, width, parameters, tokens, 6 * parameters * tokens, spent, size, len(done), loss)
 
 
-def _probes(contender: Contender) -> dict[str, float]:
+def _probes(contender: Outcome) -> dict[str, float]:
     """By technique and name, whether the record has the technique's name in it or not."""
     return {name if "." in name else f"chinchilla.{name}": value for name, value in contender.probes.items()}
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from suite.contract.recipe import Recipe
 from suite.judge.statistics import replicate_interval
-from suite.measure.comparison import canonical
 from suite.measure.study import Lab, Table
-from suite.record.schema import Contender
+from suite.record.job import canonical
+from suite.record.schema import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ def study(lab: Lab) -> list[Table]:
     ]
 
 
-def ratios_of(pairs: Sequence[tuple[Contender, Contender]]) -> dict[int, list[float]]:
+def ratios_of(pairs: Sequence[tuple[Outcome, Outcome]]) -> dict[int, list[float]]:
     """By step, for each seed the second contender's test loss over the first's; not of the start, which is both's."""
     ratios: dict[int, list[float]] = {}
     for current, averaged in pairs:
@@ -72,7 +72,7 @@ def ratios_of(pairs: Sequence[tuple[Contender, Contender]]) -> dict[int, list[fl
     return ratios
 
 
-def gain(schedule: str, step: int, ratios: Sequence[float], run: Contender) -> Gain:
+def gain(schedule: str, step: int, ratios: Sequence[float], run: Outcome) -> Gain:
     recipe = Recipe(**run.recipe)
     spread = replicate_interval(ratios) if len(ratios) > 1 else None
     return Gain(

@@ -14,9 +14,9 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from suite.judge.statistics import replicate_interval
-from suite.measure.comparison import canonical
 from suite.measure.study import Lab, Table
-from suite.record.schema import Contender, Evaluation
+from suite.record.job import canonical
+from suite.record.schema import Evaluation, Outcome
 from techniques.large_batch.linear_scaling_warmup.technique import Rule
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def study(lab: Lab) -> list[Table]:
     ]
 
 
-def row(rule: str, pairs: Sequence[tuple[Contender, Contender]]) -> Row | None:
+def row(rule: str, pairs: Sequence[tuple[Outcome, Outcome]]) -> Row | None:
     """The row of (reference, contender) pairs, one a seed; None where there is nothing to say."""
     pairs = [(reference, contender) for reference, contender in pairs if reference.curve and contender.recipe]
     if not pairs:
@@ -107,7 +107,7 @@ def break_points(rows: Sequence[Row]) -> list[tuple[str, float, float, int | Non
     return made
 
 
-def _reached(pairs: Sequence[tuple[Contender, Contender]], share: float) -> list[float]:
+def _reached(pairs: Sequence[tuple[Outcome, Outcome]], share: float) -> list[float]:
     """The steps of those that got to the loss at which the reference has this share of its whole fall behind it."""
     found = []
     for reference, each in pairs:

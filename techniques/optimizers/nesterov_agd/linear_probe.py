@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suite.contract.baseline import baselines
-from suite.contract.catalogue import build, lookup
+from suite.contract.catalogue import lookup
 from suite.contract.run import Run
+from suite.contract.stack import build
 from suite.measure.study import Lab
 
 EXAMPLES = 600

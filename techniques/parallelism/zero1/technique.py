@@ -109,7 +109,6 @@ class Zero1(Technique):
         return model
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
-        run.gradients_sharded = True  # clipping needs the norm over all ranks
         self.flats = [Flat.of(group["params"], run.rank, run.world_size) for group in groups]
         return [
             {**group, "params": [flat.shard], "sharded": True} for group, flat in zip(groups, self.flats, strict=True)

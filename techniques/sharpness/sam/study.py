@@ -18,11 +18,10 @@ import torch
 
 from suite.contract.baseline import baselines
 from suite.contract.data import Data, generator
-from suite.contract.pretrained import cache_folder
-from suite.contract.run import replacing
-from suite.measure.comparison import canonical
 from suite.measure.study import Lab, Table
-from suite.record.schema import Contender
+from suite.record.files import cache_folder, replacing
+from suite.record.job import canonical
+from suite.record.schema import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +69,7 @@ def study(lab: Lab) -> list[Table]:
     return [Table("sharpness_and_label_noise", Row._fields, rows, NOTE)]
 
 
-def row(label_noise: float, technique: str, contenders: Sequence[Contender]) -> Row | None:
+def row(label_noise: float, technique: str, contenders: Sequence[Outcome]) -> Row | None:
     """The row of the runs of one technique, one a seed; None where none finished."""
     good = [each for each in contenders if each.status == "ok" and each.curve and each.probes]
     if not good:

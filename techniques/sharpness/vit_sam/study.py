@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.measure.comparison import canonical
 from suite.measure.study import Lab, Table
-from suite.record.schema import Contender
+from suite.record.job import canonical
+from suite.record.schema import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ def study(lab: Lab) -> list[Table]:
     return [Table("flatness", Row._fields, [tuple(each) for each in rows], NOTE)]
 
 
-def row(rho: float, contenders: Sequence[Contender]) -> Row | None:
+def row(rho: float, contenders: Sequence[Outcome]) -> Row | None:
     """The row of the runs at one radius, one a seed; None where none finished."""
     good = [each for each in contenders if each.status == "ok" and each.curve and each.probes]
     if not good:

@@ -124,13 +124,14 @@ class RigL(Technique):
         return model
 
     @torch.no_grad()
-    def after_backward(self, run: Run) -> None:
+    def after_backward(self, run: Run) -> bool:
         if not self.sparsity:
-            return
+            return False
         if run.gradients_sharded:
             raise ValueError("rigl compares whole gradients; it cannot follow a technique that shards them")
         end = self.end_fraction * run.recipe.steps
-        if run.step < end and run.step % self.steps_between(run.recipe.steps) == 0:
+        moves = run.step < end and run.step % self.steps_between(run.recipe.steps) == 0
+        if moves:
             for weight, mask in masked(run.anatomy):
                 if weight.grad is None:  # frozen
                     continue
@@ -141,10 +142,10 @@ class RigL(Technique):
                     tensor.mul_(mask & new)
                 mask.copy_(new)
             self.topology_updates += 1
-            run.skip_update = True  # the algorithm's "else": a step moves connections or weights, not both
         for weight, mask in masked(run.anatomy):
             if weight.grad is not None:
                 weight.grad.mul_(mask)
+        return moves  # the algorithm's "else": a step moves connections or weights, not both
 
     @torch.no_grad()
     def after_step(self, run: Run) -> None:

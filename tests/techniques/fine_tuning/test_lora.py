@@ -9,7 +9,6 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
-from suite.contract.baseline import baselines
 from suite.contract.data import generator
 from suite.contract.run import Run
 from suite.contract.stack import Stack
@@ -17,13 +16,14 @@ from suite.meters.activations import SavedActivations
 from suite.meters.state import state_bytes
 from suite.model.anatomy import anatomy, in_features
 from techniques.fine_tuning.lora.technique import LoRA, LowRankLinear, merge, query_and_value
+from tests.runs import new_run
 
 IDS = ("bert", "gpt", "mae", "vit")
 
 
 def adapting(baseline: str, lora: LoRA | None, steps: int = 2) -> Run:
     stack = Stack({} if lora is None else {"lora": lora})
-    return Run(baselines()[baseline], stack, size="nano", recipe="classic", task="adapt", steps=steps)
+    return new_run(baseline, stack, size="nano", recipe="classic", task="adapt", steps=steps)
 
 
 def randomised(model: nn.Module) -> nn.Module:

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import build
 from suite.contract.run import Run
 from techniques.importance_sampling.el2n.technique import error_norms, highest
+from tests.runs import new_run
 
 
 def by_formula(logits: Tensor, targets: Tensor) -> Tensor:
@@ -50,7 +49,7 @@ def test_keeps_the_highest_and_can_leave_out_the_very_highest() -> None:
 
 def test_keeping_everything_trains_no_scout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "scout", lambda *_, **__: pytest.fail("a scout was trained"))
-    plain, run = (Run(baselines()["vit"], build(each), steps=4) for each in ("baseline", "el2n:keep=1.0"))
+    plain, run = (new_run("vit", each, steps=4) for each in ("baseline", "el2n:keep=1.0"))
     assert run.recipe == plain.recipe
     assert plain.train(1) == run.train(1)
 
@@ -58,8 +57,8 @@ def test_keeping_everything_trains_no_scout(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("baseline", ["vit", "gpt"])
 def test_trains_on_the_examples_with_the_highest_scores(baseline: str) -> None:
     steps = 20
-    reference = Run(baselines()[baseline], build("baseline"), steps=steps)
-    run = Run(baselines()[baseline], build("el2n:keep=0.25,runs=1,scout=0.1"), steps=steps)
+    reference = new_run(baseline, "baseline", steps=steps)
+    run = new_run(baseline, "el2n:keep=0.25,runs=1,scout=0.1", steps=steps)
     examples = steps * run.recipe.batch_size
     assert run.recipe.steps == steps // 4
     assert len(run.data.train) == examples // 4
@@ -74,7 +73,7 @@ def test_trains_on_the_examples_with_the_highest_scores(baseline: str) -> None:
 
 def test_a_trained_network_finds_wrong_labels_hard() -> None:
     """Wrongly labelled digits score above the others: why offset exists, and that the score sees the labels."""
-    run = Run(baselines()["vit"], build("baseline"), recipe="classic", steps=30)
+    run = new_run("vit", "baseline", recipe="classic", steps=30)
     run.train(30)
     run.model.eval()
     batch = run.data.test_batches(128)[0]

@@ -8,16 +8,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.baseline import baselines
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.measure.paper_scale import Scale, counted
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, relative_flops, sources
+from tests.runs import new_run
 
 
 def running(stacking: ProgressiveStacking | None, baseline: str = "gpt", steps: int = 20) -> Run:
     stack = Stack({} if stacking is None else {"stacking": stacking})
-    return Run(baselines()[baseline], stack, size="nano", recipe="classic", steps=steps)
+    return new_run(baseline, stack, size="nano", recipe="classic", steps=steps)
 
 
 def block_states(run: Run) -> list[list[torch.Tensor]]:

@@ -5,11 +5,9 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import build
-from suite.contract.run import Run
 from suite.model.anatomy import anatomy, weight_matrix
 from techniques.initialization.layerscale.technique import LayerScale, LayerScaleTechnique, initial_scale
+from tests.runs import new_run
 
 SIZES = {"img_size": 16, "patch_size": 4, "num_classes": 5, "embed_dim": 24, "depth": 3, "num_heads": 2}
 
@@ -42,7 +40,7 @@ def test_equals_timms_layer_scale() -> None:
 
 @pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
 def test_merging_the_scales_into_the_branch_outputs_changes_nothing(baseline: str) -> None:
-    run = Run(baselines()[baseline], build("layerscale"), recipe="classic")
+    run = new_run(baseline, "layerscale", recipe="classic")
     run.model.eval()
     batch = run.data.test_batches(4)[0]
     layers = [(part.path, part.module) for block in run.anatomy.every_block for part in block.branches]
@@ -62,7 +60,7 @@ def test_merging_the_scales_into_the_branch_outputs_changes_nothing(baseline: st
 
 
 def test_two_widths_of_parameters_a_block_and_none_of_them_decays() -> None:
-    plain, run = (Run(baselines()["vit"], build(stack), steps=4) for stack in ("baseline", "layerscale"))
+    plain, run = (new_run("vit", stack, steps=4) for stack in ("baseline", "layerscale"))
     count = [sum(p.numel() for p in each.model.parameters()) for each in (plain, run)]
     assert count[1] - count[0] == 2 * run.anatomy.width * run.anatomy.depth
     decaying = {id(p) for g in run.optimizer.param_groups if g["weight_decay"] for p in g["params"]}

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from suite.contract.catalogue import build
 from suite.contract.recipe import Recipe
-from suite.measure.comparison import canonical
-from suite.record.schema import Contender, Evaluation
+from suite.contract.stack import build
+from suite.record.job import canonical
+from suite.record.schema import Evaluation, Outcome
 from techniques.large_batch.batch_sweep import BATCHES, RATES, REFERENCE, Run, best, plot, sweep
 from techniques.large_batch.lamb import study as lamb
 from techniques.large_batch.lars import study as lars
@@ -19,7 +19,7 @@ from techniques.large_batch.linear_scaling_warmup.study import Row
 OWN = Recipe(steps=320, batch_size=8, learning_rate=1e-3)
 
 
-def run_of(stack: str, critical: int) -> Contender:
+def run_of(stack: str, critical: int) -> Outcome:
     """An imagined run: progress a step goes with the rate, until that exceeds what the batch, or the critical one,
     allows."""
     k = int(found[1]) if (found := re.search(r"k=(\d+)", stack)) else 1 if "scaling" not in stack else 4
@@ -31,11 +31,11 @@ def run_of(stack: str, critical: int) -> Contender:
     if status != "ok":
         curve = curve[:2]
     recipe = {"batch_size": 8 * k, "learning_rate": 1e-3 * gain, "steps": steps}
-    return Contender(stack=stack, recipe=recipe, curve=curve, status=status, cpu_s=3.0)  # type: ignore[arg-type]
+    return Outcome(stack=stack, recipe=recipe, curve=curve, status=status, cpu_s=3.0)  # type: ignore[arg-type]
 
 
 def lab(asked: list[str], nothing: bool = False) -> SimpleNamespace:
-    def runs(stacks: list[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
         asked.extend(stacks)
         return {
             canonical(stack): []

@@ -14,8 +14,8 @@ from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from suite.contract.recipe import Recipe
-from suite.measure.comparison import canonical
-from suite.record.schema import Contender, Counters, Evaluation
+from suite.record.job import canonical
+from suite.record.schema import Counters, Evaluation, Outcome
 from techniques.large_batch.chinchilla.law import (
     PUBLISHED,
     Law,
@@ -211,7 +211,7 @@ EMBEDDING = 2e4
 def imagined_lab(law: Law, finished: float | None = None) -> SimpleNamespace:
     """Runs that obey ``law``, of a reference with 200,000 parameters and 100,000 tokens; all or those of one budget."""
 
-    def runs(stacks: list[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
         made = {}
         for stack in stacks:
             width, compute = (
@@ -219,7 +219,7 @@ def imagined_lab(law: Law, finished: float | None = None) -> SimpleNamespace:
                 for name, default in (("width", 0.5), ("compute", 1.0))
             )
             n, d = 2e5 * width**2, 1e5 * compute / width**2
-            each = Contender(
+            each = Outcome(
                 stack=stack,
                 steps=10,
                 curve=[Evaluation(step=10, loss=law.loss(n, d))],

@@ -7,17 +7,17 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import build
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
-from suite.record.schema import Contender, Evaluation
+from suite.contract.stack import build
+from suite.record.schema import Evaluation, Outcome
 from techniques.large_batch.lawa.study import Gain, plot, study
 from techniques.large_batch.lawa.technique import Lawa, mean, snapshot
+from tests.runs import new_run
 
 
 def run_of(stack: str, steps: int = 12) -> Run:
-    return Run(baselines()["vit"], build(stack), recipe="classic", steps=steps)
+    return new_run("vit", stack, recipe="classic", steps=steps)
 
 
 class Tied(nn.Module):
@@ -119,18 +119,18 @@ def test_the_rate_can_be_held() -> None:
     assert held.learning_rate_at(99) == 1e-3
 
 
-def imagined(gain: float, schedule: str) -> Contender:
+def imagined(gain: float, schedule: str) -> Outcome:
     """Averaging gains in proportion to the rate."""
     recipe = Recipe(steps=100, batch_size=8, learning_rate=1e-3, schedule=schedule)  # type: ignore[arg-type]
     rate = lambda step: recipe.learning_rate_at(step - 1) / 1e-3 if step else 0.0  # noqa: E731
     curve = [Evaluation(step=step, loss=4 - step / 100 - gain * rate(step)) for step in range(0, 101, 10)]
-    return Contender(stack="imagined", recipe=recipe.as_dict(), curve=curve)
+    return Outcome(stack="imagined", recipe=recipe.as_dict(), curve=curve)
 
 
 def test_study_compares_the_averaged_with_the_current_weights_of_the_same_run() -> None:
     references = [imagined(0.0, "cosine") for _ in range(2)]
 
-    def runs(stacks: list[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
         decayed, held, current = stacks
         schedules = [
             build(each).recipe(Recipe(steps=100, batch_size=8, learning_rate=1e-3)).schedule for each in stacks

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from suite.contract.recipe import Recipe
-from suite.measure.comparison import canonical
-from suite.record.schema import Contender, Evaluation
+from suite.record.job import canonical
+from suite.record.schema import Evaluation, Outcome
 from techniques.large_batch.linear_scaling_warmup.study import FACTORS, Row, break_points, plot, row, steps_to, study
 from techniques.large_batch.linear_scaling_warmup.technique import LinearScalingWarmup
 
@@ -106,16 +106,16 @@ def test_accumulated_small_batches_are_the_large_batch() -> None:
 # the study ----------------------------------------------------------------------------------------------------------
 
 
-def run_with(batch_size: int, critical: int, status: str = "ok") -> Contender:
+def run_with(batch_size: int, critical: int, status: str = "ok") -> Outcome:
     """An imagined run whose progress a step grows with the batch up to the critical one."""
     steps, gain = 1280 // batch_size, min(batch_size, critical) / 8
     curve = [Evaluation(step=step, loss=4 * math.exp(-step * gain / 40)) for step in range(0, steps + 1, 2)]
     recipe = {"batch_size": batch_size, "learning_rate": 1e-3, "steps": steps}
-    return Contender(stack="imagined", recipe=recipe, curve=curve, status=status)  # type: ignore[arg-type]
+    return Outcome(stack="imagined", recipe=recipe, curve=curve, status=status)  # type: ignore[arg-type]
 
 
 def imagined_lab(critical: int) -> SimpleNamespace:
-    def runs(stacks: list[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
         factors = {canonical(stack): int(re.search(r"k=(\d+)", stack)[1]) for stack in stacks}  # type: ignore[index]
         return {
             stack: [(run_with(8, critical), run_with(8 * k, critical))] * 2 if "sqrt" not in stack else []
@@ -159,7 +159,7 @@ def test_the_break_point_is_judged_by_the_interval_over_seeds() -> None:
 
 
 def test_a_failed_run_is_not_reached_and_has_no_final_loss() -> None:
-    failed = Contender(stack="imagined", status="diverged", recipe={"batch_size": 16, "learning_rate": 1.0})
+    failed = Outcome(stack="imagined", status="diverged", recipe={"batch_size": 16, "learning_rate": 1.0})
     made = row("linear", [(run_with(8, 8), failed)])
     assert made is not None
     assert (made.reached, made.steps_to_quality, made.final_loss) == (0, None, None)

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 from torch import Tensor, nn
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import build
-from suite.contract.run import Run
+from suite.contract.stack import build
 from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe
 from techniques.optimizers.prox_grad_momentum.study import plot, tables
 from techniques.optimizers.prox_grad_momentum.technique import (
@@ -26,6 +24,7 @@ from techniques.optimizers.prox_grad_momentum.technique import (
     proximal,
     soft_threshold,
 )
+from tests.runs import new_run
 
 
 def regression(rows: int = 60, columns: int = 30) -> tuple[Tensor, Tensor]:
@@ -218,7 +217,7 @@ def test_hyper_parameters_out_of_range_are_refused(bad: dict[str, object]) -> No
 @pytest.mark.parametrize("baseline", ["gpt", "vit"])  # GPT-2's layers are transposed
 def test_a_large_group_penalty_switches_whole_units_off(baseline: str) -> None:
     stack = build("prox_grad_momentum:penalty=group,strength=100,factor=10")
-    run = Run(baselines()[baseline], stack, recipe="classic", steps=3)
+    run = new_run(baseline, stack, recipe="classic", steps=3)
     run.train(3)
     technique = stack.techniques["prox_grad_momentum"]  # type: ignore[attr-defined]
     assert technique.probes(run)["zero_units_share"] > 0.9

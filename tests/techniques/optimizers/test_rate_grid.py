@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from suite.contract.catalogue import build
 from suite.contract.recipe import Recipe
-from suite.measure.comparison import canonical
-from suite.record.schema import Contender, Evaluation
+from suite.contract.stack import build
+from suite.record.job import canonical
+from suite.record.schema import Evaluation, Outcome
 from techniques.optimizers.acclip import study as acclip
 from techniques.optimizers.lion import study as lion
 from techniques.optimizers.rate_grid import ADAMW, Best, Row, best, plot, row
@@ -16,16 +16,16 @@ from techniques.optimizers.sgd_momentum import study as sgd_momentum
 RECIPE = Recipe(steps=160, batch_size=8, learning_rate=1e-3, weight_decay=0.1)
 
 
-def run_of(stack: str, seed: int) -> Contender:
+def run_of(stack: str, seed: int) -> Outcome:
     """An imagined run: the loss is its rate's distance from 1e-3, and rates of 1e-1 and more diverge."""
     rate = build(stack).recipe(RECIPE).learning_rate
     status = "diverged" if rate > 0.09 and seed else "ok"
     curve = [Evaluation(step=0, loss=9.0), Evaluation(step=160, loss=1 + abs(rate - 1e-3) + 0.1 * seed)]
-    return Contender(stack=stack, curve=curve, status=status, cpu_s=2.0)  # type: ignore[arg-type]
+    return Outcome(stack=stack, curve=curve, status=status, cpu_s=2.0)  # type: ignore[arg-type]
 
 
 def lab(asked: list[str], baseline: str = "gpt", seeds: int = 2) -> SimpleNamespace:
-    def runs(stacks: list[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
         asked.extend(stacks)
         made = {name: [run_of(name, seed) for seed in range(seeds)] for name in map(canonical, stacks)}
         return {name: [(each, each) for each in group] for name, group in made.items()}
@@ -67,8 +67,8 @@ def test_the_grid_is_around_the_techniques_own_rate(module: SimpleNamespace, mon
 
 
 def test_what_is_unknown_stays_unknown() -> None:
-    one = row(ADAMW, 1, 1.0, [Contender(stack="baseline", curve=[Evaluation(step=9, loss=2.0)])])
-    failed = row("x", 1, 1.0, [Contender(stack="x", status="crashed")])
+    one = row(ADAMW, 1, 1.0, [Outcome(stack="baseline", curve=[Evaluation(step=9, loss=2.0)])])
+    failed = row("x", 1, 1.0, [Outcome(stack="x", status="crashed")])
     assert (one.standard_error, one.cpu_s, failed.final_loss) == (None, None, None)
     assert best([one, failed]) == [Best(ADAMW, 1, 1, 1.0, 2.0, None, None, None)]
     assert best([]) == []

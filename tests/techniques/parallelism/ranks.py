@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from suite.contract.baseline import baselines
 from suite.contract.data import Batch
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
@@ -19,6 +18,7 @@ from suite.meters.communication import Communication
 from suite.meters.state import state_bytes
 from techniques.parallelism.dp_ddp.technique import DataParallel
 from techniques.parallelism.zero1.technique import Zero1, reduce_scatter_mean
+from tests.runs import new_run
 
 STEPS = 3
 
@@ -44,7 +44,7 @@ class Watch(Technique):
 def trained(mesh, technique: Technique, baseline: str, clip: float = 0.0) -> tuple[Run, dict]:
     watch = Watch(clip)
     stack = Stack({"parallel": technique, "watch": watch})
-    run = Run(baselines()[baseline], stack, size="nano", recipe="classic", steps=10, mesh=mesh)
+    run = new_run(baseline, stack, size="nano", recipe="classic", steps=10, mesh=mesh)
     losses = run.train(STEPS)
     names = [name.removeprefix("module.") for name, _ in run.model.named_parameters()]
     return run, {
@@ -65,7 +65,7 @@ def communicated(run: Run) -> dict[str, int]:
 
 def hooked(mesh) -> list[Tensor]:
     """Data parallelism written a second time: every gradient is averaged as soon as it is there."""
-    run = Run(baselines()["vit"], Stack({"parallel": Plain()}), size="nano", recipe="classic", steps=10, mesh=mesh)
+    run = new_run("vit", Stack({"parallel": Plain()}), size="nano", recipe="classic", steps=10, mesh=mesh)
 
     def average(parameter: Tensor) -> None:
         dist.all_reduce(parameter.grad.div_(run.world_size), group=run.group)
@@ -90,7 +90,7 @@ class Plain(Technique):
 
 def resumed(mesh, folder: Path, rank: int) -> tuple[list[float], list[float]]:
     def start() -> Run:
-        return Run(baselines()["gpt"], Stack({"z": Zero1()}), size="nano", recipe="classic", steps=10, mesh=mesh)
+        return new_run("gpt", Stack({"z": Zero1()}), size="nano", recipe="classic", steps=10, mesh=mesh)
 
     whole = start()
     whole.train(2)

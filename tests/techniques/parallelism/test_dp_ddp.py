@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from suite.contract.baseline import baselines
 from suite.contract.recipe import Recipe
-from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
 from techniques.parallelism.dp_ddp.technique import DataParallel
+from tests.runs import new_run
 
 STEPS = 3
 
@@ -28,7 +27,7 @@ def test_ranks_stay_equal_to_the_bit(two_ranks):
 
 
 def test_ranks_take_disjoint_halves_of_the_global_batch(two_ranks):
-    run = Run(baselines()["vit"], Stack({}), size="nano", recipe="classic", steps=10)
+    run = new_run("vit", size="nano", recipe="classic", steps=10)
     for step in range(STEPS):
         run.position = step * run.recipe.batch_size
         _, whole = run.next_batch()
@@ -38,7 +37,7 @@ def test_ranks_take_disjoint_halves_of_the_global_batch(two_ranks):
 
 def test_trajectory_is_the_single_processs(two_ranks):
     """The vision transformer has no dropout, so that nothing but rounding differs."""
-    run = Run(baselines()["vit"], Stack({"unclipped": Unclipped()}), size="nano", recipe="classic", steps=10)
+    run = new_run("vit", Stack({"unclipped": Unclipped()}), size="nano", recipe="classic", steps=10)
     losses = torch.tensor(run.train(STEPS))
     mean = sum(rank["ddp_vit"]["losses"] for rank in two_ranks) / 2
     torch.testing.assert_close(mean, losses, rtol=1e-4, atol=1e-4)

@@ -7,16 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.baseline import baselines
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.meters.counters import Counters, count_step
 from techniques.rematerialization.ckpt_chen_sqrt.technique import ChenSqrt, peak_slots, segments
+from tests.runs import new_run
 
 
 def running(technique: ChenSqrt | None, baseline: str = "gpt") -> Run:
     stack = Stack({} if technique is None else {"ckpt": technique})
-    return Run(baselines()[baseline], stack, size="nano", recipe="classic", steps=6)
+    return new_run(baseline, stack, size="nano", recipe="classic", steps=6)
 
 
 @given(st.integers(1, 200), st.data())

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suite.contract.baseline import baselines
-from suite.contract.catalogue import build
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter, attention_flops
 from techniques.sharpness.esam import technique
 from techniques.sharpness.esam.technique import Esam, drawn, sharpest
+from tests.runs import new_run
 
 
 def new(stack: str, baseline: str = "vit", **options: Any) -> Run:
-    return Run(baselines()[baseline], build(stack), **({"recipe": "classic", "seed": 2, "steps": 6} | options))
+    return new_run(baseline, stack, **({"recipe": "classic", "seed": 2, "steps": 6} | options))
 
 
 def weights(run: Run) -> list[Tensor]:
@@ -131,7 +131,7 @@ class Sgd(Technique):
 def test_update_by_update_a_loop_of_its_own(norm: str) -> None:
     """Written from the formula: whole gradients, explicit masks, one example at a time."""
     esam: Any = Esam(rho=0.1, norm=norm)  # type: ignore[arg-type]
-    run = Run(baselines()["vit"], Stack({"esam": esam, "sgd": Sgd()}), recipe="classic", seed=2, steps=6)
+    run = new_run("vit", Stack({"esam": esam, "sgd": Sgd()}), recipe="classic", seed=2, steps=6)
     model = baselines()["vit"].model("nano", run.data)
     model.load_state_dict(run.model.state_dict())
     named = dict(model.named_parameters())

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from suite.contract.baseline import baselines
-from suite.contract.catalogue import build
 from suite.contract.data import Data
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter
 from techniques.sharpness.saf.technique import PastOutputs, Saf, trajectory_losses
 from techniques.sharpness.sam.technique import Sam
+from tests.runs import new_run
 
 EXAMPLES, BATCH = 50, 20  # two and a half batches an epoch: some batches stand in two epochs
 
@@ -39,12 +39,12 @@ class Few(Technique):
 
 @dataclass
 class Frozen(Technique):
-    def after_backward(self, run: Run) -> None:
-        run.skip_update = True
+    def after_backward(self, run: Run) -> bool:
+        return True
 
 
 def new(steps: int = 12, **techniques: Technique) -> Run:
-    return Run(baselines()["vit"], Stack({"few": Few(), **techniques}), recipe="classic", seed=4, steps=steps)
+    return new_run("vit", Stack({"few": Few(), **techniques}), recipe="classic", seed=4, steps=steps)
 
 
 def logits(seed: int, *shape: int, scale: float = 3.0) -> Tensor:
@@ -227,7 +227,7 @@ def test_evaluation_neither_reads_nor_writes_the_past() -> None:
 
 def test_outputs_for_each_token_are_refused_with_the_way_out() -> None:
     with pytest.raises(ValueError, match="saf_mesa"):
-        Run(baselines()["gpt"], build("saf"), steps=2).train(1)
+        new_run("gpt", "saf", steps=2).train(1)
 
 
 @pytest.mark.parametrize("settings", ["strength=-1", "temperature=0", "epochs_ago=0", "start=1.5", "start=nan"])

@@ -13,13 +13,13 @@ from timm.utils import ModelEmaV2
 from torch import nn
 
 from suite.contract.baseline import baselines
-from suite.contract.catalogue import build
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter
 from techniques.sharpness.saf_mesa.technique import SafMesa, average_in, rows
+from tests.runs import new_run
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Sgd(Technique):
 
 
 def new(baseline: str = "vit", steps: int = 12, **techniques: Technique) -> Run:
-    return Run(baselines()[baseline], Stack({"sgd": Sgd(), **techniques}), recipe="classic", seed=4, steps=steps)
+    return new_run(baseline, Stack({"sgd": Sgd(), **techniques}), recipe="classic", seed=4, steps=steps)
 
 
 @given(decay=st.floats(0, 0.999), seed=st.integers(0, 100))
@@ -122,7 +122,7 @@ def test_the_teacher_draws_no_dropout_mask() -> None:
 
 
 def test_only_positions_with_a_target_count() -> None:
-    run = Run(baselines()["bert"], build("baseline"), recipe="classic", steps=2)
+    run = new_run("bert", "baseline", recipe="classic", steps=2)
     batch, _ = run.next_batch()
     logits = run.baseline.forward(run.model, batch).logits
     counted = batch["labels"] != -100

@@ -14,17 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suite.contract.baseline import baselines
-from suite.contract.catalogue import build, catalogue
+from suite.contract.catalogue import catalogue
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups, Technique
-from suite.measure.comparison import Comparison, canonical, replicate
-from suite.measure.plan import Setting
+from suite.measure.comparison import Comparison, train_in_lock_step
 from suite.measure.study import Lab, study_of
-from suite.record.schema import Contender, EqualTime, Evaluation
+from suite.record.job import Setting, canonical
+from suite.record.schema import EqualTime, Evaluation, Outcome
 from techniques.sharpness.sam.study import LABEL_NOISE, STACKS, Row, noisy, plot, row, study
 from techniques.sharpness.sam.technique import ETA, Sam, ascend, restore
+from tests.runs import new_run
 
 
 def parameters(seed: int = 0) -> list[nn.Parameter]:
@@ -134,7 +135,7 @@ class Momentum(Technique):
 def test_update_by_update_a_loop_of_its_own(adaptive: bool) -> None:
     """With schedule and clipping, from the formulas of SAM and of ASAM."""
     sam: Any = Sam(rho=0.5, adaptive=adaptive)
-    run = Run(baselines()["vit"], Stack({"sam": sam, "momentum": Momentum()}), recipe="classic", seed=2, steps=8)
+    run = new_run("vit", Stack({"sam": sam, "momentum": Momentum()}), recipe="classic", seed=2, steps=8)
     model = copy.deepcopy(run.model)
     weights = [p for group in run.default_parameters() for p in group["params"]]
     names = {id(p): name for name, p in run.model.named_parameters()}
@@ -176,7 +177,7 @@ def test_the_adaptive_ascent_is_the_formula_in_float64() -> None:
     copies = ascend(weights, 0.7, adaptive=True)
     for weight, copied, e in zip(weights, copies, expected):
         torch.testing.assert_close(weight.detach() - copied, e, rtol=1e-9, atol=1e-12)
-    run = Run(baselines()["vit"], build("sam:adaptive=true,rho=2.0"), recipe="classic", steps=4)
+    run = new_run("vit", "sam:adaptive=true,rho=2.0", recipe="classic", steps=4)
     run.train(1)
     assert run.technique.probes(run)["sam.radius_relative_error"] < 1e-4
 
@@ -193,7 +194,7 @@ class BatchNorm(Technique):
 @pytest.mark.parametrize("stack", ["sam:rho=5", "esam:rho=5", "saf_mesa:start=0", "sam:rho=5+saf_mesa:start=0"])
 def test_running_statistics_are_the_first_passs(stack: str) -> None:
     built = build(stack)
-    run = Run(baselines()["vit"], Stack({"norm": BatchNorm(), **built.techniques}), recipe="classic", steps=4)
+    run = new_run("vit", Stack({"norm": BatchNorm(), **built.techniques}), recipe="classic", steps=4)
     model: Any = copy.deepcopy(run.model)
     batch, indices = run.next_batch()
     model(batch["pixel_values"])
@@ -207,7 +208,7 @@ def test_running_statistics_are_the_first_passs(stack: str) -> None:
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @pytest.mark.parametrize("stack", ["sam", "sam:adaptive=true", "esam:beta=1.0"])
 def test_a_first_gradient_that_is_not_finite_leaves_the_update_out(stack: str, value: float) -> None:
-    run = Run(baselines()["vit"], build(stack), recipe="classic", steps=8)
+    run = new_run("vit", stack, recipe="classic", steps=8)
     run.train(2)
     weights = copy.deepcopy(run.model.state_dict())
     moments = copy.deepcopy(run.optimizer.state_dict()["state"])
@@ -226,7 +227,7 @@ def test_a_first_gradient_that_is_not_finite_leaves_the_update_out(stack: str, v
 def test_only_the_second_gradient_is_reduced_and_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice forward and backward, once apply_gradients (reduction, clipping, step)."""
     calls = SimpleNamespace(forward=0, backward=0, apply_gradients=0)
-    run = Run(baselines()["vit"], build("sam"), steps=4)
+    run = new_run("vit", "sam", steps=4)
     for name in vars(calls):
         original = getattr(run, name)
 
@@ -243,7 +244,7 @@ def test_only_the_second_gradient_is_reduced_and_clipped(monkeypatch: pytest.Mon
 def test_each_of_several_ranks_ascends_on_its_own_gradient(reference: str) -> None:
     """The first gradient is not reduced, so a step sends what the reference's does (section 4.1: m-sharpness)."""
     comparison = Comparison((reference, f"sam+{reference}", f"esam+{reference}"), "vit", steps=4, rounds=1)
-    record = replicate(comparison, 0, equal_time=False)
+    record = train_in_lock_step(comparison, 0, equal_time=False)
     assert {each.status for each in record.contenders} == {"ok"}, [each.reason for each in record.contenders]
     alone, *others = (each.counters.communication_bytes for each in record.contenders if each.counters)
     assert alone and others == [alone, alone]
@@ -256,10 +257,10 @@ def lab() -> Lab:
     return Lab("vit", "modern", Setting(), Path("nowhere"), seeds=2, minutes=10.0)
 
 
-def contender(stack: str, accuracy: float, equal_time: EqualTime | None = None, status: Any = "ok") -> Contender:
+def contender(stack: str, accuracy: float, equal_time: EqualTime | None = None, status: Any = "ok") -> Outcome:
     probes = {f"{stack.split(':')[0]}.{name}": 10 * accuracy for name in ("lambda_max", "ascent_rise")}
     curve = [Evaluation(step=4, loss=1.0, metrics={"accuracy": accuracy})]
-    return Contender(stack=stack, status=status, probes=probes, curve=curve, equal_time=equal_time)
+    return Outcome(stack=stack, status=status, probes=probes, curve=curve, equal_time=equal_time)
 
 
 def test_wrong_labels_are_as_many_as_asked_for_and_only_in_training() -> None:
@@ -280,7 +281,7 @@ def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.Monkey
     shorter = EqualTime(steps=2, loss=1.0, metrics={"accuracy": 0.25})
     asked: list[tuple[bool, float]] = []
 
-    def runs(self: Lab, stacks: list[str]) -> dict[str, list[tuple[Contender, Contender]]]:
+    def runs(self: Lab, stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
         asked.append((self.setting.data is None, self.minutes))
         made = {canonical(each): [contender(each, accuracy, shorter) for accuracy in (0.5, 0.7)] for each in stacks}
         made[canonical(STACKS["saf"])] = [contender("saf", 0.5, status="failed")]
@@ -300,9 +301,9 @@ def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.Monkey
 
 
 def test_what_the_study_runs_is_the_reference_sam_and_the_others_with_the_same_probes() -> None:
-    runs = {name: Run(baselines()["vit"], build(stack), recipe="classic", steps=3) for name, stack in STACKS.items()}
+    runs = {name: new_run("vit", stack, recipe="classic", steps=3) for name, stack in STACKS.items()}
     for name in ("baseline", "sam"):
-        plain = Run(baselines()["vit"], build(name), recipe="classic", steps=3)
+        plain = new_run("vit", name, recipe="classic", steps=3)
         assert plain.train(2) == runs[name].train(2)
     for name, run in runs.items():
         found = {key.split(".")[1] for key in run.technique.probes(run)}

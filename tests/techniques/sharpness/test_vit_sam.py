@@ -10,19 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import build
 from suite.contract.run import Run
-from suite.measure.comparison import canonical
-from suite.record.schema import Contender, Evaluation
+from suite.record.job import canonical
+from suite.record.schema import Evaluation, Outcome
 from techniques.sharpness import sharpness
 from techniques.sharpness.sharpness import hessian_product, largest_eigenvalue
 from techniques.sharpness.vit_sam.study import RADII, Row, plot, row, study
 from techniques.sharpness.vit_sam.technique import VitSam, active_shares
+from tests.runs import new_run
 
 
 def new(stack: str, **options: Any) -> Run:
-    return Run(baselines()["vit"], build(stack), **({"recipe": "classic", "seed": 1, "steps": 4} | options))
+    return new_run("vit", stack, **({"recipe": "classic", "seed": 1, "steps": 4} | options))
 
 
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 8), shift=st.floats(-5, 5))
@@ -114,12 +113,12 @@ def test_probes_agree_under_fused_attention_and_without_rho(monkeypatch: pytest.
     assert plain["ascent_rise"] > 0, "up along the gradient"
 
 
-def contender(rho: float, eigenvalue: float, status: Any = "ok") -> Contender:
+def contender(rho: float, eigenvalue: float, status: Any = "ok") -> Outcome:
     probes = {
         f"vit_sam.{name}": eigenvalue for name in ("lambda_max", "ascent_rise", "active_share", "active_share_first")
     }
     curve = [Evaluation(step=4, loss=2.0 - rho, metrics={"accuracy": 0.5})]
-    return Contender(stack=f"vit_sam:rho={rho}", status=status, reason="", probes=probes, curve=curve)
+    return Outcome(stack=f"vit_sam:rho={rho}", status=status, reason="", probes=probes, curve=curve)
 
 
 def test_study_takes_the_medians_of_the_seeds_that_finished() -> None:

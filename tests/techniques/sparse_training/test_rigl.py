@@ -8,8 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import build
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from techniques.sparse_training.rigl.technique import (
@@ -22,10 +20,11 @@ from techniques.sparse_training.rigl.technique import (
     relative_flops,
     slots,
 )
+from tests.runs import new_run
 
 
 def running(rigl: RigL, steps: int = 40, baseline: str = "gpt") -> Run:
-    return Run(baselines()[baseline], Stack({"rigl": rigl}), size="nano", recipe="classic", steps=steps)
+    return new_run(baseline, Stack({"rigl": rigl}), size="nano", recipe="classic", steps=steps)
 
 
 @settings(max_examples=60, deadline=None)
@@ -127,7 +126,7 @@ def test_alpha_zero_is_a_static_mask():
 
 def test_no_sparsity_is_the_baseline_to_the_bit():
     losses = running(RigL(sparsity=0.0)).train(3)
-    assert Run(baselines()["gpt"], Stack({}), size="nano", recipe="classic", steps=40).train(3) == losses
+    assert new_run("gpt", size="nano", recipe="classic", steps=40).train(3) == losses
 
 
 def test_a_resumed_run_keeps_its_topology(tmp_path: Path):
@@ -143,7 +142,7 @@ def test_a_resumed_run_keeps_its_topology(tmp_path: Path):
 
 @pytest.mark.parametrize("order", ["rigl+progressive_stacking", "progressive_stacking+rigl"])
 def test_masks_are_copied_with_the_blocks_that_another_technique_stacks(order):
-    run = Run(baselines()["gpt"], build(order), size="nano", recipe="classic", steps=10)
+    run = new_run("gpt", order, size="nano", recipe="classic", steps=10)
     run.train(6)
     pairs = masked(run.anatomy)
     assert len(pairs) == len(run.anatomy.linears)

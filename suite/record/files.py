@@ -1,0 +1,95 @@
+"""Files of our own: where the cache is, atomic writes, JSON that names its schema version, text fit for a message."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class Stored(BaseModel):
+    """The base of what is written to a file. A NaN is written as a word, since JSON has no such number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+M = TypeVar("M", bound=Stored)
+
+
+def cache_folder() -> Path:
+    """``$LEANTRAIN_CACHE``, else ``$XDG_CACHE_HOME/leantrain``, else ``~/.cache/leantrain``."""
+    chosen = os.environ.get("LEANTRAIN_CACHE")
+    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "leantrain").expanduser()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` that takes its place when the block ends well, and is removed otherwise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(stored: Stored, path: Path) -> None:
+    """Writes ``stored``, whole or not at all. Raises OSError."""
+    with replacing(path) as partial:
+        partial.write_text(stored.model_dump_json(indent=1) + "\n", "utf-8")
+
+
+def parse_versioned(content: bytes | str, model: type[M], newest: int) -> M:
+    """``content`` as a ``model`` whose ``schema_version`` is between 1 and ``newest``.
+
+    Raises ValueError with one sentence: damaged, without a version, of a newer schema, or of another shape.
+    """
+    name = f"a {model.__name__.lower()}"
+    try:
+        version = json.loads(content, parse_int=_whole).get("schema_version")
+    except TooLarge as error:
+        raise ValueError(f"not {name}: {error}") from None
+    except (ValueError, AttributeError, RecursionError):
+        raise ValueError(f"not {name}: it is damaged") from None
+    if not isinstance(version, int) or version < 1:
+        raise ValueError(f"not {name}: it names no schema version")
+    if version > newest:
+        raise ValueError(f"schema version {version} is newer than {newest}; update leantrain to read it")
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ValueError(f"not {name}: {printable(problem)}") from None
+
+
+class TooLarge(ValueError):
+    """A whole number that no count can be, and no float holds."""
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 18 and not -(2**63) <= int(digits[:30]) < 2**63:
+        raise TooLarge("it has a whole number beyond 64 bits")
+    return int(digits)
+
+
+def printable(text: str) -> str:
+    """Text of a file in one line, as a message may quote it: control characters written out."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def hash_files(*groups: Iterable[Path]) -> str:
+    """SHA-256 over names and contents of files, in the order of their names."""
+    digest = hashlib.sha256()
+    for path in sorted(path for group in groups for path in group):
+        content = path.read_bytes()
+        digest.update(f"{path.name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()

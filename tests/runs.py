@@ -1,0 +1,28 @@
+"""A training run in one line, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh
+
+from suite.contract.run import Run
+from suite.contract.technique import Technique
+from suite.record.job import Job, Setting, Split
+
+
+def new_run(
+    baseline: str,
+    technique: str | Technique = "baseline",
+    *,
+    seed: int = 0,
+    weights: Path | None = None,
+    split: Split | None = None,
+    mesh: DeviceMesh | None = None,
+    **setting: Any,
+) -> Run:
+    """``technique``: a stack's spelling, or an instance that stands in for what no spelling names."""
+    stack, instance = (technique, None) if isinstance(technique, str) else ("baseline", technique)
+    job = Job(setting=Setting(baseline=baseline, **setting), stack=stack, seed=seed)
+    return Run(job, technique=instance, weights=weights, split=split, mesh=mesh)
