@@ -101,7 +101,7 @@ def record(contenders: Sequence[Outcome], seed: int = 0, **changes: Any) -> Reco
 def changed(records: Sequence[Record], **changes: Any) -> list[Record]:
     """The records with their first contender changed."""
     return [
-        record([each.reference, Contender.model_validate(each.contenders[1].model_dump() | changes)], each.seed)
+        record([each.reference, Outcome.model_validate(each.contenders[1].model_dump() | changes)], each.seed)
         for each in records
     ]
 
