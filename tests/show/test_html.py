@@ -16,7 +16,7 @@ from suite.contract.sources import Sources
 from suite.guard.calibration import Calibration, Gate
 from suite.guard.gate import DESIGN
 from suite.guard.regression import Setting
-from suite.judge.claims import Observation, Place, judge
+from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.rows import pairs
 from suite.judge.statistics import Interval
 from suite.measure.study import Table
@@ -79,9 +79,9 @@ def evil_page():
     made = [each.model_copy(update={"machine": machine}) for each in made]
     wicked = claim(statement=EVIL, place=EVIL, metric=EVIL, conditions=EVIL)
     judged = [
-        judge(wicked, EVIL, between(0.7, 0.75), Place(EVIL, EVIL, EVIL, EVIL)),
-        judge(wicked, EVIL, Observation(reason=EVIL), Place()),
-        judge(wicked.model_copy(update={"kind": "literature"}), EVIL, Observation(), Place()),
+        judge(wicked, EVIL, between(0.7, 0.75), ClaimPlace(EVIL, EVIL, EVIL, EVIL)),
+        judge(wicked, EVIL, Observation(reason=EVIL), ClaimPlace()),
+        judge(wicked.model_copy(update={"kind": "literature"}), EVIL, Observation(), ClaimPlace()),
     ]
     tables = [Table(EVIL, (EVIL, EVIL), [(EVIL, n) for n in range(1000)], EVIL), Table("none", ("x",), [])]
     hostile = {"baseline": EVIL, "size": EVIL, "recipe": EVIL, "machine": machine, "tables": tables}

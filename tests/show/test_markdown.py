@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from suite.contract.card import Card, Paper
 from suite.contract.sources import Sources
-from suite.judge.claims import Observation, Place, judge
+from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.rows import pairs
 from suite.show.board import boards
 from suite.show.markdown import code, escape, render
@@ -106,7 +106,10 @@ def test_ordinary_names_stay_readable(name):
 
 def test_claims_are_counted_and_shown_and_their_words_stay_words():
     evil = Observation(reason="<script>alert(1)</script> | `x`")
-    judged = [judge(claim(), "fast", between(0.7, 0.75), Place("gpt")), judge(claim(), "slow", evil, Place("gpt"))]
+    judged = [
+        judge(claim(), "fast", between(0.7, 0.75), ClaimPlace("gpt")),
+        judge(claim(), "slow", evil, ClaimPlace("gpt")),
+    ]
     page = render(some_rows(), judged=judged)
     assert "## Claims of the papers\n\n1 reproduced; 1 not testable here." in page
     assert "| reproduced | `fast.a_claim` |" in page
