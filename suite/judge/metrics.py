@@ -450,6 +450,7 @@ HEADLINES: tuple[Metric, ...] = tuple(
 )
 """Of a technique's summary: what has noise, then what is counted."""
 
+COUNTERS: tuple[Metric, ...] = tuple(METRICS[name] for name in COUNTS)
 IN_STACKS: tuple[Metric, ...] = tuple(each for each in COLUMNS if each.uses.in_stacks)
 IN_HISTORY: tuple[Metric, ...] = tuple(each for each in METRICS.values() if each.uses.in_history)
 BY_ROUND: Mapping[str, Callable[[Replicate], Floats]] = {
