@@ -16,11 +16,13 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.judge.interaction import METRICS, Interaction, as_dict, interactions
+from suite.judge.interaction import Interaction, as_dict, interactions
+from suite.judge.metrics import IN_STACKS
 from suite.judge.rows import Row, pairs
 from suite.record.schema import Outcome, Record
 from suite.show import html, markdown, stacks
 from suite.show.board import boards
+from suite.show.report import Report
 from tests import factories
 from tests.factories import contender, counters, failure, record
 from tests.show.test_html import EVIL, Page
@@ -139,7 +141,7 @@ def test_a_quality_that_was_missed_and_a_part_that_failed_say_so() -> None:
     assert [row.stack for row in found.failed] == ["b"]
     told = json.loads(json.dumps(as_dict(found), allow_nan=False))["interactions"]["step_time"]
     assert (told["kind"], told["interaction"]) == ("unavailable", None)
-    assert {found.reading(metric) for metric in METRICS} == {"b has no numbers: crashed: exit code 7"}
+    assert {found.reading(metric.name) for metric in IN_STACKS} == {"b has no numbers: crashed: exit code 7"}
 
     once = [record([run("baseline"), run("a"), run("b"), run("a+b")], seed) for seed in range(3)]
     once[1] = record([run("baseline"), run("a"), failure("b", "hung", ""), run("a+b")], 1)
@@ -198,24 +200,25 @@ def test_the_matrix_has_the_pairs_that_were_tried_and_the_table_has_all() -> Non
     tried = [[value is not None for value in line] for line in found.matrix]
     assert tried == [[False, True], [True, False]]
     assert found.headline == "time_to_quality"
-    page = markdown.render(some_rows())
+    page = markdown.render(Report(some_rows()))
     section = page[page.index("## Stacks") :]
     assert [name in section for name in ("`a+b`", "`c+a`", "`a+b+c`")] == [True] * 3
     assert "alone" not in section
-    assert "## Stacks" not in markdown.render(pairs(factories.comparison("alone")))
+    assert "## Stacks" not in markdown.render(Report(pairs(factories.comparison("alone"))))
 
 
 def test_the_page_s_section_is_sound_and_evil_names_stay_text() -> None:
     first, second = EVIL.replace(",", "").replace(":", ""), "b"
     names = ("baseline", first, second, f"{first}+{second}")
-    page = Page(html.render(pairs([record([run(name) for name in names], seed) for seed in range(2)])))
+    rows = pairs([record([run(name) for name in names], seed) for seed in range(2)])
+    page = Page(html.render(Report(rows)))
     assert {"href": "#stacks"} in page.having("a")
     assert len(page.having("script")) == 2
     assert not page.having("img")
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {each["aria-labelledby"] for each in page.having("div") if "aria-labelledby" in each} <= set(ids)
-    assert "Stacks" not in "".join(Page(html.render(pairs(factories.comparison("alone")))).words)
+    assert "Stacks" not in "".join(Page(html.render(Report(pairs(factories.comparison("alone"))))).words)
 
 
 def test_the_terminal_table_has_the_parts_the_whole_and_the_interaction() -> None:
