@@ -36,7 +36,6 @@ from pathlib import Path
 
 import torch
 
-from suite.contract.run import plain_update
 from suite.contract.technique import Technique, Unavailable
 
 
@@ -70,7 +69,8 @@ def command(*arguments: object) -> list[str]:
 
 def environment(root: Path, **extra: str) -> dict[str, str]:
     """The environment in which the distribution below ``root`` is installed."""
-    return os.environ | {"PYTHONPATH": str(root)} | extra
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": path} | extra
 
 
 def leantrain(root: Path, *arguments: object, **extra: str) -> subprocess.CompletedProcess[str]:
