@@ -9,7 +9,7 @@ READY = $(VENV)/.ready
 
 bench: $(READY)
 	$(VENV)/bin/leantrain run --minutes $(MINUTES)
-	$(VENV)/bin/leantrain leaderboard --html leaderboard.html
+	$(VENV)/bin/leantrain leaderboard --write leaderboard.md --write leaderboard.html
 
 test: $(READY)
 	$(VENV)/bin/python -m pytest -n 2

@@ -23,8 +23,9 @@ from suite.record.job import RecipeName, Size, Task
 
 MASKED_SHARE = 0.15
 IGNORED = -100
-LENGTH: dict[Size, int] = {"nano": 64, "micro": 128, "base": 512, "large": 512}
+LENGTH: dict[Size, int] = {"pico": 16, "nano": 64, "micro": 128, "base": 512, "large": 512}
 _CONFIG: dict[Size, dict[str, Any]] = {
+    "pico": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128},
     "nano": {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 256},
     "micro": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512},
     "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
@@ -33,6 +34,7 @@ _CONFIG: dict[Size, dict[str, Any]] = {
 _MODEL_VOCABULARY: dict[Size, int] = {**VOCABULARY, "base": 30522, "large": 30522}
 # Appendix A.2: Adam with betas 0.9 and 0.999, weight decay 0.01, linear decay, learning rate 1e-4 at base.
 _PRETRAIN: dict[Size, Recipe] = {
+    "pico": Recipe(steps=8, batch_size=4, learning_rate=2e-3, schedule="linear"),
     "nano": Recipe(steps=160, batch_size=8, learning_rate=2e-3, schedule="linear"),
     "micro": Recipe(steps=120, batch_size=6, learning_rate=1e-3, schedule="linear"),
     "base": Recipe(steps=600, batch_size=32, learning_rate=1e-4, schedule="linear"),

@@ -16,8 +16,9 @@ from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
 
-LENGTH: dict[Size, int] = {"nano": 64, "micro": 128, "base": 1024, "large": 1024}
+LENGTH: dict[Size, int] = {"pico": 16, "nano": 64, "micro": 128, "base": 1024, "large": 1024}
 _CONFIG: dict[Size, dict[str, Any]] = {
+    "pico": {"n_embd": 32, "n_layer": 2, "n_head": 2},
     "nano": {"n_embd": 64, "n_layer": 4, "n_head": 4},
     "micro": {"n_embd": 128, "n_layer": 4, "n_head": 4},
     "base": {"n_embd": 768, "n_layer": 12, "n_head": 12},
@@ -28,6 +29,7 @@ _MODEL_VOCABULARY: dict[Size, int] = {**VOCABULARY, "base": 50257, "large": 5025
 # table 2.1 and appendix B): GPT-2's own are unpublished.
 _GPT3: dict[str, Any] = {"beta2": 0.95, "weight_decay": 0.1}
 _PRETRAIN: dict[Size, Recipe] = {
+    "pico": Recipe(steps=8, batch_size=4, learning_rate=3e-3, **_GPT3),
     "nano": Recipe(steps=120, batch_size=12, learning_rate=3e-3, **_GPT3),
     "micro": Recipe(steps=120, batch_size=6, learning_rate=2e-3, **_GPT3),
     "base": Recipe(steps=600, batch_size=8, learning_rate=6e-4, **_GPT3),

@@ -17,10 +17,10 @@ from suite.contract.data import Data, Examples, Transform
 from suite.record.job import Size
 
 DIGITS = 10
-TEST_PER_DIGIT = 10
+TEST_PER_DIGIT: dict[Size, int] = {"pico": 1, "nano": 10, "micro": 10, "base": 10, "large": 10}
 _DIGITS_OF = {"pretrain": range(10), "source": range(5), "adapt": range(5, 10)}
-_TRAIN_LIMIT: dict[Size, int] = {"nano": 20_000, "micro": 20_000, "base": 100_000, "large": 100_000}
-_TEST_LIMIT: dict[Size, int] = {"nano": 200, "micro": 200, "base": 1000, "large": 1000}
+_TRAIN_LIMIT: dict[Size, int] = {"pico": 1000, "nano": 20_000, "micro": 20_000, "base": 100_000, "large": 100_000}
+_TEST_LIMIT: dict[Size, int] = {"pico": 10, "nano": 200, "micro": 200, "base": 1000, "large": 1000}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def image_data(
     number of both, so that one head fits.
     """
     own = _pictures(size, location, side, labelled) if location is not None else None
-    found = own if own is not None and split != "source" else _digits(side, _DIGITS_OF[split])
+    found = own if own is not None and split != "source" else _digits(side, _DIGITS_OF[split], TEST_PER_DIGIT[size])
     classes = max((own or found).facts["classes"], 0 if split == "pretrain" else DIGITS)
     count, columns = found.facts["train"], {name: found.array(name) for name in ("pixels", "labels")}
     train = Examples({name: column[:count] for name, column in columns.items()})
@@ -57,8 +57,8 @@ def normalised(pixels: Tensor) -> Tensor:
     return (pixels.float() / 127.5 - 1).expand(-1, 3, -1, -1).contiguous()
 
 
-def _digits(side: int, digits: range) -> cache.Prepared:
-    """The digits' 8x8 grey images, ``TEST_PER_DIGIT`` of each (a fixed random choice) to test, the rest to train."""
+def _digits(side: int, digits: range, test_per_digit: int) -> cache.Prepared:
+    """The digits' 8x8 grey images, ``test_per_digit`` of each (a fixed random choice) to test, the rest to train."""
 
     def build(folder: Path) -> dict[str, Any]:
         from sklearn.datasets import load_digits
@@ -66,8 +66,8 @@ def _digits(side: int, digits: range) -> cache.Prepared:
         images, labels = load_digits(return_X_y=True)
         order = np.random.Generator(np.random.PCG64(0)).permutation(len(labels))
         rows = [order[labels[order] == digit] for digit in digits]
-        train = np.sort(np.concatenate([row[TEST_PER_DIGIT:] for row in rows]))
-        chosen = np.concatenate([train, *(row[:TEST_PER_DIGIT] for row in rows)])
+        train = np.sort(np.concatenate([row[test_per_digit:] for row in rows]))
+        chosen = np.concatenate([train, *(row[:test_per_digit] for row in rows)])
         # Pillow resizes 8-bit images in fixed point: the same bytes, hence the same hash, on every machine.
         grey = (images[chosen].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
         resized = [np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC)) for image in grey]
@@ -76,7 +76,7 @@ def _digits(side: int, digits: range) -> cache.Prepared:
         name = "scikit-learn digits" + ("" if len(digits) == DIGITS else f" {digits[0]}-{digits[-1]}")
         return {"name": name, "train": len(train), "classes": DIGITS}
 
-    which = {"digits": [*digits], "scikit-learn": version("scikit-learn"), "test": TEST_PER_DIGIT}
+    which = {"digits": [*digits], "scikit-learn": version("scikit-learn"), "test": test_per_digit}
     return cache.prepared({**which, "side": side}, build)
 
 

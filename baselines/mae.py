@@ -20,15 +20,17 @@ from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
 
-SIDE: dict[Size, int] = {"nano": 32, "micro": 32, "base": 224, "large": 224}
-PATCH: dict[Size, int] = {"nano": 4, "micro": 4, "base": 16, "large": 16}
+SIDE: dict[Size, int] = {"pico": 16, "nano": 32, "micro": 32, "base": 224, "large": 224}
+PATCH: dict[Size, int] = {"pico": 4, "nano": 4, "micro": 4, "base": 16, "large": 16}
 _ENCODER: dict[Size, tuple[int, int, int]] = {  # width, depth, heads
+    "pico": (32, 2, 2),
     "nano": (96, 4, 3),
     "micro": (192, 6, 6),
     "base": (768, 12, 12),
     "large": (1024, 24, 16),
 }
 _DECODER: dict[Size, tuple[int, int, int]] = {
+    "pico": (16, 1, 2),
     "nano": (64, 2, 2),
     "micro": (96, 2, 3),
     "base": (512, 8, 16),
@@ -37,6 +39,7 @@ _DECODER: dict[Size, tuple[int, int, int]] = {
 # Table 8: AdamW with betas 0.9 and 0.95, weight decay 0.05, cosine; learning rate 1.5e-4 per 256 images.
 _MAE: dict[str, Any] = {"beta2": 0.95, "weight_decay": 0.05}
 _PRETRAIN: dict[Size, Recipe] = {
+    "pico": Recipe(steps=8, batch_size=4, learning_rate=2e-3, **_MAE),
     "nano": Recipe(steps=120, batch_size=12, learning_rate=2e-3, **_MAE),
     "micro": Recipe(steps=120, batch_size=8, learning_rate=2e-3, **_MAE),
     "base": Recipe(steps=600, batch_size=64, learning_rate=1.5e-4, **_MAE),

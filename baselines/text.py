@@ -24,10 +24,16 @@ PAD, MASK, CLS, SEP = range(4)
 SPECIAL = ("<|pad|>", "<|mask|>", "<|cls|>", "<|sep|>")
 # Small where steps are few: BERT first learns how frequent each token is, and only then what stands around it. With
 # 1024 tokens it ends nano's budget still at the frequencies (5.94 nats); with 320 it gets past them.
-VOCABULARY: dict[Size, int] = {"nano": 320, "micro": 512, "base": 16384, "large": 16384}
-TEST_ROWS: dict[Size, int] = {"nano": 64, "micro": 64, "base": 256, "large": 256}
-# How much is read: enough for an epoch longer than the step budget, and little enough to be prepared in seconds.
-_LIMIT_BYTES: dict[Size, int] = {"nano": 2 << 20, "micro": 4 << 20, "base": 1 << 30, "large": 1 << 30}
+VOCABULARY: dict[Size, int] = {"pico": 264, "nano": 320, "micro": 512, "base": 16384, "large": 16384}
+TEST_ROWS: dict[Size, int] = {"pico": 8, "nano": 64, "micro": 64, "base": 256, "large": 256}
+# How much is read of each part: enough for an epoch longer than the step budget, little enough to prepare in seconds.
+_LIMIT_BYTES: dict[Size, int] = {
+    "pico": 1 << 15,
+    "nano": 2 << 20,
+    "micro": 4 << 20,
+    "base": 1 << 30,
+    "large": 1 << 30,
+}
 _NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data"}
 _SOURCE_TEST_SHARE, _PROSE_TEST_SHARE = 1 / 16, 1 / 5  # the documentation is short: 16 times less text
 
@@ -133,8 +139,14 @@ def _divided(name: str, documents: Mapping[str, str], test_share: float, limit_b
     ordered = sorted(documents, key=lambda name: hashlib.sha256(name.encode()).digest())
     texts = [documents[name] for name in ordered if documents[name].strip()]
     held_out = max(1, round(test_share * len(texts)))
-    starts = np.cumsum([0] + [len(text) for text in texts[held_out:]])
-    return Texts(name, texts[held_out : held_out + int(np.searchsorted(starts[:-1], limit_bytes))], texts[:held_out])
+    train, test = (_first(part, limit_bytes) for part in (texts[held_out:], texts[:held_out]))
+    return Texts(name, train, test)
+
+
+def _first(texts: list[str], limit_bytes: int) -> list[str]:
+    """The texts that begin before the limit."""
+    starts = np.cumsum([0] + [len(text) for text in texts])[:-1]
+    return texts[: int(np.searchsorted(starts, limit_bytes))]
 
 
 def _trained(documents: Sequence[str], vocabulary: int) -> Tokenizer:

@@ -20,8 +20,9 @@ from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
 
-SIDE: dict[Size, int] = {"nano": 32, "micro": 32, "base": 224, "large": 224}
+SIDE: dict[Size, int] = {"pico": 16, "nano": 32, "micro": 32, "base": 224, "large": 224}
 _CONFIG: dict[Size, dict[str, Any]] = {
+    "pico": {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
     "nano": {"patch_size": 8, "embed_dim": 128, "depth": 4, "num_heads": 4},
     "micro": {"patch_size": 8, "embed_dim": 192, "depth": 6, "num_heads": 6},
     "base": {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12},
@@ -29,6 +30,7 @@ _CONFIG: dict[Size, dict[str, Any]] = {
 }
 _DEIT: dict[str, Any] = {"weight_decay": 0.05}  # learning rate 5e-4 per 512 images, which suits a far longer run
 _PRETRAIN: dict[Size, Recipe] = {
+    "pico": Recipe(steps=8, batch_size=4, learning_rate=1e-3, **_DEIT),
     "nano": Recipe(steps=120, batch_size=20, learning_rate=1e-3, **_DEIT),
     "micro": Recipe(steps=120, batch_size=16, learning_rate=7e-4, **_DEIT),
     "base": Recipe(steps=600, batch_size=64, learning_rate=1e-4, **_DEIT),

@@ -15,6 +15,7 @@ from pathlib import Path
 from suite.record.schema import Record
 from suite.record.store import Store
 
+TREE = Path(__file__).parents[1]
 CARD = """\
 id = "{id}"
 name = "{id}"
@@ -36,7 +37,6 @@ from pathlib import Path
 
 import torch
 
-from suite.contract.run import plain_update
 from suite.contract.technique import Technique, Unavailable
 
 
@@ -69,8 +69,8 @@ def command(*arguments: object) -> list[str]:
 
 
 def environment(root: Path, **extra: str) -> dict[str, str]:
-    """The environment in which the distribution below ``root`` is installed."""
-    return os.environ | {"PYTHONPATH": str(root)} | extra
+    """The environment in which the distribution below ``root`` is installed beside the tree under test."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join((str(root), str(TREE)))} | extra
 
 
 def leantrain(root: Path, *arguments: object, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -82,6 +82,6 @@ def leantrain(root: Path, *arguments: object, **extra: str) -> subprocess.Comple
 
 def records(folder: Path) -> list[Record]:
     """What the results folder holds; every line must be readable."""
-    found, problems = Store(folder).read()
+    records, problems = Store(folder).read()
     assert not problems
-    return found
+    return records

@@ -1,4 +1,10 @@
-"""The command line: commands only, each a thin shell around the module that does the work."""
+"""The command line: it turns options into values of the suite, calls one function, and prints what comes back.
+
+Here belong options, messages, tables for a terminal and exit codes. What is measured, judged or drawn belongs to the
+packages below, all of which may be imported here; nothing but the console script imports this package. A command
+imports what it needs when it runs, so that ``--help``, ``--version`` and ``list`` start without torch. It hands on
+exit codes (:class:`Exit`) and, with ``--json``, one JSON document on standard output.
+"""
 
 from __future__ import annotations
 
@@ -16,4 +22,4 @@ __all__ = ["Exit", "app", "main"]
 def main() -> None:
     """The console script."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    app()
+    app(prog_name="leantrain")

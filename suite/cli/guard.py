@@ -9,29 +9,21 @@ from typing import Annotated
 
 import typer
 
-from suite.cli.shared import (
+from suite.cli.look import kernels
+from suite.cli.options import (
     RESULTS,
     THREADS,
     Baselines,
     Budget,
     Device,
-    Exit,
     Json,
     Margin,
-    Out,
+    Results,
     SizeOption,
     Techniques,
     Threads,
-    app,
-    bar,
-    chosen,
-    escape,
-    fail,
-    out,
-    understandable,
-    usable_device,
-    warn,
 )
+from suite.cli.shared import Exit, app, bar, escape, fail, out, understandable, warn
 
 
 @app.command()
@@ -48,7 +40,7 @@ def calibrate(
     more: Annotated[
         bool, typer.Option("--continue", help="Add to the gates of the stored calibration until there are so many.")
     ] = False,
-    folder: Out = RESULTS,
+    folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Measure this machine's false-alarm rate and whether its gate can fire: what check needs before it times anything.
@@ -57,11 +49,12 @@ def calibrate(
     leaderboard. Ctrl-C keeps the gates that were made. Exit code 4 if the machine must not gate.
     """
     with understandable(as_json):
-        usable_device(device, as_json)
+        from suite.contract.setting import check_device
         from suite.guard import calibration as calibrations
         from suite.guard.regression import Setting
         from suite.record.machine import fingerprint, fitness
 
+        check_device(device)
         for sentence in fitness(device):
             warn(sentence)
         machine, setting = fingerprint(device, threads), Setting(device=device, threads=threads)
@@ -80,7 +73,7 @@ def calibrate(
         try:
             calibrations.store(made, calibrations.path_beside(folder, machine))
         except OSError as error:
-            warn(f"no copy for the leaderboard in {folder}: {error.strerror}; name another folder with --out")
+            warn(f"no copy for the leaderboard in {folder}: {error.strerror}; name another folder with --results")
         why = calibrations.unfit(made, machine, margin=margin, budget_s=budget, now=made.made)
     if as_json:
         print(json.dumps({"path": str(path), "unfit": why, "report": calibrations.report(made)}, indent=1))
@@ -98,6 +91,12 @@ def check(
         str | None, typer.Option("--against", help="A reference file, or a git revision to check out beside this one.")
     ] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write a reference file of this tree.")] = None,
+    calibrate_: Annotated[
+        bool, typer.Option("--calibrate", help="Only calibrate this machine, as leantrain calibrate does.")
+    ] = False,
+    kernels_: Annotated[
+        bool, typer.Option("--kernels", help="Only examine the kernels, as leantrain kernels --check does.")
+    ] = False,
     techniques: Techniques = None,
     on: Baselines = None,
     size: SizeOption = "nano",
@@ -115,6 +114,7 @@ def check(
     margin: Margin = 0.03,
     budget: Budget = 60.0,
     summary: Annotated[Path | None, typer.Option("--summary", help="Append a Markdown summary to this file.")] = None,
+    folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Guard a repository: did exact costs, training or speed change against a stored reference or another revision?
@@ -123,14 +123,21 @@ def check(
     it), 5 if a run failed.
     """
     with understandable(as_json):
-        usable_device(device, as_json)
+        from suite.contract.setting import check_device, chosen
         from suite.guard import check as checks
         from suite.guard import regression
         from suite.guard.trees import top_of
         from suite.record.job import RECIPES, SIZES
 
-        if (against is None) == (save is None):
-            raise ValueError("name either --against REF or --save FILE")
+        check_device(device)
+        if [against is not None, save is not None, calibrate_, kernels_].count(True) != 1:
+            raise ValueError("name one of --against REF, --save FILE, --calibrate and --kernels")
+        if calibrate_:
+            return calibrate(
+                margin=margin, budget=budget, device=device, threads=threads, folder=folder, as_json=as_json
+            )
+        if kernels_:
+            return kernels(check=True, device=device, as_json=as_json)
         selection = checks.Selection(
             tuple(techniques or ()),
             tuple(on or ()),
@@ -143,7 +150,7 @@ def check(
                 regression.save(stored, save)
                 items = len(stored.counts)
                 print(json.dumps({"saved": str(save), "items": items}) if as_json else f"{items} items saved to {save}")
-                return
+                return None
             assert against is not None
             if Path(against).is_file():
                 findings = checks.against_file(Path(against), selection, setting, progress)
@@ -161,3 +168,4 @@ def check(
             out.print(escape(f"{each.verdict:15}{each.item}{': ' if details else ''}{details}"))
     if code := regression.exit_code(findings, accept_changes):
         raise typer.Exit(code)
+    return None

@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import MISSING, asdict, fields
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from suite.cli.shared import (
+from suite.cli.options import (
     THREADS,
     Device,
-    Exit,
     Json,
     ModelOption,
+    OneBaseline,
+    OneRecipe,
     SizeOption,
+    TargetOptions,
     TaskOption,
-    app,
-    bar,
-    chosen,
-    escape,
-    out,
-    understandable,
-    usable_device,
+    TrainingOptions,
+    setting_of,
+    task_of,
 )
+from suite.cli.shared import Exit, app, bar, escape, out, understandable
+
+if TYPE_CHECKING:
+    from suite.contract.catalogue import Entry
+
+
+def _categories_and_techniques(incomplete: str) -> list[str]:
+    from suite.contract.catalogue import catalogue
+
+    names = dict.fromkeys(name for id, entry in catalogue().items() for name in (entry.folder.parent.name, id))
+    return [name for name in names if name.startswith(incomplete)]
 
 
 @app.command("list")
 def list_(
-    category: Annotated[str | None, typer.Argument(help="Only this category.")] = None, as_json: Json = False
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CATEGORY|ID]",
+            help="Only this category; or all about one technique.",
+            autocompletion=_categories_and_techniques,
+        ),
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """List the techniques: what they change, on which baselines, against what."""
+    """List the techniques: what they change, on which baselines, against what; or show one's card.
+
+    A card has the paper, the variant, the hyper-parameters, the claims.
+    """
     with understandable(as_json):
         from suite.contract.catalogue import catalogue, lookup
 
         entries = list(catalogue().values())
-        if category is not None:
-            lookup("category", category, {entry.card.category: entry for entry in entries})
-            entries = [entry for entry in entries if entry.card.category == category]
+        if what is not None:
+            categories = {entry.card.category: [entry] for entry in entries}
+            lookup("category or technique", what, categories | {entry.id: [entry] for entry in entries})
+            if what in catalogue():
+                return _show(catalogue()[what], as_json)
+            entries = [entry for entry in entries if entry.card.category == what]
     if as_json:
         print(json.dumps([entry.card.model_dump(mode="json", exclude={"claim"}) for entry in entries], indent=1))
-        return
+        return None
     table = Table("id", "category", "baselines", "task", "against", "what it changes", box=None, pad_edge=False)
     for column in table.columns[:2]:
         column.no_wrap = True
@@ -52,20 +74,13 @@ def list_(
     out.print(table)
     if not entries:
         raise typer.Exit(int(Exit.NOTHING))
+    return None
 
 
-@app.command()
-def show(id: Annotated[str, typer.Argument(help="A technique's id.")], as_json: Json = False) -> None:
-    """Show a technique's card: paper, variant, hyper-parameters, claims."""
-    from dataclasses import MISSING, fields
-
+def _show(entry: Entry, as_json: bool) -> None:
     from suite.contract.technique import CHAINED, SLOTS, overrides
 
-    with understandable(as_json):
-        from suite.contract.catalogue import catalogue, lookup
-
-        entry = lookup("technique", id, catalogue())
-        card, cls = entry.card, entry.technique
+    card, cls = entry.card, entry.technique
     settings = {each.name: None if each.default is MISSING else each.default for each in fields(cls) if each.init}
     changes = [method for method in (*SLOTS, *CHAINED) if overrides(cls, method)]
     if as_json:
@@ -91,13 +106,15 @@ def show(id: Annotated[str, typer.Argument(help="A technique's id.")], as_json: 
 
 @app.command()
 def count(
-    techniques: Annotated[
+    stacks: Annotated[
         list[str],
-        typer.Option("-t", "--technique", help="An id or a stack like lion+lora:rank=4, or baseline; repeatable."),
+        typer.Option(
+            "-t", "--technique", help="A technique or a stack like lion+lora:rank=4, or baseline; repeatable."
+        ),
     ],
-    on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",
+    baselines: OneBaseline = None,
     size: SizeOption = "base",
-    recipe: Annotated[str, typer.Option("--recipe", help="classic or modern.")] = "modern",
+    recipes: OneRecipe = None,
     task: TaskOption = None,
     model: ModelOption = None,
     batch: Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")] = None,
@@ -116,33 +133,34 @@ def count(
     """
     with understandable(as_json):
         from suite.contract.stack import build
-        from suite.record.job import RECIPES, SIZES, TASKS
+        from suite.measure import paper_scale
 
-        scales = importlib.import_module("suite.measure.paper_scale")
-        for stack in techniques:
+        for stack in stacks:
             build(stack)
-        scale = scales.Scale(
-            on, chosen("size", size, SIZES), chosen("recipe", recipe, RECIPES), model=model, batch_size=batch,
-            sequence_length=sequence_length, steps=steps,
-        )  # fmt: skip
+        training = TrainingOptions(task=task, steps=steps, model=model)
+        scale = paper_scale.Scale(
+            setting_of(TargetOptions(baselines, size, recipes), training),
+            batch_size=batch,
+            sequence_length=sequence_length,
+        )
         with bar(quiet=as_json) as progress:
-            found = scales.pairs(techniques, scale, chosen("task", task, TASKS) if task else None, progress)
+            counts = paper_scale.side_by_side(stacks, scale, task_of(training), progress)
     if as_json:
-        print(json.dumps([each.as_dict() for each in found], indent=1))
-    for pair in [] if as_json else found:
-        out.print(escape(scales.title(pair)))
-        sides = ("", pair.reference.stack, pair.stack.stack, "ratio") if pair.reference else ("", pair.stack.stack)
-        grid = Table(*sides, box=None, pad_edge=False)
+        print(json.dumps([each.as_dict() for each in counts], indent=1))
+    for each in [] if as_json else counts:
+        out.print(escape(paper_scale.title(each)))
+        columns = ("", each.reference.stack, each.stack.stack, "ratio") if each.reference else ("", each.stack.stack)
+        grid = Table(*columns, box=None, pad_edge=False)
         for column in grid.columns[1:]:
             column.justify = "right"
-        for line in scales.lines(pair):
+        for line in paper_scale.lines(each):
             grid.add_row(*map(escape, line))
         if grid.rows:
             out.print(grid)
-        for note in scales.notes(pair):
+        for note in paper_scale.notes(each):
             out.print(escape(note))
         out.print()
-    if all(each.stack.counters is None for each in found):
+    if all(each.stack.counters is None for each in counts):
         raise typer.Exit(int(Exit.UNFIT))
 
 
@@ -159,41 +177,44 @@ def kernels(
     is wrong or over its budget.
     """
     with understandable(as_json):
-        usable_device(device, as_json)
-        report = importlib.import_module("suite.guard.kernel_report")
+        from suite.contract.setting import check_device
+        from suite.guard import kernel_report as report
+
+        check_device(device)
         entries = report.selected(ids or ())
         timed = device == "cuda" and not check
-        found = []
+        rows = []
         with bar(quiet=as_json) as progress:
             for number, entry in enumerate(entries):
                 progress(number / len(entries), entry.id)
-                found += report.rows(entry, device, timed)
+                rows += report.rows(entry, device, timed)
     if as_json:
-        print(json.dumps([asdict(row) for row in found], indent=1))
+        print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
         columns = report.CHECK_COLUMNS + (report.TIME_COLUMNS if timed else ())
         grid = Table(*columns, box=None, pad_edge=False)
-        for row in found:
+        for row in rows:
             grid.add_row(*map(escape, report.line(row, timed)))
         out.print(grid)
-        for row in found:
+        for row in rows:
             for violation in row.violations:
                 out.print(escape(f"{row.technique}/{row.kernel}: {violation}"))
         if not timed and not check:
             out.print("time, per cent of floor, launch cost and peers: unavailable (they need --device cuda)")
-    if not found:
+    if not rows:
         raise typer.Exit(int(Exit.NOTHING))
-    if any(row.violations for row in found):
+    if any(row.violations for row in rows):
         raise typer.Exit(int(Exit.REGRESSED))
 
 
 @app.command()
 def doctor(device: Device = "cpu", as_json: Json = False) -> None:
     """Say what this machine can measure, what is missing, and what would disturb a measurement now."""
-    from suite.measure.doctor import examine
-
     with understandable(as_json):
-        chosen("device", device, ("cpu", "cuda"))
+        from suite.contract.setting import DEVICES, chosen
+        from suite.measure.doctor import examine
+
+        chosen("device", device, DEVICES)
         report = examine(device, THREADS)
     if as_json:
         print(json.dumps(report, indent=1))

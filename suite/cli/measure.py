@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,38 +12,27 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from suite.cli.shared import (
+from suite.cli.options import (
     RESULTS,
-    THREADS,
     Baselines,
-    DataOption,
-    Device,
-    Exit,
+    EffortOptions,
     Hang,
     Json,
     Limit,
-    ModelOption,
-    Out,
-    Sequential,
+    MachineOptions,
+    ProcedureOptions,
+    Results,
     SizeOption,
-    Steps,
-    TaskOption,
+    Stack,
+    TargetOptions,
     Techniques,
-    Threads,
+    TrainingOptions,
     Wandb,
-    app,
-    bar,
-    chosen,
-    err,
-    escape,
-    fail,
-    many,
-    out,
-    understandable,
-    usable_device,
-    usable_model,
-    warn,
+    setting_of,
+    task_of,
+    with_options,
 )
+from suite.cli.shared import Exit, app, bar, err, escape, fail, many, out, understandable, warn
 
 
 @app.command()
@@ -71,6 +59,7 @@ def new(
 
 
 @app.command()
+@with_options
 def run(
     techniques: Techniques = None,
     on: Baselines = None,
@@ -79,18 +68,11 @@ def run(
         list[str] | None,
         typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern, then classic]"),
     ] = None,
-    task: TaskOption = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds that each pair gets at most.")] = 3,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0,
-    steps: Steps = None,
-    data: DataOption = None,
-    model: ModelOption = None,
-    device: Device = "cpu",
-    threads: Threads = THREADS,
-    folder: Out = RESULTS,
-    time_limit: Limit = 3600.0,
-    hang_limit: Hang = 600.0,
-    sequential: Sequential = False,
+    *,
+    training: TrainingOptions,
+    machine: MachineOptions,
+    effort: EffortOptions,
+    procedure: ProcedureOptions,
     wandb: Wandb = False,
     as_json: Json = False,
 ) -> None:
@@ -99,135 +81,115 @@ def run(
     Results are appended to the results folder as they come; an interrupted run continues where it stopped.
     """
     with understandable(as_json):
-        usable_device(device, as_json)
         from suite.contract.baseline import baselines
         from suite.contract.catalogue import catalogue, lookup
+        from suite.contract.setting import check_model, chosen
         from suite.contract.stack import build
         from suite.measure.campaign import measure
         from suite.measure.plan import pairs_of
-        from suite.record.job import RECIPES, SIZES, TASKS, Setting
+        from suite.record.job import RECIPES
 
-        entries, known = catalogue(), baselines()
-        stacks = techniques or list(entries)
+        stacks, names = techniques or list(catalogue()), on or list(baselines())
+        setting = setting_of(TargetOptions(names[:1], size), training, machine)
         for stack in stacks:
             build(stack)
-        for name in on or ():
-            lookup("baseline", name, known)
+        for name in names:
+            lookup("baseline", name, baselines())
         recipes = [chosen("recipe", name, RECIPES) for name in recipe or ("modern", "classic")]
-        setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
-        if (data or model) and not on:
+        if (training.data or training.model) and not on:
             raise ValueError("--data and --model belong to one kind of baseline: choose it with -b")
-        pairs = pairs_of(stacks, on or known, recipes, chosen("task", task, TASKS) if task else None)
+        pairs = pairs_of(stacks, names, recipes, setting, task_of(training))
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
-        usable_model(model, on or (), setting.size, data)
+        for name in names:
+            check_model(setting.but(baseline=name))
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
-            made = measure(
-                pairs, setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
-                sequential=sequential, progress=progress, warn=warn, stored=sent,
+            records = measure(
+                pairs, effort.results, seeds=effort.seeds, minutes=effort.minutes, procedure=procedure.procedure(),
+                progress=progress, warn=warn, stored=sent,
             )  # fmt: skip
-    failures = [each for record in made for each in record.contenders if each.status not in ("ok", "unavailable")]
+    failures = [each for record in records for each in record.contenders if each.status not in ("ok", "unavailable")]
     if as_json:
-        print(json.dumps([json.loads(record.model_dump_json()) for record in made]))
+        print(json.dumps([json.loads(record.model_dump_json()) for record in records]))
     else:
         for each in failures:
             err.print(f"{escape(each.stack)}: {each.status}: {escape(each.reason)}")
-        out.print(f"{many(len(made), 'replicate')} measured; see them with: leantrain leaderboard --out {folder}")
+        seen = f"see them with: leantrain leaderboard --results {effort.results}"
+        out.print(f"{many(len(records), 'replicate')} measured; {seen}")
     if failures:
         raise typer.Exit(int(Exit.RUN_FAILED))
 
 
+Rounds = Annotated[int | None, typer.Option("--rounds", min=2, help="Paired rounds of a replicate.")]
+
+
 @app.command()
+@with_options
 def compare(
-    stack: Annotated[str, typer.Argument(help="The technique or stack, e.g. lion or lion+sam:rho=0.1.")],
+    stack: Stack,
     against: Annotated[
         str | None, typer.Argument(help="What to compare it with. [the reference its card names]")
     ] = None,
-    on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",
-    size: SizeOption = "nano",
-    recipe: Annotated[str, typer.Option("--recipe", help="classic, modern or compiled.")] = "modern",
-    task: TaskOption = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Replicates.")] = 3,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=2, help="Paired rounds of a replicate.")] = None,
-    steps: Steps = None,
-    data: DataOption = None,
-    model: ModelOption = None,
-    device: Device = "cpu",
-    threads: Threads = THREADS,
-    folder: Out = RESULTS,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw loss curves and paired ratios to this file.")
+    *,
+    target: TargetOptions,
+    training: TrainingOptions,
+    machine: MachineOptions,
+    effort: EffortOptions,
+    rounds: Rounds = None,
+    procedure: ProcedureOptions,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", help="Draw loss curves and paired ratios to this file (.svg, .pdf, .png)."),
     ] = None,
-    time_limit: Limit = 3600.0,
-    hang_limit: Hang = 600.0,
-    sequential: Sequential = False,
     wandb: Wandb = False,
     as_json: Json = False,
 ) -> None:
     """Compare two stacks head to head on one baseline, several seeds, and print the ratios with their intervals."""
     with understandable(as_json):
-        usable_device(device, as_json)
-        from suite.contract.baseline import baselines
-        from suite.contract.catalogue import lookup
+        from suite.contract.setting import check_model
         from suite.contract.stack import build
+        from suite.judge.rows import as_dict
         from suite.measure.campaign import measure
-        from suite.measure.plan import Pair, reference_of
-        from suite.record.job import RECIPES, SIZES, TASKS, Setting, canonical
+        from suite.measure.plan import pair_of
+        from suite.measure.result import result_of
         from suite.record.store import Store
+        from suite.show.plots import draw
+        from suite.show.terminal import summary
 
+        setting = setting_of(target, training, machine)
         build(stack), build(against or "baseline")
-        lookup("baseline", on, baselines())
-        reference, own_task = reference_of(canonical(stack)) if stack != "baseline" else ("baseline", "pretrain")
-        pair = Pair(
-            on,
-            chosen("recipe", recipe, RECIPES),
-            chosen("task", task, TASKS) if task else own_task,
-            canonical(against) if against else reference,
-            canonical(stack),
-        )
-        setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
-        usable_model(model, [on], setting.size, data)
+        pair = pair_of(setting, stack, against, task_of(training))
+        check_model(pair.setting)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             measure(
-                [pair], setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
-                sequential=sequential, rounds=rounds, progress=progress, warn=warn, stored=sent,
+                [pair], effort.results, seeds=effort.seeds, minutes=effort.minutes, procedure=procedure.procedure(),
+                rounds=rounds, progress=progress, warn=warn, stored=sent,
             )  # fmt: skip
-        results = importlib.import_module("suite.judge.rows")
-        records, _ = Store(folder).read()
-        row = results.row_of(records, pair, setting)
-        if plot:
-            importlib.import_module("suite.show.plots").draw(row, plot)
+        row = result_of(pair, Store(effort.results).read()[0])
+        if write:
+            draw(row, write)
     if as_json:
-        print(json.dumps(results.as_dict(row), indent=1))
+        print(json.dumps(as_dict(row), indent=1))
     else:
-        out.print(escape(importlib.import_module("suite.show.terminal").summary(row)))
+        out.print(escape(summary(row)))
     if row.failed:
         raise typer.Exit(int(Exit.RUN_FAILED))
 
 
 @app.command()
+@with_options
 def stack(
     techniques: Annotated[str, typer.Argument(metavar="A+B[+C]", help="The stack, e.g. lion+lawa or lion+lawa:k=4.")],
     against: Annotated[
         str | None, typer.Argument(help="What to compare all with. [the reference that their cards name]")
     ] = None,
-    on: Annotated[str, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae.")] = "gpt",
-    size: SizeOption = "nano",
-    recipe: Annotated[str, typer.Option("--recipe", help="classic, modern or compiled.")] = "modern",
-    task: TaskOption = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Replicates.")] = 3,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=2, help="Paired rounds of a replicate.")] = None,
-    steps: Steps = None,
-    data: DataOption = None,
-    model: ModelOption = None,
-    device: Device = "cpu",
-    threads: Threads = THREADS,
-    folder: Out = RESULTS,
-    time_limit: Limit = 3600.0,
-    hang_limit: Hang = 600.0,
-    sequential: Sequential = False,
+    *,
+    target: TargetOptions,
+    training: TrainingOptions,
+    machine: MachineOptions,
+    effort: EffortOptions,
+    rounds: Rounds = None,
+    procedure: ProcedureOptions,
     as_json: Json = False,
 ) -> None:
     """Do techniques still help together? Measure a stack and its parts in one comparison; print their interaction.
@@ -235,83 +197,68 @@ def stack(
     The interaction is the stack's speedup over the product of its parts' speedups, with its interval over seeds.
     """
     with understandable(as_json):
-        usable_device(device, as_json)
-        from suite.contract.baseline import baselines
-        from suite.contract.catalogue import lookup
+        from suite.contract.setting import check_model
+        from suite.judge import interaction, rows
         from suite.measure.campaign import measure
-        from suite.record.job import RECIPES, SIZES, TASKS, Setting
+        from suite.measure.plan import pairs_of_stack
+        from suite.measure.result import result_of_stack
         from suite.record.store import Store
+        from suite.show import stacks
 
-        interaction = importlib.import_module("suite.judge.interaction")
-        lookup("baseline", on, baselines())
-        pairs = interaction.pairs_of_stack(
-            techniques, on, chosen("recipe", recipe, RECIPES), task=chosen("task", task, TASKS) if task else None,
-            against=against,
-        )  # fmt: skip
-        setting = Setting(chosen("size", size, SIZES), steps, data, model, device, threads)
-        usable_model(model, [on], setting.size, data)
+        setting = setting_of(target, training, machine)
+        pairs = pairs_of_stack(setting, techniques, against, task_of(training))
+        check_model(setting)
         with bar(quiet=as_json) as progress:
             measure(
-                pairs, setting, folder, seeds=seeds, minutes=minutes, limit_s=time_limit, hang_s=hang_limit,
-                sequential=sequential, rounds=rounds, one_comparison=True, progress=progress, warn=warn,
+                pairs, effort.results, seeds=effort.seeds, minutes=effort.minutes, procedure=procedure.procedure(),
+                rounds=rounds, one_comparison=True, progress=progress, warn=warn,
             )  # fmt: skip
-        found = interaction.measured(pairs, setting, Store(folder).read()[0])
+        result = result_of_stack(pairs, Store(effort.results).read()[0])
     if as_json:
-        results = importlib.import_module("suite.judge.rows")
-        print(json.dumps(interaction.as_dict(found) | {"rows": [results.as_dict(row) for row in found.rows]}, indent=1))
+        each = interaction.as_dict(result)
+        print(json.dumps(each | {"rows": [rows.as_dict(row) for row in result.rows]}, indent=1))
     else:
-        shown = importlib.import_module("suite.show.stacks")
-        head, lines = shown.table(found)
+        head, lines = stacks.table(result)
         grid = Table(*map(escape, head), box=None, pad_edge=False)
         for line in lines:
             grid.add_row(*map(escape, line))
-        out.print(escape(shown.title(found)))
+        out.print(escape(stacks.title(result)))
         out.print(grid)
-        for sentence in (*shown.notes(found), shown.READING):
+        for sentence in (*stacks.notes(result), stacks.READING):
             out.print(escape(sentence))
-    if found.failed:
+    if result.failed:
         raise typer.Exit(int(Exit.RUN_FAILED))
 
 
 @app.command()
+@with_options
 def study(
     id: Annotated[str, typer.Argument(help="A technique that has a study.")],
-    on: Annotated[
-        str | None,
-        typer.Option("-b", "--baseline", help="bert, gpt, vit or mae. [gpt, else the first that the study is for]"),
-    ] = None,
-    size: SizeOption = "nano",
-    recipe: Annotated[str, typer.Option("--recipe", help="classic, modern or compiled.")] = "modern",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each run.")] = 3,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0,
-    device: Device = "cpu",
-    threads: Threads = THREADS,
-    folder: Out = RESULTS,
+    *,
+    target: TargetOptions,
+    machine: MachineOptions,
+    effort: EffortOptions,
     write: Annotated[Path | None, typer.Option("--write", help="A folder for the tables (CSV) and the plot.")] = None,
     as_json: Json = False,
 ) -> None:
     """Answer a technique's question over many runs: print its tables, write them and its plot.
 
-    What it found is kept beside the machine's records, and shown by `leantrain leaderboard`.
+    Without -b it is for gpt, or else the first baseline that the study is for. What it finds is kept beside the
+    machine's records, and shown by `leantrain leaderboard`.
     """
     with understandable(as_json):
-        usable_device(device, as_json)
-        from suite.contract.baseline import baselines
         from suite.contract.catalogue import catalogue, lookup
-        from suite.measure.study import Lab, baseline_for, found, keep, study_of
+        from suite.measure import study as studies
         from suite.record.files import replacing
-        from suite.record.job import RECIPES, SIZES, Setting
 
-        if on:
-            lookup("baseline", on, baselines())
+        setting = setting_of(target, machine=machine)
         entry = lookup("technique", id, catalogue())
-        module = study_of(entry)
-        on = baseline_for(entry, module, on)
-        setting = Setting(chosen("size", size, SIZES), device=device, threads=threads)
+        module = studies.study_of(entry)
+        setting = setting.but(baseline=studies.baseline_for(entry, module, target.baseline))
         with bar(quiet=as_json) as progress:
-            lab = Lab(on, chosen("recipe", recipe, RECIPES), setting, folder, seeds, minutes, progress, warn)
-            made = found(lab, entry, module.study(lab))
-        tables, kept = made.tables, keep(made, folder)
+            lab = studies.Lab(setting, effort.results, effort.seeds, effort.minutes, progress, warn)
+            result = studies.found(lab, entry, module.study(lab))
+        tables, path = result.tables, studies.keep(result, effort.results)
         if write:
             for table in tables:
                 with replacing(write / f"{table.name}.csv") as partial:
@@ -319,7 +266,7 @@ def study(
             if hasattr(module, "plot"):
                 with replacing(write / f"{id}.svg") as partial:
                     module.plot(tables).savefig(partial, format="svg")
-    err.print(f"kept: {escape(str(kept))}" if kept else "not kept: every table is empty")
+    err.print(f"kept: {escape(str(path))}" if path else "not kept: every table is empty")
     if as_json:
         print(json.dumps({table.name: [dict(zip(table.columns, row)) for row in table.rows] for table in tables}))
         return
@@ -335,7 +282,7 @@ def study(
 @app.command()
 def repro(
     record: Annotated[str, typer.Argument(help="A record's id, or its beginning. `claims ID` prints ids.")],
-    folder: Out = RESULTS,
+    folder: Results = RESULTS,
     data: Annotated[str | None, typer.Option("--data", help="Where the record's data is. [embedded data]")] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Store the repetition: of two records of a seed the board shows the newer.")
@@ -351,15 +298,17 @@ def repro(
     decided: the code or the machine is another, or the noise is unknown or too large.
     """
     with understandable(as_json):
+        from suite.contract.setting import check_device
+        from suite.contract.sources import current_sources
+        from suite.guard import agreement as repeat
         from suite.record.machine import fingerprint
         from suite.record.store import Store
 
-        repeat = importlib.import_module("suite.guard.agreement")
         records, _ = Store(folder).read()
         old = repeat.find(records, record)
-        usable_device(old.conditions.device, as_json)
+        check_device(old.conditions.device)
         machine = fingerprint(old.conditions.device, old.conditions.threads)
-        current = importlib.import_module("suite.judge.rows").current_sources()
+        current = current_sources()
         new, findings, word = None, [], "not comparable"
         why = repeat.obstacles(old, current, machine)
         if not why:
@@ -389,11 +338,13 @@ def repro(
 
 @contextmanager
 def tracking(wanted: bool) -> Iterator[Any]:
-    """What sends stored records to wandb, or None; says at the end, however it comes, where they are."""
+    """Yields what sends stored records to wandb, or None; says at the end, however it comes, where they are."""
     if not wanted:
         yield None
         return
-    tracker = importlib.import_module("suite.show.tracking").Tracker(warn)
+    from suite.show.tracking import Tracker
+
+    tracker = Tracker(warn)
     try:
         yield tracker
     finally:

@@ -1,77 +1,132 @@
-"""Commands that read records: leaderboard, claims, history, export."""
+"""Commands that read records: leaderboard, claims, history."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from suite.cli.shared import (
-    RESULTS,
-    Baselines,
-    Exit,
-    Json,
-    Out,
-    Techniques,
-    app,
-    bar,
-    chosen,
-    err,
-    escape,
-    fail,
-    many,
-    out,
-    understandable,
-    warn,
-)
+from suite.cli.options import RESULTS, Baselines, Json, Results, Techniques
+from suite.cli.shared import Exit, app, bar, escape, fail, many, out, understandable, warn
+
+SUFFIXES = {".md": "markdown", ".html": "html", ".csv": "csv", ".parquet": "parquet"}
+FORMS = ("markdown", "html", "csv", "parquet", "model-index")
 
 
 @app.command()
 def leaderboard(
-    folder: Out = RESULTS,
-    write: Annotated[Path, typer.Option("--write", help="The Markdown file to write.")] = Path("leaderboard.md"),
-    html: Annotated[Path | None, typer.Option("--html", help="Also write one self-contained HTML file.")] = None,
+    write: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--write", help="A file to write, by its suffix: .md, .html, .csv, .parquet; repeatable. [leaderboard.md]"
+        ),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="markdown, html, csv, parquet, or model-index: the results in a Hugging Face model card, of which all "
+            "else is kept. Without --write it is printed. [by suffix]",
+        ),
+    ] = None,
+    table: Annotated[str, typer.Option("--table", help="Of csv and parquet: rows, or replicates (seeds).")] = "rows",
+    techniques: Techniques = None,
+    on: Baselines = None,
+    folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Write the leaderboard from the records of the results folder."""
-    from suite.record.files import replacing
+    """Write the leaderboard from the records of the results folder: boards for people, tables for other tools.
 
+    In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     with understandable(as_json):
-        from suite.contract.catalogue import catalogue
+        from suite.contract.baseline import baselines
+        from suite.contract.catalogue import catalogue, lookup
+        from suite.contract.setting import chosen
+        from suite.contract.stack import build
+        from suite.judge import rows as rows_of
+        from suite.record.files import replacing
+        from suite.record.job import canonical, techniques_of
         from suite.record.store import Store
+        from suite.show import export
 
+        targets = _targets(write, chosen("format", form, FORMS) if form else None)
+        chosen("table", table, export.TABLES)
+        for stack in techniques or ():
+            build(stack)
+        for name in on or ():
+            lookup("baseline", name, baselines())
+        wanted = set(map(canonical, techniques or ()))
         records, problems = Store(folder).read()
         for problem in problems:
             warn(problem)
-        made, unreadable = importlib.import_module("suite.measure.study").kept(folder)
-        for problem in unreadable:
-            warn(problem)
-        if not records and not made:
-            fail(f"{folder} holds no records; measure some with: leantrain run --out {folder}", Exit.NOTHING, as_json)
-        results = importlib.import_module("suite.judge.rows")
-        current = results.current_sources()
-        studied = [(study, study.stale(current)) for study in made]
-        calibrations, unreadable = importlib.import_module("suite.guard.calibration").beside(folder)
-        for problem in unreadable:
-            warn(problem)
-        rows = results.rows(records)
-        judged = importlib.import_module("suite.judge.claims").verdicts(rows)
-        cards = {id: entry.card for id, entry in catalogue().items()}
-        for form, target in (("markdown", write), ("html", html)):
-            if target:
-                page = importlib.import_module(f"suite.show.{form}")
-                with replacing(target) as partial:
-                    partial.write_text(page.render(rows, problems, judged, calibrations, cards, studied), "utf-8")
+        rows = [
+            row
+            for row in rows_of.rows(records)
+            if (not wanted or row.stack in wanted) and (not on or row.conditions.baseline in on)
+        ]
+        boards = any(kind in ("markdown", "html") for kind, _ in targets)
+        if boards:
+            from suite.contract.sources import current_sources
+            from suite.guard import calibration
+            from suite.judge import claims
+            from suite.measure import study
+            from suite.show import html, markdown
+
+            studies, unreadable = study.kept(folder)
+            calibrations, damaged = calibration.beside(folder)
+            for problem in (*unreadable, *damaged):
+                warn(problem)
+            named = {name for stack in wanted for name in techniques_of(stack)}
+            cards = {id: entry.card for id, entry in catalogue().items() if not wanted or id in named}
+            judged = [each for each in claims.verdicts(rows, cards.values()) if not on or each.baseline in ("", *on)]
+            current = current_sources()
+            studied = [
+                (each, each.stale(current))
+                for each in studies
+                if (not wanted or each.technique in named) and (not on or each.baseline in on)
+            ]
+        if not rows and not (boards and studied):
+            such = "such records" if records else "records"
+            fail(
+                f"{folder} holds no {such}; measure some with: leantrain run --results {folder}", Exit.NOTHING, as_json
+            )
+        for kind, path in targets:
+            if kind in ("markdown", "html"):
+                page = markdown if kind == "markdown" else html
+                content = page.render(rows, problems, judged, calibrations, cards, studied).encode()
+            else:
+                keeps = kind == "model-index" and path is not None and path.exists()
+                content = export.exported(rows, kind, table, path.read_text("utf-8") if path and keeps else "")
+            if path is None:
+                sys.stdout.write(content.decode())
+                return
+            with replacing(path) as partial:
+                partial.write_bytes(content)
     if as_json:
-        print(json.dumps([results.as_dict(row) for row in rows], indent=1))
+        print(json.dumps([rows_of.as_dict(row) for row in rows], indent=1))
     else:
-        told = f"{many(len(rows), 'row')} from {many(len(records), 'replicate')}"
-        out.print(f"{told}: {write}{f' and {html}' if html else ''}")
+        written = ", ".join(str(path) for _, path in targets)
+        out.print(f"{many(len(rows), 'row')} from {many(len(records), 'replicate')}: {written}")
+
+
+def _targets(paths: list[Path] | None, form: str | None) -> list[tuple[Any, Path | None]]:
+    """What to write where; no path where it is to be printed. Raises ValueError, with the way out."""
+    if form is None:
+        paths = paths or [Path("leaderboard.md")]
+        for path in paths:
+            if path.suffix not in SUFFIXES:
+                raise ValueError(f"{path}: a suffix says what to write: {', '.join(SUFFIXES)}; or say it with --format")
+        return [(SUFFIXES[path.suffix], path) for path in paths]
+    if len(paths or ()) > 1:
+        raise ValueError("--format is of one file: leave it out, and each file's suffix says what to write")
+    if form == "parquet" and not paths:
+        raise ValueError("Parquet is for a file: name one with --write")
+    return [(form, paths[0] if paths else None)]
 
 
 @app.command()
@@ -83,7 +138,7 @@ def claims(
         str | None,
         typer.Option("--size", help="With --exact: nano, or a larger one, counted without values. [nano]"),
     ] = None,
-    folder: Out = RESULTS,
+    folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Judge the papers' claims by the records: verdict, interval, evidence, and the command that reproduces it.
@@ -93,23 +148,26 @@ def claims(
     with understandable(as_json):
         from suite.contract.baseline import baselines
         from suite.contract.catalogue import lookup
+        from suite.contract.setting import chosen
+        from suite.judge import claims as engine
+        from suite.judge import rows
         from suite.record.job import SIZES
         from suite.record.store import Store
 
-        engine = importlib.import_module("suite.judge.claims")
         cards = engine.chosen(id)
         for name in on or ():
             lookup("baseline", name, baselines())
         if size is not None and not exact:
             raise ValueError("--size says where exact claims are counted: add --exact, or leave it out")
         if exact:
-            at = chosen("size", size or "nano", SIZES)
-            found = importlib.import_module("suite.measure.exact").exact_verdicts(cards, tuple(on or baselines()), at)
+            from suite.measure.exact import exact_verdicts
+
+            found = exact_verdicts(cards, tuple(on or baselines()), chosen("size", size or "nano", SIZES))
         else:
             records, problems = Store(folder).read()
             for problem in problems:
                 warn(problem)
-            found = engine.verdicts(importlib.import_module("suite.judge.rows").rows(records), cards)
+            found = engine.verdicts(rows.rows(records), cards)
             found = [each for each in found if not on or each.baseline in ("", *on)]
     words = {each.verdict for each in found}
     if not words:
@@ -144,8 +202,10 @@ def history(
     ] = False,
     seeds: Annotated[int, typer.Option("--seeds", min=2, help="Replicates of a confirming comparison.")] = 5,
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="For all confirming comparisons.")] = 10.0,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the series and their steps to this file.")] = None,
-    folder: Out = RESULTS,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Draw the series and their steps to this file (.svg, .pdf, .png).")
+    ] = None,
+    folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Find where a technique's ratios changed over time: steps beyond chance, in the records of the results folder.
@@ -153,11 +213,13 @@ def history(
     Exit code 1 for a confirmed change for the worse, 3 for one that is only suspected: --confirm decides it.
     """
     with understandable(as_json):
+        from suite.contract.setting import chosen
         from suite.contract.stack import build
+        from suite.guard.confirm import confirm as confirmed
+        from suite.judge import history as times
         from suite.record.job import canonical
         from suite.record.store import Store
 
-        times = importlib.import_module("suite.judge.history")
         metrics = [chosen("metric", each, times.METRICS) for each in metric or times.METRICS]
         records, problems = Store(folder).read()
         for problem in problems:
@@ -166,13 +228,15 @@ def history(
         if not found:
             for stack in stacks or ():  # a technique that is gone still has its history
                 build(stack)
-            fail(f"{folder} holds no such ratios; measure some: leantrain run --out {folder}", Exit.NOTHING, as_json)
+            fail(
+                f"{folder} holds no such ratios; measure some: leantrain run --results {folder}", Exit.NOTHING, as_json
+            )
         steps = times.changes(found)
         if confirm and steps:
             with bar(quiet=as_json) as progress:
-                steps = times.confirm(steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn)
-        if plot:
-            times.draw(found, steps, plot)
+                steps = confirmed(steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn)
+        if write:
+            times.draw(found, steps, write)
     if as_json:
         print(json.dumps([each.as_dict() for each in steps], indent=1))
     else:
@@ -183,57 +247,3 @@ def history(
         raise typer.Exit(int(Exit.REGRESSED))
     if any(each.last and each.shift > 0 and each.status in ("suspected", "undecided") for each in steps):
         raise typer.Exit(int(Exit.INCONCLUSIVE))
-
-
-@app.command()
-def export(
-    form: Annotated[str, typer.Option("--format", help="csv, parquet, or model-index (for a model card).")] = "csv",
-    table: Annotated[str, typer.Option("--table", help="Of csv and parquet: rows, or replicates (seeds).")] = "rows",
-    write: Annotated[
-        Path | None, typer.Option("--write", help="The file; without it, printed. Of a model card all else is kept.")
-    ] = None,
-    techniques: Techniques = None,
-    on: Baselines = None,
-    folder: Out = RESULTS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print errors as JSON, too.")] = False,
-) -> None:
-    """Give the results to other tools: tidy tables, or the evaluation results of a Hugging Face model card.
-
-    In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
-    """
-    with understandable(as_json):
-        exports = importlib.import_module("suite.show.export")
-        chosen("format", form, exports.FORMATS)
-        chosen("table", table, exports.TABLES)
-        if form == "parquet" and write is None:
-            raise ValueError("Parquet is for a file: name one with --write")
-        from suite.contract.baseline import baselines
-        from suite.contract.catalogue import lookup
-        from suite.contract.stack import build
-        from suite.record.files import replacing
-        from suite.record.job import canonical
-        from suite.record.store import Store
-
-        for stack in techniques or ():
-            build(stack)
-        for name in on or ():
-            lookup("baseline", name, baselines())
-        records, problems = Store(folder).read()
-        for problem in problems:
-            warn(problem)
-        wanted = set(map(canonical, techniques or ()))
-        rows = [
-            row
-            for row in importlib.import_module("suite.judge.rows").rows(records)
-            if (not wanted or row.stack in wanted) and (not on or row.conditions.baseline in on)
-        ]
-        if not rows:
-            fail(f"{folder} holds no such records; measure some with: leantrain run", Exit.NOTHING, as_json)
-        existing = write.read_text("utf-8") if form == "model-index" and write and write.exists() else ""
-        content = exports.exported(rows, form, table, existing)
-        if write is None:
-            sys.stdout.write(content.decode())
-            return
-        with replacing(write) as partial:
-            partial.write_bytes(content)
-    err.print(f"{many(len(rows), 'row')} from {many(len(records), 'replicate')}: {write}")

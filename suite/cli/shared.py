@@ -1,22 +1,32 @@
-"""What the commands share: the application, exit codes, options, and how errors and progress are told."""
+"""What the commands share besides options: the application, exit codes, and how errors and progress are printed."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
-if TYPE_CHECKING:
-    from suite.record.job import Size
+RENAMED_COMMANDS: dict[str, Callable[[list[str]], str]] = {
+    "show": lambda rest: " ".join(["show is list now: leantrain list", *rest]),
+    "export": lambda rest: (
+        "export is leaderboard now: leantrain leaderboard --write board.csv (or board.parquet; or --format model-index "
+        "for a model card)"
+    ),
+}
+RENAMED_OPTIONS = {
+    "--out": ("--results", ""),
+    "--html": ("--write", ", once for each file: --write board.md --write board.html"),
+    "--plot": ("--write", ": --write FILE.svg"),
+}
+"""Old name -> the new one and how to use it."""
 
 
 class Exit(IntEnum):
@@ -33,25 +43,42 @@ class Exit(IntEnum):
 
 
 class Commands(TyperGroup):
-    """Answers a malformed call, too, in JSON where it asks for that."""
+    """Answers a malformed call in JSON where it asks for that, and an old name with the new one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["as_json"] = "--json" in args
         return super().parse_args(ctx, args)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in RENAMED_COMMANDS:
+            rest = [each for each in args[1:] if each != "--json"]
+            fail(RENAMED_COMMANDS[args[0]](rest), Exit.USAGE, ctx.meta["as_json"])
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except Exception as error:
+            if sentence := _renamed_option(error):
+                fail(sentence, Exit.USAGE, ctx.meta["as_json"])
             if ctx.meta["as_json"] and hasattr(error, "format_message"):  # the parser's: it has no public name
                 print(json.dumps({"error": error.format_message(), "exit_code": int(Exit.USAGE)}))
             raise
 
 
+def _renamed_option(error: Exception) -> str:
+    """What to say of an option that the command had under another name; nothing of any other error."""
+    old, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if old not in RENAMED_OPTIONS or context is None:
+        return ""
+    new, how = RENAMED_OPTIONS[old]
+    known = {name for parameter in context.command.params for name in parameter.opts}
+    return f"{old} is {new} now{how}" if new in known else ""
+
+
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # rich's own markup would swallow [defaults] in brackets
     help="Which published ways to train a Transformer faster, smaller, cheaper really help: measured, with intervals.",
@@ -59,45 +86,26 @@ app = typer.Typer(
 out = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty(), highlight=False)
 err = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), highlight=False)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Baselines = Annotated[
-    list[str] | None, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae; repeatable. [all]")
-]
-Techniques = Annotated[
-    list[str] | None,
-    typer.Option("-t", "--technique", help="An id or a stack like lion+sam:rho=0.1; repeatable. [all]"),
-]
-SizeOption = Annotated[str, typer.Option("--size", help="nano, micro, base or large.")]
-TaskOption = Annotated[str | None, typer.Option("--task", help="pretrain or adapt. [what the technique's card says]")]
-Steps = Annotated[int | None, typer.Option("--steps", min=2, help="Training steps of the reference. [the baseline's]")]
-DataOption = Annotated[
-    str | None, typer.Option("--data", help="A Hugging Face data set id, or a local file or folder. [embedded data]")
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", help="A Hugging Face configuration folder or a timm model name. [the baseline's]"),
-]
-Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of a contender.")]
-Out = Annotated[Path, typer.Option("--out", help="The results folder.")]
-Margin = Annotated[float, typer.Option("--margin", min=0.001, help="The slow-down that is worth an alarm.")]
-Budget = Annotated[float, typer.Option("--budget", min=1, help="Seconds of timing that one item may take.")]
-Limit = Annotated[float, typer.Option("--time-limit", min=1, help="Seconds that one contender may train in all.")]
-Hang = Annotated[float, typer.Option("--hang-limit", min=0.1, help="Seconds of silence that end a contender as hung.")]
-Sequential = Annotated[
-    bool, typer.Option("--sequential", help="One contender in memory at a time: fits more, pairs less.")
-]
-Wandb = Annotated[
-    bool,
-    typer.Option("--wandb", help="Also send to Weights & Biases: as WANDB_MODE says; without a login to local files."),
-]
 
-RESULTS = Path("results")
-THREADS = 1  # more would wait for each other whenever a neighbour takes a core
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"leantrain {version('leantrain')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def fail(message: str, code: Exit, as_json: bool = False) -> NoReturn:
-    """One clear sentence on standard error, and the exit code that says what kind of trouble it is."""
+    """Prints one clear sentence on standard error, and ends with the exit code that says what kind of trouble it is."""
     if as_json:
         print(json.dumps({"error": message, "exit_code": int(code)}))
     err.print(f"[red]leantrain:[/red] {escape(message)}")
@@ -105,6 +113,7 @@ def fail(message: str, code: Exit, as_json: bool = False) -> NoReturn:
 
 
 def escape(text: str) -> str:
+    """``text`` as rich prints it, brackets and all."""
     return text.replace("[", r"\[")
 
 
@@ -113,7 +122,6 @@ def understandable(as_json: bool = False) -> Iterator[None]:
     """Turns the errors that a user can mend into one sentence and an exit code."""
     from suite.contract.catalogue import UnknownId
     from suite.contract.technique import Unavailable
-    from suite.measure.contender import ContenderFailed
     from suite.record.store import NoRecord, StoreError
 
     try:
@@ -122,51 +130,28 @@ def understandable(as_json: bool = False) -> Iterator[None]:
         fail(str(error), Exit.USAGE, as_json)
     except Unavailable as error:
         fail(str(error), Exit.UNFIT, as_json)
-    except (StoreError, ContenderFailed) as error:
+    except StoreError as error:
         fail(str(error), Exit.RUN_FAILED, as_json)
     except OSError as error:  # what it was to read or write; a traceback's exit code of 1 would say "regressed"
         why = f"{error.filename}: {error.strerror}; name another place" if error.filename else str(error)
         fail(why, Exit.USAGE, as_json)
+    except RuntimeError as error:
+        from suite.measure.contender import ContenderFailed  # loads torch: only where something has run
+
+        if not isinstance(error, ContenderFailed):
+            raise
+        fail(str(error), Exit.RUN_FAILED, as_json)
     except KeyboardInterrupt:
         fail("interrupted; what was measured is kept, the same command continues", Exit.INTERRUPTED, as_json)
 
 
-def chosen(kind: str, value: str, among: tuple[str, ...]) -> Any:
-    from suite.contract.catalogue import lookup
-
-    return lookup(kind, value, {each: each for each in among})
-
-
-def usable_device(device: str, as_json: bool) -> None:
-    import torch
-
-    if chosen("device", device, ("cpu", "cuda")) == "cuda" and not torch.cuda.is_available():
-        why = "torch was built without CUDA" if not torch.backends.cuda.is_built() else "torch sees no CUDA GPU"
-        fail(f"--device cuda: {why} on this machine; leave the option out to run on the CPU", Exit.UNFIT, as_json)
-
-
-def usable_model(model: str | None, on: Iterable[str], size: Size, data: str | None) -> None:
-    """Raises what a baseline says of a ``model`` that cannot take its own model's place, before a run is spent on it.
-
-    Raises ValueError or OSError.
-    """
-    import torch
-
-    from suite.contract.baseline import baselines
-    from suite.model.anatomy import anatomy
-
-    for name in on if model else ():
-        baseline = baselines()[name]
-        found = baseline.data(size, "pretrain", data)
-        with suppress(RuntimeError), torch.device("meta"):  # of a model that needs values to be built a run will tell
-            anatomy(baseline.model(size, found, model))
-
-
 def many(count: int, noun: str) -> str:
+    """``3 rows``, ``1 row``."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def warn(text: str) -> None:
+    """Prints a sentence on standard error; the command goes on."""
     err.print(f"[yellow]{escape(text)}[/yellow]")
 
 

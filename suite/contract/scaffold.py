@@ -1,4 +1,4 @@
-"""`leantrain new`: a working technique folder and its test, to be changed into the real one."""
+"""Writes a working technique folder and its test, to be changed into the real one: ``leantrain new``."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def scaffold(name: str, category: str, root: Path) -> list[Path]:
     folder = package / name
     if folder.exists():
         raise FileExistsError(f"{folder} is there already; choose another name")
-    words = {
+    fields = {
         "id": name,
         "category": category,
         "name": name.replace("_", " ").capitalize(),
-        "cls": "".join(word.capitalize() for word in name.split("_")),
+        "cls": "".join(part.capitalize() for part in name.split("_")),
     }
     files = {
         folder / "card.toml": CARD,
@@ -111,5 +111,5 @@ def scaffold(name: str, category: str, root: Path) -> list[Path]:
         files[package / "__init__.py"] = '"""Techniques of the category {category}."""\n'
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.format(**words), "utf-8")
+        path.write_text(text.format(**fields), "utf-8")
     return list(files)

@@ -94,7 +94,7 @@ def find(records: Sequence[Record], beginning: str) -> Record:
         raise NoRecord(f"{len(found)} records begin with {beginning!r} ({some}, ...); give more of the id")
     raise NoRecord(
         f"no record of {len(records)} begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID "
-        f"print the ids, --out names another folder"
+        f"print the ids, --results names another folder"
     )
 
 

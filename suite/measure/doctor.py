@@ -1,4 +1,4 @@
-"""What this machine can measure, what is missing and why, and what would disturb a measurement now."""
+"""Says what this machine can measure, what is missing and why, and what would disturb a measurement now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from suite.record.machine import fingerprint, fitness
 
 OPTIONAL = {
     "datasets": "--data needs it: pip install 'leantrain[data]'",
-    "pyarrow": "export --format parquet needs it: pip install 'leantrain[parquet]'",
+    "pyarrow": "leaderboard --write board.parquet needs it: pip install 'leantrain[parquet]'",
     "wandb": "--wandb needs it: pip install 'leantrain[wandb]'",
     "pytest_benchmark": "benchmarks/ needs it: pip install 'leantrain[bench]'",
     "zeus": "energy needs it: pip install 'leantrain[energy]'",
@@ -20,7 +20,7 @@ OPTIONAL = {
 
 
 def examine(device: str, threads: int) -> dict[str, list[str]]:
-    """Findings by heading, one line each."""
+    """Facts by heading, one line each."""
     machine = fingerprint(device, threads)
     libraries = []
     for name in ("torch", "triton", "transformers", "timm", *OPTIONAL):

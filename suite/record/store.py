@@ -47,11 +47,11 @@ class Store:
             lock.acquire()
         except Timeout:
             raise StoreError(
-                f"another run is writing to {target.parent}; wait for it, or give this one its own folder with --out"
+                f"another run is writing to {target.parent}; wait for it, or give this one its own folder with --results"
             ) from None
         except OSError as error:
             raise StoreError(
-                f"cannot write to {target.parent}: {error.strerror}; choose another folder with --out"
+                f"cannot write to {target.parent}: {error.strerror}; choose another folder with --results"
             ) from None
         try:
             yield

@@ -11,6 +11,7 @@ from baselines.bert import Bert
 from baselines.gpt import Gpt
 from baselines.mae import Mae
 from baselines.vit import Vit
+from suite.model.anatomy import anatomy
 from suite.record.job import SIZES, TASKS
 
 BASELINES = [Bert(), Gpt(), Vit(), Mae()]
@@ -120,6 +121,17 @@ def test_base_and_large_are_the_papers(baseline, size, millions):
     with torch.device("meta"):
         model = baseline.model(size, data)
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.15)
+
+
+@each
+def test_sizes_are_in_order_and_the_smallest_has_two_blocks(baseline):
+    data = baseline.data("pico", "pretrain")
+    with torch.device("meta"):
+        built = [baseline.model(size, data) for size in SIZES]
+    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in built]
+    assert counts == sorted(counts) and SIZES[0] == "pico"
+    assert anatomy(built[0]).depth == 2
+    assert counts[0] < 40_000
 
 
 _TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}

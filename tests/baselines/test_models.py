@@ -101,7 +101,7 @@ def test_digits_are_stratified_and_split_by_task():
     data, source, adapt = (vit.data("nano", split) for split in ("pretrain", "source", "adapt"))
     assert len(data.train) + len(data.test) == 1797
     for found, digits in ((data, range(10)), (source, range(5)), (adapt, range(5, 10))):
-        expected = [TEST_PER_DIGIT if digit in digits else 0 for digit in range(DIGITS)]
+        expected = [TEST_PER_DIGIT["nano"] if digit in digits else 0 for digit in range(DIGITS)]
         assert found.test.tensors["labels"].bincount(minlength=DIGITS).tolist() == expected
         assert set(found.train.tensors["labels"].tolist()) == set(digits)
         assert found.classes == DIGITS

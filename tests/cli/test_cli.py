@@ -12,6 +12,7 @@ import re
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ TWICE_THE_WORK = """
 def update(self, run, batch):
     run.optimizer.zero_grad()
     run.backward(run.forward(batch))
-    plain_update(run, batch)
+    super().update(run, batch)
 """
 
 # what is planted -> status, and what its reason must say
@@ -93,7 +94,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
             bodies = {name: body for name, (body, _, _) in FAULTS.items()} | HARMLESS
             plugin.write(root, bodies)
             chosen = [word for name in bodies for word in ("-t", name)]
-            done = plugin.leantrain(root, "run", *SHORT, *chosen, "--hang-limit", 15, "--out", "results")
+            done = plugin.leantrain(root, "run", *SHORT, *chosen, "--hang-limit", 15, "--results", "results")
             assert done.returncode == Exit.RUN_FAILED, done.stderr
             (root / "stderr").write_text(done.stderr)
     return root
@@ -158,7 +159,7 @@ def test_a_probe_that_is_no_number_is_kept_as_such(faults: Path) -> None:
 
 
 def test_what_is_measured_is_not_measured_again_until_its_code_changes(faults: Path) -> None:
-    arguments = ("run", *SHORT, "-t", "twin", "-t", "exits", "--out", "results", "--json")
+    arguments = ("run", *SHORT, "-t", "twin", "-t", "exits", "--results", "results", "--json")
     again = plugin.leantrain(faults, *arguments)
     assert (again.returncode, json.loads(again.stdout)) == (Exit.FINE, [])
     plugin.write(faults, {"twin": "changed: int = 1"})
@@ -201,7 +202,7 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_run_loses_one_replicate_and_leaves_no_process(how: signal.Signals, tmp_path: Path) -> None:
     plugin.write(tmp_path, {"sleeper": SLEEPS_IN_SEED_1})
-    arguments = ("run", *SHORT, "--seeds", 2, "-t", "sleeper", "--out", "results")
+    arguments = ("run", *SHORT, "--seeds", 2, "-t", "sleeper", "--results", "results")
     mark = tmp_path / "mark"
     run = subprocess.Popen(
         plugin.command(*arguments), env=plugin.environment(tmp_path, MARK=str(mark)), cwd=tmp_path,
@@ -262,12 +263,19 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("compare", "lionn"), "no technique is called 'lionn'; did you mean lion"),
     (("compare", "lion", "adamx"), "no technique is called 'adamx'; did you mean adam"),
     (("compare", "lion", "-b", "gtp"), "no baseline is called 'gtp'; did you mean gpt"),
-    (("history", "-t", "lionn", "--out", "/no/such/results"), "no technique is called 'lionn'; did you mean lion"),
-    (("list", "optimisers"), "no category is called 'optimisers'; did you mean optimizers"),
-    (("show", "lionn"), "no technique is called 'lionn'; did you mean lion"),
+    (("history", "-t", "lionn", "--results", "/no/such/results"), "no technique is called 'lionn'; did you mean lion"),
+    (("list", "optimisers"), "no category or technique is called 'optimisers'; did you mean optimizers"),
+    (("list", "lionn"), "no category or technique is called 'lionn'; did you mean lion"),
     (("study", "lionn"), "no technique is called 'lionn'; did you mean lion"),
     (("study", "sam", "-b", "gpt"), "the study of sam is not for gpt, but for: vit"),
     (("study", "vit_sam", "-b", "gpt"), "the study of vit_sam is not for gpt, but for: vit"),
+    (("compare", "lion", "-b", "gpt", "-b", "vit"), "-b is given 2 times, and this command takes one: gpt or vit"),
+    (("count", "-t", "lion", "--recipe", "classic", "--recipe", "modern"), "--recipe is given 2 times"),
+    (("leaderboard", "--write", "board.txt"), "board.txt: a suffix says what to write: .md, .html, .csv, .parquet"),
+    (("leaderboard", "--format", "csv", "--write", "a.csv", "--write", "b.csv"), "--format is of one file"),
+    (("leaderboard", "--format", "cvs"), "no format is called 'cvs'; did you mean csv"),
+    (("check",), "name one of --against REF, --save FILE, --calibrate and --kernels"),
+    (("check", "--against", "main", "--kernels"), "name one of --against REF"),
     (("doctor", "--device", "cup"), "no device is called 'cup'; did you mean cpu"),
     (("new", "lion"), "there is a technique called lion already"),
     (("new", "My-Idea"), "cannot name a technique"),
@@ -277,7 +285,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
 
 @pytest.mark.parametrize(("arguments", "message"), TYPOS, ids=[" ".join(map(str, typo)) for typo, _ in TYPOS])
 def test_a_typo_gets_one_clear_sentence(arguments: Sequence[object], message: str, tmp_path: Path) -> None:
-    out = ("--out", tmp_path / "results") if arguments[0] in ("run", "compare") else ()
+    out = ("--results", tmp_path / "results") if arguments[0] in ("run", "compare") else ()
     code, told, error = called(*arguments, *out)
     assert (code, told) == (Exit.USAGE, "")
     assert message in error
@@ -292,10 +300,58 @@ def test_a_malformed_call_is_a_usage_error(arguments: Sequence[object]) -> None:
     assert (code, json.loads(told)["exit_code"]) == (Exit.USAGE, Exit.USAGE)
 
 
+RENAMED = [
+    (("show", "lion"), "show is list now: leantrain list lion"),
+    (("export", "--format", "csv"), "export is leaderboard now: leantrain leaderboard --write board.csv"),
+    (("run", "--out", "results"), "--out is --results now"),
+    (("leaderboard", "--html", "board.html"), "--html is --write now, once for each file"),
+    (("compare", "lion", "--plot", "lion.svg"), "--plot is --write now: --write FILE.svg"),
+    (("history", "--plot", "lion.svg"), "--plot is --write now: --write FILE.svg"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), RENAMED, ids=[" ".join(old) for old, _ in RENAMED])
+def test_an_old_name_is_answered_with_the_new_one(arguments: Sequence[str], message: str) -> None:
+    code, told, error = called(*arguments)
+    assert (code, told) == (Exit.USAGE, "")
+    assert error.startswith(f"leantrain: {message}") and error.count("\n") == 1
+    code, told, _ = called(*arguments, "--json")
+    assert (code, json.loads(told)["exit_code"]) == (Exit.USAGE, Exit.USAGE)
+    assert json.loads(told)["error"].startswith(message)
+
+
+def test_an_option_that_a_command_never_had_is_not_called_renamed() -> None:
+    code, _, error = called("list", "--out", "results")
+    assert code == Exit.USAGE
+    assert "No such option" in error and "--results" not in error
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "list", "list optimizers", "compare --help"])
+def test_what_only_looks_starts_without_torch(arguments: str) -> None:
+    code = (
+        "import sys\nfrom suite.cli import app\n"
+        f"try: app({arguments.split()!r})\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "assert not {'torch', 'numpy', 'scipy', 'pandas', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_check_examines_the_kernels_as_the_command_of_that_name_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("suite.cli.guard.kernels", lambda **options: asked.append(options))
+    monkeypatch.setattr("suite.cli.guard.calibrate", lambda **options: asked.append(options))
+    assert called("check", "--kernels", "--json")[0] == Exit.FINE
+    assert called("check", "--calibrate", "--budget", 90, "--results", "mine")[0] == Exit.FINE
+    assert asked[0] == {"check": True, "device": "cpu", "as_json": True}
+    assert (asked[1]["budget"], asked[1]["folder"]) == (90.0, Path("mine"))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", [("run",), ("compare", "lion")])
 def test_a_missing_device_is_said_with_its_reason(command: Sequence[str], tmp_path: Path) -> None:
-    code, told, error = called(*command, "--device", "cuda", "--out", tmp_path, "--json")
+    code, told, error = called(*command, "--device", "cuda", "--results", tmp_path, "--json")
     assert code == Exit.UNFIT
     assert re.search(r"torch (sees no CUDA GPU|was built without CUDA)", error)
     assert json.loads(told)["exit_code"] == Exit.UNFIT
@@ -305,7 +361,9 @@ def test_what_cannot_be_written_is_said_as_json_too(tmp_path: Path) -> None:
     for each in factories.comparison("lion", seeds=1):
         Store(tmp_path).append(each)
     (tmp_path / "file").touch()
-    code, told, error = called("leaderboard", "--out", tmp_path, "--write", tmp_path / "file" / "board.md", "--json")
+    code, told, error = called(
+        "leaderboard", "--results", tmp_path, "--write", tmp_path / "file" / "board.md", "--json"
+    )
     assert code == Exit.USAGE
     assert "name another place" in error
     assert json.loads(told) == {"error": error.strip().removeprefix("leantrain: "), "exit_code": Exit.USAGE}
@@ -313,11 +371,11 @@ def test_what_cannot_be_written_is_said_as_json_too(tmp_path: Path) -> None:
 
 def test_a_fault_of_the_harness_is_no_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("suite.contract.catalogue.lookup", lambda kind, name, among: among[name])
-    assert isinstance(CliRunner().invoke(app, ["show", "lionn"]).exception, KeyError)
+    assert isinstance(CliRunner().invoke(app, ["list", "lionn"]).exception, KeyError)
 
 
 def test_nothing_selected(tmp_path: Path) -> None:
-    code, _, error = called("leaderboard", "--out", tmp_path / "empty")
+    code, _, error = called("leaderboard", "--results", tmp_path / "empty")
     assert code == Exit.NOTHING
     assert "holds no records; measure some with: leantrain run" in error
 
@@ -328,10 +386,17 @@ def test_a_damaged_line_is_told_and_kept(faults: Path, tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(damaged := b'{"schema_version": 1, "id": "cut o\n' + stored)
     code, told, error = called(
-        "leaderboard", "--out", tmp_path, "--write", tmp_path / "board.md", "--html", tmp_path / "board.html", "--json"
+        "leaderboard",
+        "--results",
+        tmp_path,
+        "--write",
+        tmp_path / "board.md",
+        "--write",
+        tmp_path / "board.html",
+        "--json",
     )
     assert code == Exit.FINE
-    assert "records.jsonl:1: not a record: the line is damaged; the line is left out and left in place" in error
+    assert "records.jsonl:1: not a record: it is damaged; the line is left out and left in place" in error
     assert path.read_bytes() == damaged
     assert {each["stack"] for each in json.loads(told)} >= FAULTS.keys()
     board = (tmp_path / "board.md").read_text()
@@ -339,13 +404,13 @@ def test_a_damaged_line_is_told_and_kept(faults: Path, tmp_path: Path) -> None:
     assert "needs 8 GPUs" in board
 
 
-@pytest.mark.parametrize("arguments", [("list",), ("list", "optimizers"), ("show", "lion"), ("doctor",)])
+@pytest.mark.parametrize("arguments", [("list",), ("list", "optimizers"), ("list", "lion"), ("doctor",)])
 def test_json_output_parses(arguments: Sequence[str]) -> None:
     assert json.loads(called(*arguments, "--json")[1])
 
 
 def test_compare_prints_a_row_as_json_and_as_text(tmp_path: Path) -> None:
-    arguments = ("compare", "lion", "-b", "gpt", "--steps", 8, "--rounds", 2, "--threads", 1, "--seeds", 1, "--out")
+    arguments = ("compare", "lion", "-b", "gpt", "--steps", 8, "--rounds", 2, "--threads", 1, "--seeds", 1, "--results")
     code, told, _ = called(*arguments, tmp_path, "--json")
     assert code == Exit.FINE
     assert json.loads(told)["stack"] == "lion"

@@ -253,13 +253,13 @@ def test_a_real_record_repeats_to_the_bit_and_is_stored_only_when_told(tmp_path:
     with store.writing(measured.machine.name):
         store.append(measured)
         store.append(forged)
-    done = CliRunner().invoke(app, ["repro", measured.id[:12], "--out", str(tmp_path)])
+    done = CliRunner().invoke(app, ["repro", measured.id[:12], "--results", str(tmp_path)])
     assert done.exit_code in (Exit.FINE, Exit.REGRESSED, Exit.INCONCLUSIVE)  # times are the machine's
     lines = [line.split() for line in done.stdout.splitlines()]
     exact = [line[:3] for line in lines if line[1:2] in (["counters"], ["losses"])]  # long reasons may wrap
     assert exact == [[stack, what, "agrees"] for stack in ("baseline", "lion") for what in ("counters", "losses")]
     assert len(store.read()[0]) == 2
-    other = CliRunner().invoke(app, ["repro", "ff", "--out", str(tmp_path), "--keep"])
+    other = CliRunner().invoke(app, ["repro", "ff", "--results", str(tmp_path), "--keep"])
     assert other.exit_code == Exit.INCONCLUSIVE
     assert "not comparable; the harness changed" in other.stdout
     assert len(store.read()[0]) == 2

@@ -305,12 +305,12 @@ def test_the_command_prints_verdicts_and_its_exit_code_says_the_worst(tmp_path: 
     for each in comparison("lion", pace_s=0.014):
         store.append(each)
     runner = CliRunner()
-    result = runner.invoke(app, ["claims", "lion", "--out", str(tmp_path)])
+    result = runner.invoke(app, ["claims", "lion", "--results", str(tmp_path)])
     assert result.exit_code == Exit.REGRESSED, (
         result.output
     )  # as much state as the reference: these records are made up
     assert "contradicted" in result.output
-    result = runner.invoke(app, ["claims", "lion.update_traffic", "--out", str(tmp_path), "--json"])
+    result = runner.invoke(app, ["claims", "lion.update_traffic", "--results", str(tmp_path), "--json"])
     assert result.exit_code == Exit.FINE
     assert '"verdict": "not testable here"' in result.output
     result = runner.invoke(app, ["claims", "lino"])

@@ -178,7 +178,7 @@ def test_only_comparable_rows_belong_together() -> None:
     ],
 )
 def test_the_command_tells_usage_errors_in_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["stack", *arguments, "--out", str(tmp_path / "results"), "--json"])
+    done = CliRunner().invoke(app, ["stack", *arguments, "--results", str(tmp_path / "results"), "--json"])
     assert done.exit_code == Exit.USAGE
     assert words in json.loads(done.stdout)["error"]
     assert not (tmp_path / "results").exists()

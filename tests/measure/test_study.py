@@ -155,7 +155,7 @@ def test_the_command_keeps_what_it_found_and_the_boards_show_it(
     tables = [SWEEP]
     module = SimpleNamespace(study=lambda lab: tables)
     monkeypatch.setattr(suite.measure.study, "study_of", lambda entry: module)
-    code, told, error = called("study", "lamb", "-b", "gpt", "--seeds", 2, "--out", tmp_path)
+    code, told, error = called("study", "lamb", "-b", "gpt", "--seeds", 2, "--results", tmp_path)
     assert code == 0
     assert "n/a" in told and "medians over the seeds" in told
     (made,), _ = kept(tmp_path)
@@ -163,11 +163,11 @@ def test_the_command_keeps_what_it_found_and_the_boards_show_it(
     assert f"kept: {path}" in error.replace("\n", "")
     assert (made.technique, made.seeds, made.machine.name) == ("lamb", 2, path.parent.parent.name)
     tables[:] = [Table("empty", ("x",), [])]
-    assert "not kept: every table is empty" in called("study", "lamb", "--out", tmp_path, "--json")[2]
+    assert "not kept: every table is empty" in called("study", "lamb", "--results", tmp_path, "--json")[2]
 
     board, page = tmp_path / "board.md", tmp_path / "board.html"
     path.with_name("bad.json").write_text("{")
-    code, told, error = called("leaderboard", "--out", tmp_path, "--write", board, "--html", page)
+    code, told, error = called("leaderboard", "--results", tmp_path, "--write", board, "--write", page)
     assert code == 0
     assert "bad.json: not a study: the file is damaged; it is left out" in error.replace("\n", "")
     assert "### LAMB · gpt · modern · nano\n" in board.read_text("utf-8")

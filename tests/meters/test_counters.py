@@ -1,7 +1,6 @@
-import dataclasses
-
 import pytest
 import torch
+from pydantic import ValidationError
 
 from suite.meters.counters import count_step
 from suite.meters.flops import FlopCounter
@@ -38,7 +37,7 @@ def test_nested_counters_agree_with_each_alone(checkpointed):
         train_step(*arguments)
     assert nested.peak_by_kind == tensors.peak_by_kind
     assert nested.operators == tensors.operators
-    assert nested.flops_by_operator == flops.by_operator
+    assert nested.flops == flops.total == sum(flops.by_operator.values())
 
 
 def test_fused_attention_saves_memory_and_not_flops():
@@ -54,10 +53,9 @@ def test_the_rest_of_the_fields():
     counters = counted()
     assert counters.optimizer_state_bytes == 8 * counters.parameter_count
     assert counters.parameter_count == counters.trainable_parameter_count
-    assert sum(counters.flops_by_operator.values()) == counters.flops
     assert sum(counters.peak_by_kind.values()) == counters.peak_tensor_bytes
     assert (counters.semantics, counters.compiled) == ("eager", False)
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(ValidationError, match="frozen"):
         counters.flops = 0
 
 

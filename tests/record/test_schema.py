@@ -165,7 +165,7 @@ def test_a_second_process_cannot_write_to_the_same_folder(tmp_path):
     with store.writing(MACHINE.name):
         said = second_writer(tmp_path)
         assert "another run is writing" in said
-        assert "--out" in said
+        assert "--results" in said
         store.append(comparison("x", seeds=1)[0])
     assert second_writer(tmp_path) == "writing\n"
 
@@ -182,7 +182,7 @@ def test_the_lock_of_a_process_that_died_holds_nobody(tmp_path):
 
 def test_a_folder_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="choose another folder with --out"), Store(tmp_path / "file").writing("m"):
+    with pytest.raises(StoreError, match="choose another folder with --results"), Store(tmp_path / "file").writing("m"):
         pass
 
 

@@ -214,14 +214,14 @@ def stored(tmp_path):
 
 
 def export(stored, *arguments):
-    return CliRunner().invoke(app, ["export", "--out", str(stored), *map(str, arguments)])
+    return CliRunner().invoke(app, ["leaderboard", "--results", str(stored), *map(str, arguments)])
 
 
 def test_the_command_writes_what_is_chosen(stored, tmp_path):
-    printed = export(stored, "-t", "lion")
+    printed = export(stored, "--format", "csv", "-t", "lion")
     assert set(frame(printed.stdout)["stack"]) == {"lion"}
     path = tmp_path / "seeds.parquet"
-    assert export(stored, "--format", "parquet", "--table", "replicates", "--write", path).exit_code == Exit.FINE
+    assert export(stored, "--table", "replicates", "--write", path).exit_code == Exit.FINE
     written = frame(path.read_bytes())
     assert sorted(zip(written["stack"], written.seed)) == [
         ("lion", 0), ("lion", 1), ("sam", 0), ("sam", 1),
@@ -249,7 +249,7 @@ def test_what_cannot_be_exported_gets_one_sentence(stored, arguments, code, mess
 
 def test_missing_pyarrow_is_said_with_its_extra_and_leaves_no_file(stored, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    done = export(stored, "--format", "parquet", "--write", tmp_path / "x.parquet")
+    done = export(stored, "--write", tmp_path / "x.parquet")
     assert done.exit_code == Exit.USAGE
     assert "pip install 'leantrain[parquet]'" in done.stderr
     assert not list(tmp_path.glob("*parquet*"))

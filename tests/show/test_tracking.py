@@ -209,7 +209,7 @@ def test_what_is_unknown_is_not_sent_but_its_reason_is():
 def test_missing_wandb_is_said_before_anything_is_measured(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
     for arguments in (["run", "-b", "gpt"], ["compare", "lion"]):
-        done = CliRunner().invoke(app, [*arguments, "--wandb", "--out", str(tmp_path / "results")])
+        done = CliRunner().invoke(app, [*arguments, "--wandb", "--results", str(tmp_path / "results")])
         assert done.exit_code == Exit.USAGE
         assert "pip install 'leantrain[wandb]'" in done.stderr
     assert not (tmp_path / "results").exists()

@@ -1,0 +1,52 @@
+"""leantrain as a library: compare and count techniques, read records, use the optimizers and layers in your own loop.
+
+    >>> import leantrain
+    >>> leantrain.compare("lion", "adamw", baseline="gpt")       # head to head, ratios with intervals
+    >>> leantrain.count("lora", baseline="gpt", size="base")     # bytes and FLOPs of a step, without its memory
+    >>> leantrain.records("results")                             # a pandas DataFrame, one line per metric
+    >>> leantrain.optim.Lion(model.parameters(), lr=1e-4)        # in any training loop
+
+Importing it is fast: what needs torch or pandas is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leantrain import layers, optim
+    from leantrain.comparing import Compared, compare
+    from leantrain.counting import Counted, count
+    from leantrain.tables import records
+
+    __version__: str
+
+__all__ = ["Compared", "Counted", "__version__", "compare", "count", "layers", "optim", "records"]
+
+_MODULES = {
+    "compare": "comparing",
+    "Compared": "comparing",
+    "count": "counting",
+    "Counted": "counting",
+    "records": "tables",
+    "optim": "optim",
+    "layers": "layers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("leantrain")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'leantrain' has no attribute {name!r}")
+    module = import_module(f"leantrain.{_MODULES[name]}")
+    value = module if _MODULES[name] == name else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

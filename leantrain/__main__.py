@@ -1,0 +1,5 @@
+"""``python -m leantrain``: the command line."""
+
+from suite.cli import main
+
+main()

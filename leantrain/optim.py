@@ -1,0 +1,63 @@
+"""Optimizers of the catalogue, for your own training loop: drop-in replacements of torch's.
+
+===============  ====================================================================================================
+Adam             Kingma & Ba 2015 (arXiv 1412.6980); coupled or decoupled decay, with or without bias correction
+AdamW            Loshchilov & Hutter 2019 (arXiv 1711.05101), in torch's form of the decay
+ACClip           Zhang et al. 2020 (arXiv 1912.03194): clips each coordinate of the momentum
+AGD              Nesterov 1983: the gradient is taken ahead of the momentum
+APGnc            Li et al. 2017 (arXiv 1705.04925): proximal gradient with momentum; ``step`` takes a closure
+Lion             Chen et al. 2023 (arXiv 2302.06675): the sign of an interpolation; one state buffer
+SGD              Sutskever et al. 2013, after Polyak 1964: one decaying sum of the past gradients
+Lamb             You et al. 2020 (arXiv 1904.00962): layer-wise rates on Adam's direction
+Lars             You et al. 2017 (arXiv 1708.03888): layer-wise rates on SGD's direction
+LayerwiseTrust   You et al. 2020 (arXiv 1904.00962), Algorithm 1: any of three base directions, rescaled by layer
+===============  ====================================================================================================
+
+All take ``params`` as torch's optimizers do (parameters of any shape, or groups), ``lr`` in parameter units a step, and
+raise ValueError for hyper-parameters out of range. State has each parameter's shape.
+
+    >>> optimizer = leantrain.optim.Lion(model.parameters(), lr=1e-4, weight_decay=1.0)
+    >>> loss.backward()
+    >>> optimizer.step()
+
+On CUDA those with a kernel update all parameters in one launch, and ``optimizer.clip(1.0)`` before a step, the
+unscaling of ``torch.amp.GradScaler`` and stochastic rounding of bfloat16 parameters are part of it.
+
+``sam_ascend`` and ``sam_restore`` are SAM (Foret et al. 2021, arXiv 2010.01412) around any optimizer:
+
+    >>> parameters = [each for each in model.parameters() if each.requires_grad]
+    >>> loss_of(model).backward()
+    >>> before = sam_ascend(parameters, rho=0.05)     # to the worst point of a ball of radius rho
+    >>> model.zero_grad()
+    >>> loss_of(model).backward()                     # its gradient is taken there
+    >>> sam_restore(parameters, before)               # and the step is made from here
+    >>> optimizer.step()
+"""
+
+from techniques.large_batch.lamb.technique import Lamb as Lamb
+from techniques.large_batch.lars.technique import Lars as Lars
+from techniques.large_batch.layerwise_trust.technique import LayerwiseTrust as LayerwiseTrust
+from techniques.optimizers.acclip.technique import ACClip as ACClip
+from techniques.optimizers.adam.technique import Adam as Adam
+from techniques.optimizers.adamw.technique import AdamW as AdamW
+from techniques.optimizers.lion.technique import Lion as Lion
+from techniques.optimizers.nesterov_agd.technique import AGD as AGD
+from techniques.optimizers.prox_grad_momentum.technique import APGnc as APGnc
+from techniques.optimizers.sgd_momentum.technique import SGD as SGD
+from techniques.sharpness.sam.technique import ascend as sam_ascend
+from techniques.sharpness.sam.technique import restore as sam_restore
+
+__all__ = [
+    "AGD",
+    "SGD",
+    "ACClip",
+    "APGnc",
+    "Adam",
+    "AdamW",
+    "Lamb",
+    "Lars",
+    "LayerwiseTrust",
+    "Lion",
+    "sam_ascend",
+    "sam_restore",
+]  # fmt: skip

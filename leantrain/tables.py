@@ -1,0 +1,50 @@
+"""Records as pandas DataFrames."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from suite.judge.rows import Row, rows
+from suite.record.store import Store
+from suite.show.export import row_values
+
+DTYPES = {"text": "string", "integer": "Int64", "real": "float64"}
+
+
+def records(folder: str | Path = "results") -> pd.DataFrame:
+    """What the records of a results folder say, tidy: a line for each metric of each comparison.
+
+    Columns: the conditions (``stack``, ``reference``, ``baseline``, ``size``, ``recipe``, ``task``, ``steps``,
+    ``machine``, ...), then ``metric``, ``scale`` (a ratio of costs, contender over reference, or the value itself),
+    ``kind`` (measured, exact, missed or unavailable), ``value``, ``low`` and ``high`` (the ends of the interval),
+    ``level``, ``n`` (replicates), ``reference_value`` and ``contender_value`` in the unit of the metric's name,
+    ``reason`` where there is no number, and ``records``, the ids. What is unknown is missing, never 0. ``stale`` says
+    what code changed since, and is empty for what is current.
+
+    A line of the folder that cannot be read is a warning. Raises FileNotFoundError where there is no such folder.
+
+        >>> frame = leantrain.records("results")
+        >>> frame.query("metric == 'step_time' and kind == 'measured'")[["stack", "baseline", "value", "low", "high"]]
+    """
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {folder}; measure something with: leantrain run --results {folder}"
+        )
+    stored, problems = Store(Path(folder)).read()
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
+    return frame_of(rows(stored))
+
+
+def frame_of(rows: Iterable[Row]) -> pd.DataFrame:
+    """The rows' metrics, a line each."""
+    table = row_values(rows)
+    columns = {
+        name: pd.Series([line.get(name) for line in table.lines], dtype=DTYPES[type])
+        for name, type in table.columns.items()
+    }
+    return pd.DataFrame(columns)

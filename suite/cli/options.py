@@ -1,0 +1,239 @@
+"""The options that commands share, and the one place that turns them into a Setting and a Procedure.
+
+A group of options is a dataclass; a command takes it as one parameter, and :func:`with_options` shows its fields to
+typer as options of the command.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from suite.measure.comparison import Procedure
+    from suite.record.job import Setting, Task
+
+RESULTS = Path("results")
+THREADS = 1  # more would wait for each other whenever a neighbour takes a core
+
+
+def _techniques(incomplete: str) -> list[str]:
+    from suite.contract.catalogue import catalogue
+
+    return [id for id in catalogue() if id.startswith(incomplete)]
+
+
+def _baselines(incomplete: str) -> list[str]:
+    return [point.name for point in entry_points(group="leantrain.baselines") if point.name.startswith(incomplete)]
+
+
+def _words(*words: str) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+_recipes = _words("classic", "modern", "compiled")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Stack = Annotated[
+    str, typer.Argument(help="The technique or stack, e.g. lion or lion+sam:rho=0.1.", autocompletion=_techniques)
+]
+Techniques = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-t",
+        "--technique",
+        help="A technique or a stack like lion+sam:rho=0.1; repeatable. [all]",
+        autocompletion=_techniques,
+    ),
+]
+Baselines = Annotated[
+    list[str] | None,
+    typer.Option("-b", "--baseline", help="bert, gpt, vit or mae; repeatable. [all]", autocompletion=_baselines),
+]
+OneBaseline = Annotated[
+    list[str] | None, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae. [gpt]", autocompletion=_baselines)
+]
+SizeOption = Annotated[
+    str,
+    typer.Option(
+        "--size",
+        help="nano, micro, base or large (pico: for tests).",
+        autocompletion=_words("nano", "micro", "base", "large", "pico"),
+    ),
+]
+OneRecipe = Annotated[
+    list[str] | None,
+    typer.Option("--recipe", help="classic, modern or compiled. [modern]", autocompletion=_recipes),
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="pretrain or adapt. [what the technique's card says]",
+        autocompletion=_words("pretrain", "adapt"),
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="A Hugging Face configuration folder or a timm model name. [the baseline's]"),
+]
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda.", autocompletion=_words("cpu", "cuda"))]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of a contender.")]
+Results = Annotated[Path, typer.Option("--results", help="The folder that records are read from and written to.")]
+Margin = Annotated[float, typer.Option("--margin", min=0.001, help="The slow-down that is worth an alarm.")]
+Budget = Annotated[float, typer.Option("--budget", min=1, help="Seconds of timing that one item may take.")]
+Limit = Annotated[float, typer.Option("--time-limit", min=1, help="Seconds that one contender may train in all.")]
+Hang = Annotated[float, typer.Option("--hang-limit", min=0.1, help="Seconds of silence that end a contender as hung.")]
+Wandb = Annotated[
+    bool,
+    typer.Option("--wandb", help="Also send to Weights & Biases: as WANDB_MODE says; without a login to local files."),
+]
+
+
+class Options:
+    """A group of options. A command that takes one has its fields as options."""
+
+
+@dataclass(frozen=True)
+class TargetOptions(Options):
+    """On what one comparison, study or count is."""
+
+    baselines: OneBaseline = None
+    size: SizeOption = "nano"
+    recipes: OneRecipe = None
+
+    @property
+    def baseline(self) -> str | None:
+        """The baseline, where one was named. Raises ValueError for several."""
+        return _one("-b", self.baselines)
+
+    @property
+    def recipe(self) -> str:
+        return _one("--recipe", self.recipes) or "modern"
+
+
+@dataclass(frozen=True)
+class TrainingOptions(Options):
+    """What a training run has besides its baseline, size and recipe."""
+
+    task: TaskOption = None
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=2, help="Training steps of the reference. [the baseline's]")
+    ] = None
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="A Hugging Face data set id, or a local file or folder. [embedded data]"),
+    ] = None
+    model: ModelOption = None
+
+
+@dataclass(frozen=True)
+class MachineOptions(Options):
+    """What it runs on."""
+
+    device: Device = "cpu"
+    threads: Threads = THREADS
+
+
+@dataclass(frozen=True)
+class EffortOptions(Options):
+    """How much is measured, and where it is kept."""
+
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Replicates, each with a seed of its own, at most.")] = 3
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0
+    results: Results = RESULTS
+
+
+@dataclass(frozen=True)
+class ProcedureOptions(Options):
+    """How a comparison is run."""
+
+    time_limit: Limit = 3600.0
+    hang_limit: Hang = 600.0
+    sequential: Annotated[
+        bool, typer.Option("--sequential", help="One contender in memory at a time: fits more, pairs less.")
+    ] = False
+
+    def procedure(self) -> Procedure:
+        from suite.measure.comparison import Procedure
+        from suite.measure.contender import Limits
+
+        return Procedure(Limits(self.time_limit, self.hang_limit), sequential=self.sequential)
+
+
+PLAIN, HERE = TrainingOptions(), MachineOptions()
+
+
+def setting_of(
+    target: TargetOptions,
+    training: TrainingOptions = PLAIN,
+    machine: MachineOptions = HERE,
+    *,
+    baseline: str = "gpt",
+) -> Setting:
+    """The setting that the options describe; ``baseline`` is that of a call that names none.
+
+    Raises UnknownId with the nearest names, ValueError where one is wanted and several are named, and Unavailable for
+    a device that is not here.
+    """
+    from suite.contract import setting
+
+    return setting.setting_of(
+        baseline=target.baseline or baseline, size=target.size, recipe=target.recipe, task=training.task,
+        steps=training.steps, data=training.data, model=training.model, device=machine.device, threads=machine.threads,
+    )  # fmt: skip
+
+
+def task_of(training: TrainingOptions) -> Task | None:
+    """The task, where one was named, in place of what a technique's card says. Raises UnknownId."""
+    from suite.contract.setting import chosen
+    from suite.record.job import TASKS
+
+    return chosen("task", training.task, TASKS) if training.task else None
+
+
+def _one(option: str, values: list[str] | None) -> str | None:
+    if values and len(values) > 1:
+        raise ValueError(f"{option} is given {len(values)} times, and this command takes one: {' or '.join(values)}")
+    return values[0] if values else None
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """``command``, with the fields of every group of options among its parameters as options of its own."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, type[Any]] = {
+        name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Options)
+    }
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if group := groups.get(parameter.name):
+            own = get_type_hints(group, include_extras=True)
+            for field in fields(group):
+                parameters.append(
+                    inspect.Parameter(
+                        field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=own[field.name]
+                    )
+                )
+        else:
+            kind, annotation = inspect.Parameter.KEYWORD_ONLY, hints[parameter.name]
+            parameters.append(parameter.replace(kind=kind, annotation=annotation))
+
+    @wraps(command)
+    def flat(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return flat

@@ -1,0 +1,84 @@
+"""Makes a setting from names and refuses, before a run is spent, what does not exist or cannot run here.
+
+The command line and the library (:mod:`leantrain`) get their settings here, so both refuse the same in the same words.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TypeVar
+
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import lookup
+from suite.contract.technique import Unavailable
+from suite.record.job import RECIPES, SIZES, TASKS, Setting
+
+DEVICES = ("cpu", "cuda")
+
+Name = TypeVar("Name", bound=str)
+
+
+def chosen(kind: str, value: str, among: tuple[Name, ...]) -> Name:
+    """``value`` if it is one of ``among``. Raises UnknownId with the nearest names."""
+    return lookup(kind, value, {each: each for each in among})
+
+
+def setting_of(
+    *,
+    baseline: str,
+    size: str = "nano",
+    recipe: str = "modern",
+    task: str | None = None,
+    steps: int | None = None,
+    data: str | None = None,
+    model: str | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+) -> Setting:
+    """The setting of these names; ``task`` None leaves the default, for a card to decide.
+
+    Raises UnknownId with the nearest names, ValueError for a number that is no number of steps or threads, and
+    Unavailable for a device that this machine does not have.
+    """
+    check_device(device)
+    lookup("baseline", baseline, baselines())
+    if steps is not None and steps < 2:
+        raise ValueError(f"steps must be at least 2, not {steps}")
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
+    return Setting(
+        baseline=baseline,
+        size=chosen("size", size, SIZES),
+        recipe=chosen("recipe", recipe, RECIPES),
+        task=chosen("task", task or "pretrain", TASKS),
+        steps=steps,
+        data=data,
+        model=model,
+        device=device,
+        threads=threads,
+    )
+
+
+def check_device(device: str) -> None:
+    """Raises UnknownId for a name that is no device, Unavailable with the reason for one that is not here."""
+    if chosen("device", device, DEVICES) == "cpu":
+        return
+    import torch  # the CPU is there without it, and it takes seconds to load
+
+    if not torch.cuda.is_available():
+        why = "torch was built without CUDA" if not torch.backends.cuda.is_built() else "torch sees no CUDA GPU"
+        raise Unavailable(f"device cuda: {why} on this machine; leave the device out to run on the CPU")
+
+
+def check_model(setting: Setting) -> None:
+    """Raises what the baseline says of a ``model`` that cannot take its own model's place: ValueError or OSError."""
+    if not setting.model:
+        return
+    import torch
+
+    from suite.model.anatomy import anatomy
+
+    baseline = baselines()[setting.baseline]
+    data = baseline.data(setting.size, "pretrain", setting.data)
+    with suppress(RuntimeError), torch.device("meta"):  # of a model that needs values to be built a run will tell
+        anatomy(baseline.model(setting.size, data, setting.model))
