@@ -77,7 +77,7 @@ class Replicate:
         return time_to_quality(self.reference_curve, self.contender_curve, self.costs, self.setup_cost)
 
     def at_equal_cost(self) -> tuple[EqualCost, str] | None:
-        """The losses when the reference's budget is spent, and how they were obtained; None where none is known then."""
+        """The losses when the reference's budget is spent, how they were obtained; None where none is known then."""
         final = float(self.reference_curve[-1, 1])
         if self.contender.equal_time:
             return EqualCost(self.contender.equal_time.loss, final, True), "schedule fitted to the budget"

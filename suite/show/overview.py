@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlacedRow:
-    """A row on the page, with three anchors: ``anchor`` of its board, ``identity`` of itself, ``technique`` of its stack."""
+    """A row on the page. The anchors: ``anchor`` of its board, ``identity`` its own, ``technique`` of its stack."""
 
     board: Board
     anchor: str

@@ -59,7 +59,7 @@ def _by_metric(sentences: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def table(stack: Interaction) -> tuple[list[str], list[list[str]]]:
-    """The head and the lines of a table: for each metric the ratios of the parts and of the whole, and the interaction."""
+    """The head and the lines of a table: by metric the ratios of the parts and of the whole, and the interaction."""
     head = ["", *(row.stack for row in stack.rows), "interaction", ""]
     lines = [
         [
