@@ -331,7 +331,7 @@ def test_a_damaged_line_is_told_and_kept(faults: Path, tmp_path: Path) -> None:
         "leaderboard", "--out", tmp_path, "--write", tmp_path / "board.md", "--html", tmp_path / "board.html", "--json"
     )
     assert code == Exit.FINE
-    assert "records.jsonl:1: not a record: the line is damaged; the line is left out and left in place" in error
+    assert "records.jsonl:1: not a record: it is damaged; the line is left out and left in place" in error
     assert path.read_bytes() == damaged
     assert {each["stack"] for each in json.loads(told)} >= FAULTS.keys()
     board = (tmp_path / "board.md").read_text()
