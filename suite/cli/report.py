@@ -169,7 +169,7 @@ def claims(
                 warn(problem)
             found = engine.verdicts(rows.rows(records), cards)
             found = [each for each in found if not on or each.baseline in ("", *on)]
-    words = {each.word for each in found}
+    words = {each.verdict for each in found}
     if not words:
         fail("none of these claims is exact on these baselines" if exact else "no claims here", Exit.NOTHING, as_json)
     if as_json:

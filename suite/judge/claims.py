@@ -27,11 +27,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from suite.contract.card import Card, Claim
 from suite.contract.catalogue import catalogue, lookup
-from suite.judge.rows import Row
+from suite.judge.metrics import metric_of
+from suite.judge.rows import Row, finite
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
     WITHIN_ONE_SEED,
@@ -39,17 +40,11 @@ from suite.judge.statistics import (
     detectable_effect,
     required_replicates,
 )
+from suite.judge.verdicts import CLAIM_VERDICTS, ClaimVerdict
 from suite.record.job import Setting, Size
-from suite.record.schema import COUNTS, Outcome
-
-Word = Literal[
-    "reproduced", "direction only", "not supported", "contradicted", "quality constraint violated", "inconclusive",
-    "not testable here", "modelled", "quoted",
-]  # fmt: skip
-WORDS: tuple[Word, ...] = get_args(Word)
+from suite.record.schema import Outcome
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
-QUALITY_METRICS = ("time_to_quality", "loss", "loss_at_equal_time", "final.")
 MOST_SEEDS = 1000  # beyond this, more seeds are no advice
 
 
@@ -74,7 +69,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Place:
+class ClaimPlace:
     """Where a claim was looked at, and the command that gives the evidence (again). ``size``: or a model's own name."""
 
     baseline: str = ""
@@ -91,15 +86,15 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """``evidence``: record ids. ``detectable``: the smallest effect that the test had 80 % power to see, in log units
     of a ratio or the metric's own; None for exact verdicts and where nothing was tested."""
 
     claim: Claim
     technique: str
-    word: Word
+    verdict: ClaimVerdict
     reason: str
-    place: Place
+    place: ClaimPlace
     interval: Interval | None = None
     detectable: float | None = None
 
@@ -129,15 +124,15 @@ class Verdict:
             "expected": expectation(self.claim),
             "conditions": self.claim.conditions,
             "verified": self.claim.verified,
-            "verdict": self.word,
+            "verdict": self.verdict,
             "reason": self.reason,
             "baseline": self.place.baseline,
             "recipe": self.place.recipe,
             "size": self.place.size,
             "machine": self.place.machine,
             "interval": interval
-            and {name: _finite(getattr(interval, name)) for name in ("estimate", "low", "high", "level")},
-            "smallest_detectable_effect": None if self.detectable is None else _finite(self.detectable),
+            and {name: finite(getattr(interval, name)) for name in ("estimate", "low", "high", "level")},
+            "smallest_detectable_effect": None if self.detectable is None else finite(self.detectable),
             "records": list(self.evidence),
             "stale": list(self.place.stale),
             "command": self.command,
@@ -147,19 +142,19 @@ class Verdict:
 # the decision -------------------------------------------------------------------------------------------------------
 
 
-def judge(claim: Claim, technique: str, seen: Observation, place: Place) -> Verdict:
-    """The verdict on one claim at one place."""
-    word, reason = decide(claim, seen)
-    tested = seen.spread if word not in ("quoted", "not testable here") and not seen.exact else None
-    return Verdict(
-        claim, technique, word, "; ".join(filter(None, (reason, seen.note))), place,
-        interval=None if word == "quoted" else seen.interval,
+def judge(claim: Claim, technique: str, seen: Observation, place: ClaimPlace) -> Judgement:
+    """The judgement of one claim at one place."""
+    verdict, reason = decide(claim, seen)
+    tested = seen.spread if verdict not in ("quoted", "not testable here") and not seen.exact else None
+    return Judgement(
+        claim, technique, verdict, "; ".join(filter(None, (reason, seen.note))), place,
+        interval=None if verdict == "quoted" else seen.interval,
         detectable=detectable_effect(tested) if tested else None,
     )  # fmt: skip
 
 
-def decide(claim: Claim, seen: Observation) -> tuple[Word, str]:
-    """The verdict's word and its reason, by the rules at the head of this module."""
+def decide(claim: Claim, seen: Observation) -> tuple[ClaimVerdict, str]:
+    """The verdict and its reason, by the rules at the head of this module."""
     if claim.kind == "literature":
         return "quoted", f"{claim.place}{': ' if claim.conditions else ''}{claim.conditions}"
     interval = seen.interval
@@ -177,7 +172,7 @@ def decide(claim: Claim, seen: Observation) -> tuple[Word, str]:
     return _compared(claim, seen, interval)
 
 
-def _compared(claim: Claim, seen: Observation, interval: Interval) -> tuple[Word, str]:
+def _compared(claim: Claim, seen: Observation, interval: Interval) -> tuple[ClaimVerdict, str]:
     if not _bounded(interval) or interval.method == WITHIN_ONE_SEED:
         return "inconclusive", "one seed cannot see how processes differ: measure 3 or more"
     limit = None if claim.quality_within is None else 1 + claim.quality_within
@@ -294,26 +289,17 @@ def probe(claim: Claim, technique: str) -> str:
     return name if name.startswith(f"{technique}.") else f"{technique}.{name}"
 
 
-def _quantity(metric: str, side: Outcome) -> float | None:
-    """An exact quantity of one run; None where the run does not have it."""
-    if metric == "loss" or metric.startswith("final."):
-        if not side.curve:
-            return None
-        last = side.curve[-1]
-        return last.loss if metric == "loss" else last.metrics.get(metric.removeprefix("final."))
-    if side.counters is None:
-        return None
-    if metric == "training_flops":
-        return side.counters.flops * side.steps if side.steps else None
-    if metric.startswith("peak."):
-        return side.counters.peak_by_kind.get(metric.removeprefix("peak."), 0)
-    return getattr(side.counters, metric) if metric in COUNTS else None
+def _quantity(name: str, side: Outcome) -> float | None:
+    """A quantity of one run that every run repeats; None where the run does not have it."""
+    metric = metric_of(name)
+    return metric.quantity(side) if metric and metric.repeatable and metric.quantity else None
 
 
 def is_exact(claim: Claim) -> bool:
     """Whether the claim's verdict follows from one run of each side, with no statistics."""
-    counted = claim.metric in (*COUNTS, "training_flops", "loss")
-    return claim.kind in EXACT_KINDS and (counted or claim.metric.startswith(("probe.", "peak.", "final.")))
+    metric = metric_of(claim.metric)
+    repeatable = claim.metric.startswith("probe.") or (metric is not None and metric.repeatable)
+    return claim.kind in EXACT_KINDS and repeatable
 
 
 def observed(claim: Claim, row: Row) -> Observation:
@@ -327,7 +313,8 @@ def observed(claim: Claim, row: Row) -> Observation:
 
 def _failed(claim: Claim, row: Row) -> Observation:
     first = row.failures[0]
-    about_quality = claim.metric.startswith(QUALITY_METRICS) or claim.quality_within is not None
+    metric = metric_of(claim.metric)
+    about_quality = (metric is not None and metric.quality) or claim.quality_within is not None
     if about_quality and all(each.status == "diverged" for each in row.failures):
         seeds = len({each.seed for each in row.failures})
         return Observation(missed="diverged in every seed", certain=seeds > 1)
@@ -377,21 +364,21 @@ def chosen(id: str | None) -> list[Card]:
     return [card.model_copy(update={"claim": (one,)})]
 
 
-def verdicts(rows: Iterable[Row], cards: Iterable[Card] | None = None) -> list[Verdict]:
-    """A verdict on every claim of the cards (all installed ones), at every place with records that it applies to.
+def verdicts(rows: Iterable[Row], cards: Iterable[Card] | None = None) -> list[Judgement]:
+    """Judge every claim of the cards (all installed ones) at every place with records that it applies to.
 
     Recipes, sizes and machines are judged apart, since a gain over the classic recipe may be none over the modern one.
     At one place the current row counts before a stale one, then the interleaved, then the one of more seeds.
     """
     known = list(rows)
     chosen = [entry.card for entry in catalogue().values()] if cards is None else list(cards)
-    return [verdict for card in chosen for claim in card.claim for verdict in _of_claim(card, claim, known)]
+    return [judgement for card in chosen for claim in card.claim for judgement in _of_claim(card, claim, known)]
 
 
-def _of_claim(card: Card, claim: Claim, rows: Sequence[Row]) -> list[Verdict]:
+def _of_claim(card: Card, claim: Claim, rows: Sequence[Row]) -> list[Judgement]:
     if claim.kind == "literature":
-        return [judge(claim, card.id, Observation(), Place())]
-    found: list[Verdict] = []
+        return [judge(claim, card.id, Observation(), ClaimPlace())]
+    judgements: list[Judgement] = []
     for baseline in claim.baselines or card.baselines:
         near = [
             row
@@ -400,13 +387,13 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row]) -> list[Verdict]:
             and (row.conditions.baseline, row.conditions.task) == (baseline, card.task)
         ]
         fitting = best(row for row in near if not _unfit(claim, row))
-        found += [judge(claim, card.id, observed(claim, row), _place(card, row)) for row in fitting]
+        judgements += [judge(claim, card.id, observed(claim, row), _place(card, row)) for row in fitting]
         if not fitting:
             others = sorted({_unfit(claim, row) for row in near})
             reason = "no record" + (f", only of {' and of '.join(others)}" if others else "")
-            place = Place(baseline, command=_command(card, claim, baseline))
-            found.append(judge(claim, card.id, Observation(reason=reason), place))
-    return found
+            place = ClaimPlace(baseline, command=_command(card, claim, baseline))
+            judgements.append(judge(claim, card.id, Observation(reason=reason), place))
+    return judgements
 
 
 def best(rows: Iterable[Row]) -> list[Row]:
@@ -433,14 +420,14 @@ def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:
     return ""
 
 
-def _place(card: Card, row: Row) -> Place:
+def _place(card: Card, row: Row) -> ClaimPlace:
     c = row.conditions
     setting = {
         "-b": c.baseline, "--recipe": c.recipe, "--size": c.size, "--task": c.task, "--steps": c.steps,
         "--seeds": max(3, len(row.seeds)), "--model": c.model, "--device": c.device, "--threads": c.threads,
     }  # fmt: skip
     size = c.model or c.size
-    return Place(c.baseline, c.recipe, size, row.machine.name, row.records, row.stale, _compare(card, setting))
+    return ClaimPlace(c.baseline, c.recipe, size, row.machine.name, row.records, row.stale, _compare(card, setting))
 
 
 def _command(card: Card, claim: Claim, baseline: str) -> str:
@@ -475,9 +462,9 @@ def expectation(claim: Claim) -> str:
     return f"{claim.metric} {claim.relation} {claim.expected:.6g}{near}"
 
 
-def shown(verdict: Verdict) -> str:
+def shown(judgement: Judgement) -> str:
     """The evidence as a number with its interval."""
-    interval = verdict.interval
+    interval = judgement.interval
     if interval is None:
         return ""
     if interval.low == interval.high:
@@ -488,20 +475,20 @@ def shown(verdict: Verdict) -> str:
 COLUMNS = ("verdict", "claim", "claimed", "measured", "where", "why")
 
 
-def table(found: Iterable[Verdict]) -> list[tuple[Word, str, str, str, str, str]]:
+def table(judgements: Iterable[Judgement]) -> list[tuple[ClaimVerdict, str, str, str, str, str]]:
     """Lines of COLUMNS, by technique and claim. Places without an interval of their own that agree in verdict and
     reason share a line, with the range of what they count."""
-    lines: dict[tuple[Word, str, str, str], list[Verdict]] = {}
-    for each in found:
+    lines: dict[tuple[ClaimVerdict, str, str, str], list[Judgement]] = {}
+    for each in judgements:
         own = "" if each.detectable is None else each.place.title + shown(each)
-        lines.setdefault((each.word, f"{each.technique}.{each.claim.id}", each.reason, own), []).append(each)
+        lines.setdefault((each.verdict, f"{each.technique}.{each.claim.id}", each.reason, own), []).append(each)
     return [
-        (word, name, expectation(group[0].claim), _range(group), ", ".join(each.place.title for each in group), why)
-        for (word, name, why, _), group in lines.items()
+        (verdict, name, expectation(group[0].claim), _range(group), ", ".join(each.place.title for each in group), why)
+        for (verdict, name, why, _), group in lines.items()
     ]
 
 
-def _range(group: Sequence[Verdict]) -> str:
+def _range(group: Sequence[Judgement]) -> str:
     if len(group) == 1:
         return shown(group[0])
     intervals = [each.interval for each in group if each.interval]
@@ -511,11 +498,7 @@ def _range(group: Sequence[Verdict]) -> str:
     return f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
 
 
-def counts(found: Iterable[Verdict]) -> dict[Word, int]:
-    """How many verdicts of each word, in the order of WORDS, those that occur."""
-    words = [verdict.word for verdict in found]
-    return {word: words.count(word) for word in WORDS if word in words}
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
+def counts(judgements: Iterable[Judgement]) -> dict[ClaimVerdict, int]:
+    """How often each verdict occurs, in the order of CLAIM_VERDICTS; those that do not are left out."""
+    verdicts = [each.verdict for each in judgements]
+    return {verdict: verdicts.count(verdict) for verdict in CLAIM_VERDICTS if verdict in verdicts}

@@ -26,7 +26,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from suite.judge.rows import Replicate, replicate_of
+from suite.judge.metrics import IN_HISTORY, log_cost_ratios, metric_of
+from suite.judge.replicate import replicate_of
 from suite.judge.statistics import Floats
 from suite.record.job import Setting
 from suite.record.schema import Conditions, Record
@@ -35,8 +36,7 @@ LEAST = 3  # points on either side of a step
 FEWEST = 8  # points of a series: with fewer, no order of them is improbable enough
 RESAMPLES = 999
 ALPHA = 0.05
-EXACT = ("peak_tensor_bytes", "flops")
-METRICS = ("step_time", "training_time", "loss", *EXACT)
+METRICS = tuple(metric.name for metric in IN_HISTORY)
 
 Status = Literal["suspected", "confirmed", "not confirmed", "undecided", "superseded"]
 
@@ -187,8 +187,11 @@ class Series:
     def exact(self) -> bool:
         """Whether every revision has one value."""
         seen: dict[tuple[str, ...], float] = {}
-        return self.metric in EXACT and all(
-            seen.setdefault(each.revision, each.log_ratio) == each.log_ratio for each in self.points
+        metric = metric_of(self.metric)
+        return (
+            metric is not None
+            and metric.exact
+            and all(seen.setdefault(each.revision, each.log_ratio) == each.log_ratio for each in self.points)
         )
 
 
@@ -261,7 +264,7 @@ def series(records: Iterable[Record], stacks: Sequence[str] = (), metrics: Seque
             if (stacks and contender.stack not in stacks) or {contender.status, reference.status} != {"ok"}:
                 continue
             try:
-                measured = _log_ratios(replicate_of(record, index))
+                measured = log_cost_ratios(replicate_of(record, index), IN_HISTORY)
             except (ValueError, ArithmeticError):
                 continue  # its samples give no ratio; the leaderboard says which
             c = record.conditions
@@ -280,19 +283,6 @@ def series(records: Iterable[Record], stacks: Sequence[str] = (), metrics: Seque
         Series(stack, reference, known[conditions], metric, tuple(points))
         for (stack, reference, conditions, _, metric), points in found.items()
     ]
-
-
-def _log_ratios(each: Replicate) -> dict[str, float]:
-    """Those that this replicate has."""
-    found = {"step_time": float(np.median(each.step_log_ratios)), "training_time": each.training_log_ratio}
-    ours, theirs = each.contender_curve, each.reference_curve
-    if len(ours) and len(theirs) and ours[-1, 1] > 0 and theirs[-1, 1] > 0:
-        found["loss"] = float(np.log(ours[-1, 1]) - np.log(theirs[-1, 1]))
-    for name in EXACT:
-        a, b = (getattr(side.counters, name, 0) for side in (each.reference, each.contender))
-        if a > 0 and b > 0:
-            found[name] = math.log(b / a)
-    return found
 
 
 def changes(found: Iterable[Series], alpha: float = ALPHA, seed: int = 0) -> list[Change]:

@@ -11,25 +11,18 @@ three parts or more it is the whole against all of them. The interval is Student
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suite.judge.rows import Replicate, Row, Value, unavailable
+from suite.judge.metrics import IN_STACKS, Metric, Value, unavailable
+from suite.judge.replicate import Replicate
+from suite.judge.rows import Row, finite
 from suite.judge.statistics import detectable_effect, interaction, median
 from suite.record.job import parts_of
+from suite.record.schema import Outcome
 
-LOG_COSTS: Mapping[str, Callable[[Replicate], float]] = {
-    "time_to_quality": lambda each: each.time_to_quality().log_cost_ratio,
-    "step_time": lambda each: median(each.step_log_ratios),
-    "training_time": lambda each: each.training_log_ratio,
-    "loss": lambda each: math.log(each.contender_curve[-1, 1] / each.reference_curve[-1, 1]),
-}
-"""What is paired by seed: a seed's log cost ratio, contender over reference. Metrics as in :class:`results.Row`."""
-
-EXACT = "peak_tensor_bytes"
 SAME = 1e-9  # in log units: rounding errors
-METRICS = ("time_to_quality", "step_time", "training_time", EXACT, "loss")
 
 
 @dataclass(frozen=True)
@@ -62,35 +55,35 @@ class Interaction:
             return value.reason
         if value.log is None:
             gain = 1 / value.number
-            return "they multiply exactly" if gain == 1 else f"{_word(gain)}, by exactly {abs(gain - 1):.2%}"
+            return "they multiply exactly" if gain == 1 else f"{_direction(gain)}, by exactly {abs(gain - 1):.2%}"
         if not math.isfinite(value.log.half_width):
             return "one seed: no interval"
         if not value.log.contains(0):
-            return _word(math.exp(-value.log.estimate))
+            return _direction(math.exp(-value.log.estimate))
         if value.log.half_width < SAME:
             return "they multiply in every seed"
         percent = 100 * math.expm1(detectable_effect(value.log))
         return f"none seen; one below {percent:.2g} % would probably not have been"
 
 
-def _word(gain: float) -> str:
+def _direction(gain: float) -> str:
     return "more together than they multiply to" if gain > 1 else "less together than they multiply to"
 
 
-# finding ------------------------------------------------------------------------------------------------------------
+# in rows ------------------------------------------------------------------------------------------------------------
 
 
 def interactions(rows: Iterable[Row]) -> list[Interaction]:
     """Every stack whose parts have rows that are comparable with its own, in the order of the stacks' rows."""
     known = list(rows)
     places = {(_place(row), row.stack): row for row in known}
-    found = []
+    complete = []
     for whole in known:
         parts = [places.get((_place(whole), part)) for part in parts_of(whole.stack)]
         present = [part for part in parts if part is not None and part.sources.items() <= whole.sources.items()]
         if parts and len(present) == len(parts):
-            found.append(interaction_of(whole, present))
-    return found
+            complete.append(interaction_of(whole, present))
+    return complete
 
 
 def _place(row: Row) -> tuple[str, ...]:
@@ -104,26 +97,26 @@ def interaction_of(whole: Row, parts: Sequence[Row]) -> Interaction:
     seeds = tuple(sorted(set.intersection(*(set(each) for each in by_seed))))
     shared = [[replicates[seed] for seed in seeds] for replicates in by_seed]
     together = all(set(part.records) >= set(whole.records) for part in parts)
-    values = {metric: _value(metric, (whole, *parts), shared) for metric in METRICS}
+    values = {metric.name: _value(metric, (whole, *parts), shared) for metric in IN_STACKS}
     return Interaction(whole, tuple(parts), seeds, together, values)
 
 
-def _value(metric: str, rows: Sequence[Row], shared: Sequence[Sequence[Replicate]]) -> Value:
+def _value(metric: Metric, rows: Sequence[Row], shared: Sequence[Sequence[Replicate]]) -> Value:
     """Of the whole (first) and its parts; ``shared`` are the rows' replicates of the same seeds."""
     for row in rows:
         if row.failed:
             return unavailable(f"{row.stack} has no numbers: {_ended(row)}")
-        value = row.metrics[metric]
+        value = row.metrics[metric.name]
         if not value.known:
             return Value(value.kind, reason=f"{row.stack}: {value.reason}")
     if not shared[0]:
         return unavailable("no seed in which the stack and all its parts finished")
     tried = {seed for row in rows for seed in (*row.seeds, *(each.seed for each in row.failures))}
     note = f"{len(shared[0])} of {len(tried)} seeds: where all finished" if len(shared[0]) < len(tried) else ""
-    if metric == EXACT:
-        return _exact(shared, note)
+    if metric.exact:
+        return _exact(metric, shared, note)
     try:
-        gains = [[-LOG_COSTS[metric](each) for each in replicates] for replicates in shared]
+        gains = [[-metric.log_cost_ratio(each) for each in replicates] for replicates in shared]
         log = interaction(*gains)
     except ValueError as error:
         return unavailable(str(error))
@@ -134,45 +127,45 @@ def _ended(row: Row) -> str:
     return "; ".join(sorted({f"{each.status}: {each.reason}" for each in row.failures}))
 
 
-def _exact(shared: Sequence[Sequence[Replicate]], note: str) -> Value:
+def _exact(metric: Metric, shared: Sequence[Sequence[Replicate]], note: str) -> Value:
     """Counts multiply exactly where whole * reference^(n-1) equals the product of the n parts."""
+
+    def count(side: Outcome) -> float:
+        number = metric.quantity(side) if metric.quantity else None
+        assert number is not None  # the row's value is known
+        return number
+
     ratios = []
     for whole, *parts in zip(*shared):
-        above = _count(whole.contender) * math.prod(_count(part.reference) for part in parts)
-        below = _count(whole.reference) * math.prod(_count(part.contender) for part in parts)
+        above = count(whole.contender) * math.prod(count(part.reference) for part in parts)
+        below = count(whole.reference) * math.prod(count(part.contender) for part in parts)
         ratios.append(above / below)
     if len(set(ratios)) > 1:
         note = "; ".join(filter(None, ("differs between seeds: median", note)))
     return Value("exact", median(ratios), note=note)
 
 
-def _count(side: Any) -> int:
-    assert side.counters is not None  # the row's value is known
-    return int(getattr(side.counters, EXACT))
-
-
-def as_dict(found: Interaction) -> dict[str, Any]:
+def as_dict(tried: Interaction) -> dict[str, Any]:
     """JSON values; an interaction is in log units, above 0 where the whole gains more. What is not finite is None."""
-
-    def finite(x: float) -> float | None:
-        return x if math.isfinite(x) else None
-
-    def told(metric: str, value: Value) -> dict[str, Any]:
-        log = value.log.negated() if value.log else None
-        return {
-            "kind": value.kind,
-            "interaction": finite(-math.log(value.number)) if value.known else None,
-            "low": finite(log.low) if log else None,
-            "high": finite(log.high) if log else None,
-            "reading": found.reading(metric),
-            "note": value.note,
-        }
-
     return {
-        "stack": found.whole.stack,
-        "parts": [part.stack for part in found.parts],
-        "seeds": list(found.seeds),
-        "one_comparison": found.together,
-        "stale": sorted({why for row in found.rows for why in row.stale}),
-        "interactions": {metric: told(metric, value) for metric, value in found.values.items()},
+        "stack": tried.whole.stack,
+        "parts": [part.stack for part in tried.parts],
+        "seeds": list(tried.seeds),
+        "one_comparison": tried.together,
+        "stale": sorted({why for row in tried.rows for why in row.stale}),
+        "interactions": {
+            metric: _value_as_dict(value, tried.reading(metric)) for metric, value in tried.values.items()
+        },
+    }
+
+
+def _value_as_dict(value: Value, reading: str) -> dict[str, Any]:
+    log = value.log.negated() if value.log else None
+    return {
+        "kind": value.kind,
+        "interaction": finite(-math.log(value.number)) if value.known else None,
+        "low": finite(log.low) if log else None,
+        "high": finite(log.high) if log else None,
+        "reading": reading,
+        "note": value.note,
     }

@@ -13,20 +13,18 @@ live (memory layout, core assignment), so rounds of one process pair agree with 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import ndimage, optimize, special, stats
+from scipy import optimize, special, stats
 
 Floats = NDArray[np.float64]
 
 WITHIN_ONE_SEED = "within one seed"
 OVER_SEEDS = "over seeds"
-MIN_ROUNDS = 10  # an order-statistic interval of fewer rounds spans nearly the whole sample
-MIN_SEEDS = 3  # with 2, stopping on width covers 88 % in the worst case; with 3, 91 % (simulated)
 QUALITY_TOLERANCE = 0.01  # in log units: 1 % of the loss, about what a seed does to a small run
 NORMAL_QUARTILE = 0.6744897501960817  # the median absolute deviation of a standard normal
 DECAYED_FRACTION = 0.99  # a linear or cosine decay is at most at 1 % of its peak here
@@ -208,17 +206,6 @@ def _order_weights(n: int) -> Floats:
     return weights
 
 
-def should_stop(intervals: Iterable[Interval], half_width: float) -> bool:
-    """Whether every interval is narrow enough: half-width at most ``half_width``, from MIN_ROUNDS or MIN_SEEDS on.
-
-    Stopping on width, not on significance, keeps coverage near nominal, because the width of a symmetric sample says
-    little about its centre. At 95 % nominal, checked after every round: 92 to 96 % (heavy tails included); after
-    every seed: 91 to 95 %, the low end where 4 to 8 seeds are needed.
-    """
-    least = {WITHIN_ONE_SEED: MIN_ROUNDS, OVER_SEEDS: MIN_SEEDS}
-    return all(i.n >= least[i.method] and i.half_width <= half_width for i in intervals)
-
-
 def interaction(log_speedup_whole: ArrayLike, *log_speedup_parts: ArrayLike, level: float = 0.95) -> Interval:
     """Do techniques still help together: log speedup(A+B) - log speedup(A) - log speedup(B), paired by seed.
 
@@ -259,67 +246,7 @@ def quality_ratio_interval(reference: ArrayLike, contender: ArrayLike, level: fl
     return replicate_interval(_log_quality_ratio(reference, contender), level)
 
 
-def seed_noise_margin(reference: ArrayLike, factor: float = 2.0) -> float:
-    """A margin of equivalence in log units: ``factor`` standard deviations of the reference's ln quality over seeds.
-
-    What the reference does to itself when only the seed changes is no reason to reject a technique. Needs 2 seeds.
-    """
-    return factor * float(np.std(np.log(_positive(reference, 2)), ddof=1))
-
-
-@dataclass(frozen=True)
-class Equivalence:
-    """Outcome of two one-sided tests; ``interval`` has level 1 - 2 alpha, which lies inside +-margin iff they pass."""
-
-    p_value: float
-    margin: float
-    interval: Interval
-
-    @property
-    def equivalent(self) -> bool:
-        return -self.margin < self.interval.low and self.interval.high < self.margin
-
-    @property
-    def noninferior(self) -> bool:
-        """Not worse by the margin (better is fine): the upper of the two tests alone."""
-        return self.interval.high < self.margin
-
-
-def equivalence(reference: ArrayLike, contender: ArrayLike, margin: float, level: float = 0.95) -> Equivalence:
-    """Two one-sided t tests that |ln(contender / reference)| < ``margin`` (Schuirmann 1987), paired by seed.
-
-    Both arrays: final qualities [seeds >= 2], lower is better. The error, calling a difference of ``margin`` or more
-    equivalent, is at most 1 - level. Choose the margin beforehand, e.g. :func:`seed_noise_margin` of the reference.
-    """
-    interval = replicate_interval(_log_quality_ratio(reference, contender, 2), 2 * level - 1)
-    with np.errstate(divide="ignore"):  # identical qualities: the statistic is infinite, p is 0
-        statistic = np.float64(margin - abs(interval.estimate)) / interval.standard_error
-    return Equivalence(float(stats.t.sf(statistic, interval.degrees_of_freedom)), margin, interval)
-
-
 # ---- quality against cost -------------------------------------------------------------------------------------------
-
-
-def cumulative_cost(
-    d: ArrayLike,
-    reference_steps_per_round: float,
-    contender_steps_per_round: float,
-    at_steps: ArrayLike,
-    window: int = 9,
-) -> Floats:
-    """What the contender has spent at each of ``at_steps`` [m], in steps of the reference.
-
-    ``d`` [rounds] are all rounds' log ratios, warm-up included, so that costs which change during training count
-    where they fall. Cost of a round = reference_steps_per_round exp(running median of d over ``window`` rounds):
-    the median, because a mean of exp(noise) is biased upwards and because a first round's compilation belongs to the
-    set-up cost. Linear inside a round; past the last round (a contender with more steps than the reference) the last
-    round's rate goes on.
-    """
-    rate = np.exp(ndimage.median_filter(_finite(d, 1), size=window, mode="mirror")) * reference_steps_per_round
-    cost = np.concatenate([[0.0], np.cumsum(rate)])
-    rounds = np.asarray(at_steps, dtype=np.float64) / contender_steps_per_round
-    result: Floats = np.interp(rounds, np.arange(len(cost)), cost) + np.maximum(rounds - len(rate), 0) * rate[-1]
-    return result
 
 
 @dataclass(frozen=True)
@@ -339,10 +266,6 @@ class TimeToQuality:
     def log_cost_ratio(self) -> float:
         """ln(contender cost / reference cost), lower is better."""
         return math.log(self.contender_cost / self.reference_cost)
-
-    def speedup(self, tolerance: float = QUALITY_TOLERANCE) -> float | None:
-        """Reference cost / contender cost; None when the contender ended worse by more than ``tolerance`` (log)."""
-        return self.reference_cost / self.contender_cost if self.log_quality_gap <= tolerance else None
 
 
 def time_to_quality(
@@ -390,8 +313,8 @@ def time_to_quality_interval(
 
     None when the quality was not reached: the mean over seeds of the log quality gap is above ``tolerance``, or a
     seed diverged. Deciding on the mean, not seed by seed, keeps the noise of single seeds from choosing which of them
-    count. A tolerance of about a seed's noise is fair (:func:`seed_noise_margin`); under an unchanged contender it
-    should exceed twice the standard error of the mean gap, or good contenders are lost.
+    count. A tolerance of about a seed's noise is fair; under an unchanged contender it should exceed twice the standard
+    error of the mean gap, or good contenders are lost.
     """
     if np.mean([result.log_quality_gap for result in results]) > tolerance:
         return None
@@ -462,21 +385,6 @@ def required_replicates(sigma: float, effect: float, level: float = 0.95, power:
     while smallest_detectable_effect(sigma, n, level, power) > effect:
         n += 1
     return n
-
-
-def smallest_detectable_shift(d_null: ArrayLike, rounds: int, level: float = 0.95, power: float = 0.8) -> float:
-    """The effect that a two-sided sign test over ``rounds`` finds with ``power``, given A/A round log ratios.
-
-    Distribution-free: an effect x makes a round positive with probability p(x) = share of null values above -x, and
-    the power is a binomial tail at p. ``d_null`` [m] is first made symmetric, as which side is which was arbitrary.
-    Infinite where ``rounds`` are too few to reject at all.
-    """
-    null = _finite(d_null, 1)
-    critical = rounds - int(stats.binom.ppf((1 - level) / 2, rounds, 0.5)) + 1  # reject when K >= this, or mirrored
-    if critical > rounds:
-        return math.inf
-    p = float(stats.beta.ppf(power, critical, rounds - critical + 1))  # P(Binomial(rounds, p) >= critical) = power
-    return float(np.quantile(np.concatenate([null, -null]), p, method="inverted_cdf"))
 
 
 def _detectable(standard_error: float, dof: float, level: float, power: float) -> float:
@@ -622,8 +530,8 @@ def _finite(values: ArrayLike, least: int) -> Floats:
     return x
 
 
-def _positive(values: ArrayLike, least: int) -> Floats:
-    x = _finite(values, least)
+def _positive(values: ArrayLike) -> Floats:
+    x = _finite(values, 1)
     if not (x > 0).all():
         raise ValueError("a log ratio needs positive values; use a loss, not a score that can be 0 or negative")
     return x
@@ -636,8 +544,8 @@ def _paired(*samples: ArrayLike) -> tuple[Floats, ...]:
     return arrays
 
 
-def _log_quality_ratio(reference: ArrayLike, contender: ArrayLike, least: int = 1) -> Floats:
-    a, b = _paired(np.log(_positive(reference, least)), np.log(_positive(contender, least)))
+def _log_quality_ratio(reference: ArrayLike, contender: ArrayLike) -> Floats:
+    a, b = _paired(np.log(_positive(reference)), np.log(_positive(contender)))
     return b - a
 
 

@@ -17,7 +17,7 @@ import torch
 
 from suite.contract.card import Card, Claim
 from suite.contract.run import Run
-from suite.judge.claims import Observation, Place, Verdict, exact_command, exactly, is_exact, judge, unfit
+from suite.judge.claims import ClaimPlace, Judgement, Observation, exact_command, exactly, is_exact, judge, unfit
 from suite.measure import paper_scale
 from suite.measure.comparison import Comparison, Procedure, train_in_lock_step, world_size
 from suite.measure.paper_scale import PROVENANCE, Scale
@@ -30,14 +30,14 @@ SIZE: Size = "nano"
 RECIPE: RecipeName = "classic"  # exact arithmetic of the papers' time: float32, no fused kernel
 
 
-def exact_verdicts(cards: Iterable[Card], on: Collection[str], size: Size = SIZE) -> list[Verdict]:
+def exact_verdicts(cards: Iterable[Card], on: Collection[str], size: Size = SIZE) -> list[Judgement]:
     """Verdicts on the exact claims of the cards, at ``size`` on those of the baselines ``on`` that they apply to."""
     return [
         judge(
             claim,
             card.id,
             _count(card, claim, baseline, size),
-            Place(baseline, RECIPE, size, command=exact_command(card, claim, baseline, size)),
+            ClaimPlace(baseline, RECIPE, size, command=exact_command(card, claim, baseline, size)),
         )
         for card in cards
         for claim in card.claim

@@ -36,6 +36,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
+from suite.judge.metrics import METRICS
 from suite.measure.comparison import Progress, silent
 from suite.measure.plan import reference_of
 from suite.meters.state import gradient_bytes, parameter_bytes
@@ -184,7 +185,7 @@ def side_by_side(
 
 # for people ---------------------------------------------------------------------------------------------------------
 
-TITLES = {name: count.title + (", bytes" if count.unit == "B" else "") for name, count in COUNTS.items()} | {
+TITLES = {name: each.title + (", bytes" if each.unit == "B" else "") for name, each in METRICS.items()} | {
     "parameter_bytes": "parameters, bytes",
     "gradient_bytes": "gradients, bytes",
 }

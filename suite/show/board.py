@@ -13,39 +13,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from suite.judge.rows import Row, Value
+from suite.judge.metrics import COLUMNS, Direction, Metric, Value
+from suite.judge.rows import Row
 from suite.judge.statistics import WITHIN_ONE_SEED, Interval, tiers
-
-
-@dataclass(frozen=True)
-class Column:
-    """One number of a row. ``speedup``: shown as the inverse of the cost ratio, so higher is better."""
-
-    title: str
-    metric: str
-    unit: str = ""
-    speedup: bool = False
-
-    @property
-    def arrow(self) -> str:
-        return "↑" if self.speedup else "↓"
-
-    def value(self, row: Row) -> Value:
-        return row.metrics.get(self.metric, Value("unavailable", reason="no seed finished"))
-
-
-COLUMNS = (
-    Column("time to quality", "time_to_quality", "reference steps", speedup=True),
-    Column("step time", "step_time", "s"),
-    Column("training time", "training_time", "s"),
-    Column("peak tensors", "peak_tensor_bytes", "B"),
-    Column("process peak", "process_peak_bytes", "B"),
-    Column("CUDA peak", "cuda_allocated_peak_bytes", "B"),
-    Column("energy", "energy", "J"),
-    Column("loss, equal steps", "loss"),
-    Column("loss, equal time", "loss_at_equal_time"),
-    Column("FLOPs", "training_flops", "FLOP"),
-)
 
 
 @dataclass(frozen=True)
@@ -99,15 +69,17 @@ class Board:
             f"{worst:.1%} for the least certain one."
         )
 
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[Metric]:
         """Those in which some row has a number."""
-        return [column for column in COLUMNS if any(column.value(row).kind != "unavailable" for _, row in self.ranked)]
+        return [
+            column for column in COLUMNS if any(row.value(column.name).kind != "unavailable" for _, row in self.ranked)
+        ]
 
     def empty_columns(self) -> list[tuple[str, str]]:
-        """(title, reason) of the columns in which no row has a number."""
+        """(heading, reason) of the columns in which no row has a number."""
         shown = self.columns()
         return [
-            (column.title, "; ".join(sorted({column.value(row).reason for _, row in self.ranked})))
+            (column.heading, "; ".join(sorted({row.value(column.name).reason for _, row in self.ranked})))
             for column in COLUMNS
             if column not in shown and self.ranked
         ]
@@ -173,24 +145,29 @@ def ends(interval: Interval | None) -> str:
     return f"[{number(interval.low, digits)}, {number(interval.high, digits)}]{within}"
 
 
-def shown_interval(column: Column, value: Value) -> Interval | None:
-    """In the column's direction."""
-    return value.speedup if column.speedup else value.interval
+def shown_interval(value: Value, direction: Direction) -> Interval | None:
+    """Of the number that is shown: of the speedup where higher is better, else of the cost ratio."""
+    return value.speedup if direction == "higher" else value.interval
 
 
-def shown_number(column: Column, value: Value) -> float:
-    return 1 / value.number if column.speedup and value.number else value.number
+def shown_number(value: Value, direction: Direction) -> float:
+    return 1 / value.number if direction == "higher" and value.number else value.number
 
 
-def text(column: Column, value: Value) -> str:
+def mark(value: Value, direction: Direction) -> str:
+    """What stands before the number: = an exact count, × a speedup."""
+    return "=" if value.kind == "exact" else "×" if direction == "higher" else ""
+
+
+def text(value: Value, direction: Direction) -> str:
     """The number with its interval; an exact one after ``=``; a word where there is none."""
     if value.kind == "missed":
         return "missed"
     if value.kind == "unavailable":
         return "n/a"
-    mark = "=" if value.kind == "exact" else "×" if column.speedup else ""
-    interval = shown_interval(column, value)
-    return f"{mark}{number(shown_number(column, value), decimals(interval))} {ends(interval)}".strip()
+    interval = shown_interval(value, direction)
+    shown = number(shown_number(value, direction), decimals(interval))
+    return f"{mark(value, direction)}{shown} {ends(interval)}".strip()
 
 
 def quantity(x: float, unit: str) -> str:
@@ -201,11 +178,11 @@ def quantity(x: float, unit: str) -> str:
     return f"{x / 1000**step:.3g} {('nµm kMGTP'[step + 3]).strip()}{unit}"
 
 
-def change(column: Column, value: Value) -> str:
+def change(value: Value, unit: str) -> str:
     """``21.2 ms → 31.8 ms``: the quantities behind the ratio; empty where they are not known."""
     if value.reference is None or value.contender is None:
         return ""
-    return f"{quantity(value.reference, column.unit)} → {quantity(value.contender, column.unit)}"
+    return f"{quantity(value.reference, unit)} → {quantity(value.contender, unit)}"
 
 
 def setup_text(row: Row) -> str:
@@ -228,20 +205,32 @@ def failure_lines(row: Row, longest: int = 160) -> list[str]:
     return lines
 
 
-def remarks(row: Row, columns: Sequence[Column]) -> list[str]:
+def remarks(row: Row, columns: Sequence[Metric]) -> list[str]:
     """Everything about a row that its numbers do not say, worst first."""
-    found = [f"stale: {', '.join(row.stale)}"] if row.stale else []
-    found += failure_lines(row)
+    sentences = [f"stale: {', '.join(row.stale)}"] if row.stale else []
+    sentences += failure_lines(row)
     if row.failed:
-        return found
-    found += [note for note in row.notes if not note.startswith("one seed")]  # the seeds column says that
+        return sentences
+    sentences += [note for note in row.notes if not note.startswith("one seed")]  # the seeds column says that
     for column in columns:
-        value = column.value(row)
+        value = row.value(column.name)
         if value.kind in ("missed", "unavailable"):
-            found.append(f"{column.title}: {value.reason}")
+            sentences.append(f"{column.heading}: {value.reason}")
         elif value.note and value.note not in NEUTRAL_NOTES:
-            found.append(f"{column.title}: {value.note}")
-    return found
+            sentences.append(f"{column.heading}: {value.note}")
+    return sentences
+
+
+def seeds_text(row: Row) -> str:
+    """``3``, or ``2 of 3`` where a seed failed."""
+    tried = len(row.seeds) + len({each.seed for each in row.failures})
+    return str(tried) if tried == len(row.seeds) else f"{len(row.seeds)} of {tried}"
+
+
+def row_title(row: Row) -> str:
+    """What is compared, in a line: ``lion against baseline on gpt nano (modern, pretrain)``."""
+    at = row.conditions
+    return f"{row.stack} against {row.reference} on {at.baseline} {at.size} ({at.recipe}, {at.task})"
 
 
 NEUTRAL_NOTES = ("equal steps are equal time here", "schedule fitted to the budget")

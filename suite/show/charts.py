@@ -44,7 +44,7 @@ def whisker(interval: Interval, half_width: float) -> str:
 
 
 @dataclass(frozen=True)
-class Point:
+class CostPoint:
     """A technique's three cost ratios."""
 
     name: str
@@ -57,24 +57,24 @@ class Point:
         return self.time, self.memory, self.loss
 
 
-REFERENCE = Point("reference", 1.0, 1.0, 1.0)
+REFERENCE = CostPoint("reference", 1.0, 1.0, 1.0)
 
 
-def points(rows: Sequence[Row]) -> list[Point]:
+def points(rows: Sequence[Row]) -> list[CostPoint]:
     """Of the rows that have all three."""
-    found = []
+    known_points = []
     for row in rows:
         values = [row.metrics.get(name) for name in ("training_time", "peak_tensor_bytes", "loss")]
         known = [value.number for value in values if value and value.known and value.number > 0]
         if len(known) == 3:
-            found.append(Point(row.stack, *known))
-    return found
+            known_points.append(CostPoint(row.stack, *known))
+    return known_points
 
 
-def front(among: Sequence[Point]) -> list[Point]:
+def front(among: Sequence[CostPoint]) -> list[CostPoint]:
     """Those that no other one matches in time, memory and loss while beating it in one."""
 
-    def beaten(a: Point, b: Point) -> bool:
+    def beaten(a: CostPoint, b: CostPoint) -> bool:
         return a.costs != b.costs and all(x >= y for x, y in zip(a.costs, b.costs, strict=True))
 
     return [a for a in among if not any(beaten(a, b) for b in among)]

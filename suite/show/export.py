@@ -18,66 +18,65 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from suite.contract.baseline import baselines
-from suite.judge.rows import Replicate, Row, Value, as_dict
+from suite.judge.metrics import COUNTERS, METRICS, Metric, Value
+from suite.judge.replicate import Replicate
+from suite.judge.rows import Row, as_dict
 from suite.judge.statistics import Interval
-from suite.record.schema import Outcome
+from suite.record.schema import Memory, Outcome
 
 Format = Literal["csv", "parquet", "model-index"]
 FORMATS: tuple[Format, ...] = ("csv", "parquet", "model-index")
 TABLES = ("rows", "replicates")
 
-Type = Literal["text", "integer", "real"]
+ColumnType = Literal["text", "integer", "real"]
 Line = dict[str, Any]
 
 FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")  # OWASP's list; the wide forms count in some locales
 
 
 @dataclass(frozen=True)
-class Table:
+class TidyTable:
     """Named columns with types; a line lacks what is unknown."""
 
-    columns: Mapping[str, Type]
+    columns: Mapping[str, ColumnType]
     lines: Sequence[Line]
 
 
 # tables -------------------------------------------------------------------------------------------------------------
 
-IDENTITY: dict[str, Type] = {
+IDENTITY: dict[str, ColumnType] = {
     "stack": "text", "reference": "text", "baseline": "text", "baseline_version": "integer", "size": "text",
     "recipe": "text", "task": "text", "steps": "integer", "data": "text", "data_sha256": "text", "model": "text",
     "device": "text", "threads": "integer", "machine": "text", "pairing": "text", "stale": "text",
 }  # fmt: skip
-VALUES: dict[str, Type] = {
+VALUES: dict[str, ColumnType] = {
     "metric": "text", "scale": "text", "kind": "text", "value": "real", "low": "real", "high": "real", "level": "real",
     "n": "integer", "method": "text", "reference_value": "real", "contender_value": "real", "reason": "text",
     "note": "text", "seeds": "text", "failed_seeds": "text", "seeds_reaching_quality": "integer", "notes": "text",
     "newest": "text", "records": "text",
 }  # fmt: skip
-SEED: dict[str, Type] = {
+BY_SEED: tuple[Metric, ...] = tuple(each for each in METRICS.values() if each.round_samples)
+SEED: dict[str, ColumnType] = {
     "seed": "integer", "record": "text", "status": "text", "failed_side": "text", "reason": "text",
-    "step_time_ratio": "real", "training_time_ratio": "real", "setup_reference_steps": "real",
+    **{f"{metric.name}_ratio": "real" for metric in BY_SEED}, "setup_reference_steps": "real",
 }  # fmt: skip
-SIDE: dict[str, Type] = {
+RUN: dict[str, ColumnType] = {
     "steps": "integer", "setup_s": "real", "step_s": "real", "loss": "real", "equal_time_steps": "integer",
     "equal_time_loss": "real", "cpu_s": "real", "energy_joules_per_step": "real", "energy_kind": "text",
-    "energy_method": "text", "energy_reason": "text", "process_peak_bytes": "integer",
-    "cuda_allocated_peak_bytes": "integer", "cuda_reserved_peak_bytes": "integer", "flops": "integer",
-    "peak_tensor_bytes": "integer", "saved_activation_bytes": "integer", "optimizer_state_bytes": "integer",
-    "parameter_count": "integer", "trainable_parameter_count": "integer", "operators": "integer",
-    "communication_bytes": "integer",
+    "energy_method": "text", "energy_reason": "text", **dict.fromkeys(Memory.model_fields, "integer"),
+    **{metric.name: "integer" for metric in COUNTERS},
 }  # fmt: skip
+"""Of one run: of the reference and of the contender each."""
 
 
-def row_values(rows: Iterable[Row]) -> Table:
+def row_values(rows: Iterable[Row]) -> TidyTable:
     """A line for each number of each row. ``scale``: a ratio of costs, contender over reference, or the value itself.
 
     ``seeds``, ``failed_seeds`` and ``records`` are separated by spaces; ``stale`` says what changed since, and is empty
     for what is current.
     """
-    return Table(IDENTITY | VALUES, [line for row in rows for line in _row_lines(row)])
+    return TidyTable(IDENTITY | VALUES, [line for row in rows for line in _row_lines(row)])
 
 
 def _row_lines(row: Row) -> Iterable[Line]:
@@ -113,13 +112,13 @@ def _row_lines(row: Row) -> Iterable[Line]:
             }  # fmt: skip
 
 
-def replicates(rows: Iterable[Row]) -> Table:
+def replicates(rows: Iterable[Row]) -> TidyTable:
     """A line for each seed of each row; columns of the two sides begin with ``reference_`` and ``contender_``.
 
     Probes, peaks by kind and further test metrics have a column where any line has them.
     """
     lines: list[Line] = []
-    extra: dict[str, Type] = {}
+    extra: dict[str, ColumnType] = {}
     for row in rows:
         known = {each.seed: each for each in row.replicates}
         failed = {each.seed: each for each in row.failures}
@@ -133,22 +132,21 @@ def replicates(rows: Iterable[Row]) -> Table:
                 failure = failed[seed]
                 line |= {"status": failure.status, "failed_side": failure.stack, "reason": failure.reason}
             lines.append(line)
-    sides = {f"{side}_{name}": type for side in ("reference", "contender") for name, type in SIDE.items()}
-    return Table(IDENTITY | SEED | sides | dict(sorted(extra.items())), lines)
+    sides = {f"{side}_{name}": type for side in ("reference", "contender") for name, type in RUN.items()}
+    return TidyTable(IDENTITY | SEED | sides | dict(sorted(extra.items())), lines)
 
 
-def _replicate_line(each: Replicate) -> tuple[Line, dict[str, Type]]:
+def _replicate_line(each: Replicate) -> tuple[Line, dict[str, ColumnType]]:
     """The line, and the types of the columns that not every line has."""
     line: Line = {
         "status": "ok",
-        "step_time_ratio": math.exp(float(np.median(each.step_log_ratios))),
-        "training_time_ratio": math.exp(each.training_log_ratio),
+        **{f"{metric.name}_ratio": math.exp(metric.log_cost_ratio(each)) for metric in BY_SEED},
         "setup_reference_steps": each.setup_cost,
     }
-    types: dict[str, Type] = {}
+    types: dict[str, ColumnType] = {}
     step_s = {"reference": each.reference_step_s, "contender": each.reference_step_s * line["step_time_ratio"]}
     for name, side in (("reference", each.reference), ("contender", each.contender)):
-        line |= {f"{name}_{key}": value for key, value in _side(side, step_s[name]).items()}
+        line |= {f"{name}_{key}": value for key, value in _run(side, step_s[name]).items()}
         if side.counters:
             peaks = {f"{name}_peak.{kind}_bytes": count for kind, count in side.counters.peak_by_kind.items()}
             types |= dict.fromkeys(peaks, "integer")
@@ -161,10 +159,9 @@ def _replicate_line(each: Replicate) -> tuple[Line, dict[str, Type]]:
     return line, types
 
 
-def _side(side: Outcome, step_s: float) -> Line:
-    counted = side.counters.model_dump() if side.counters else {}
+def _run(side: Outcome, step_s: float) -> Line:
     equal, energy = side.equal_time, side.energy
-    known = {
+    return {
         "steps": side.steps,
         "setup_s": side.setup_s,
         "step_s": step_s,
@@ -177,8 +174,8 @@ def _side(side: Outcome, step_s: float) -> Line:
         "energy_method": energy.method,
         "energy_reason": energy.reason,
         **side.memory.model_dump(),
+        **{metric.name: metric.quantity(side) if metric.quantity else None for metric in COUNTERS},
     }
-    return known | {name: counted.get(name) for name in SIDE if name not in known}
 
 
 def _identity(row: Row) -> Line:
@@ -204,7 +201,7 @@ def exported(rows: Sequence[Row], form: Format, name: str = "rows", existing: st
 # formats ------------------------------------------------------------------------------------------------------------
 
 
-def as_csv(table: Table) -> str:
+def as_csv(table: TidyTable) -> str:
     """RFC 4180. Its line ends have both characters, and only so does the writer quote a text with either of them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
@@ -223,7 +220,7 @@ def harmless(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 
-def as_parquet(table: Table) -> bytes:
+def as_parquet(table: TidyTable) -> bytes:
     """One row group. Raises ValueError, with the way out, where pyarrow is missing."""
     try:
         import pyarrow as pa
@@ -295,15 +292,15 @@ def _results(row: Row) -> Iterable[Any]:
 
 
 def _args(row: Row, value: Value, interval: Interval | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "suite": "leantrain", "kind": value.kind, "reference": row.reference, "seeds": list(row.seeds),
         "machine": row.machine.name, "records": list(row.records),
     }  # fmt: skip
     if interval and math.isfinite(interval.high):  # one seed may not bound it
-        found |= {"low": float(interval.low), "high": float(interval.high)}
-        found |= {"level": float(interval.level), "method": interval.method}
+        arguments |= {"low": float(interval.low), "high": float(interval.high)}
+        arguments |= {"level": float(interval.level), "method": interval.method}
     if value.note:
-        found["note"] = value.note
+        arguments["note"] = value.note
     if row.stale:
-        found["stale"] = list(row.stale)
-    return found
+        arguments["stale"] = list(row.stale)
+    return arguments

@@ -9,28 +9,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from suite.contract.card import Card
-from suite.guard.calibration import Calibration
-from suite.judge.claims import COLUMNS, WORDS, Verdict, counts
+from suite.judge.claims import COLUMNS, Judgement, counts
 from suite.judge.claims import table as claims_table
-from suite.judge.rows import Row, Value, as_dict
-from suite.show import overview, stacks, studies
+from suite.judge.metrics import Metric, Value
+from suite.judge.rows import Row, as_dict
+from suite.judge.verdicts import CLAIM_VERDICTS
+from suite.show import markup, overview, stacks, studies
 from suite.show.board import (
     HOW_TO_READ,
-    Column,
     boards,
     change,
     decimals,
     ends,
     failure_lines,
+    mark,
     number,
     remarks,
+    seeds_text,
     setup_text,
     shown_interval,
     shown_number,
@@ -38,89 +40,81 @@ from suite.show.board import (
     text,
 )
 from suite.show.charts import curves, pareto, span, whisker
-from suite.show.overview import Place
-from suite.show.studies import Studied
+from suite.show.overview import PlacedRow
+from suite.show.report import Report
 
 
-def render(
-    rows: Sequence[Row],
-    problems: Sequence[str] = (),
-    judged: Sequence[Verdict] = (),
-    calibrations: Mapping[str, Calibration] | None = None,
-    cards: Mapping[str, Card] | None = None,
-    studied: Sequence[Studied] = (),
-) -> str:
-    """The whole page. ``problems`` are the store's sentences about lines that it could not read, ``judged`` the
-    verdicts on the papers' claims, ``calibrations`` of machines by their key, ``cards`` of techniques by their id,
-    ``studied`` what studies found, each with what changed since."""
-    cards = cards or {}
+def render(report: Report) -> str:
+    """The whole page."""
+    rows, cards = report.rows, report.cards
     folder = files(__package__)
     script = (folder / "board.js").read_text("utf-8")
-    head = summarised(rows)
-    shown = boards(rows)
-    found = overview.places(shown)
-    tried = stacks.stacks(shown)
-    asked = studies.placed(studied, cards, found)
+    summary = summarised(rows)
+    all_boards = boards(rows)
+    placed = overview.placed_rows(all_boards)
+    of_stacks = stacks.stacks(all_boards)
+    of_studies = studies.placed_studies(report.studies, cards, placed)
     sentences = [*HOW_TO_READ]
-    if head.stale:
-        sentences.append(f"† stale, since code changed: {head.stale} of the rows. leantrain run measures them again.")
-    if problems:
-        sentences.append(f"Lines of the records that could not be read and are left out: {len(problems)}.")
-    summary = f"{head.rows} rows from {head.records} replicates, {head.seeds} a row, newest record {head.newest}."
+    if summary.stale:
+        sentences.append(
+            f"† stale, since code changed: {summary.stale} of the rows. leantrain run measures them again."
+        )
+    if report.problems:
+        sentences.append(f"Lines of the records that could not be read and are left out: {len(report.problems)}.")
     parts = [
-        *([overview.coverage(found, cards)] if found else []),
-        *(_board([place for place in found if place.board is board], cards) for board in shown),
-        stacks.html(tried),
-        studies.html(asked, cards),
-        *([_claims(judged, cards)] if judged else []),
-        *([overview.techniques(found, judged, cards, studies.links(asked))] if found else []),
+        *([overview.coverage(placed, cards)] if placed else []),
+        *(_board([each for each in placed if each.board is board], cards) for board in all_boards),
+        stacks.html(of_stacks),
+        studies.html(of_studies, cards),
+        *([_claims(report.verdicts, cards)] if report.verdicts else []),
+        *([overview.techniques(placed, report.verdicts, cards, studies.links(of_studies))] if placed else []),
     ]
+    about = f"{summary.rows} rows from {summary.records} replicates, {summary.seeds} a row, newest record "
     return Template((folder / "board.html").read_text("utf-8")).substitute(
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=(folder / "board.css").read_text("utf-8"),
         script=script,
-        summary=escape(summary if rows else "No records yet. Measure some: leantrain run"),
-        machines=overview.machines(rows, calibrations or {}),
-        reading=_list(map(escape, sentences)),
-        contents=_contents(found, bool(tried), bool(asked), bool(judged)),
+        summary=escape(f"{about}{summary.newest}." if rows else "No records yet. Measure some: leantrain run"),
+        machines=overview.machines(rows, report.calibrations) if rows else "",
+        reading=markup.items(map(escape, sentences)),
+        contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts)),
         selects="".join(_select(name, values) for name, values in _choices(rows, cards).items()),
         boards="\n".join(filter(None, parts)),
         data=_data(rows),
     )
 
 
-def _contents(found: Sequence[Place], tried: bool, asked: bool, judged: bool) -> str:
+def _contents(placed: Sequence[PlacedRow], has_stacks: bool, has_studies: bool, has_claims: bool) -> str:
     """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
-    boards_of = {place.anchor: place for place in found}
-    items = ['<li><a href="#coverage">What was measured where</a></li>'] if found else []
-    items += [
-        f'<li{_conditions(place.row)}><a href="#{anchor}">{escape(place.board.title)}</a></li>'
-        for anchor, place in boards_of.items()
+    first_of_boards = {each.anchor: each for each in placed}
+    entries = ['<li><a href="#coverage">What was measured where</a></li>'] if placed else []
+    entries += [
+        f"<li{_conditions(each.row)}>{markup.link(anchor, escape(each.board.title))}</li>"
+        for anchor, each in first_of_boards.items()
     ]
-    items += ['<li><a href="#stacks">Stacks</a></li>'] if tried else []
-    items += ['<li><a href="#studies">Studies</a></li>'] if asked else []
-    items += ['<li><a href="#claims">Claims of the papers</a></li>'] if judged else []
-    items += ['<li><a href="#techniques">Techniques</a></li>'] if found else []
-    return "".join(items)
+    entries += ['<li><a href="#stacks">Stacks</a></li>'] if has_stacks else []
+    entries += ['<li><a href="#studies">Studies</a></li>'] if has_studies else []
+    entries += ['<li><a href="#claims">Claims of the papers</a></li>'] if has_claims else []
+    entries += ['<li><a href="#techniques">Techniques</a></li>'] if placed else []
+    return "".join(entries)
 
 
-FILTERS = ("baseline", "recipe", "size", "machine")  # of a board; the category is a row's
+def _filters(row: Row) -> dict[str, str]:
+    """What a board is filtered by; the category is a row's."""
+    at = row.conditions
+    return {"baseline": at.baseline, "recipe": at.recipe, "size": at.size, "machine": row.machine.name}
 
 
 def _conditions(row: Row) -> str:
     """Attributes by which the script filters."""
-    values = (row.conditions.baseline, row.conditions.recipe, row.conditions.size, row.machine.name)
-    return "".join(f' data-{name}="{escape(value)}"' for name, value in zip(FILTERS, values, strict=True))
+    return markup.data(**_filters(row))
 
 
 def _choices(rows: Sequence[Row], cards: Mapping[str, Card]) -> dict[str, list[str]]:
     """The values that a filter offers."""
-    return {
-        "baseline": sorted({row.conditions.baseline for row in rows}),
-        "recipe": sorted({row.conditions.recipe for row in rows}),
-        "size": sorted({row.conditions.size for row in rows}),
-        "machine": sorted({row.machine.name for row in rows}),
-        "category": sorted({each for row in rows for each in overview.categories(row.stack, cards)}),
+    names = ("baseline", "recipe", "size", "machine")
+    return {name: sorted({_filters(row)[name] for row in rows}) for name in names} | {
+        "category": sorted({each for row in rows for each in overview.categories(row.stack, cards)})
     }
 
 
@@ -147,69 +141,60 @@ def _thinned(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-def _list(items: Iterable[str]) -> str:
-    """List items of markup."""
-    return "".join(f"<li>{item}</li>" for item in items)
-
-
-def _board(found: Sequence[Place], cards: Mapping[str, Card]) -> str:
-    """One board's section from its places."""
-    board, anchor = found[0].board, found[0].anchor
-    ranked = [place for place in found if not place.row.failed]
+def _board(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
+    """One board's section, from its rows' places."""
+    board, anchor = placed[0].board, placed[0].anchor
+    ranked = [each for each in placed if not each.row.failed]
     columns = board.columns()
-    table = _table(ranked, columns, cards) if ranked else ""
-    missing = _list(f"{escape(title)}: n/a ({escape(reason)})" for title, reason in board.empty_columns())
-    noted = [(place.row, said) for place in ranked if (said := remarks(place.row, columns))]
-    notes = _list(f"<code>{escape(row.stack)}</code>: {escape('; '.join(said))}" for row, said in noted)
+    missing = markup.items(f"{escape(heading)}: n/a ({escape(reason)})" for heading, reason in board.empty_columns())
+    remarked = [(each.row.stack, sentences) for each in ranked if (sentences := remarks(each.row, columns))]
+    notes = markup.items(f"{markup.code(stack)}: {escape('; '.join(sentences))}" for stack, sentences in remarked)
     failed = "".join(
-        f'<li id="{place.identity}"{_named(place, cards)}><a href="#{place.technique}"><code>{escape(place.row.stack)}'
-        f"</code></a>: {escape('; '.join(failure_lines(place.row)))}</li>"
-        for place in found
-        if place.row.failed
+        f'<li id="{each.identity}"{_named(each, cards)}>{markup.link(each.technique, markup.code(each.row.stack))}'
+        f": {escape('; '.join(failure_lines(each.row)))}</li>"
+        for each in placed
+        if each.row.failed
     )
-    figures = [(place, drawn) for place in ranked if (drawn := curves(place.row))]
     grid = "".join(
-        f"<figure{_named(place, cards)}>{drawn}<figcaption><code>{escape(place.row.stack)}</code></figcaption></figure>"
-        for place, drawn in figures
+        f"<figure{_named(each, cards)}>{drawn}<figcaption>{markup.code(each.row.stack)}</figcaption></figure>"
+        for each in ranked
+        if (drawn := curves(each.row))
     )
-    links = {place.row.stack: place.technique for place in ranked}
-    plot = pareto([place.row for place in ranked], links)
+    plot = pareto([each.row for each in ranked], {each.row.stack: each.technique for each in ranked})
     parts = [
         f'<section class="board" id="{anchor}"{_conditions(board.rows[0])}><h2>{escape(board.title)}</h2>',
         f"<p>{escape(board.subtitle)} {escape(board.detectable)}</p>",
-        table,
+        _table(ranked, columns, cards) if ranked else "",
         f"<ul>{missing}</ul>" if missing else "",
-        _fold("Notes", f"<ul>{notes}</ul>") if notes else "",
+        markup.folded("Notes", f"<ul>{notes}</ul>") if notes else "",
         f"<h3>No numbers</h3><ul>{failed}</ul>" if failed else "",
-        _fold("Time, memory and quality", f"{plot}{PARETO_LEGEND}") if plot else "",
-        _fold("Loss curves", f'{CURVES_LEGEND}<div class="grid">{grid}</div>') if grid else "",
+        markup.folded("Time, memory and quality", f"{plot}{PARETO_LEGEND}") if plot else "",
+        markup.folded("Loss curves", f'{CURVES_LEGEND}<div class="grid">{grid}</div>') if grid else "",
         "</section>",
     ]
     return "\n".join(filter(None, parts))
 
 
-def _named(place: Place, cards: Mapping[str, Card]) -> str:
+def _named(placed: PlacedRow, cards: Mapping[str, Card]) -> str:
     """Attributes by which the script filters what belongs to one stack."""
-    kinds = " ".join(overview.categories(place.row.stack, cards))
-    return f' data-name="{escape(place.row.stack)}" data-category="{escape(kinds)}"'
+    return markup.data(name=placed.row.stack, category=overview.kinds(placed.row.stack, cards))
 
 
-def _claims(judged: Sequence[Verdict], cards: Mapping[str, Card]) -> str:
-    summary = "; ".join(f"{count} {word}" for word, count in counts(judged).items())
-    head = "".join(f'<th scope="col"><button type="button">{escape(title)}</button></th>' for title in COLUMNS)
+def _claims(judgements: Sequence[Judgement], cards: Mapping[str, Card]) -> str:
+    summary = "; ".join(f"{count} {verdict}" for verdict, count in counts(judgements).items())
     lines = []
-    for word, name, *others in claims_table(judged):
-        cells = "".join(f'<td class="words" data-sort="{escape(words)}">{escape(words)}</td>' for words in others)
-        first = f'<td class="words" data-sort="{WORDS.index(word)}">{escape(word)}</td>'
-        title = f'<th scope="row" data-sort="{escape(name)}"><code>{escape(name)}</code></th>'
-        kinds = " ".join(overview.categories(name.partition(".")[0], cards))
-        lines.append(f'<tr data-category="{escape(kinds)}">{first}{title}{cells}</tr>')
-    body = "\n".join(lines)
+    for verdict, name, *others in claims_table(judgements):
+        cells = [
+            markup.cell(verdict, CLAIM_VERDICTS.index(verdict), "words"),
+            markup.row_head(name, markup.code(name)),
+            *(markup.cell(words, kind="words") for words in others),
+        ]
+        kind = overview.kinds(name.partition(".")[0], cards)
+        lines.append(f"<tr{markup.data(category=kind)}>{''.join(cells)}</tr>")
+    body = "\n" + "\n".join(lines) + "\n"
     return (
         f'<section id="claims"><h2>Claims of the papers</h2><p>{escape(summary)}. Ratios are costs: below 1 is better.'
-        '</p><div class="scroll" role="region" tabindex="0" aria-labelledby="claims-title"><table class="claims">'
-        f'<caption id="claims-title">Claims of the papers</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>\n{body}\n</tbody></table></div></section>"
+        f"</p>{markup.table('claims-title', 'Claims of the papers', markup.head(COLUMNS), body, 'claims')}</section>"
     )
 
 
@@ -223,66 +208,48 @@ CURVES_LEGEND = (
 )
 
 
-def _fold(title: str, content: str) -> str:
-    return f"<details><summary>{title}</summary>{content}</details>"
-
-
-def _table(ranked: Sequence[Place], columns: Sequence[Column], cards: Mapping[str, Card]) -> str:
-    anchor, board = ranked[0].anchor, ranked[0].board
-    titles = ["tier", "technique", *(f"{each.title}\xa0{each.arrow}" for each in columns), "set-up", "seeds"]
-    head = "".join(
-        f'<th scope="col"{_sorted_first(position)}><button type="button">{escape(title)}</button></th>'
-        for position, title in enumerate(titles)
-    )
+def _table(ranked: Sequence[PlacedRow], columns: Sequence[Metric], cards: Mapping[str, Card]) -> str:
+    titles = ["tier", "technique", *(f"{each.heading}\xa0{each.arrow}" for each in columns), "set-up", "seeds"]
     spans = {
-        column.metric: span(i for place in ranked if (i := shown_interval(column, column.value(place.row))))
+        column.name: span(
+            interval for each in ranked if (interval := shown_interval(each.row.value(column.name), column.direction))
+        )
         for column in columns
     }
-    body = "\n".join(_line(order, place, columns, spans, cards) for order, place in enumerate(ranked))
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{anchor}-title"><table>'
-        f'<caption id="{anchor}-title">{escape(board.title)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>"
+    body = "\n".join(_line(order, each, columns, spans, cards) for order, each in enumerate(ranked))
+    return markup.table(
+        f"{ranked[0].anchor}-title", ranked[0].board.title, markup.head(titles, sorted_by=0), f"\n{body}\n"
     )
-
-
-def _sorted_first(position: int) -> str:
-    return ' aria-sort="ascending"' if position == 0 else ""
 
 
 def _line(
-    order: int, place: Place, columns: Sequence[Column], spans: dict[str, float], cards: Mapping[str, Card]
+    order: int, placed: PlacedRow, columns: Sequence[Metric], spans: dict[str, float], cards: Mapping[str, Card]
 ) -> str:
-    row = place.row
-    tried = len(row.seeds) + len({each.seed for each in row.failures})
-    seeds = str(tried) if tried == len(row.seeds) else f"{len(row.seeds)} of {tried}"
-    mark = '<abbr title="stale">†</abbr>' if row.stale else ""
+    row = placed.row
+    stale = markup.STALE if row.stale else ""
     control = " (A/A)" if row.stack == row.reference else ""
-    setup = f"{row.setup.estimate:.6g}" if row.setup else ""
+    name = f"{markup.link(placed.technique, markup.code(row.stack))}{stale}{control}"
     cells = [
-        f'<td data-sort="{order}">{escape(place.tier)}</td>',
-        f'<th scope="row" data-sort="{escape(row.stack)}"><a href="#{place.technique}"><code>{escape(row.stack)}</code>'
-        f"</a>{mark}{control}</th>",
-        *(_cell(column, column.value(row), spans[column.metric]) for column in columns),
-        f'<td data-sort="{setup}">{escape(setup_text(row))}</td>',
-        f'<td data-sort="{len(row.seeds)}">{escape(seeds)}</td>',
+        markup.cell(placed.tier, order),
+        markup.row_head(row.stack, name),
+        *(_cell(column, row.value(column.name), spans[column.name]) for column in columns),
+        markup.cell(setup_text(row), f"{row.setup.estimate:.6g}" if row.setup else ""),
+        markup.cell(seeds_text(row), len(row.seeds)),
     ]
-    stale = " data-stale" if row.stale else ""
-    return f'<tr id="{place.identity}"{_named(place, cards)}{stale}>{"".join(cells)}</tr>'
+    return (
+        f'<tr id="{placed.identity}"{_named(placed, cards)}{" data-stale" if row.stale else ""}>{"".join(cells)}</tr>'
+    )
 
 
-def _cell(column: Column, value: Value, half_width: float) -> str:
+def _cell(column: Metric, value: Value, half_width: float) -> str:
     if not value.known:
-        why = escape(value.reason)
-        return f'<td data-sort="" class="{value.kind}" title="{why}">{escape(text(column, value))}</td>'
-    interval = shown_interval(column, value)
-    shown = shown_number(column, value)
-    mark = "=" if value.kind == "exact" else "×" if column.speedup else ""
+        return markup.cell(text(value, column.direction), "", value.kind, value.reason)
+    interval = shown_interval(value, column.direction)
+    shown = shown_number(value, column.direction)
     drawn = whisker(interval, half_width) if interval else ""
     brackets = f' <span class="ends">{escape(ends(interval))}</span>' if ends(interval) else ""
-    says = "; ".join(filter(None, (change(column, value), value.note)))
-    note = f' title="{escape(says)}"' if says else ""
-    return (
-        f'<td data-sort="{shown:.6g}" class="{value.kind}"{note}>{drawn}<span class="number">'
-        f"{mark}{number(shown, decimals(interval))}</span>{brackets}</td>"
-    )
+    figure = f"{mark(value, column.direction)}{number(shown, decimals(interval))}"
+    return markup.cell_of(
+        f'{drawn}<span class="number">{figure}</span>{brackets}', f"{shown:.6g}", value.kind,
+        "; ".join(filter(None, (change(value, column.unit), value.note))),
+    )  # fmt: skip

@@ -1,31 +1,30 @@
 """What one board cannot show: the machines' calibrations, what was measured where, every technique's results together.
 
-Places are where rows stand on the page; every one has an identity of its own to link to, whatever records call things.
+Every row has a place on the page, with an identity of its own to link to, whatever records call things.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
-from suite.guard.calibration import TABLE_PAIRS, VALID, Calibration
-from suite.guard.gate import ALPHA
-from suite.judge.claims import Verdict
+from suite.judge.claims import Judgement
+from suite.judge.metrics import HEADLINES
 from suite.judge.rows import Row
 from suite.record.job import techniques_of
-from suite.show.board import COLUMNS, Board, failure_lines, machine_line, text
+from suite.show.board import Board, failure_lines, machine_line, text
+from suite.show.markup import cell, cell_of, code, data, folded, free_anchor, head, items, link, row_head, slug, table
 
-HEADLINES = tuple(column for column in COLUMNS if column.metric in ("time_to_quality", "step_time", "loss")) + tuple(
-    column for column in COLUMNS if column.metric == "peak_tensor_bytes"
-)
+if TYPE_CHECKING:
+    from suite.guard.calibration import Calibration
 
 
 @dataclass(frozen=True)
-class Place:
+class PlacedRow:
     """A row on the page. ``anchor`` is its board's, ``identity`` its own, ``technique`` that of its stack's section."""
 
     board: Board
@@ -36,33 +35,20 @@ class Place:
     technique: str
 
 
-def slug(words: str) -> str:
-    return re.sub(r"[^a-z0-9_]+", "-", words.lower()).strip("-")
-
-
-def places(boards: Iterable[Board]) -> list[Place]:
+def placed_rows(boards: Iterable[Board]) -> list[PlacedRow]:
     """All rows in the order of the page. Identities of the same board and stack last, whatever stands beside them."""
     taken: set[str] = set()
     techniques: dict[str, str] = {}
-    found = []
+    placed = []
     for board in boards:
         first = board.rows[0]
-        anchor = free(f"{slug(board.title)}-{first.conditions.key[:4]}-{first.machine.key[:4]}", taken)
+        anchor = free_anchor(f"{slug(board.title)}-{first.conditions.key[:4]}-{first.machine.key[:4]}", taken)
         for tier, row in [*board.ranked, *(("", row) for row in board.failed)]:
-            identity = free(f"{anchor}-{slug(row.stack)}", taken)
+            identity = free_anchor(f"{anchor}-{slug(row.stack)}", taken)
             if row.stack not in techniques:
-                techniques[row.stack] = free(f"technique-{slug(row.stack)}", taken)
-            found.append(Place(board, anchor, tier, row, identity, techniques[row.stack]))
-    return found
-
-
-def free(name: str, taken: set[str]) -> str:
-    """The name, numbered where it is taken; then it is taken, too."""
-    number = 1
-    while (chosen := name if number == 1 else f"{name}-{number}") in taken:
-        number += 1
-    taken.add(chosen)
-    return chosen
+                techniques[row.stack] = free_anchor(f"technique-{slug(row.stack)}", taken)
+            placed.append(PlacedRow(board, anchor, tier, row, identity, techniques[row.stack]))
+    return placed
 
 
 def categories(stack: str, cards: Mapping[str, Card]) -> list[str]:
@@ -70,11 +56,19 @@ def categories(stack: str, cards: Mapping[str, Card]) -> list[str]:
     return sorted({cards[name].category for name in techniques_of(stack) if name in cards})
 
 
+def kinds(stack: str, cards: Mapping[str, Card]) -> str:
+    """The stack's categories, as the script filters by them."""
+    return " ".join(categories(stack, cards))
+
+
 # the machines -------------------------------------------------------------------------------------------------------
 
 
 def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> str:
     """A table: what each machine is, its rate of false alarms, and the slow-downs that its gate can see."""
+    from suite.guard.calibration import TABLE_PAIRS  # it loads torch, which a page without machines does not need
+    from suite.guard.gate import ALPHA
+
     known = {row.machine.key: row.machine for row in rows}
     if not known:
         return ""
@@ -83,86 +77,76 @@ def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> st
     heads = "".join(f'<th scope="col" rowspan="2">{escape(title)}</th>' for title in titles)
     body = []
     for key, machine in sorted(known.items(), key=lambda item: item[1].name):
-        name = (
-            f'<th scope="row"><code>{escape(machine.name)}</code>'
-            f'<span class="ends">{escape(machine_line(machine.facts))}</span></th>'
-        )
-        made = calibrations.get(key)
-        if made is None:
-            width = len(TABLE_PAIRS) + 4
-            cells = (
-                f'<td colspan="{width}" class="words unavailable">not calibrated; on that machine, '
-                "<code>leantrain calibrate</code> measures it and keeps the result with its records</td>"
-            )
-        else:
-            rate, until = made.false_alarms, made.made + VALID
-            cells = (
-                f"<td>{rate.estimate:.1%} <span class='ends'>[{rate.low:.1%}, {rate.high:.1%}], {made.alarms} of "
-                f"{len(made.unchanged)} gates</span></td>"
-                f"<td>{made.caught} of {len(made.planted)} <span class='ends'>of {made.planted_slower:.0%}</span></td>"
-                f"<td>{made.sigma:.2%}</td>"
-                + "".join(f"<td>{effect:.1%}</td>" for effect in made.smallest_effects().values())
-                + f"<td>{made.made:%Y-%m-%d} <span class='ends'>to {until:%Y-%m-%d}</span></td>"
-            )
-        body.append(f"<tr>{name}{cells}</tr>")
-    return (
-        '<div class="scroll" role="region" tabindex="0" aria-labelledby="machines-title"><table class="plain">'
-        '<caption id="machines-title">Machines and their calibration</caption>'
-        f'<thead><tr>{heads}<th scope="colgroup" colspan="{len(TABLE_PAIRS)}">smallest slow-down seen in four of five '
-        f'cases</th><th scope="col" rowspan="2">calibrated, valid</th></tr><tr>{pairs}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
+        facts = f'<span class="ends">{escape(machine_line(machine.facts))}</span>'
+        calibration = calibrations.get(key)
+        cells = _calibrated(calibration) if calibration else (
+            f'<td colspan="{len(TABLE_PAIRS) + 4}" class="words unavailable">not calibrated; on that machine, '
+            "<code>leantrain calibrate</code> measures it and keeps the result with its records</td>"
+        )  # fmt: skip
+        body.append(f'<tr><th scope="row">{code(machine.name)}{facts}</th>{cells}</tr>')
+    several = (
+        f'{heads}<th scope="colgroup" colspan="{len(TABLE_PAIRS)}">smallest slow-down seen in four of five cases</th>'
+        f'<th scope="col" rowspan="2">calibrated, valid</th></tr><tr>{pairs}'
+    )
+    return table("machines-title", "Machines and their calibration", several, "".join(body), "plain") + (
         f'<p class="legend">The gate is what <code>leantrain check</code> runs. At most {ALPHA:.0%} of unchanged code '
         "may raise an alarm; brackets hold the exact 95 % interval of the rate.</p>"
+    )
+
+
+def _calibrated(calibration: Calibration) -> str:
+    from suite.guard.calibration import VALID
+
+    rate, until = calibration.false_alarms, calibration.made + VALID
+    return (
+        f"<td>{rate.estimate:.1%} <span class='ends'>[{rate.low:.1%}, {rate.high:.1%}], {calibration.alarms} of "
+        f"{len(calibration.unchanged)} gates</span></td>"
+        f"<td>{calibration.caught} of {len(calibration.planted)} "
+        f"<span class='ends'>of {calibration.planted_slower:.0%}</span></td>"
+        f"<td>{calibration.sigma:.2%}</td>"
+        + "".join(f"<td>{effect:.1%}</td>" for effect in calibration.smallest_effects().values())
+        + f"<td>{calibration.made:%Y-%m-%d} <span class='ends'>to {until:%Y-%m-%d}</span></td>"
     )
 
 
 # what was measured where --------------------------------------------------------------------------------------------
 
 
-def coverage(found: Sequence[Place], cards: Mapping[str, Card]) -> str:
+def coverage(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     """A table of stacks by conditions: seeds of each, failures, and what of the catalogue nothing is known of."""
-    several = len({place.row.machine.key for place in found}) > 1
-    columns: dict[tuple[str, ...], dict[str, list[Place]]] = {}
-    for place in found:
-        row = place.row
+    several = len({each.row.machine.key for each in placed}) > 1
+    columns: dict[tuple[str, ...], dict[str, list[PlacedRow]]] = {}
+    for each in placed:
+        row = each.row
         where = (
             row.conditions.baseline, row.conditions.recipe, row.conditions.size, row.conditions.task,
             row.conditions.model or "", row.machine.name if several else "",
         )  # fmt: skip
-        columns.setdefault(where, {}).setdefault(row.stack, []).append(place)
-    heads = "".join(
-        f'<th scope="col"><button type="button">{escape(" ".join(filter(None, where)))}</button></th>'
-        for where in columns
-    )
+        columns.setdefault(where, {}).setdefault(row.stack, []).append(each)
+    titles = ["category", "technique", *(" ".join(filter(None, where)) for where in columns)]
     lines = []
-    for stack in sorted({place.row.stack for place in found}):
-        link = next(place.technique for place in found if place.row.stack == stack)
-        kinds = " ".join(categories(stack, cards))
-        cells = "".join(_covered(column.get(stack, [])) for column in columns.values())
-        lines.append(
-            f'<tr data-category="{escape(kinds)}"><td class="words" data-sort="{escape(kinds)}">{escape(kinds)}</td>'
-            f'<th scope="row" data-sort="{escape(stack)}"><a href="#{link}"><code>{escape(stack)}</code></a></th>'
-            f"{cells}</tr>"
-        )
-    body = "\n".join(lines)
-    missing = unmeasured((place.row for place in found), cards)
-    absent = "".join(f"<li><code>{escape(name)}</code></li>" for name in missing)
+    for stack in sorted({each.row.stack for each in placed}):
+        section = next(each.technique for each in placed if each.row.stack == stack)
+        kind = kinds(stack, cards)
+        name = row_head(stack, link(section, code(stack)))
+        seeds = "".join(_seeds_of(column.get(stack, [])) for column in columns.values())
+        lines.append(f"<tr{data(category=kind)}>{cell(kind, kind='words')}{name}{seeds}</tr>")
+    missing = unmeasured((each.row for each in placed), cards)
+    absent = f'<ul class="names">{items(map(code, missing))}</ul>'
     return (
         '<section id="coverage"><h2>What was measured where</h2><p>Seeds that gave numbers; † stale; failed: no seed '
         "did; an empty cell: not measured.</p>"
-        '<div class="scroll" role="region" tabindex="0" aria-labelledby="coverage-title"><table class="coverage">'
-        '<caption id="coverage-title">Seeds of each technique by conditions</caption><thead><tr>'
-        '<th scope="col"><button type="button">category</button></th>'
-        f'<th scope="col" aria-sort="ascending"><button type="button">technique</button></th>{heads}</tr></thead>'
-        f"<tbody>\n{body}\n</tbody></table></div>"
+        + table(
+            "coverage-title", "Seeds of each technique by conditions", head(titles, sorted_by=1),
+            "\n" + "\n".join(lines) + "\n", "coverage",
+        )
         + (
-            f"<details><summary>Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue"
-            f'</summary><ul class="names">{absent}</ul></details>'
+            folded(f"Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue", absent)
             if missing
             else ""
         )
         + "</section>"
-    )
+    )  # fmt: skip
 
 
 def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
@@ -171,62 +155,61 @@ def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
     return sorted(set(cards) - measured)
 
 
-def _covered(there: Sequence[Place]) -> str:
-    if not there:
-        return '<td data-sort=""></td>'
-    seeds = max(len(place.row.seeds) for place in there)
+def _seeds_of(placed: Sequence[PlacedRow]) -> str:
+    """The cell of a stack's rows under one set of conditions."""
     links = " ".join(
-        f'<a href="#{place.identity}">{"failed" if place.row.failed else len(place.row.seeds)}'
-        f"{'†' if place.row.stale else ''}</a>"
-        for place in there
+        link(each.identity, f"{'failed' if each.row.failed else len(each.row.seeds)}{'†' if each.row.stale else ''}")
+        for each in placed
     )
-    return f'<td data-sort="{seeds}">{links}</td>'
+    return cell_of(links, max((len(each.row.seeds) for each in placed), default=""))
 
 
 # every technique ----------------------------------------------------------------------------------------------------
 
 
 def techniques(
-    found: Sequence[Place], judged: Sequence[Verdict], cards: Mapping[str, Card], studied: Mapping[str, str]
+    placed: Sequence[PlacedRow],
+    judgements: Sequence[Judgement],
+    cards: Mapping[str, Card],
+    studies: Mapping[str, str],
 ) -> str:
     """A section for each stack: its cards, its headline numbers everywhere, its claims by verdict, its studies, which
-    ``studied`` has as links by technique."""
-    by_stack: dict[str, list[Place]] = {}
-    for place in found:
-        by_stack.setdefault(place.row.stack, []).append(place)
+    ``studies`` has as links by technique."""
+    by_stack: dict[str, list[PlacedRow]] = {}
+    for each in placed:
+        by_stack.setdefault(each.row.stack, []).append(each)
     verdicts: dict[str, Counter[str]] = {}
-    for verdict in judged:
-        verdicts.setdefault(verdict.technique, Counter())[verdict.word] += 1
-    parts = "\n".join(_technique(stack, by_stack[stack], verdicts, cards, studied) for stack in sorted(by_stack))
+    for judgement in judgements:
+        verdicts.setdefault(judgement.technique, Counter())[judgement.verdict] += 1
+    parts = "\n".join(_technique(stack, by_stack[stack], verdicts, cards, studies) for stack in sorted(by_stack))
     return f'<section id="techniques"><h2>Techniques</h2>\n{parts}\n</section>'
 
 
 def _technique(
     stack: str,
-    there: Sequence[Place],
+    placed: Sequence[PlacedRow],
     verdicts: Mapping[str, Counter[str]],
     cards: Mapping[str, Card],
-    studied: Mapping[str, str],
+    studies: Mapping[str, str],
 ) -> str:
     names = techniques_of(stack)
     known = [name for name in names if name in cards]
-    kinds = " ".join(categories(stack, cards))
+    kind = kinds(stack, cards)
     about = "".join(map(_about, (cards[name] for name in known)))
-    results = "".join(
-        f'<li><a href="#{place.identity}">{escape(place.board.title)}</a>{"†" if place.row.stale else ""}: '
-        f"{escape(_headlines(place.row))}</li>"
-        for place in there
+    results = items(
+        f"{link(each.identity, escape(each.board.title))}{'†' if each.row.stale else ''}: "
+        f"{escape(_headlines(each.row))}"
+        for each in placed
     )
-    said = "; ".join(
-        f"{count} {word}" for name in known for word, count in sorted(verdicts.get(name, Counter()).items())
+    tally = "; ".join(
+        f"{count} {verdict}" for name in known for verdict, count in sorted(verdicts.get(name, Counter()).items())
     )
-    claims = f'<p><a href="#claims">Claims of the paper</a>: {escape(said)}.</p>' if said else ""
-    asked = ", ".join(studied[name] for name in names if name in studied)
-    studies = f"<p>Studies: {asked}</p>" if asked else ""
+    claims = f"<p>{link('claims', 'Claims of the paper')}: {escape(tally)}.</p>" if tally else ""
+    links = ", ".join(studies[name] for name in names if name in studies)
     return (
-        f'<article id="{there[0].technique}" data-name="{escape(stack)}" data-category="{escape(kinds)}">'
-        f'<h3><code>{escape(stack)}</code> <span class="kind">{escape(kinds)}</span></h3>'
-        f"{about}<ul>{results}</ul>{claims}{studies}</article>"
+        f'<article id="{placed[0].technique}"{data(name=stack, category=kind)}>'
+        f'<h3>{code(stack)} <span class="kind">{escape(kind)}</span></h3>'
+        f"{about}<ul>{results}</ul>{claims}{f'<p>Studies: {links}</p>' if links else ''}</article>"
     )
 
 
@@ -239,5 +222,7 @@ def _about(card: Card) -> str:
 def _headlines(row: Row) -> str:
     if row.failed:
         return "; ".join(failure_lines(row))
-    values = [(column, column.value(row)) for column in HEADLINES]
-    return ", ".join(f"{column.title} {text(column, value)}" for column, value in values if value.kind != "unavailable")
+    values = [(metric, row.value(metric.name)) for metric in HEADLINES]
+    return ", ".join(
+        f"{metric.heading} {text(value, metric.direction)}" for metric, value in values if value.kind != "unavailable"
+    )

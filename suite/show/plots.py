@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from suite.judge.metrics import COLUMNS
 from suite.judge.rows import Row
-from suite.show.board import COLUMNS, text
+from suite.show.board import text
 
 
 def figure(row: Row) -> Figure:
@@ -19,8 +20,8 @@ def figure(row: Row) -> Figure:
     if row.failed:
         raise ValueError(f"no seed of {row.stack} finished, so there is nothing to draw")
     stack, reference = (name.replace("$", r"\$") for name in (row.stack, row.reference))  # text, not mathematics
-    made = Figure(figsize=(11, 4.2), layout="constrained")  # no pyplot: no window, no global state
-    loss, ratio = made.subplots(1, 2)
+    drawn = Figure(figsize=(11, 4.2), layout="constrained")  # no pyplot: no window, no global state
+    loss, ratio = drawn.subplots(1, 2)
     for each in row.replicates:
         first = each is row.replicates[0]
         spent, losses = each.costs + each.setup_cost, each.contender_curve[:, 1]
@@ -41,16 +42,16 @@ def figure(row: Row) -> Figure:
     ratio.yaxis.set_major_formatter("{x:.2f}")
     ratio.yaxis.set_minor_formatter("{x:.2f}")
     conditions = row.conditions
-    headline = ", ".join(f"{each.title} {text(each, each.value(row))}" for each in COLUMNS[:2])
-    made.suptitle(
+    headline = ", ".join(f"{each.heading} {text(row.value(each.name), each.direction)}" for each in COLUMNS[:2])
+    drawn.suptitle(
         f"{stack} on {conditions.baseline} {conditions.size} ({conditions.recipe}), {row.machine.name}\n{headline}",
         fontsize="medium",
     )
-    return made
+    return drawn
 
 
 def draw(row: Row, path: Path) -> None:
     """Writes the figure in the format of the file's suffix. Raises ValueError for one that matplotlib cannot write."""
-    made = figure(row)
+    drawn = figure(row)
     path.parent.mkdir(parents=True, exist_ok=True)
-    made.savefig(path, dpi=150)
+    drawn.savefig(path, dpi=150)

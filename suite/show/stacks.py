@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from suite.judge.interaction import METRICS, Interaction, interactions
-from suite.judge.rows import Value
-from suite.show.board import COLUMNS, Board, Column, count_text, shown_number, text
+from suite.judge.interaction import Interaction, interactions
+from suite.judge.metrics import IN_STACKS, METRICS, Direction, Value
+from suite.show import markup
+from suite.show.board import Board, count_text, row_title, shown_number, text
 
-TITLES = {column.metric: column.title for column in COLUMNS}
-BY_METRIC = {column.metric: column for column in COLUMNS}
-GAIN = Column("interaction", "", speedup=True)
+DIRECTION: Direction = "higher"  # of an interaction, whatever the metric's own is
 READING = (
     "The interaction is the speedup of a stack over the product of its parts' speedups, a saving in place of the "
     "speedup for bytes and loss: ×1, the gains multiply; above, more together; below, less. Brackets hold 95 % "
@@ -27,57 +26,57 @@ READING = (
 
 def shown(value: Value) -> str:
     """The interaction as a factor with its interval, an exact one after ``=``, a word where there is none."""
-    return text(GAIN, value)
+    return text(value, DIRECTION)
 
 
-def notes(found: Interaction) -> list[str]:
+def notes(tried: Interaction) -> list[str]:
     """On what the numbers rest."""
-    said = [f"stale: {why}" for why in sorted({why for row in found.rows for why in row.stale})]
-    said += _by_metric((metric, value.note) for metric, value in found.values.items())
-    if not found.together and found.seeds:
-        said.append("parts from other comparisons: the machine's drift between them does not cancel")
-    return said
+    sentences = [f"stale: {why}" for why in sorted({why for row in tried.rows for why in row.stale})]
+    sentences += _by_metric((metric, value.note) for metric, value in tried.values.items())
+    if not tried.together and tried.seeds:
+        sentences.append("parts from other comparisons: the machine's drift between them does not cancel")
+    return sentences
 
 
-def remarks(found: Interaction) -> list[str]:
+def remarks(tried: Interaction) -> list[str]:
     """What the numbers do not say: on what they rest, and why some are missing."""
-    return notes(found) + _by_metric((metric, value.reason) for metric, value in found.values.items())
+    return notes(tried) + _by_metric((metric, value.reason) for metric, value in tried.values.items())
 
 
-def _by_metric(told: Iterable[tuple[str, str]]) -> list[str]:
-    """One sentence for each thing told, with the metrics that it is about."""
+def _by_metric(sentences: Iterable[tuple[str, str]]) -> list[str]:
+    """Each sentence once, with the metrics that it is about."""
     about: dict[str, list[str]] = {}
-    for metric, sentence in told:
+    for metric, sentence in sentences:
         if sentence:
-            about.setdefault(sentence, []).append(TITLES[metric])
-    return [f"{', '.join(titles) if len(titles) < len(METRICS) else 'all'}: {each}" for each, titles in about.items()]
+            about.setdefault(sentence, []).append(METRICS[metric].heading)
+    return [
+        f"{', '.join(titles) if len(titles) < len(IN_STACKS) else 'all'}: {sentence}"
+        for sentence, titles in about.items()
+    ]
 
 
 # one stack, for a terminal ------------------------------------------------------------------------------------------
 
 
-def table(found: Interaction) -> tuple[list[str], list[list[str]]]:
+def table(tried: Interaction) -> tuple[list[str], list[list[str]]]:
     """Head and lines: a metric a line; the parts' and the whole's ratios, the interaction, and what it says."""
-    head = ["", *(row.stack for row in found.rows), "interaction", ""]
+    head = ["", *(row.stack for row in tried.rows), "interaction", ""]
     lines = [
         [
-            f"{BY_METRIC[metric].title} {BY_METRIC[metric].arrow}",
-            *(text(BY_METRIC[metric], BY_METRIC[metric].value(row)) for row in found.rows),
-            shown(found.values[metric]),
-            found.reading(metric),
+            f"{metric.heading} {metric.arrow}",
+            *(text(row.value(metric.name), metric.direction) for row in tried.rows),
+            shown(tried.values[metric.name]),
+            tried.reading(metric.name),
         ]
-        for metric in METRICS
+        for metric in IN_STACKS
     ]
     return head, lines
 
 
-def title(found: Interaction) -> str:
+def title(tried: Interaction) -> str:
     """What was measured, in a line."""
-    row, conditions = found.whole, found.whole.conditions
-    return (
-        f"{row.stack} and its parts against {row.reference} on {conditions.baseline} {conditions.size} "
-        f"({conditions.recipe}, {conditions.task}), {count_text(len(found.seeds))}, {row.machine.name}"
-    )
+    both = row_title(tried.whole).replace(" against ", " and its parts against ", 1)
+    return f"{both}, {count_text(len(tried.seeds))}, {tried.whole.machine.name}"
 
 
 # the board's section ------------------------------------------------------------------------------------------------
@@ -88,12 +87,12 @@ class Stacks:
     """The stacks of one board."""
 
     board: Board
-    found: tuple[Interaction, ...]
+    interactions: tuple[Interaction, ...]
 
     @property
     def pairs(self) -> Mapping[tuple[str, str], Interaction]:
         """Those of two parts, by (first, second)."""
-        return {(each.parts[0].stack, each.parts[1].stack): each for each in self.found if len(each.parts) == 2}
+        return {(each.parts[0].stack, each.parts[1].stack): each for each in self.interactions if len(each.parts) == 2}
 
     @property
     def firsts(self) -> list[str]:
@@ -107,9 +106,10 @@ class Stacks:
 
     @property
     def headline(self) -> str:
-        """The matrix' metric: the first of METRICS that some pair has."""
-        known = [metric for metric in METRICS if any(each.values[metric].known for each in self.pairs.values())]
-        return (known or METRICS)[0]
+        """The matrix' metric: the first of IN_STACKS that some pair has."""
+        names = [metric.name for metric in IN_STACKS]
+        known = [name for name in names if any(each.values[name].known for each in self.pairs.values())]
+        return (known or names)[0]
 
     @property
     def matrix(self) -> list[list[Value | None]]:
@@ -123,20 +123,20 @@ class Stacks:
 
 def stacks(boards: Iterable[Board]) -> list[Stacks]:
     """Of the boards on which a stack stands beside all its parts."""
-    made = [Stacks(board, tuple(interactions(board.rows))) for board in boards]
-    return [each for each in made if each.found]
+    of_boards = [Stacks(board, tuple(interactions(board.rows))) for board in boards]
+    return [each for each in of_boards if each.interactions]
 
 
 def head() -> list[str]:
     """Of the table of all metrics."""
-    return ["parts", "stack", *(f"{TITLES[metric]} ×" for metric in METRICS), "seeds"]
+    return ["parts", "stack", *(f"{metric.heading} ×" for metric in IN_STACKS), "seeds"]
 
 
-def html(found: Sequence[Stacks]) -> str:
+def html(tried: Sequence[Stacks]) -> str:
     """One section; nothing when there are no stacks."""
-    if not found:
+    if not tried:
         return ""
-    parts = "\n".join(_html_of(position, each) for position, each in enumerate(found))
+    parts = "\n".join(_html_of(position, each) for position, each in enumerate(tried))
     return f'<section id="stacks"><h2>Stacks</h2><p>{escape(READING)}</p>\n{parts}\n</section>'
 
 
@@ -144,31 +144,19 @@ def _html_of(position: int, each: Stacks) -> str:
     anchor = f"stacks-{position}"
     lines = [f"<h3>{escape(each.board.title)}</h3><p>{escape(each.board.subtitle)}</p>"]
     if each.firsts:
-        titles = "".join(f'<th scope="col"><code>{escape(name)}</code></th>' for name in each.seconds)
+        titles = "".join(f'<th scope="col">{markup.code(name)}</th>' for name in each.seconds)
         body = "".join(
-            f'<tr><th scope="row"><code>{escape(name)}</code></th>{"".join(map(_matrix_cell, cells))}</tr>'
+            f'<tr><th scope="row">{markup.code(name)}</th>{"".join(map(_matrix_cell, cells))}</tr>'
             for name, cells in zip(each.firsts, each.matrix, strict=True)
         )
-        caption = f"{TITLES[each.headline]}: interaction of the row's technique with the column's"
-        lines.append(
-            scrolled(f"{anchor}-matrix", caption, f'<th scope="col">{escape(caption)}</th>{titles}', body, "matrix")
-        )
-    titles = "".join(f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in head())
-    body = "".join(map(_line, each.found))
-    lines.append(scrolled(f"{anchor}-table", f"Stacks of {each.board.title}", titles, body, ""))
-    noted = [(one.whole.stack, said) for one in each.found if (said := remarks(one))]
-    items = "".join(f"<li><code>{escape(stack)}</code>: {escape('; '.join(said))}</li>" for stack, said in noted)
+        caption = f"{METRICS[each.headline].heading}: interaction of the row's technique with the column's"
+        corner = f'<th scope="col">{escape(caption)}</th>'
+        lines.append(markup.table(f"{anchor}-matrix", caption, corner + titles, body, "matrix"))
+    body = "".join(map(_line, each.interactions))
+    lines.append(markup.table(f"{anchor}-table", f"Stacks of {each.board.title}", markup.head(head()), body))
+    remarked = [(one.whole.stack, sentences) for one in each.interactions if (sentences := remarks(one))]
+    items = markup.items(f"{markup.code(stack)}: {escape('; '.join(sentences))}" for stack, sentences in remarked)
     return "\n".join([*lines, f"<ul>{items}</ul>" if items else ""])
-
-
-def scrolled(anchor: str, caption: str, titles: str, body: str, kind: str) -> str:
-    """A table of markup that scrolls sideways; ``kind`` is its class."""
-    kind = f' class="{kind}"' if kind else ""
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{anchor}"><table{kind}>'
-        f'<caption id="{anchor}">{escape(caption)}</caption><thead><tr>{titles}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
 
 
 def _matrix_cell(value: Value | None) -> str:
@@ -178,15 +166,15 @@ def _matrix_cell(value: Value | None) -> str:
 
 
 def _line(each: Interaction) -> str:
-    stack = escape(each.whole.stack)
+    stack = each.whole.stack
     cells = "".join(
-        f'<td data-sort="{repr(shown_number(GAIN, value)) if value.known else ""}" class="{value.kind}" '
-        f'title="{escape(each.reading(metric))}">{escape(shown(value))}</td>'
+        markup.cell(
+            shown(value), repr(shown_number(value, DIRECTION)) if value.known else "", value.kind, each.reading(metric)
+        )
         for metric, value in each.values.items()
     )
     stale = " data-stale" if each.whole.stale else ""
     return (
-        f'<tr{stale}><td data-sort="{len(each.parts)}">{len(each.parts)}</td>'
-        f'<th scope="row" data-sort="{stack}"><code>{stack}</code></th>{cells}'
-        f'<td data-sort="{len(each.seeds)}">{len(each.seeds)}</td></tr>\n'
+        f"<tr{stale}>{markup.cell(str(len(each.parts)))}{markup.row_head(stack, markup.code(stack))}"
+        f"{cells}{markup.cell(str(len(each.seeds)))}</tr>\n"
     )

@@ -8,26 +8,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from suite.contract.card import Card
 from suite.contract.catalogue import catalogue
-from suite.measure.study import Cell, Study, Table, study_of
 from suite.record.files import printable
 from suite.record.job import techniques_of
+from suite.show import markup
 from suite.show.board import count_text
-from suite.show.overview import Place, categories, free, slug
-from suite.show.stacks import scrolled
+from suite.show.overview import PlacedRow, kinds
+
+if TYPE_CHECKING:
+    from suite.measure.study import Cell, Study, Table
 
 READING = "Questions over many runs. Their tables and plots are as the study made them; † stale: code changed since."
 MOST_ROWS = 500  # of a table, on the page; a study with longer ones is not drawn either
 
 
-Studied = tuple[Study, tuple[str, ...]]  # and what changed since
+@dataclass(frozen=True)
+class Studied:
+    """A study, and what changed since it was made; nothing where it is current."""
+
+    study: Study
+    stale: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Shown:
+class PlacedStudy:
     """A study on a page, with what changed since. ``title`` has the card's name, the id where none is installed;
     ``technique`` is the anchor of the technique's own section, empty where the page has none."""
 
@@ -40,71 +48,76 @@ class Shown:
     @property
     def subtitle(self) -> str:
         """Where and when, and what changed since."""
-        made = f"Machine {self.study.machine.name}; {self.study.made:%Y-%m-%d}; {count_text(self.study.seeds)} at most."
-        return f"{made} Stale: {', '.join(self.stale)}." if self.stale else made
+        origin = (
+            f"Machine {self.study.machine.name}; {self.study.made:%Y-%m-%d}; {count_text(self.study.seeds)} at most."
+        )
+        return f"{origin} Stale: {', '.join(self.stale)}." if self.stale else origin
 
     @property
     def tables(self) -> list[Table]:
         return [table for table in self.study.tables if table.rows]
 
 
-def placed(studied: Sequence[Studied], cards: Mapping[str, Card], found: Sequence[Place] = ()) -> list[Shown]:
-    """The studies in the order of a page whose rows stand at ``found``."""
-    taken = {name for place in found for name in (place.anchor, place.identity, place.technique)}
-    sections: dict[str, Place] = {}
-    for place in sorted(found, key=lambda place: len(place.row.stack), reverse=True):
-        sections |= dict.fromkeys(techniques_of(place.row.stack), place)  # the shortest stack is the technique alone
-    shown = []
-    for study, stale in sorted(studied, key=lambda each: (*_title(each[0]), each[0].machine.name, str(each[0].made))):
+def placed_studies(
+    studies: Sequence[Studied], cards: Mapping[str, Card], rows: Sequence[PlacedRow] = ()
+) -> list[PlacedStudy]:
+    """The studies in the order of a page whose rows have the places ``rows``."""
+    taken = {name for row in rows for name in (row.anchor, row.identity, row.technique)}
+    sections: dict[str, PlacedRow] = {}
+    for row in sorted(rows, key=lambda row: len(row.row.stack), reverse=True):
+        sections |= dict.fromkeys(techniques_of(row.row.stack), row)  # the shortest stack is the technique alone
+    placed = []
+    for each in sorted(studies, key=lambda each: (*_title(each.study), each.study.machine.name, str(each.study.made))):
+        study = each.study
         name = cards[study.technique].name if study.technique in cards else study.technique
         section = sections.get(study.technique)
-        shown.append(
-            Shown(
+        placed.append(
+            PlacedStudy(
                 study,
                 " · ".join((name, *_title(study)[1:])),
-                stale,
-                free(f"study-{slug(' '.join((*_title(study), study.machine.key[:4])))}", taken),
+                each.stale,
+                markup.free_anchor(f"study-{markup.slug(' '.join((*_title(study), study.machine.key[:4])))}", taken),
                 section.technique if section else "",
             )
         )
-    return shown
+    return placed
 
 
 def _title(study: Study) -> tuple[str, ...]:
     return study.technique, study.baseline, study.recipe, study.size
 
 
-def links(shown: Sequence[Shown]) -> dict[str, str]:
+def links(placed: Sequence[PlacedStudy]) -> dict[str, str]:
     """Technique id -> links to its studies."""
-    found: dict[str, list[str]] = {}
-    for each in shown:
+    by_technique: dict[str, list[str]] = {}
+    for each in placed:
         mark = "†" if each.stale else ""
-        found.setdefault(each.study.technique, []).append(f'<a href="#{each.anchor}">{escape(each.title)}</a>{mark}')
-    return {id: ", ".join(markup) for id, markup in found.items()}
+        by_technique.setdefault(each.study.technique, []).append(
+            f"{markup.link(each.anchor, escape(each.title))}{mark}"
+        )
+    return {id: ", ".join(links) for id, links in by_technique.items()}
 
 
-def html(shown: Sequence[Shown], cards: Mapping[str, Card]) -> str:
+def html(placed: Sequence[PlacedStudy], cards: Mapping[str, Card]) -> str:
     """One section; nothing when there are no studies."""
-    if not shown:
+    if not placed:
         return ""
-    parts = "\n".join(_html_of(each, cards) for each in shown)
+    parts = "\n".join(_html_of(each, cards) for each in placed)
     return f'<section id="studies"><h2>Studies</h2><p>{escape(READING)}</p>\n{parts}\n</section>'
 
 
-def _html_of(shown: Shown, cards: Mapping[str, Card]) -> str:
-    study, title = shown.study, escape(shown.title)
-    values = {
-        "name": study.technique, "category": " ".join(categories(study.technique, cards)), "baseline": study.baseline,
-        "recipe": study.recipe, "size": study.size, "machine": study.machine.name,
-    }  # fmt: skip
-    data = "".join(f' data-{name}="{escape(value)}"' for name, value in values.items())
-    mark = '<abbr title="stale">†</abbr>' if shown.stale else ""
-    tables = "".join(_table(f"{shown.anchor}--{number}", table) for number, table in enumerate(shown.tables))
+def _html_of(placed: PlacedStudy, cards: Mapping[str, Card]) -> str:
+    study, title = placed.study, escape(placed.title)
+    filtered = markup.data(
+        name=study.technique, category=kinds(study.technique, cards), baseline=study.baseline, recipe=study.recipe,
+        size=study.size, machine=study.machine.name,
+    )  # fmt: skip
+    tables = "".join(_table(f"{placed.anchor}--{number}", table) for number, table in enumerate(placed.tables))
     return (
-        f'<article id="{shown.anchor}"{data}{" data-stale" if shown.stale else ""}><h3>'
-        + (f'<a href="#{shown.technique}">{title}</a>' if shown.technique else title)
-        + f"{mark}</h3><p>{escape(shown.subtitle)}</p>{_plot(shown)}"
-        f"<details><summary>Tables</summary>{tables}</details></article>"
+        f'<article id="{placed.anchor}"{filtered}{" data-stale" if placed.stale else ""}><h3>'
+        + (markup.link(placed.technique, title) if placed.technique else title)
+        + f"{markup.STALE if placed.stale else ''}</h3><p>{escape(placed.subtitle)}</p>{_plot(placed)}"
+        f"{markup.folded('Tables', tables)}</article>"
     )
 
 
@@ -112,25 +125,24 @@ def _table(anchor: str, table: Table) -> str:
     caption = f"{table.name}. {table.note}"
     if len(table.rows) > MOST_ROWS:
         caption += f" The first {MOST_ROWS} of {len(table.rows)} rows; all are in the study's file beside the records."
-    titles = "".join(f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in table.columns)
     body = "\n".join(
         f"<tr>{''.join(map(_cell, row, words))}</tr>"
         for row, words in zip(table.rows[:MOST_ROWS], table.as_text(), strict=False)
     )
-    return scrolled(anchor, caption, titles, body, "found")
+    return markup.table(anchor, caption, markup.head(table.columns), body, "found")
 
 
 def _cell(cell: Cell, words: str) -> str:
-    return f'<td data-sort="{"" if cell is None else escape(str(cell))}">{escape(words)}</td>'
+    return markup.cell(words, "" if cell is None else cell)
 
 
 # the plot -----------------------------------------------------------------------------------------------------------
 
 
-def _plot(shown: Shown) -> str:
+def _plot(placed: PlacedStudy) -> str:
     """The figure, a sentence where it cannot be drawn, nothing where the study has none."""
     try:
-        drawn = drawing(shown.study, shown.anchor, f"Plot of {shown.title}")
+        drawn = drawing(placed.study, placed.anchor, f"Plot of {placed.title}")
     except Exception as error:  # whatever a module, which may be newer than the tables, does with them
         return f"<p>No plot: {escape(printable(str(error) or type(error).__name__))}</p>"
     return f"<figure>{drawn}</figure>" if drawn else ""
@@ -142,6 +154,8 @@ def drawing(study: Study, anchor: str, label: str) -> str:
     Raises ValueError for a technique that is not installed and for what does not belong on the page, and whatever the
     module raises.
     """
+    from suite.measure.study import study_of  # a study's module loads torch, which a page without plots does not need
+
     if study.technique not in catalogue():
         raise ValueError(f"{study.technique} is not installed")
     module = study_of(catalogue()[study.technique])
@@ -191,5 +205,5 @@ def _ours(name: str, value: str, anchor: str) -> str:
     if name == "href":
         return f"#{anchor}--{value[1:]}"
     if name in ("style", "fill", "stroke"):
-        value = re.sub("|".join(PAPER), lambda found: PAPER[found[0]], value)
+        value = re.sub("|".join(PAPER), lambda match: PAPER[match[0]], value)
     return re.sub(r"url\(#", f"url(#{anchor}--", value)

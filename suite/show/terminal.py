@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import math
 
+from suite.judge.metrics import COLUMNS
 from suite.judge.rows import Row
-from suite.show.board import COLUMNS, change, count_text, failure_lines, number, setup_text, text
+from suite.show.board import change, count_text, failure_lines, number, row_title, setup_text, text
 
 
 def summary(row: Row) -> str:
     """What was compared, every number with its interval or the reason why there is none, and what failed."""
-    conditions = row.conditions
-    lines = [
-        f"{row.stack} against {row.reference} on {conditions.baseline} {conditions.size} "
-        f"({conditions.recipe}, {conditions.task}), {count_text(len(row.seeds))}, {row.machine.name}"
-    ]
+    lines = [f"{row_title(row)}, {count_text(len(row.seeds))}, {row.machine.name}"]
     lines += [f"stale: {each}; measure again" for each in row.stale]
     lines += [f"failed: {line}" for line in failure_lines(row)]
     if row.failed:
         return "\n".join(lines)
     for column in COLUMNS:
-        value = column.value(row)
-        direction = "higher is better" if column.speedup and value.known else ""
-        said = "; ".join(filter(None, (direction, change(column, value) or value.reason, value.note)))
-        lines.append(f"  {column.title:<18}{text(column, value):<24}{said}".rstrip())
+        value = row.value(column.name)
+        higher = "higher is better" if column.direction == "higher" and value.known else ""
+        remark = "; ".join(filter(None, (higher, change(value, column.unit) or value.reason, value.note)))
+        lines.append(f"  {column.heading:<18}{text(value, column.direction):<24}{remark}".rstrip())
     lines.append(f"  {'set-up':<18}{setup_text(row):<24}reference steps beyond the reference's own")
     for name, interval in row.probes.items():
         lines.append(f"  {name:<17} {number(interval.estimate, 3)}")

@@ -158,23 +158,23 @@ def history(contender: Outcome) -> list[dict[str, float]]:
 
 def summary(contender: Outcome, row: Row | None) -> dict[str, Any]:
     """What is known of the whole run: its own quantities, and its ratios to the reference in this seed."""
-    found: dict[str, Any] = {"status": contender.status, "setup_s": contender.setup_s, "cpu_s": contender.cpu_s}
+    known: dict[str, Any] = {"status": contender.status, "setup_s": contender.setup_s, "cpu_s": contender.cpu_s}
     if contender.reason:
-        found["reason"] = contender.reason
+        known["reason"] = contender.reason
     if contender.counters:
         counted = contender.counters.model_dump(exclude={"peak_by_kind", "uncounted_operators"})
-        found |= {f"counted/{name}": value for name, value in counted.items()}
-        found |= {f"counted/peak_{kind}_bytes": value for kind, value in contender.counters.peak_by_kind.items()}
-    found |= {f"memory/{name}": value for name, value in contender.memory.model_dump().items()}
-    found |= {f"energy/{name}": value for name, value in contender.energy.model_dump().items() if value != ""}
-    found |= {f"probe/{name}": value for name, value in contender.probes.items()}
+        known |= {f"counted/{name}": value for name, value in counted.items()}
+        known |= {f"counted/peak_{kind}_bytes": value for kind, value in contender.counters.peak_by_kind.items()}
+    known |= {f"memory/{name}": value for name, value in contender.memory.model_dump().items()}
+    known |= {f"energy/{name}": value for name, value in contender.energy.model_dump().items() if value != ""}
+    known |= {f"probe/{name}": value for name, value in contender.probes.items()}
     if contender.equal_time:
-        found |= {"equal_time/loss": contender.equal_time.loss, "equal_time/steps": contender.equal_time.steps}
+        known |= {"equal_time/loss": contender.equal_time.loss, "equal_time/steps": contender.equal_time.steps}
     for name, value in row.metrics.items() if row else ():
         if value.known:
-            found[f"ratio/{name}"] = value.number
+            known[f"ratio/{name}"] = value.number
             if value.interval and math.isfinite(value.interval.high):  # one seed may not bound it
-                found |= {f"ratio/{name}_low": value.interval.low, f"ratio/{name}_high": value.interval.high}
+                known |= {f"ratio/{name}_low": value.interval.low, f"ratio/{name}_high": value.interval.high}
         else:
-            found[f"ratio/{name}_{value.kind}"] = value.reason
-    return {name: value for name, value in found.items() if value is not None and value == value}  # no NaN
+            known[f"ratio/{name}_{value.kind}"] = value.reason
+    return {name: value for name, value in known.items() if value is not None and value == value}  # no NaN

@@ -14,9 +14,9 @@ from suite.cli import Exit, app
 from suite.contract.card import Card, Claim
 from suite.contract.sources import Sources
 from suite.judge.claims import (
+    ClaimPlace,
+    Judgement,
     Observation,
-    Place,
-    Verdict,
     band,
     counts,
     decide,
@@ -129,7 +129,7 @@ def test_exact_claims_have_no_shades(kind: str) -> None:
     assert word(half, seeds(0.5, 0.504)) == "reproduced"
     assert word(half, seeds(0.5, 0.506)) == "contradicted"  # one seed is enough
     assert word(half, seeds(0.7, 0.7)) == "contradicted"
-    assert judge(half, "fast", seeds(0.5, 0.5), Place()).detectable is None
+    assert judge(half, "fast", seeds(0.5, 0.5), ClaimPlace()).detectable is None
 
 
 def test_literature_is_quoted_and_models_are_not_judged() -> None:
@@ -204,24 +204,24 @@ def test_a_point_is_never_inconclusive(of: Claim, point: float) -> None:
 # over records
 
 
-def judged(records: Any, *claims: Claim, **changes: Any) -> list[Verdict]:
+def judged(records: Any, *claims: Claim, **changes: Any) -> list[Judgement]:
     return verdicts(pairs(records), [card(*claims, **changes)])
 
 
 def test_verdicts_come_with_evidence_interval_and_command() -> None:
     records = comparison("fast", pace_s=0.014)
     (verdict,) = judged(records, claim())
-    assert (verdict.word, verdict.baseline, verdict.technique) == ("reproduced", "gpt", "fast")
+    assert (verdict.verdict, verdict.baseline, verdict.technique) == ("reproduced", "gpt", "fast")
     assert verdict.evidence == tuple(each.id for each in records)
     assert verdict.interval is not None and verdict.interval.contains(0.7)
     assert verdict.detectable is not None and 0 < verdict.detectable < 0.1
     assert verdict.command == "leantrain compare fast -b gpt --recipe modern --size nano --steps 200 --seeds 3"
-    assert judged(comparison("fast", pace_s=0.03), claim())[0].word == "contradicted"
+    assert judged(comparison("fast", pace_s=0.03), claim())[0].verdict == "contradicted"
 
 
 def test_no_record_other_conditions_and_other_hardware_are_not_testable() -> None:
     (verdict,) = judged([], claim(sizes=["base"]))
-    assert (verdict.word, verdict.reason) == ("not testable here", "no record")
+    assert (verdict.verdict, verdict.reason) == ("not testable here", "no record")
     assert verdict.command == "leantrain compare fast -b gpt --size base"
     records = comparison("fast", pace_s=0.014)
     for limit, reason in (
@@ -230,29 +230,29 @@ def test_no_record_other_conditions_and_other_hardware_are_not_testable() -> Non
         ({"devices": ["cuda"]}, "only of cpu (claimed for cuda)"),
     ):
         (verdict,) = judged(records, claim(**limit))
-        assert verdict.word == "not testable here"
+        assert verdict.verdict == "not testable here"
         assert reason in verdict.reason
     assert judged(records, claim(metric="optimizer_time"))[0].reason == "optimizer_time is not measured"
-    assert judged(records, claim(metric="energy"))[0].word == "not testable here"
-    assert judged(records, claim(), reference="dp_ddp")[0].word == "not testable here"
+    assert judged(records, claim(metric="energy"))[0].verdict == "not testable here"
+    assert judged(records, claim(), reference="dp_ddp")[0].verdict == "not testable here"
 
 
 def test_failures_are_not_held_against_a_claim_unless_it_is_about_quality() -> None:
     gpu = [record([contender(), failure("fast", "unavailable", "needs CUDA")], seed) for seed in range(2)]
     (verdict,) = judged(gpu, claim())
-    assert (verdict.word, verdict.reason) == ("not testable here", "no seed finished: fast: unavailable: needs CUDA")
+    assert (verdict.verdict, verdict.reason) == ("not testable here", "no seed finished: fast: unavailable: needs CUDA")
     diverged = [record([contender(), failure("fast", "diverged", "nan")], seed) for seed in range(2)]
-    assert judged(diverged, claim())[0].word == "not testable here"
-    assert judged(diverged, claim(metric="loss"))[0].word == "quality constraint violated"
-    assert judged(diverged[:1], claim(metric="loss"))[0].word == "inconclusive"
+    assert judged(diverged, claim())[0].verdict == "not testable here"
+    assert judged(diverged, claim(metric="loss"))[0].verdict == "quality constraint violated"
+    assert judged(diverged[:1], claim(metric="loss"))[0].verdict == "inconclusive"
 
 
 def test_a_quality_that_is_not_reached_violates_the_constraint() -> None:
     worse = comparison("fast", pace_s=0.014, final=2.4)
-    assert judged(worse, claim(metric="time_to_quality"))[0].word == "quality constraint violated"
-    assert judged(worse, claim(quality_within=0.05))[0].word == "quality constraint violated"
-    assert judged(worse, claim())[0].word == "reproduced"
-    assert judged(worse[:1], claim(metric="time_to_quality"))[0].word == "inconclusive"
+    assert judged(worse, claim(metric="time_to_quality"))[0].verdict == "quality constraint violated"
+    assert judged(worse, claim(quality_within=0.05))[0].verdict == "quality constraint violated"
+    assert judged(worse, claim())[0].verdict == "reproduced"
+    assert judged(worse[:1], claim(metric="time_to_quality"))[0].verdict == "inconclusive"
 
 
 def test_recipes_are_judged_apart_and_current_rows_come_first() -> None:
@@ -261,7 +261,10 @@ def test_recipes_are_judged_apart_and_current_rows_come_first() -> None:
         for each in comparison("fast", pace_s=0.03)
     ]
     both = judged(comparison("fast", pace_s=0.014) + classic, claim())
-    assert [(each.place.recipe, each.word) for each in both] == [("classic", "contradicted"), ("modern", "reproduced")]
+    assert [(each.place.recipe, each.verdict) for each in both] == [
+        ("classic", "contradicted"),
+        ("modern", "reproduced"),
+    ]
     old = [each.model_copy(update={"harness_sha256": "old", "id": f"o{each.seed}"}) for each in classic]
     now = Sources("h" * 64, {"gpt": "b" * 64}, {"fast": "1" * 64})
     (verdict,) = verdicts(pairs([*old, *classic], now), [card(claim())])
@@ -273,17 +276,17 @@ def test_recipes_are_judged_apart_and_current_rows_come_first() -> None:
 def test_counters_and_probes_are_judged_by_every_seed() -> None:
     half = claim(kind="counted", metric="optimizer_state_bytes", expected=0.5, relation="==")
     records = changed(comparison("fast"), counters=counters(optimizer_state_bytes=2**19), probes={"fast.kept": 0.25})
-    assert judged(records, half)[0].word == "reproduced"
-    assert judged(records, half.model_copy(update={"expected": 0.51}))[0].word == "contradicted"
+    assert judged(records, half)[0].verdict == "reproduced"
+    assert judged(records, half.model_copy(update={"expected": 0.51}))[0].verdict == "contradicted"
     bytes_ = half.model_copy(update={"expected": float(2**19), "absolute": True})
-    assert judged(records, bytes_)[0].word == "reproduced"
+    assert judged(records, bytes_)[0].verdict == "reproduced"
     for name in ("probe.kept", "probe.fast.kept"):
         kept = half.model_copy(update={"metric": name, "expected": 0.25, "absolute": True})
-        assert judged(records, kept)[0].word == "reproduced"
+        assert judged(records, kept)[0].verdict == "reproduced"
     one_differs = [*records[:2], *changed(comparison("fast")[2:], probes={"fast.kept": 0.3})]
-    assert judged(one_differs, kept)[0].word == "contradicted"
+    assert judged(one_differs, kept)[0].verdict == "contradicted"
     compiled = changed(comparison("fast"), counters=counters(optimizer_state_bytes=2**19, compiled=True))
-    assert judged(compiled, half)[0].word == "not testable here"
+    assert judged(compiled, half)[0].verdict == "not testable here"
     assert is_exact(half) and not is_exact(claim()) and not is_exact(claim(kind="counted"))
 
 

@@ -1,4 +1,4 @@
-"""Interactions from records whose truth is known, and stacks that cannot be taken apart."""
+"""Interactions from records whose truth is known."""
 
 from __future__ import annotations
 
@@ -16,17 +16,13 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.contract.catalogue import UnknownId
-from suite.judge.interaction import METRICS, Interaction, as_dict, interactions, pairs_of_stack, parts_of
+from suite.judge.interaction import Interaction, as_dict, interactions
+from suite.judge.metrics import IN_STACKS
 from suite.judge.rows import Row, pairs
-from suite.measure.campaign import measure
-from suite.measure.comparison import Comparison
-from suite.measure.plan import Pair, seeds_done_together
-from suite.record.job import Setting, StackError
 from suite.record.schema import Outcome, Record
-from suite.record.store import Store
 from suite.show import html, markdown, stacks
 from suite.show.board import boards
+from suite.show.report import Report
 from tests import factories
 from tests.factories import contender, counters, failure, record
 from tests.show.test_html import EVIL, Page
@@ -145,7 +141,7 @@ def test_a_quality_that_was_missed_and_a_part_that_failed_say_so() -> None:
     assert [row.stack for row in found.failed] == ["b"]
     told = json.loads(json.dumps(as_dict(found), allow_nan=False))["interactions"]["step_time"]
     assert (told["kind"], told["interaction"]) == ("unavailable", None)
-    assert {found.reading(metric) for metric in METRICS} == {"b has no numbers: crashed: exit code 7"}
+    assert {found.reading(metric.name) for metric in IN_STACKS} == {"b has no numbers: crashed: exit code 7"}
 
     once = [record([run("baseline"), run("a"), run("b"), run("a+b")], seed) for seed in range(3)]
     once[1] = record([run("baseline"), run("a"), failure("b", "hung", ""), run("a+b")], 1)
@@ -169,72 +165,7 @@ def test_only_comparable_rows_belong_together() -> None:
     assert not interactions(pairs(whole))
 
 
-# taking apart --------------------------------------------------------------------------------------------------------
-
-
-def test_a_stack_is_measured_with_its_parts_against_one_reference() -> None:
-    made = pairs_of_stack("lion+lawa:k=4", "gpt", "modern")
-    assert made == [
-        Pair("gpt", "modern", "pretrain", "baseline", each) for each in ("lion", "lawa:k=4", "lion+lawa:k=4")
-    ]
-    compared = Setting().comparison(made)
-    assert compared.stacks == ("baseline", "lion", "lawa:k=4", "lion+lawa:k=4")
-
-
-@pytest.mark.parametrize(
-    ("stack", "error", "words"),
-    [
-        ("lion", ValueError, "measure one alone with: leantrain compare lion"),
-        ("baseline", ValueError, "a stack joins two techniques or more by \\+"),
-        ("lion+adamw", StackError, "lion and adamw cannot be stacked: each replaces the optimizer; keep one of them"),
-        ("lion+lawe", UnknownId, "no technique is called 'lawe'; did you mean lawa"),
-        ("zero1+lawa", ValueError, "zero1 is measured against dp_ddp, lawa is measured against baseline: .* Name one"),
-        ("lora+lion", ValueError, "lora is measured in the task adapt, lion is .* pretrain: .* Choose it with --task"),
-    ],
-)
-def test_what_has_no_interaction_says_what_to_do(stack: str, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        pairs_of_stack(stack, "gpt", "modern")
-
-
-def test_a_named_reference_or_task_settles_it() -> None:
-    assert {pair.reference for pair in pairs_of_stack("zero1+lawa", "gpt", "modern", against="dp_ddp")} == {"dp_ddp"}
-    assert {pair.task for pair in pairs_of_stack("lora+lion", "gpt", "modern", task="adapt")} == {"adapt"}
-
-
-@settings(max_examples=50)
-@given(st.text(alphabet="ab+:=, \\"))
-def test_no_spelling_of_a_stored_stack_is_an_error(text: str) -> None:
-    parts_of(text)
-
-
-def test_a_seed_is_done_where_one_record_holds_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = [Pair("gpt", "modern", "pretrain", "baseline", each) for each in ("a", "b", "a+b")]
-    held = {0: ("a", "b", "a+b"), 1: ("a", "b"), 2: ("a+b",), 3: ("a", "b", "c", "a+b")}
-    made = [record([run("baseline"), *map(run, stacks)], seed) for seed, stacks in held.items()]
-    known = lambda pairs, setting, records: {pair: {each.seed for each in records} for pair in pairs}  # noqa: E731
-    monkeypatch.setattr("suite.measure.plan.seeds_done", known)
-    assert seeds_done_together(wanted, Setting(), made) == {pair: {0, 3} for pair in wanted}
-
-
-def test_parts_and_whole_are_measured_together_although_a_part_is_known(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def replicated(comparison: Comparison, seed: int, **_: Any) -> Record:
-        asked.append(comparison.stacks)
-        return record([run(stack) for stack in comparison.stacks], seed)
-
-    known = lambda pairs, setting, records: {pair: {each.seed for each in records} for pair in pairs}  # noqa: E731
-    monkeypatch.setattr("suite.measure.plan.seeds_done", known)
-    monkeypatch.setattr("suite.measure.campaign.replicate", replicated)
-    Store(tmp_path).append(record([run("baseline"), run("a")], 0))
-    stacks = ("a", "b", "c", "a+b+c")  # more than usually share a reference
-    wanted = [Pair("gpt", "modern", "pretrain", "baseline", each) for each in stacks]
-    for _ in range(2):  # the second time nothing is left to do
-        measure(wanted, Setting(), tmp_path, seeds=2, minutes=1, one_comparison=True)
-    assert asked == [("baseline", *stacks)] * 2
+# the command -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -269,24 +200,25 @@ def test_the_matrix_has_the_pairs_that_were_tried_and_the_table_has_all() -> Non
     tried = [[value is not None for value in line] for line in found.matrix]
     assert tried == [[False, True], [True, False]]
     assert found.headline == "time_to_quality"
-    page = markdown.render(some_rows())
+    page = markdown.render(Report(some_rows()))
     section = page[page.index("## Stacks") :]
     assert [name in section for name in ("`a+b`", "`c+a`", "`a+b+c`")] == [True] * 3
     assert "alone" not in section
-    assert "## Stacks" not in markdown.render(pairs(factories.comparison("alone")))
+    assert "## Stacks" not in markdown.render(Report(pairs(factories.comparison("alone"))))
 
 
 def test_the_page_s_section_is_sound_and_evil_names_stay_text() -> None:
     first, second = EVIL.replace(",", "").replace(":", ""), "b"
     names = ("baseline", first, second, f"{first}+{second}")
-    page = Page(html.render(pairs([record([run(name) for name in names], seed) for seed in range(2)])))
+    rows = pairs([record([run(name) for name in names], seed) for seed in range(2)])
+    page = Page(html.render(Report(rows)))
     assert {"href": "#stacks"} in page.having("a")
     assert len(page.having("script")) == 2
     assert not page.having("img")
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {each["aria-labelledby"] for each in page.having("div") if "aria-labelledby" in each} <= set(ids)
-    assert "Stacks" not in "".join(Page(html.render(pairs(factories.comparison("alone")))).words)
+    assert "Stacks" not in "".join(Page(html.render(Report(pairs(factories.comparison("alone"))))).words)
 
 
 def test_the_terminal_table_has_the_parts_the_whole_and_the_interaction() -> None:

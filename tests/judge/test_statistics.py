@@ -159,43 +159,6 @@ def test_interval_maps_to_ratio_and_speedup():
     assert (x.ratio().low, x.ratio().estimate, x.ratio().high) == pytest.approx((0.4, 0.5, math.inf))
 
 
-@pytest.mark.parametrize("target", [0.01, 0.02])
-def test_stopping_rounds_on_width_keeps_coverage(target):
-    """Nominal 95 %; the rule documents 92."""
-    rng, trials = np.random.default_rng(7), 400
-    covered = 0
-    for _ in range(trials):
-        d = 0.03 * rng.standard_t(3, 200)
-        for n in range(s.MIN_ROUNDS, 201):
-            interval = s.median_interval(d[:n])
-            if s.should_stop([interval], target):
-                break
-        covered += interval.contains(0)
-    assert at_least(covered, trials, 0.92)
-
-
-def test_stopping_seeds_on_width_keeps_coverage():
-    """Nominal 95 %; the rule documents 91, where 4 to 8 seeds are needed."""
-    rng, trials = np.random.default_rng(8), 1000
-    covered = 0
-    for _ in range(trials):
-        x = rng.normal(size=10)
-        for n in range(1, 11):
-            interval = s.replicate_interval(x[:n])
-            if s.should_stop([interval], 0.9):
-                break
-        covered += interval.contains(0)
-    assert at_least(covered, trials, 0.91)
-
-
-def test_stopping_needs_enough_of_everything():
-    narrow = np.linspace(-1e-6, 1e-6, 200)
-    assert s.should_stop([s.median_interval(narrow)], 0.01)
-    assert not s.should_stop([s.median_interval(narrow[:9])], 0.01)
-    assert not s.should_stop([s.replicate_interval([0.0, 0.0])], 0.01)
-    assert not s.should_stop([s.median_interval(narrow), s.median_interval(1e6 * narrow)], 0.01)
-
-
 def test_interaction_is_centred_and_covers():
     rng, trials = np.random.default_rng(9), 1000
     covered = 0
@@ -237,41 +200,6 @@ def test_quality_ratio_is_paired_by_seed():
     assert interval.estimate == pytest.approx(math.log(1.1)) and interval.half_width < 1e-12
     with pytest.raises(ValueError, match="positive"):
         s.quality_ratio_interval([1.0, 0.0], [1.0, 1.0])
-
-
-def test_equivalence_keeps_its_error_at_the_margin_and_has_power_at_zero():
-    rng, trials, margin = np.random.default_rng(10), 1000, 0.02
-    wrong = right = 0
-    for _ in range(trials):
-        reference = 3 * np.exp(rng.normal(0, 0.01, 6))
-        noise = np.exp(rng.normal(0, 0.01, 6))
-        wrong += s.equivalence(reference, reference * noise * math.exp(margin), margin).equivalent
-        right += s.equivalence(reference, reference * noise, margin).equivalent
-    assert at_most(wrong, trials, 0.05)
-    assert at_least(right, trials, 0.9)
-
-
-@pytest.mark.parametrize("margin", [0.05, 0.1, 0.15, 0.2, 0.3, 0.4])
-def test_equivalence_agrees_with_scipys_two_one_sided_tests(margin):
-    reference, contender = np.exp(np.random.default_rng(11).normal(0, 0.1, (2, 5)))
-    d = np.log(contender / reference)
-    above = stats.ttest_1samp(d, -margin, alternative="greater").pvalue
-    below = stats.ttest_1samp(d, margin, alternative="less").pvalue
-    got = s.equivalence(reference, contender, margin)
-    assert got.p_value == pytest.approx(max(above, below))
-    # the same answer from the interval, near the decision: margins at which p is just below and just above 0.05
-    edge = max(-got.interval.low, got.interval.high)
-    for factor in (0.999, 1.001):
-        near = s.equivalence(reference, contender, edge * factor)
-        assert near.equivalent == (near.p_value < 0.05) == (factor > 1)
-
-
-def test_equivalence_of_identical_and_of_better_qualities():
-    q = np.array([1.0, 1.1, 1.2])
-    same = s.equivalence(q, q, s.seed_noise_margin(q))
-    assert same.equivalent and same.p_value == 0
-    better = s.equivalence(q, 0.5 * q * [1, 1.01, 0.99], 0.05)
-    assert better.noninferior and not better.equivalent
 
 
 # ---- quality against cost
@@ -325,17 +253,16 @@ def test_time_to_quality_by_hand():
     faster = np.array([[0, 4.0], [50, 2.5], [100, 1.5]])
     result = s.time_to_quality(reference, faster, [0, 60, 120], setup_cost=10)
     assert (result.target, result.reference_cost, result.contender_cost) == (2.0, 100, 100)
-    assert result.speedup() == 1.0
     assert s.time_to_quality(reference, reference, [0, 50, 100]).log_cost_ratio == 0
     worse = s.time_to_quality(reference, np.array([[0, 4.0], [50, 2.01]]), [0, 50])
     assert (worse.target, worse.reference_cost, worse.contender_cost) == pytest.approx((2.01, 99.5, 50))
-    assert worse.speedup() == pytest.approx(1.99) and worse.speedup(tolerance=0.001) is None
+    assert 0.001 < worse.log_quality_gap < s.QUALITY_TOLERANCE
     with pytest.raises(ValueError, match="no quality to reach"):
         s.time_to_quality([[0, 2.0], [1, 2.5]], faster, [0, 60, 120])
     warm_start = [[0, 1.9], [50, 1.5]]
     with pytest.raises(ValueError, match="set-up"):
         s.time_to_quality(reference, warm_start, [0, 50])
-    assert s.time_to_quality(reference, warm_start, [0, 50], setup_cost=25).speedup() == 4
+    assert s.time_to_quality(reference, warm_start, [0, 50], setup_cost=25).log_cost_ratio == -math.log(4)
 
 
 @pytest.mark.parametrize("final", [math.nan, math.inf, 4.0])
@@ -343,7 +270,7 @@ def test_a_contender_that_diverged_has_not_reached_the_quality(final):
     reference = np.array([[0, 4.0], [50, 3.0], [100, 2.0]])
     good = s.time_to_quality(reference, reference, [0, 50, 100])
     lost = s.time_to_quality(reference, [[0, 4.0], [50, 1.0], [100, final]], [0, 50, 100])
-    assert lost.speedup() is None and lost.log_cost_ratio == math.inf
+    assert lost.log_quality_gap == lost.log_cost_ratio == math.inf
     assert s.time_to_quality_interval([good, good, lost]) is None
     assert s.time_to_quality_interval([good, good]) is not None
 
@@ -357,16 +284,6 @@ def test_quality_at_equal_cost_by_hand():
     assert early.log_ratio == pytest.approx(math.log(1.1))
     assert s.quality_at_equal_cost(reference, reference, [0, 100], setup_cost=101) is None
     assert s.quality_at_equal_cost(reference, [[0, 4.0], [100, math.nan]], [0, 100]) is None
-
-
-def test_cumulative_cost_is_unbiased_and_ignores_compilation():
-    rng = np.random.default_rng(15)
-    d = math.log(0.5) + 0.1 * rng.standard_t(3, 400)
-    d[0] = math.log(500)
-    cost = s.cumulative_cost(d, 10, 20, [0, 4000, 8000, 12000])  # 400 rounds are 4000 reference, 8000 own steps
-    np.testing.assert_allclose(cost, [0, 1000, 2000, 3000], rtol=0.05)
-    np.testing.assert_allclose(s.cumulative_cost(np.zeros(5), 10, 10, [0, 15, 50, 70]), [0, 15, 50, 70])
-    np.testing.assert_allclose(s.cumulative_cost([0.0], 10, 10, [5, 20]), [5, 20])
 
 
 # ---- planning
@@ -388,18 +305,6 @@ def test_required_replicates_inverts_the_smallest_effect():
     x = np.random.default_rng(17).normal(size=4)
     assert s.detectable_effect(s.replicate_interval(x)) == pytest.approx(s.smallest_detectable_effect(x.std(ddof=1), 4))
     assert s.detectable_effect(s.replicate_interval([0.0])) == math.inf
-
-
-@pytest.mark.parametrize("rounds", [10, 40])
-def test_power_of_the_sign_test_at_the_smallest_shift_is_as_stated(rounds):
-    rng, trials = np.random.default_rng(18), 4000
-    null = 0.03 * rng.standard_t(3, 4000)
-    shift = s.smallest_detectable_shift(null, rounds)
-    x = 0.03 * rng.standard_t(3, (trials, rounds)) + shift
-    positive = (x > 0).sum(axis=1)
-    p_of_count = np.array([stats.binomtest(k, rounds).pvalue for k in range(rounds + 1)])
-    assert abs((p_of_count[positive] < 0.05).mean() - 0.8) < 0.04
-    assert s.smallest_detectable_shift(null, 5) == math.inf
 
 
 # ---- many contenders

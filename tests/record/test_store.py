@@ -17,6 +17,7 @@ from suite.record import store as module
 from suite.record.schema import SCHEMA_VERSION, parse
 from suite.record.store import Store, StoreError
 from suite.show import html, markdown
+from suite.show.report import Report
 from tests.factories import MACHINE, changed, comparison
 
 
@@ -247,7 +248,8 @@ def test_a_bent_record_is_named_or_shown_and_costs_the_others_nothing(line):
     records, problems = read_all(line)
     assert len(records) + len(problems) == 3
     rows = results.pairs(records)
-    for page in (html.render(rows, problems), markdown.render(rows, problems)):
+    report = Report(rows, problems)
+    for page in (html.render(report), markdown.render(report)):
         assert page.encode()
     history.series(records)
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from suite.contract.sources import Sources
-from suite.judge.claims import Place, judge
+from suite.judge.claims import ClaimPlace, judge
 from suite.judge.rows import pairs
 from suite.show.html import render
+from suite.show.report import Report
+from suite.show.studies import Studied
 from tests.factories import between, claim, comparison, conditions, contender, counters, failure, record
 from tests.measure.test_study import study
 from tests.show.chromium import FOUND, MISSING, Chromium
@@ -44,9 +46,10 @@ def small_page() -> str:
             ]
     made.append(record([contender(), failure("broken", "crashed", "no reason")], 9))
     cards = {name: evil_card().model_copy(update={"id": name, "category": f"{name}_ones"}) for name in ("fast", "slow")}
-    judged = [judge(claim(), "fast", between(0.4, 0.6), Place("gpt"))]
-    studied = [(study(), ()), (study("fast"), ("fast changed",))]
-    return render(pairs(made, Sources("h" * 64, {"gpt": "b" * 64}, {})), [], judged, {}, cards, studied)
+    judged = [judge(claim(), "fast", between(0.4, 0.6), ClaimPlace("gpt"))]
+    studies = [Studied(study()), Studied(study("fast"), ("fast changed",))]
+    rows = pairs(made, Sources("h" * 64, {"gpt": "b" * 64}, {}))
+    return render(Report(rows, verdicts=judged, cards=cards, studies=studies))
 
 
 @pytest.fixture
@@ -198,7 +201,7 @@ def test_ten_thousand_records_make_a_page_that_is_whole_and_usable(silent, tmp_p
     ]
     assert sum(len(row.records) for row in rows) == 10_008
     page: Path = tmp_path / "board.html"
-    page.write_text(render(rows), "utf-8")
+    page.write_text(render(Report(rows)), "utf-8")
     made_s = time.process_time() - start_s
     shown_s = silent.open(page)
     assert silent.run("document.querySelectorAll('section.board tbody tr').length") == len(rows)

@@ -19,7 +19,7 @@ from suite.contract.sources import Sources
 from suite.judge.rows import as_dict, pairs
 from suite.record.schema import Energy
 from suite.record.store import Store
-from suite.show.export import FORMULA_STARTS, Table, as_csv, as_parquet, model_card, replicates, row_values
+from suite.show.export import FORMULA_STARTS, TidyTable, as_csv, as_parquet, model_card, replicates, row_values
 from tests.factories import MACHINE, comparison, conditions, contender, failure, record
 
 EVIL = "=HYPERLINK(\"http://example.org\";'x')"
@@ -139,7 +139,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 @given(st.lists(st.tuples(TEXT | st.sampled_from(FORMULA_STARTS).flatmap(lambda start: TEXT.map(lambda t: start + t)),
                           st.none() | st.floats(allow_nan=False, allow_infinity=False)), min_size=1))  # fmt: skip
 def test_any_text_and_number_survive_csv_and_no_text_starts_a_formula(cells):
-    table = Table({"text": "text", "real": "real"}, [{"text": text, "real": real} for text, real in cells])
+    table = TidyTable({"text": "text", "real": "real"}, [{"text": text, "real": real} for text, real in cells])
     read = pandas.read_csv(
         io.StringIO(as_csv(table), newline=""), keep_default_na=False, na_values={"real": [""]},
         dtype={"text": str, "real": float}, float_precision="round_trip", skip_blank_lines=False,
@@ -152,7 +152,7 @@ def test_any_text_and_number_survive_csv_and_no_text_starts_a_formula(cells):
 
 
 def test_negative_numbers_stay_numbers():
-    assert as_csv(Table({"a": "real", "b": "integer"}, [{"a": -1.5, "b": -2}])) == "a,b\r\n-1.5,-2\r\n"
+    assert as_csv(TidyTable({"a": "real", "b": "integer"}, [{"a": -1.5, "b": -2}])) == "a,b\r\n-1.5,-2\r\n"
 
 
 # model cards --------------------------------------------------------------------------------------------------------

@@ -16,12 +16,14 @@ from suite.contract.sources import Sources
 from suite.guard.calibration import Calibration, Gate
 from suite.guard.gate import DESIGN
 from suite.guard.regression import Setting
-from suite.judge.claims import Observation, Place, judge
+from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.rows import pairs
 from suite.judge.statistics import Interval
 from suite.measure.study import Table
-from suite.show.charts import REFERENCE, Point, front, whisker
+from suite.show.charts import REFERENCE, CostPoint, front, whisker
 from suite.show.html import render
+from suite.show.report import Report
+from suite.show.studies import Studied
 from tests.factories import MACHINE, between, claim, comparison, contender, counters, failure, record
 from tests.measure.test_study import study
 
@@ -79,19 +81,20 @@ def evil_page():
     made = [each.model_copy(update={"machine": machine}) for each in made]
     wicked = claim(statement=EVIL, place=EVIL, metric=EVIL, conditions=EVIL)
     judged = [
-        judge(wicked, EVIL, between(0.7, 0.75), Place(EVIL, EVIL, EVIL, EVIL)),
-        judge(wicked, EVIL, Observation(reason=EVIL), Place()),
-        judge(wicked.model_copy(update={"kind": "literature"}), EVIL, Observation(), Place()),
+        judge(wicked, EVIL, between(0.7, 0.75), ClaimPlace(EVIL, EVIL, EVIL, EVIL)),
+        judge(wicked, EVIL, Observation(reason=EVIL), ClaimPlace()),
+        judge(wicked.model_copy(update={"kind": "literature"}), EVIL, Observation(), ClaimPlace()),
     ]
     tables = [Table(EVIL, (EVIL, EVIL), [(EVIL, n) for n in range(1000)], EVIL), Table("none", ("x",), [])]
     hostile = {"baseline": EVIL, "size": EVIL, "recipe": EVIL, "machine": machine, "tables": tables}
     studied = [
-        *((study("lossy", **hostile), (EVIL,)) for _ in range(2)),
-        (study(EVIL, **hostile), ()),
-        (study(EVIL, tables=[Table("a", (EVIL,), [(float("nan"),)])]), ()),
-        *((study(size=size), ()) for size in ("nano", "nano", "micro")),
+        *(Studied(study("lossy", **hostile), (EVIL,)) for _ in range(2)),
+        Studied(study(EVIL, **hostile)),
+        Studied(study(EVIL, tables=[Table("a", (EVIL,), [(float("nan"),)])])),
+        *(Studied(study(size=size)) for size in ("nano", "nano", "micro")),
     ]
-    return render(pairs(made, Sources(EVIL, {EVIL: ""}, {})), [EVIL], judged, {}, {"lossy": evil_card()}, studied)
+    rows = pairs(made, Sources(EVIL, {EVIL: ""}, {}))
+    return render(Report(rows, [EVIL], judged, {}, {"lossy": evil_card()}, studied))
 
 
 def evil_card():
@@ -130,7 +133,7 @@ def test_ids_are_unique_and_every_link_has_its_target():
 
 
 def test_rows_with_the_same_stack_have_their_own_ids():
-    page = Page(render(pairs([record([contender(), contender(), contender()], seed) for seed in range(3)])))
+    page = Page(render(Report(pairs([record([contender()] * 3, seed) for seed in range(3)]))))
     ids = [each["id"] for each in page.having("tr") if "id" in each]
     assert len(ids) == len(set(ids)) == 2
 
@@ -151,7 +154,7 @@ def test_claims_are_a_table_with_a_link_to_it():
     page = Page(evil_page())
     assert {"href": "#claims"} in page.having("a")
     assert "1 reproduced; 1 not testable here; 1 quoted. Ratios are costs: below 1 is better." in page.words
-    assert "Claims of the papers" not in render([])
+    assert "Claims of the papers" not in render(Report())
 
 
 def test_a_point_of_the_plot_leads_to_its_technique_s_section():
@@ -163,15 +166,15 @@ def test_a_point_of_the_plot_leads_to_its_technique_s_section():
 
 def test_the_head_has_each_machine_s_calibration_or_how_to_get_one(calibrated):
     rows = pairs([each.model_copy(update={"machine": calibrated.machine}) for each in comparison("x")])
-    told = " ".join(Page(render(rows, (), (), {calibrated.machine.key: calibrated})).words)
+    told = " ".join(Page(render(Report(rows, calibrations={calibrated.machine.key: calibrated}))).words)
     assert "[0.0%, 16.8%], 0 of 20 gates" in told and "4 of 4" in told and "2026-01-02" in told
-    assert "leantrain calibrate" in " ".join(Page(render(rows)).words)
+    assert "leantrain calibrate" in " ".join(Page(render(Report(rows))).words)
 
 
 def test_every_stack_s_seeds_are_told_by_conditions_and_what_was_not_measured():
     made = [*comparison("lossy"), record([contender(), failure("broken", "crashed", "x")], 9)]
     cards = {"lossy": evil_card(), "absent": evil_card().model_copy(update={"id": "absent"})}
-    words = [each.strip() for each in Page(render(pairs(made), (), (), {}, cards)).words if each.strip()]
+    words = [each.strip() for each in Page(render(Report(pairs(made), cards=cards))).words if each.strip()]
     start = words.index("Seeds of each technique by conditions")
     assert words[start + 1 : start + 9] == [
         "category", "technique", "gpt modern nano pretrain", "broken", "failed", "evil", "lossy", "3",
@@ -186,13 +189,13 @@ def test_every_drawing_is_named_or_hidden_from_readers():
 
 
 def test_a_page_without_records_says_what_to_do():
-    assert "leantrain run" in "".join(Page(render([])).words)
+    assert "leantrain run" in "".join(Page(render(Report())).words)
 
 
 def test_the_front_is_what_nothing_beats():
-    better, dear, lossy = Point("a", 0.5, 1.0, 1.0), Point("b", 1.2, 1.1, 1.0), Point("c", 0.4, 0.4, 1.2)
+    better, dear, lossy = CostPoint("a", 0.5, 1.0, 1.0), CostPoint("b", 1.2, 1.1, 1.0), CostPoint("c", 0.4, 0.4, 1.2)
     assert front([REFERENCE, better, dear, lossy]) == [better, lossy]
-    assert front([REFERENCE, Point("twin", 1.0, 1.0, 1.0)]) == [REFERENCE, Point("twin", 1.0, 1.0, 1.0)]
+    assert front([REFERENCE, CostPoint("twin", 1.0, 1.0, 1.0)]) == [REFERENCE, CostPoint("twin", 1.0, 1.0, 1.0)]
 
 
 def test_a_whisker_is_symmetric_in_logs_and_stays_inside():

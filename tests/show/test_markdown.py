@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from suite.contract.card import Card, Paper
 from suite.contract.sources import Sources
-from suite.judge.claims import Observation, Place, judge
+from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.rows import pairs
 from suite.show.board import boards
 from suite.show.markdown import code, escape, render
+from suite.show.report import Report
 from tests.factories import between, claim, comparison, conditions, contender, failure, record
 
 
@@ -34,11 +35,11 @@ def test_techniques_stand_in_tiers_and_nothing_is_dropped():
 
 
 def test_the_page_is_the_same_for_the_same_records_in_any_order():
-    assert render(some_rows()) == render(some_rows()[::-1])
+    assert render(Report(some_rows())) == render(Report(some_rows()[::-1]))
 
 
 def test_every_table_line_has_as_many_cells_as_its_head():
-    tables = re.findall(r"(?:^\|.*\|$\n?)+", render(some_rows()), re.MULTILINE)
+    tables = re.findall(r"(?:^\|.*\|$\n?)+", render(Report(some_rows())), re.MULTILINE)
     assert tables
     for table in tables:
         assert len({len(re.split(r"(?<!\\)\|", line)) for line in table.strip().splitlines()}) == 1
@@ -49,13 +50,13 @@ def test_what_of_the_catalogue_was_not_measured_is_named():
         id="absent", name="", category="c", summary="", paper=Paper(title="", authors="", venue=""), baselines=()
     )
     cards = {"absent": card, "fast": card.model_copy(update={"id": "fast"})}
-    page = render(some_rows(), cards=cards)
+    page = render(Report(some_rows(), cards=cards))
     assert "- Not measured at all: 1 of 2 techniques of the catalogue: `absent`.\n" in page
-    assert "Not measured" not in render(some_rows(), cards={"fast": cards["fast"]})
+    assert "Not measured" not in render(Report(some_rows(), cards={"fast": cards["fast"]}))
 
 
 def test_failures_stale_rows_and_what_is_unavailable_say_why():
-    page = render(some_rows(), ["records.jsonl:3: not a record"])
+    page = render(Report(some_rows(), ["records.jsonl:3: not a record"]))
     assert "- `flash`: unavailable (seeds 0, 1, 2): needs CUDA" in page
     assert "2 of 3" in page
     assert "diverged (seed 1): the loss became nan" in page
@@ -73,7 +74,7 @@ def test_other_conditions_are_other_boards():
 
 
 def test_without_records_it_says_what_to_do():
-    assert "leantrain run" in render([])
+    assert "leantrain run" in render(Report())
 
 
 EVIL = """<script>alert(1)</script>|`x`
@@ -83,7 +84,7 @@ EVIL = """<script>alert(1)</script>|`x`
 
 def test_records_cannot_write_markup():
     rows = pairs([record([contender(), failure(EVIL, "crashed", EVIL)]), *comparison(EVIL)])
-    page = render(rows)
+    page = render(Report(rows))
     assert "<script" not in page
     assert "<img" not in page
     assert "https://" not in page
@@ -106,11 +107,14 @@ def test_ordinary_names_stay_readable(name):
 
 def test_claims_are_counted_and_shown_and_their_words_stay_words():
     evil = Observation(reason="<script>alert(1)</script> | `x`")
-    judged = [judge(claim(), "fast", between(0.7, 0.75), Place("gpt")), judge(claim(), "slow", evil, Place("gpt"))]
-    page = render(some_rows(), judged=judged)
+    judged = [
+        judge(claim(), "fast", between(0.7, 0.75), ClaimPlace("gpt")),
+        judge(claim(), "slow", evil, ClaimPlace("gpt")),
+    ]
+    page = render(Report(some_rows(), verdicts=judged))
     assert "## Claims of the papers\n\n1 reproduced; 1 not testable here." in page
     assert "| reproduced | `fast.a_claim` |" in page
     assert "<script" not in page
     section = page[page.index("## Claims") :].strip().splitlines()[4:]
     assert len({len(re.split(r"(?<!\\)\|", line)) for line in section}) == 1
-    assert "Claims of the papers" not in render(some_rows())
+    assert "Claims of the papers" not in render(Report(some_rows()))

@@ -1,5 +1,6 @@
+from suite.judge.metrics import COLUMNS
 from suite.judge.rows import pairs
-from suite.show.board import COLUMNS, quantity
+from suite.show.board import quantity
 from suite.show.terminal import summary
 from tests.factories import comparison, contender, failure, record
 
@@ -7,7 +8,7 @@ from tests.factories import comparison, contender, failure, record
 def test_every_number_is_said_or_why_there_is_none():
     (row,) = pairs(comparison("x", pace_s=0.03, probes={"x.rank": 4.0}))
     said = summary(row)
-    assert all(column.title in said for column in COLUMNS)
+    assert all(column.heading in said for column in COLUMNS)
     assert "no CUDA device" in said
     assert "x.rank" in said
     assert " ms → " in said

@@ -219,15 +219,15 @@ def test_a_record_is_sent_when_it_is_in_the_store(monkeypatch, tmp_path):
     machine = fingerprint("cpu", 1)
     made = [each.model_copy(update={"machine": machine}) for each in comparison("lion", seeds=2)]
     waiting = iter(made)
-    monkeypatch.setattr(campaign, "replicate", lambda *_, **__: next(waiting))
+    monkeypatch.setattr(campaign, "train_in_lock_step", lambda *_, **__: next(waiting))
     seen = []
 
     def stored(each):
         assert each in Store(tmp_path).read()[0]
         seen.append(each)
 
-    pair = pairs_of(["lion"], ["vit"], ["modern"])
-    campaign.measure(pair, Setting(), tmp_path, seeds=2, minutes=1, stored=stored)
+    pairs = pairs_of(["lion"], ["vit"], ["modern"], Setting(baseline="vit"))
+    campaign.measure(pairs, tmp_path, seeds=2, minutes=1, stored=stored)
     assert seen == made
 
 

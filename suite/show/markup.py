@@ -1,0 +1,90 @@
+"""The repeated fragments of the page: tables that scroll, cells that sort, attributes by which the script filters.
+
+Parameters called ``markup`` are HTML already; all other text is escaped here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import escape
+
+STALE = '<abbr title="stale">†</abbr>'
+
+
+def slug(words: str) -> str:
+    """The words as part of an anchor."""
+    return re.sub(r"[^a-z0-9_]+", "-", words.lower()).strip("-")
+
+
+def free_anchor(name: str, taken: set[str]) -> str:
+    """The name, numbered where it is taken; adds it to ``taken``."""
+    number = 1
+    while (anchor := name if number == 1 else f"{name}-{number}") in taken:
+        number += 1
+    taken.add(anchor)
+    return anchor
+
+
+def data(**values: str) -> str:
+    """Attributes by which the script filters: ``data-name="lion"``."""
+    return "".join(f' data-{name}="{escape(value)}"' for name, value in values.items())
+
+
+def code(name: str) -> str:
+    return f"<code>{escape(name)}</code>"
+
+
+def link(anchor: str, markup: str) -> str:
+    return f'<a href="#{anchor}">{markup}</a>'
+
+
+def items(markup: Iterable[str]) -> str:
+    return "".join(f"<li>{each}</li>" for each in markup)
+
+
+def folded(title: str, markup: str) -> str:
+    """Content behind its title, opened by a click."""
+    return f"<details><summary>{title}</summary>{markup}</details>"
+
+
+# tables -------------------------------------------------------------------------------------------------------------
+
+
+def table(anchor: str, caption: str, head_markup: str, body_markup: str, kind: str = "") -> str:
+    """A table that scrolls sideways; ``head_markup`` are the cells of its head, ``kind`` its class."""
+    kind = f' class="{kind}"' if kind else ""
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{anchor}"><table{kind}>'
+        f'<caption id="{anchor}">{escape(caption)}</caption><thead><tr>{head_markup}</tr></thead>'
+        f"<tbody>{body_markup}</tbody></table></div>"
+    )
+
+
+def head(titles: Iterable[str], sorted_by: int | None = None) -> str:
+    """Cells of a head that the script sorts by; the table is sorted by that of position ``sorted_by``."""
+    return "".join(
+        f'<th scope="col"{ascending(position == sorted_by)}><button type="button">{escape(title)}</button></th>'
+        for position, title in enumerate(titles)
+    )
+
+
+def ascending(is_so: bool) -> str:
+    return ' aria-sort="ascending"' if is_so else ""
+
+
+def cell(words: str, sort: object = None, kind: str = "", title: str = "") -> str:
+    """A cell of text, sorted by ``sort``, by its words where that is None."""
+    return cell_of(escape(words), words if sort is None else sort, kind, title)
+
+
+def cell_of(markup: str, sort: object, kind: str = "", title: str = "") -> str:
+    """A cell of markup, sorted by ``sort``."""
+    kind = f' class="{kind}"' if kind else ""
+    title = f' title="{escape(title)}"' if title else ""
+    return f'<td data-sort="{escape(str(sort))}"{kind}{title}>{markup}</td>'
+
+
+def row_head(name: str, markup: str) -> str:
+    """The first cell of a row, sorted by the row's name."""
+    return f'<th scope="row" data-sort="{escape(name)}">{markup}</th>'

@@ -1,0 +1,76 @@
+"""All that a report is made of, read from a results folder in one place. Pages are pure functions of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from suite.contract.card import Card
+from suite.contract.catalogue import catalogue
+from suite.contract.sources import current_sources
+from suite.judge.claims import Judgement, verdicts
+from suite.judge.rows import Row, rows
+from suite.record.job import techniques_of
+from suite.record.store import Store
+from suite.show.studies import Studied
+
+if TYPE_CHECKING:
+    from suite.guard.calibration import Calibration
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a page shows.
+
+    Attributes:
+        problems: the store's sentences about lines that it could not read.
+        verdicts: on the papers' claims.
+        calibrations: by the machine's key.
+        cards: of techniques by their id.
+        studies: each with what changed since.
+        unreadable: sentences about other files of the folder, for whoever asked for the report.
+        replicates: how many records were read.
+    """
+
+    rows: Sequence[Row] = ()
+    problems: Sequence[str] = ()
+    verdicts: Sequence[Judgement] = ()
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    cards: Mapping[str, Card] = field(default_factory=dict)
+    studies: Sequence[Studied] = ()
+    unreadable: Sequence[str] = ()
+    replicates: int = 0
+
+    @classmethod
+    def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
+        """Of a results folder: of these ``stacks`` on the baselines ``on``, of all where none are named."""
+        from suite.guard.calibration import beside  # these two load torch, which showing a report does not need
+        from suite.measure.study import kept
+
+        records, problems = Store(folder).read()
+        studies, damaged = kept(folder)
+        calibrations, unread = beside(folder)
+        now = current_sources()
+        named = {name for stack in stacks for name in techniques_of(stack)}
+        cards = {id: entry.card for id, entry in catalogue().items() if not stacks or id in named}
+        chosen = [
+            row
+            for row in rows(records)
+            if (not stacks or row.stack in stacks) and (not on or row.conditions.baseline in on)
+        ]
+        return cls(
+            rows=chosen,
+            problems=problems,
+            verdicts=[each for each in verdicts(chosen, cards.values()) if not on or each.baseline in ("", *on)],
+            calibrations=calibrations,
+            cards=cards,
+            studies=[
+                Studied(study, study.stale(now))
+                for study in studies
+                if (not stacks or study.technique in named) and (not on or study.baseline in on)
+            ],
+            unreadable=[*damaged, *unread],
+            replicates=len(records),
+        )
