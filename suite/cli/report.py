@@ -45,73 +45,44 @@ def leaderboard(
     """
     with understandable(as_json):
         from suite.contract.baseline import baselines
-        from suite.contract.catalogue import catalogue, lookup
+        from suite.contract.catalogue import lookup
         from suite.contract.setting import chosen
         from suite.contract.stack import build
-        from suite.judge import rows as rows_of
+        from suite.judge.rows import as_dict
         from suite.record.files import replacing
-        from suite.record.job import canonical, techniques_of
-        from suite.record.store import Store
-        from suite.show import export
+        from suite.record.job import canonical
+        from suite.show import export, html, markdown
+        from suite.show.report import Report
 
+        pages = {"markdown": markdown.render, "html": html.render}
         targets = _targets(write, chosen("format", form, FORMS) if form else None)
         chosen("table", table, export.TABLES)
         for stack in techniques or ():
             build(stack)
         for name in on or ():
             lookup("baseline", name, baselines())
-        wanted = set(map(canonical, techniques or ()))
-        records, problems = Store(folder).read()
-        for problem in problems:
+        report = Report.read(folder, set(map(canonical, techniques or ())), on or ())
+        for problem in (*report.problems, *report.unreadable):
             warn(problem)
-        rows = [
-            row
-            for row in rows_of.rows(records)
-            if (not wanted or row.stack in wanted) and (not on or row.conditions.baseline in on)
-        ]
-        boards = any(kind in ("markdown", "html") for kind, _ in targets)
-        if boards:
-            from suite.contract.sources import current_sources
-            from suite.guard import calibration
-            from suite.judge import claims
-            from suite.measure import study
-            from suite.show import html, markdown
-
-            studies, unreadable = study.kept(folder)
-            calibrations, damaged = calibration.beside(folder)
-            for problem in (*unreadable, *damaged):
-                warn(problem)
-            named = {name for stack in wanted for name in techniques_of(stack)}
-            cards = {id: entry.card for id, entry in catalogue().items() if not wanted or id in named}
-            judged = [each for each in claims.verdicts(rows, cards.values()) if not on or each.baseline in ("", *on)]
-            current = current_sources()
-            studied = [
-                (each, each.stale(current))
-                for each in studies
-                if (not wanted or each.technique in named) and (not on or each.baseline in on)
-            ]
-        if not rows and not (boards and studied):
-            such = "such records" if records else "records"
-            fail(
-                f"{folder} holds no {such}; measure some with: leantrain run --results {folder}", Exit.NOTHING, as_json
-            )
+        if not report.rows and not (report.studies and all(kind in pages for kind, _ in targets)):
+            none = "no such records" if report.replicates else "no records"
+            fail(f"{folder} holds {none}; measure some with: leantrain run --results {folder}", Exit.NOTHING, as_json)
         for kind, path in targets:
-            if kind in ("markdown", "html"):
-                page = markdown if kind == "markdown" else html
-                content = page.render(rows, problems, judged, calibrations, cards, studied).encode()
+            if kind in pages:
+                content = pages[kind](report).encode()
             else:
-                keeps = kind == "model-index" and path is not None and path.exists()
-                content = export.exported(rows, kind, table, path.read_text("utf-8") if path and keeps else "")
+                existing = path.read_text("utf-8") if path and path.exists() and kind == "model-index" else ""
+                content = export.exported(report.rows, kind, table, existing)
             if path is None:
                 sys.stdout.write(content.decode())
                 return
             with replacing(path) as partial:
                 partial.write_bytes(content)
     if as_json:
-        print(json.dumps([rows_of.as_dict(row) for row in rows], indent=1))
+        print(json.dumps([as_dict(row) for row in report.rows], indent=1))
     else:
         written = ", ".join(str(path) for _, path in targets)
-        out.print(f"{many(len(rows), 'row')} from {many(len(records), 'replicate')}: {written}")
+        out.print(f"{many(len(report.rows), 'row')} from {many(report.replicates, 'replicate')}: {written}")
 
 
 def _targets(paths: list[Path] | None, form: str | None) -> list[tuple[Any, Path | None]]:
