@@ -120,12 +120,12 @@ def claims(
         from suite.contract.baseline import baselines
         from suite.contract.catalogue import lookup
         from suite.contract.setting import chosen
-        from suite.judge import claims as engine
+        from suite.judge import claims as judging
         from suite.judge import rows
         from suite.record.job import SIZES
         from suite.record.store import Store
 
-        cards = engine.chosen(id)
+        cards = judging.chosen(id)
         for name in on or ():
             lookup("baseline", name, baselines())
         if size is not None and not exact:
@@ -133,31 +133,36 @@ def claims(
         if exact:
             from suite.measure.exact import exact_verdicts
 
-            found = exact_verdicts(cards, tuple(on or baselines()), chosen("size", size or "nano", SIZES))
+            judgements = exact_verdicts(cards, tuple(on or baselines()), chosen("size", size or "nano", SIZES))
         else:
             records, problems = Store(folder).read()
             for problem in problems:
                 warn(problem)
-            found = engine.verdicts(rows.rows(records), cards)
-            found = [each for each in found if not on or each.baseline in ("", *on)]
-    words = {each.verdict for each in found}
-    if not words:
+            judgements = judging.verdicts(rows.rows(records), cards)
+            judgements = [each for each in judgements if not on or each.baseline in ("", *on)]
+    verdicts = {each.verdict for each in judgements}
+    if not verdicts:
         fail("none of these claims is exact on these baselines" if exact else "no claims here", Exit.NOTHING, as_json)
     if as_json:
-        print(json.dumps([each.as_dict() for each in found], indent=1))
+        print(json.dumps([each.as_dict() for each in judgements], indent=1))
     else:
-        grid = Table(*engine.COLUMNS, box=None, pad_edge=False)
-        for line in engine.table(found):
+        grid = Table(*judging.COLUMNS, box=None, pad_edge=False)
+        for line in judging.table(judgements):
             grid.add_row(*map(escape, line))
         out.print(grid)
-        out.print("; ".join(f"{count} {word}" for word, count in engine.counts(found).items()))
+        out.print("; ".join(f"{count} {verdict}" for verdict, count in judging.counts(judgements).items()))
         if id is not None:
-            for each in found:
+            for each in judgements:
                 records_of = f" (records {' '.join(each.evidence)})" if each.evidence else ""
                 out.print(escape(f"{each.claim.id}, {each.place.title or 'quoted'}: {each.command}{records_of}"))
-    if "contradicted" in words:
+    if "contradicted" in verdicts:
         raise typer.Exit(int(Exit.REGRESSED))
-    if id is not None and "." in id and words <= {"inconclusive", "not testable here"} and "inconclusive" in words:
+    if (
+        id is not None
+        and "." in id
+        and verdicts <= {"inconclusive", "not testable here"}
+        and "inconclusive" in verdicts
+    ):
         raise typer.Exit(int(Exit.INCONCLUSIVE))
 
 
@@ -166,7 +171,7 @@ def history(
     stacks: Techniques = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", help="step_time, training_time, loss, peak_tensor_bytes or flops; repeatable. [all]"),
+        typer.Option("--metric", help="A metric that has a history, e.g. step_time or loss; repeatable. [all]"),
     ] = None,
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Compare afresh what seems to have changed, before calling it an alarm.")
