@@ -109,7 +109,7 @@ def changed(records: Sequence[Record], **changes: Any) -> list[Record]:
 def comparison(stack: str, seeds: int = 3, **changes: Any) -> list[Record]:
     """Records of ``stack`` against the baseline; the machine drifts, seeds differ in pace and in final loss."""
     final, pace = changes.pop("final", 2.0), changes.pop("pace_s", 0.02)
-    made = []
+    records = []
     for seed in range(seeds):
         rng = np.random.default_rng([seed, *map(ord, stack)])
         drift = np.exp(np.cumsum(0.02 * rng.standard_normal(ROUNDS)))
@@ -117,8 +117,8 @@ def comparison(stack: str, seeds: int = 3, **changes: Any) -> list[Record]:
         scaled = (lambda progress, j=jitter[1]: pace(progress) * j) if callable(pace) else pace * jitter[1]
         reference = contender(pace_s=0.02 * jitter[0], final=2.0 * jitter[2], drift=drift, rng=rng)
         other = contender(stack, pace_s=scaled, final=final * jitter[3], drift=drift, rng=rng, **changes)
-        made.append(record([reference, other], seed))
-    return made
+        records.append(record([reference, other], seed))
+    return records
 
 
 def claim(**changes: Any) -> Claim:

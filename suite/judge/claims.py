@@ -32,7 +32,7 @@ from typing import Any
 from suite.contract.card import Card, Claim
 from suite.contract.catalogue import catalogue, lookup
 from suite.judge.metrics import metric_of
-from suite.judge.rows import Row, finite
+from suite.judge.rows import Row, finite, interval_as_dict
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
     WITHIN_ONE_SEED,
@@ -112,7 +112,7 @@ class Judgement:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; what is not finite is None."""
-        interval = self.interval
+        interval = interval_as_dict(self.interval)
         return {
             "technique": self.technique,
             "claim": self.claim.id,
@@ -130,8 +130,7 @@ class Judgement:
             "recipe": self.place.recipe,
             "size": self.place.size,
             "machine": self.place.machine,
-            "interval": interval
-            and {name: finite(getattr(interval, name)) for name in ("estimate", "low", "high", "level")},
+            "interval": interval and {name: interval[name] for name in ("estimate", "low", "high", "level")},
             "smallest_detectable_effect": None if self.detectable is None else finite(self.detectable),
             "records": list(self.evidence),
             "stale": list(self.place.stale),

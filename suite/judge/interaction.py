@@ -17,7 +17,7 @@ from typing import Any
 
 from suite.judge.metrics import IN_STACKS, Metric, Value, unavailable
 from suite.judge.replicate import Replicate
-from suite.judge.rows import Row, finite
+from suite.judge.rows import Row, finite, interval_as_dict
 from suite.judge.statistics import detectable_effect, interaction, median
 from suite.record.job import parts_of
 from suite.record.schema import Outcome
@@ -145,27 +145,27 @@ def _exact(metric: Metric, shared: Sequence[Sequence[Replicate]], note: str) -> 
     return Value("exact", median(ratios), note=note)
 
 
-def as_dict(tried: Interaction) -> dict[str, Any]:
+def as_dict(stack: Interaction) -> dict[str, Any]:
     """JSON values; an interaction is in log units, above 0 where the whole gains more. What is not finite is None."""
     return {
-        "stack": tried.whole.stack,
-        "parts": [part.stack for part in tried.parts],
-        "seeds": list(tried.seeds),
-        "one_comparison": tried.together,
-        "stale": sorted({why for row in tried.rows for why in row.stale}),
+        "stack": stack.whole.stack,
+        "parts": [part.stack for part in stack.parts],
+        "seeds": list(stack.seeds),
+        "one_comparison": stack.together,
+        "stale": sorted({why for row in stack.rows for why in row.stale}),
         "interactions": {
-            metric: _value_as_dict(value, tried.reading(metric)) for metric, value in tried.values.items()
+            metric: _value_as_dict(value, stack.reading(metric)) for metric, value in stack.values.items()
         },
     }
 
 
 def _value_as_dict(value: Value, reading: str) -> dict[str, Any]:
-    log = value.log.negated() if value.log else None
+    interval = interval_as_dict(value.log.negated()) if value.log else None
     return {
         "kind": value.kind,
         "interaction": finite(-math.log(value.number)) if value.known else None,
-        "low": finite(log.low) if log else None,
-        "high": finite(log.high) if log else None,
+        "low": interval and interval["low"],
+        "high": interval and interval["high"],
         "reading": reading,
         "note": value.note,
     }

@@ -77,11 +77,11 @@ class Board:
 
     def empty_columns(self) -> list[tuple[str, str]]:
         """(heading, reason) of the columns in which no row has a number."""
-        shown = self.columns()
+        filled = self.columns()
         return [
             (column.heading, "; ".join(sorted({row.value(column.name).reason for _, row in self.ranked})))
             for column in COLUMNS
-            if column not in shown and self.ranked
+            if column not in filled and self.ranked
         ]
 
 
@@ -227,10 +227,10 @@ def seeds_text(row: Row) -> str:
     return str(tried) if tried == len(row.seeds) else f"{len(row.seeds)} of {tried}"
 
 
-def row_title(row: Row) -> str:
-    """What is compared, in a line: ``lion against baseline on gpt nano (modern, pretrain)``."""
+def against_text(row: Row) -> str:
+    """``against baseline on gpt nano (modern, pretrain)``."""
     at = row.conditions
-    return f"{row.stack} against {row.reference} on {at.baseline} {at.size} ({at.recipe}, {at.task})"
+    return f"against {row.reference} on {at.baseline} {at.size} ({at.recipe}, {at.task})"
 
 
 NEUTRAL_NOTES = ("equal steps are equal time here", "schedule fitted to the budget")

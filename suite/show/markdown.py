@@ -120,10 +120,10 @@ def _remarks(remarked: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def stacks_section(tried: Sequence[stacks.Stacks]) -> list[str]:
+def stacks_section(of_boards: Sequence[stacks.Stacks]) -> list[str]:
     """For each board the matrix of pairs, the table of all stacks, remarks."""
     lines = ["## Stacks", "", escape(stacks.READING)]
-    for each in tried:
+    for each in of_boards:
         lines += ["", f"### {escape(each.board.title)}", "", escape(each.board.subtitle)]
         if each.firsts:
             corner = f"{METRICS[each.headline].heading}, first technique a row, second a column"

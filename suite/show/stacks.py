@@ -14,7 +14,7 @@ from html import escape
 from suite.judge.interaction import Interaction, interactions
 from suite.judge.metrics import IN_STACKS, METRICS, Direction, Value
 from suite.show import markup
-from suite.show.board import Board, count_text, row_title, shown_number, text
+from suite.show.board import Board, against_text, count_text, shown_number, text
 
 DIRECTION: Direction = "higher"  # of an interaction, whatever the metric's own is
 READING = (
@@ -29,18 +29,18 @@ def shown(value: Value) -> str:
     return text(value, DIRECTION)
 
 
-def notes(tried: Interaction) -> list[str]:
+def notes(stack: Interaction) -> list[str]:
     """On what the numbers rest."""
-    sentences = [f"stale: {why}" for why in sorted({why for row in tried.rows for why in row.stale})]
-    sentences += _by_metric((metric, value.note) for metric, value in tried.values.items())
-    if not tried.together and tried.seeds:
+    sentences = [f"stale: {why}" for why in sorted({why for row in stack.rows for why in row.stale})]
+    sentences += _by_metric((metric, value.note) for metric, value in stack.values.items())
+    if not stack.together and stack.seeds:
         sentences.append("parts from other comparisons: the machine's drift between them does not cancel")
     return sentences
 
 
-def remarks(tried: Interaction) -> list[str]:
+def remarks(stack: Interaction) -> list[str]:
     """What the numbers do not say: on what they rest, and why some are missing."""
-    return notes(tried) + _by_metric((metric, value.reason) for metric, value in tried.values.items())
+    return notes(stack) + _by_metric((metric, value.reason) for metric, value in stack.values.items())
 
 
 def _by_metric(sentences: Iterable[tuple[str, str]]) -> list[str]:
@@ -58,25 +58,25 @@ def _by_metric(sentences: Iterable[tuple[str, str]]) -> list[str]:
 # one stack, for a terminal ------------------------------------------------------------------------------------------
 
 
-def table(tried: Interaction) -> tuple[list[str], list[list[str]]]:
+def table(stack: Interaction) -> tuple[list[str], list[list[str]]]:
     """Head and lines: a metric a line; the parts' and the whole's ratios, the interaction, and what it says."""
-    head = ["", *(row.stack for row in tried.rows), "interaction", ""]
+    head = ["", *(row.stack for row in stack.rows), "interaction", ""]
     lines = [
         [
             f"{metric.heading} {metric.arrow}",
-            *(text(row.value(metric.name), metric.direction) for row in tried.rows),
-            shown(tried.values[metric.name]),
-            tried.reading(metric.name),
+            *(text(row.value(metric.name), metric.direction) for row in stack.rows),
+            shown(stack.values[metric.name]),
+            stack.reading(metric.name),
         ]
         for metric in IN_STACKS
     ]
     return head, lines
 
 
-def title(tried: Interaction) -> str:
+def title(stack: Interaction) -> str:
     """What was measured, in a line."""
-    both = row_title(tried.whole).replace(" against ", " and its parts against ", 1)
-    return f"{both}, {count_text(len(tried.seeds))}, {tried.whole.machine.name}"
+    whole = stack.whole
+    return f"{whole.stack} and its parts {against_text(whole)}, {count_text(len(stack.seeds))}, {whole.machine.name}"
 
 
 # the board's section ------------------------------------------------------------------------------------------------
@@ -132,11 +132,11 @@ def head() -> list[str]:
     return ["parts", "stack", *(f"{metric.heading} ×" for metric in IN_STACKS), "seeds"]
 
 
-def html(tried: Sequence[Stacks]) -> str:
+def html(of_boards: Sequence[Stacks]) -> str:
     """One section; nothing when there are no stacks."""
-    if not tried:
+    if not of_boards:
         return ""
-    parts = "\n".join(_html_of(position, each) for position, each in enumerate(tried))
+    parts = "\n".join(_html_of(position, each) for position, each in enumerate(of_boards))
     return f'<section id="stacks"><h2>Stacks</h2><p>{escape(READING)}</p>\n{parts}\n</section>'
 
 

@@ -6,12 +6,12 @@ import math
 
 from suite.judge.metrics import COLUMNS
 from suite.judge.rows import Row
-from suite.show.board import change, count_text, failure_lines, number, row_title, setup_text, text
+from suite.show.board import against_text, change, count_text, failure_lines, number, setup_text, text
 
 
 def summary(row: Row) -> str:
     """What was compared, every number with its interval or the reason why there is none, and what failed."""
-    lines = [f"{row_title(row)}, {count_text(len(row.seeds))}, {row.machine.name}"]
+    lines = [f"{row.stack} {against_text(row)}, {count_text(len(row.seeds))}, {row.machine.name}"]
     lines += [f"stale: {each}; measure again" for each in row.stale]
     lines += [f"failed: {line}" for line in failure_lines(row)]
     if row.failed:
