@@ -26,7 +26,7 @@ from typing import Any
 from suite.guard import gate_worker
 from suite.measure.contender import ContenderFailed
 
-START_S = 600.0  # importing torch and the models' libraries, and training a checkpoint the first time
+START_LIMIT_S = 600.0  # importing torch and the models' libraries, and training a checkpoint the first time
 GRACE_S = 5.0  # for a worker to remove what its contenders share
 TAIL = 2000
 ADDR_NO_RANDOMIZE = 0x0040000  # of Linux's personality(2)
@@ -84,7 +84,7 @@ def _fixed_addresses() -> None:
         _libc.personality(ADDR_NO_RANDOMIZE | _libc.personality(0xFFFFFFFF))
 
 
-class Side:
+class TreeWorker:
     """A worker process over ``tree`` (its top and ``src``, if it has one, lead the path). Use as a context manager."""
 
     def __init__(self, tree: Path) -> None:
@@ -104,7 +104,7 @@ class Side:
         )
         self._buffer = b""
 
-    def __enter__(self) -> Side:
+    def __enter__(self) -> TreeWorker:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -118,7 +118,7 @@ class Side:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, command: str, *, limit_s: float = START_S, **arguments: Any) -> Any:
+    def ask(self, command: str, *, limit_s: float = START_LIMIT_S, **arguments: Any) -> Any:
         """The worker's answer. Raises ContenderFailed, also where the worker itself ends or stays silent."""
         assert self._process.stdin is not None
         try:
@@ -150,10 +150,10 @@ class Side:
     def _death(self) -> ContenderFailed:
         code = self._process.wait()
         self._log.seek(0)
-        told = self._log.read().decode("utf-8", "replace").strip()
-        last = told.splitlines()[-1] if told else "it said nothing"
+        printed = self._log.read().decode("utf-8", "replace").strip()
+        last = printed.splitlines()[-1] if printed else "it said nothing"
         return ContenderFailed(
-            "crashed", f"the worker of {self.tree.name} ended with code {code}: {last}", told[-TAIL:]
+            "crashed", f"the worker of {self.tree.name} ended with code {code}: {last}", printed[-TAIL:]
         )
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.guard.trees import ADDR_NO_RANDOMIZE, Side
+from suite.guard.trees import ADDR_NO_RANDOMIZE, TreeWorker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory layouts are fixed on Linux only")
 
@@ -16,8 +16,8 @@ def test_workers_of_two_trees_start_with_one_layout(tmp_path: Path) -> None:
     trees = [tmp_path / "a", tmp_path / "a_longer_name" / "deeper"]
     for tree in trees:
         tree.mkdir(parents=True)
-    with Side(trees[0]) as old, Side(trees[1]) as new:
-        processes = [Path("/proc") / str(side.process_id) for side in (old, new)]
+    with TreeWorker(trees[0]) as old, TreeWorker(trees[1]) as new:
+        processes = [Path("/proc") / str(worker.process_id) for worker in (old, new)]
         environments = [(process / "environ").read_bytes() for process in processes]
         personalities = [int((process / "personality").read_text(), 16) for process in processes]
     assert len(environments[0]) == len(environments[1])
