@@ -162,26 +162,28 @@ def history(
         records, problems = Store(folder).read()
         for problem in problems:
             warn(problem)
-        found = times.series(records, list(map(canonical, stacks or ())), metrics)
-        if not found:
+        all_series = times.series(records, list(map(canonical, stacks or ())), metrics)
+        if not all_series:
             for stack in stacks or ():  # a technique that is gone still has its history
                 build(stack)
             fail(f"{folder} holds no such ratios; measure some: leantrain run --out {folder}", Exit.NOTHING, as_json)
-        steps = times.changes(found)
+        steps = times.change_points(all_series)
         if confirm and steps:
             with bar(quiet=as_json) as progress:
-                steps = times.confirm(steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn)
+                steps = importlib.import_module("suite.guard.confirm").confirm(
+                    steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn
+                )
         if plot:
-            times.draw(found, steps, plot)
+            times.draw(all_series, steps, plot)
     if as_json:
         print(json.dumps([each.as_dict() for each in steps], indent=1))
     else:
         for each in steps:
             out.print(escape(each.sentence()))
-        out.print(escape(times.summary(found, steps)))
+        out.print(escape(times.summary(all_series, steps)))
     if times.alarms(steps):
         raise typer.Exit(int(Exit.REGRESSED))
-    if any(each.last and each.shift > 0 and each.status in ("suspected", "undecided") for each in steps):
+    if any(each.last and each.shift > 0 and each.verdict == "inconclusive" for each in steps):
         raise typer.Exit(int(Exit.INCONCLUSIVE))
 
 
