@@ -1,4 +1,4 @@
-"""Guards a repository: did costs, training or speed change between two states of the code, on this machine?
+"""Guards a repository: whether costs, training or speed changed between two states of the code.
 
 What belongs here compares two states of the same code: an exact tier (:mod:`regression`) and a timing tier
 (:mod:`gate`, allowed by a :mod:`calibration`) for ``check``, repetitions of records (:mod:`agreement`), fresh

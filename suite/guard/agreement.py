@@ -1,4 +1,4 @@
-"""Does a record repeat? Its comparison once more, from its own configuration, and whether the two agree.
+"""Whether a record repeats: its comparison run once more, from its own configuration, and both compared.
 
 Same sources and libraries are needed; then, in the order of what they can show:
 
@@ -112,13 +112,13 @@ def obstacles(record: Record, current: Sources, machine: Machine) -> list[str]:
 
 
 def _libraries(machine: Machine) -> dict[str, str]:
-    """What decides which operators a step issues."""
+    """Versions of the libraries that decide which operators a step issues."""
     known = {"torch": machine.facts.get("torch"), **(machine.context.get("packages") or {})}
     return {name: str(version) for name, version in known.items() if version}
 
 
 def repetition_of(record: Record, location: str | None = None) -> Comparison:
-    """The record's comparison; ``location``: of its data, where that is not the embedded one.
+    """The comparison that the record is of. ``location`` is where its data lies, unless that is embedded.
 
     Raises ValueError if the data is not the record's, UnknownId for names that are not known here.
     """
@@ -145,7 +145,10 @@ def repeat(
     limits: Limits = Limits(),  # noqa: B008  it is frozen
     progress: Progress = silent,
 ) -> Record:
-    """The same seed of the same comparison; appended to the results folder ``keep``. Raises StoreError."""
+    """Run the same seed of the same comparison, and append it to the results folder ``keep``, if one is named.
+
+    Raises StoreError.
+    """
 
     def report(share: float, what: str) -> None:
         progress(share, f"repeating {record.id[:8]} ({what})")
@@ -184,14 +187,14 @@ def noise_when_calibrated(calibration: Calibration) -> Noise:
 
 def noise_over_seeds(record: Record, index: int, ratio: str, records: Iterable[Record]) -> Noise | None:
     """Sample standard deviation over the seeds of the record's own row; None with fewer than two."""
-    twin = sum(each.stack == record.contenders[index].stack for each in record.contenders[1:index])
+    alike_before = sum(each.stack == record.contenders[index].stack for each in record.contenders[1:index])
     others = [each for each in records if each.seed != record.seed]
     rows = [
         row
         for row in pairs([record, *others])
         if record.id in row.records and row.stack == record.contenders[index].stack
     ]
-    medians = [float(np.median(RATIOS[ratio](each))) for each in rows[twin].replicates]
+    medians = [float(np.median(RATIOS[ratio](each))) for each in rows[alike_before].replicates]
     if len(medians) < 2:
         return None
     return Noise(float(np.std(medians, ddof=1)), len(medians) - 1, f"spread over {len(medians)} seeds")
@@ -201,7 +204,7 @@ def noise_over_seeds(record: Record, index: int, ratio: str, records: Iterable[R
 
 
 def compare(old: Record, new: Record, noise: Callable[[int, str], Noise | None]) -> list[Finding]:
-    """Everything that can be said; a pure function of the two records and the noise."""
+    """A finding for everything that two records of one comparison can be compared in."""
     elsewhere = _elsewhere(old.machine, new.machine)
     outcomes = list(zip(old.contenders, new.contenders, strict=True))
     ratios = len(RATIOS) * sum(a.status == b.status == "ok" for a, b in outcomes[1:])
@@ -218,7 +221,7 @@ def compare(old: Record, new: Record, noise: Callable[[int, str], Noise | None])
 
 
 def _elsewhere(old: Machine, new: Machine) -> str:
-    """What is another machine about this one; empty on the same."""
+    """How the machines differ; empty where they are the same."""
     if old.key == new.key:
         return ""
     names = dict.fromkeys([*old.facts, *new.facts])

@@ -1,4 +1,4 @@
-"""Does the gate keep its word on this machine? A/A gates count its false alarms, planted slow-downs its misses.
+"""How often the gate errs on this machine: gates of unchanged code count false alarms, planted slow-downs misses.
 
 Both are runs of the very gate that ``leantrain check`` runs, of one tree against itself. An uncalibrated machine does
 not gate: what its noise does to a decision is measured, not assumed. Valid for a week under the machine's fingerprint,
@@ -128,12 +128,12 @@ def path_of(machine: Machine) -> Path:
 
 
 def path_beside(records: Path, machine: Machine) -> Path:
-    """Where a results folder keeps it, with the machine's records, for whoever reads those elsewhere."""
+    """Where a results folder keeps a copy, with the machine's records, for whoever reads those elsewhere."""
     return records / machine.name / "calibration.json"
 
 
 def store(calibration: Calibration, path: Path | None = None) -> Path:
-    """Writes it, whole or not at all; to the cache that ``check`` reads, unless ``path`` says otherwise."""
+    """Writes the calibration, whole or not at all, to the cache that ``check`` reads or to ``path``."""
     path = path or path_of(calibration.machine)
     write_json(calibration, path)
     return path
@@ -179,7 +179,7 @@ def beside(records: Path) -> tuple[dict[str, Calibration], list[str]]:
 
 
 def _read(path: Path) -> Calibration:
-    """Raises Uncalibrated, or FileNotFoundError."""
+    """The calibration at ``path``. Raises Uncalibrated, or FileNotFoundError."""
     try:
         return parse_versioned(path.read_bytes(), Calibration, SCHEMA_VERSION, oldest=SCHEMA_VERSION)
     except FileNotFoundError:
@@ -257,7 +257,7 @@ def _fresh(tree: Path, job: Job) -> Iterator[tuple[TreeWorker, TreeWorker]]:
 
 
 def report(calibration: Calibration) -> list[str]:
-    """What it says of the machine, a line each."""
+    """What the calibration says of the machine, in lines."""
     rate, n = calibration.false_alarms, len(calibration.unchanged)
     longest_s = max(each.seconds for each in (*calibration.unchanged, *calibration.planted))
     effects = ", ".join(f"{pairs} pairs {effect:.1%}" for pairs, effect in calibration.smallest_effects().items())

@@ -38,7 +38,7 @@ class Selection:
     threads: int = 1
 
     def jobs(self, offer: dict[str, Any]) -> list[Job]:
-        """Those that a tree offers."""
+        """The selected jobs that a tree offers."""
         return jobs_of(
             offer, self.stacks, self.on, self.recipes, size=self.size, device=self.device, threads=self.threads
         )
@@ -79,7 +79,7 @@ def counted(selection: Selection, progress: Progress) -> Reference:
 
 
 def against_file(path: Path, selection: Selection, progress: Progress) -> list[Finding]:
-    """Findings of the exact tier. Raises BadReference."""
+    """Findings of the working tree against the reference at ``path``, by exact numbers. Raises BadReference."""
     old = load(path)  # before minutes are spent
     kept = old.model_copy(update={"jobs": [each for each in old.jobs if selection.has(each.job)]})
     return compare(kept, counted(selection, progress))

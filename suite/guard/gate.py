@@ -55,7 +55,7 @@ DESIGN = {"rounds": ROUNDS, "steps_per_block": STEPS_PER_BLOCK, "prior": PRIOR, 
 
 @dataclass(frozen=True)
 class Decision:
-    """What pairs [n] say; ``within`` is the equivalence that holds, a fraction."""
+    """The verdict on the pairs so far; of an equivalence, ``within`` which fraction it holds."""
 
     verdict: ChangeVerdict
     interval: Interval | None
@@ -111,7 +111,7 @@ def gate(
     slower: float = 0.0,
     progress: Callable[[int, float], None] = lambda pairs, spent_s: None,
 ) -> GateTiming:
-    """Pairs until the decision falls or another pair would not end within ``budget_s``.
+    """Times process pairs until they decide, or until another pair would not end within ``budget_s``.
 
     The gate chooses the steps and seeds of ``job``. ``slower`` plants a slow-down of that share in the new side. Raises
     GateFailed where a side's run fails.

@@ -19,7 +19,7 @@ def test_workers_of_two_trees_start_with_one_layout(tmp_path: Path) -> None:
     for tree in trees:
         tree.mkdir(parents=True)
     with TreeWorker(trees[0]) as old, TreeWorker(trees[1]) as new:
-        processes = [Path("/proc") / str(worker.process_id) for worker in (old, new)]
+        processes = [Path("/proc") / str(worker._process.pid) for worker in (old, new)]
         environments = [(process / "environ").read_bytes() for process in processes]
         personalities = [int((process / "personality").read_text(), 16) for process in processes]
     assert len(environments[0]) == len(environments[1])
