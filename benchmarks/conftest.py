@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from suite.guard.kernel_report import copy_bytes_per_s
+from suite.kernels.bench import copy_bytes_per_s
 from suite.record.machine import fingerprint
 from suite.record.schema import Counters
 

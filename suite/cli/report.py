@@ -200,26 +200,26 @@ def history(
         records, problems = Store(folder).read()
         for problem in problems:
             warn(problem)
-        found = times.series(records, list(map(canonical, stacks or ())), metrics)
-        if not found:
+        all_series = times.series(records, list(map(canonical, stacks or ())), metrics)
+        if not all_series:
             for stack in stacks or ():  # a technique that is gone still has its history
                 build(stack)
             fail(
                 f"{folder} holds no such ratios; measure some: leantrain run --results {folder}", Exit.NOTHING, as_json
             )
-        steps = times.changes(found)
+        steps = times.change_points(all_series)
         if confirm and steps:
             with bar(quiet=as_json) as progress:
                 steps = confirmed(steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn)
         if write:
-            times.draw(found, steps, write)
+            times.draw(all_series, steps, write)
     if as_json:
         print(json.dumps([each.as_dict() for each in steps], indent=1))
     else:
         for each in steps:
             out.print(escape(each.sentence()))
-        out.print(escape(times.summary(found, steps)))
+        out.print(escape(times.summary(all_series, steps)))
     if times.alarms(steps):
         raise typer.Exit(int(Exit.REGRESSED))
-    if any(each.last and each.shift > 0 and each.status in ("suspected", "undecided") for each in steps):
+    if any(each.last and each.shift > 0 and each.verdict == "inconclusive" for each in steps):
         raise typer.Exit(int(Exit.INCONCLUSIVE))
