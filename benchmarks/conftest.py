@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import torch
 
-from suite.guard.kernel_report import copy_bytes_per_s
-from suite.meters.counters import Counters
+from suite.kernels.bench import copy_bytes_per_s
 from suite.record.machine import fingerprint
+from suite.record.schema import Counters
 
 if find_spec("pytest_benchmark") is None:
     raise pytest.UsageError("benchmarks/ needs pytest-benchmark: pip install 'leantrain[bench]'")
@@ -92,20 +92,20 @@ def with_floor() -> Callable[..., Mapping[str, Any]]:
 def floor(benchmark: Any, device: str, moved_bytes: float) -> Mapping[str, Any]:
     """The floor's entries of ``extra_info``; call it after the measurement. The share is of the median time."""
     rate = bandwidth(device)
-    found = {"floor_bytes": moved_bytes, "bandwidth_bytes_per_s": rate, "floor_s": moved_bytes / rate}
+    entries = {"floor_bytes": moved_bytes, "bandwidth_bytes_per_s": rate, "floor_s": moved_bytes / rate}
     if benchmark.stats is not None:  # None under --benchmark-disable
-        found["floor_share"] = found["floor_s"] / benchmark.stats.stats.median
-    return found
+        entries["floor_share"] = entries["floor_s"] / benchmark.stats.stats.median
+    return entries
 
 
 @pytest.fixture
 def counted() -> Callable[[Counters], Mapping[str, Any]]:
-    return entries
+    return counts
 
 
-def entries(counters: Counters) -> dict[str, Any]:
+def counts(counters: Counters) -> dict[str, Any]:
     """The exact counts' entries of ``extra_info``."""
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "peak_tensor_bytes": counters.peak_tensor_bytes,
         "peak_by_kind": counters.peak_by_kind,
         "optimizer_state_bytes": counters.optimizer_state_bytes,
@@ -113,5 +113,5 @@ def entries(counters: Counters) -> dict[str, Any]:
         "flops": counters.flops,
     }
     if counters.uncounted_operators:
-        found["flops_lower_bound_without"] = counters.uncounted_operators
-    return found
+        entries["flops_lower_bound_without"] = counters.uncounted_operators
+    return entries

@@ -15,7 +15,7 @@ import torch
 
 from suite.contract.catalogue import catalogue
 from suite.contract.technique import Unavailable
-from suite.guard.kernel_report import FLUSH_BYTES, Bench, transformer_sizes
+from suite.kernels.bench import FLUSH_BYTES, Bench, transformer_sizes
 
 ROUNDS = 30
 WARMUP = 3

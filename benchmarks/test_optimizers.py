@@ -14,11 +14,12 @@ from torch import nn
 
 from suite.contract.baseline import baselines
 from suite.contract.catalogue import catalogue
-from suite.contract.run import adamw
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable, overrides
-from suite.meters.counters import Counters, count_step
+from suite.meters.counters import count_step
 from suite.meters.state import state_bytes
+from suite.record.job import BASELINE
+from suite.record.schema import Counters
 
 ROUNDS = 20
 WARMUP = 3
@@ -46,7 +47,7 @@ def test_update(
     with_floor: Callable[..., Mapping[str, Any]],
 ) -> None:
     baseline = baselines()[catalogue()[stack].card.baselines[0] if stack != "torch" else next(iter(baselines()))]
-    technique = build("" if stack == "torch" else stack)
+    technique = build(BASELINE if stack == "torch" else stack)  # whose optimizer is torch's fused AdamW
     recipe = technique.recipe(baseline.recipe("nano", "modern", "pretrain"))
     if recipe.world_size > 1:
         pytest.skip(f"{stack} needs {recipe.world_size} ranks, and this is one process; see: leantrain compare {stack}")
@@ -56,7 +57,7 @@ def test_update(
         parameter.grad = 1e-3 * torch.randn_like(parameter)
     groups = [{"params": list(model.parameters()), "weight_decay": recipe.weight_decay}]
     try:
-        optimizer = adamw(groups, recipe) if stack == "torch" else technique.optimizer(groups, recipe)
+        optimizer = technique.optimizer(groups, recipe)
         optimizer.step()  # makes the state
     except Unavailable as error:
         pytest.skip(f"{stack}: {error}")

@@ -13,9 +13,9 @@ import pytest
 
 from suite.contract.catalogue import catalogue
 from suite.contract.technique import Unavailable
-from suite.measure.comparison import Comparison
-from suite.meters.counters import Counters, count_step
-from suite.record.job import Task
+from suite.measure.comparison import world_size
+from suite.record.job import Setting, Task
+from suite.record.schema import Counters
 from tests.runs import new_run
 
 ROUNDS = 20
@@ -41,7 +41,7 @@ def test_training_step(
     counted: Callable[[Counters], Mapping[str, Any]],
     with_floor: Callable[..., Mapping[str, Any]],
 ) -> None:
-    ranks = Comparison((stack,), baseline, task=task).world_size(stack)
+    ranks = world_size(Setting(baseline=baseline, task=task), stack)
     if ranks > 1:
         pytest.skip(f"{stack} needs {ranks} ranks, and this is one process; see: leantrain compare {stack}")
     try:
@@ -51,8 +51,7 @@ def test_training_step(
         pytest.skip(f"{stack}: {error}")
     benchmark.group = f"step of {baseline} nano modern {task} on {device}"
     benchmark.pedantic(run.train, args=(1,), rounds=ROUNDS, warmup_rounds=WARMUP)  # reading the loss waits for a GPU
-    batch, indices = run.next_batch()
-    counters = count_step(lambda: run.train_step(batch, indices), run.model, run.optimizer, batch)
+    counters = run.count_step()
     # What is alive at the peak, but for what the step may leave alone, was read or written once at least.
     touched_bytes = counters.peak_tensor_bytes - counters.peak_by_kind["other"]
     benchmark.extra_info |= {"stack": stack, "baseline": baseline, "device": device, **counted(counters)}

@@ -1,8 +1,14 @@
-"""Set before any kernel module is imported: Triton decides at decoration whether a kernel is interpreted."""
+"""The environment, set before any kernel module is imported (Triton decides at decoration whether a kernel is
+interpreted), and ``--only ID``, which keeps the tests of one entry.
+"""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import only
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # test workers share the cores; contenders set their own
@@ -12,3 +18,31 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # No test fails for being slow: workers share the cores, perhaps with others.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--only", metavar="ID", help="only the tests of this technique: its own file, and cases named by it"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    wanted = config.getoption("--only")
+    if wanted is not None and (problem := only.problem(wanted)):
+        raise pytest.UsageError(problem)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What another entry's tests import need not be loaded."""
+    wanted = config.getoption("--only")
+    return True if wanted is not None and only.entry_of(collection_path) not in (wanted, None) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = config.getoption("--only")
+    if wanted is None:
+        return
+    kept = [item for item in items if only.is_of(wanted, item.path, item.name)]
+    if others := [item for item in items if item not in kept]:
+        config.hook.pytest_deselected(items=others)
+    items[:] = kept

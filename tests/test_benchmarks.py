@@ -20,9 +20,9 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 def module(name):
     spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", FOLDER / f"{name}.py")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def test_every_technique_has_a_case_beside_its_reference():
@@ -65,8 +65,8 @@ def test_a_real_run_carries_counts_floor_and_fingerprint(tmp_path):
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},  # it is no worker
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(report.read_text())
-    (case,) = [each for each in told["benchmarks"] if each["extra_info"]["device"] == "cpu"]
+    written = json.loads(report.read_text())
+    (case,) = [each for each in written["benchmarks"] if each["extra_info"]["device"] == "cpu"]
     extra = case["extra_info"]
     parameters = extra["peak_by_kind"]["parameters"]
     assert extra["optimizer_state_bytes"] == 2 * parameters  # AdamW's two moments; its step counters are no state
@@ -75,5 +75,5 @@ def test_a_real_run_carries_counts_floor_and_fingerprint(tmp_path):
     assert extra["floor_s"] == pytest.approx(extra["floor_bytes"] / extra["bandwidth_bytes_per_s"])
     assert extra["floor_share"] == pytest.approx(extra["floor_s"] / case["stats"]["median"])
     assert case["stats"]["rounds"] == 20
-    assert told["machine_info"]["leantrain"]["facts"]
-    assert "node" not in told["machine_info"]
+    assert written["machine_info"]["leantrain"]["facts"]
+    assert "node" not in written["machine_info"]

@@ -51,34 +51,33 @@ def calibrate(
     with understandable(as_json):
         from suite.contract.setting import check_device
         from suite.guard import calibration as calibrations
-        from suite.guard.regression import Setting
         from suite.record.machine import fingerprint, fitness
 
         check_device(device)
         for sentence in fitness(device):
             warn(sentence)
-        machine, setting = fingerprint(device, threads), Setting(device=device, threads=threads)
+        machine, job = fingerprint(device, threads), calibrations.timed_job(device, threads)
         try:
-            earlier = calibrations.begun(machine, setting, margin=margin, budget_s=budget) if more else None
+            earlier = calibrations.begun(machine, job, margin=margin, budget_s=budget) if more else None
         except calibrations.Uncalibrated as error:
             fail(str(error), Exit.USAGE, as_json)
         with bar(quiet=as_json) as progress:
-            made = calibrations.calibrate(
-                Path(__file__).parents[2], machine, setting,
+            calibration = calibrations.calibrate(
+                Path(__file__).parents[2], machine, job,
                 gates=gates or (calibrations.QUICK_GATES if quick else calibrations.GATES),
                 planted=planted or (calibrations.QUICK_PLANTED if quick else calibrations.PLANTED),
                 margin=margin, budget_s=budget, earlier=earlier, progress=progress,
             )  # fmt: skip
-        path = calibrations.store(made)
+        path = calibrations.store(calibration)
         try:
-            calibrations.store(made, calibrations.path_beside(folder, machine))
+            calibrations.store(calibration, calibrations.path_beside(folder, machine))
         except OSError as error:
             warn(f"no copy for the leaderboard in {folder}: {error.strerror}; name another folder with --results")
-        why = calibrations.unfit(made, machine, margin=margin, budget_s=budget, now=made.made)
+        why = calibrations.unfit(calibration, machine, margin=margin, budget_s=budget, now=calibration.made)
     if as_json:
-        print(json.dumps({"path": str(path), "unfit": why, "report": calibrations.report(made)}, indent=1))
+        print(json.dumps({"path": str(path), "unfit": why, "report": calibrations.report(calibration)}, indent=1))
     else:
-        for line in calibrations.report(made):
+        for line in calibrations.report(calibration):
             out.print(escape(line))
         out.print(f"kept in {path}")
     if why:
@@ -142,21 +141,23 @@ def check(
             tuple(techniques or ()),
             tuple(on or ()),
             tuple(chosen("recipe", name, RECIPES) for name in recipe or ("modern",)),
+            chosen("size", size, SIZES),
+            device,
+            threads,
         )
-        setting = regression.Setting(size=chosen("size", size, SIZES), device=device, threads=threads)
         with bar(quiet=as_json) as progress:
             if save is not None:
-                stored = checks.counted(selection, setting, progress)
+                stored = checks.counted(selection, progress)
                 regression.save(stored, save)
-                items = len(stored.counts)
+                items = len(stored.jobs)
                 print(json.dumps({"saved": str(save), "items": items}) if as_json else f"{items} items saved to {save}")
                 return None
             assert against is not None
             if Path(against).is_file():
-                findings = checks.against_file(Path(against), selection, setting, progress)
+                findings = checks.against_file(Path(against), selection, progress)
             else:
-                clock = checks.Clock(margin, budget) if timing else None
-                findings = checks.against_revision(against, top_of(Path()), selection, setting, clock, progress)
+                timed = checks.TimingBudget(margin, budget) if timing else None
+                findings = checks.against_revision(against, top_of(Path()), selection, timed, progress)
         if summary:
             with summary.open("a", encoding="utf-8") as file:
                 file.write(regression.markdown(findings, against))
@@ -164,8 +165,7 @@ def check(
         print(json.dumps([asdict(each) for each in findings], indent=1))
     else:
         for each in findings:
-            details = "; ".join([*map(str, each.changes), *([each.why] if each.why else [])])
-            out.print(escape(f"{each.verdict:15}{each.item}{': ' if details else ''}{details}"))
+            out.print(escape(f"{each.verdict:15}{each.item}{': ' if each.details else ''}{each.details}"))
     if code := regression.exit_code(findings, accept_changes):
         raise typer.Exit(code)
     return None

@@ -300,40 +300,37 @@ def repro(
     with understandable(as_json):
         from suite.contract.setting import check_device
         from suite.contract.sources import current_sources
-        from suite.guard import agreement as repeat
+        from suite.guard import agreement
+        from suite.measure.contender import Limits
         from suite.record.machine import fingerprint
         from suite.record.store import Store
 
         records, _ = Store(folder).read()
-        old = repeat.find(records, record)
+        old = agreement.find(records, record)
         check_device(old.conditions.device)
         machine = fingerprint(old.conditions.device, old.conditions.threads)
-        current = current_sources()
-        new, findings, word = None, [], "not comparable"
-        why = repeat.obstacles(old, current, machine)
+        new, findings, verdict = None, [], "not comparable"
+        why = agreement.obstacles(old, current_sources(), machine)
         if not why:
-            comparison = repeat.comparison_of(old, data)
+            comparison, limits = agreement.repetition_of(old, data), Limits(time_limit, hang_limit)
             with bar(quiet=as_json) as progress:
-                new = repeat.again(
-                    old, comparison, keep=folder if keep else None, limit_s=time_limit, hang_s=hang_limit,
-                    progress=progress,
-                )  # fmt: skip
-            findings = repeat.judged(old, new, repeat.noise_of(old, records, machine))
-            word = repeat.overall(findings)
+                new = agreement.repeat(old, comparison, keep=folder if keep else None, limits=limits, progress=progress)
+            findings = agreement.compare(old, new, agreement.noise_of(old, records, machine))
+            verdict = agreement.overall(findings)
     if as_json:
-        told = {"record": old.id, "verdict": word, "why": why, "findings": [asdict(each) for each in findings]}
-        print(json.dumps(told | {"repetition": json.loads(new.model_dump_json()) if new else None}, indent=1))
+        answer = {"record": old.id, "verdict": verdict, "why": why, "findings": [asdict(each) for each in findings]}
+        print(json.dumps(answer | {"repetition": json.loads(new.model_dump_json()) if new else None}, indent=1))
     else:
         grid = Table("", "", "", box=None, pad_edge=False, show_header=False)
         for each in findings:
-            grid.add_row(escape(each.stack), each.what, each.word, escape(each.why))
+            grid.add_row(escape(each.item), each.aspect, each.verdict, escape(each.details))
         if findings:
             out.print(grid)
         has = old.conditions
         conditions = f"{has.baseline} {has.size} ({has.recipe}, {has.task}), seed {old.seed}"
-        out.print(escape(f"{old.id} on {conditions}: {'; '.join([word, *why])}"))
-    if word != "agrees":
-        raise typer.Exit(int(Exit.REGRESSED if word == "disagrees" else Exit.INCONCLUSIVE))
+        out.print(escape(f"{old.id} on {conditions}: {'; '.join([verdict, *why])}"))
+    if verdict not in ("equal", "equivalent"):
+        raise typer.Exit(int(Exit.REGRESSED if verdict == "changed" else Exit.INCONCLUSIVE))
 
 
 @contextmanager

@@ -54,6 +54,7 @@ def leaderboard(
         from suite.show import export, html, markdown
         from suite.show.report import Report
 
+        pages = {"markdown": markdown.render, "html": html.render}
         targets = _targets(write, chosen("format", form, FORMS) if form else None)
         chosen("table", table, export.TABLES)
         for stack in techniques or ():
@@ -63,18 +64,15 @@ def leaderboard(
         report = Report.read(folder, set(map(canonical, techniques or ())), on or ())
         for problem in (*report.problems, *report.unreadable):
             warn(problem)
-        boards = any(kind in ("markdown", "html") for kind, _ in targets)
-        if not report.rows and not (boards and report.studies):
-            such = "such records" if report.replicates else "records"
-            fail(
-                f"{folder} holds no {such}; measure some with: leantrain run --results {folder}", Exit.NOTHING, as_json
-            )
+        if not report.rows and not (report.studies and all(kind in pages for kind, _ in targets)):
+            none = "no such records" if report.replicates else "no records"
+            fail(f"{folder} holds {none}; measure some with: leantrain run --results {folder}", Exit.NOTHING, as_json)
         for kind, path in targets:
-            if kind in ("markdown", "html"):
-                content = (markdown if kind == "markdown" else html).render(report).encode()
+            if kind in pages:
+                content = pages[kind](report).encode()
             else:
-                keeps = kind == "model-index" and path is not None and path.exists()
-                content = export.exported(report.rows, kind, table, path.read_text("utf-8") if path and keeps else "")
+                existing = path.read_text("utf-8") if path and path.exists() and kind == "model-index" else ""
+                content = export.exported(report.rows, kind, table, existing)
             if path is None:
                 sys.stdout.write(content.decode())
                 return
@@ -122,12 +120,12 @@ def claims(
         from suite.contract.baseline import baselines
         from suite.contract.catalogue import lookup
         from suite.contract.setting import chosen
-        from suite.judge import claims as engine
+        from suite.judge import claims as judging
         from suite.judge import rows
         from suite.record.job import SIZES
         from suite.record.store import Store
 
-        cards = engine.chosen(id)
+        cards = judging.chosen(id)
         for name in on or ():
             lookup("baseline", name, baselines())
         if size is not None and not exact:
@@ -135,32 +133,36 @@ def claims(
         if exact:
             from suite.measure.exact import exact_verdicts
 
-            found = exact_verdicts(cards, tuple(on or baselines()), chosen("size", size or "nano", SIZES))
+            judgements = exact_verdicts(cards, tuple(on or baselines()), chosen("size", size or "nano", SIZES))
         else:
             records, problems = Store(folder).read()
             for problem in problems:
                 warn(problem)
-            found = engine.verdicts(rows.rows(records), cards)
-            found = [each for each in found if not on or each.baseline in ("", *on)]
-    verdicts = {each.verdict for each in found}
+            judgements = judging.verdicts(rows.rows(records), cards)
+            judgements = [each for each in judgements if not on or each.baseline in ("", *on)]
+    verdicts = {each.verdict for each in judgements}
     if not verdicts:
         fail("none of these claims is exact on these baselines" if exact else "no claims here", Exit.NOTHING, as_json)
     if as_json:
-        print(json.dumps([each.as_dict() for each in found], indent=1))
+        print(json.dumps([each.as_dict() for each in judgements], indent=1))
     else:
-        grid = Table(*engine.COLUMNS, box=None, pad_edge=False)
-        for line in engine.table(found):
+        grid = Table(*judging.COLUMNS, box=None, pad_edge=False)
+        for line in judging.table(judgements):
             grid.add_row(*map(escape, line))
         out.print(grid)
-        out.print("; ".join(f"{count} {verdict}" for verdict, count in engine.counts(found).items()))
+        out.print("; ".join(f"{count} {verdict}" for verdict, count in judging.counts(judgements).items()))
         if id is not None:
-            for each in found:
+            for each in judgements:
                 records_of = f" (records {' '.join(each.evidence)})" if each.evidence else ""
                 out.print(escape(f"{each.claim.id}, {each.place.title or 'quoted'}: {each.command}{records_of}"))
     if "contradicted" in verdicts:
         raise typer.Exit(int(Exit.REGRESSED))
-    undecided = verdicts <= {"inconclusive", "not testable here"} and "inconclusive" in verdicts
-    if id is not None and "." in id and undecided:
+    if (
+        id is not None
+        and "." in id
+        and verdicts <= {"inconclusive", "not testable here"}
+        and "inconclusive" in verdicts
+    ):
         raise typer.Exit(int(Exit.INCONCLUSIVE))
 
 
@@ -169,7 +171,7 @@ def history(
     stacks: Techniques = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", help="step_time, training_time, loss, peak_tensor_bytes or flops; repeatable. [all]"),
+        typer.Option("--metric", help="A metric that has a history, e.g. step_time or loss; repeatable. [all]"),
     ] = None,
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Compare afresh what seems to have changed, before calling it an alarm.")
@@ -198,26 +200,26 @@ def history(
         records, problems = Store(folder).read()
         for problem in problems:
             warn(problem)
-        found = times.series(records, list(map(canonical, stacks or ())), metrics)
-        if not found:
+        all_series = times.series(records, list(map(canonical, stacks or ())), metrics)
+        if not all_series:
             for stack in stacks or ():  # a technique that is gone still has its history
                 build(stack)
             fail(
                 f"{folder} holds no such ratios; measure some: leantrain run --results {folder}", Exit.NOTHING, as_json
             )
-        steps = times.changes(found)
+        steps = times.change_points(all_series)
         if confirm and steps:
             with bar(quiet=as_json) as progress:
                 steps = confirmed(steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn)
         if write:
-            times.draw(found, steps, write)
+            times.draw(all_series, steps, write)
     if as_json:
         print(json.dumps([each.as_dict() for each in steps], indent=1))
     else:
         for each in steps:
             out.print(escape(each.sentence()))
-        out.print(escape(times.summary(found, steps)))
+        out.print(escape(times.summary(all_series, steps)))
     if times.alarms(steps):
         raise typer.Exit(int(Exit.REGRESSED))
-    if any(each.last and each.shift > 0 and each.status in ("suspected", "undecided") for each in steps):
+    if any(each.last and each.shift > 0 and each.verdict == "inconclusive" for each in steps):
         raise typer.Exit(int(Exit.INCONCLUSIVE))

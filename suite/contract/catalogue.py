@@ -64,19 +64,19 @@ class Entry:
             if isinstance(each, type) and issubclass(each, Technique) and each.__module__ == self.module
         ]
         if len(classes) != 1 or not is_dataclass(classes[0]):
-            found = f"found {len(classes)}"
-            raise StackError(f"{self.module}: define exactly one @dataclass subclass of Technique, {found}")
+            raise StackError(
+                f"{self.module}: define exactly one @dataclass subclass of Technique, found {len(classes)}"
+            )
         return classes[0]
 
     @cached_property
     def source_sha256(self) -> str:
-        """Hash of the code that a run of it executes, what it imports from its neighbours included: records of another
-        hash are stale."""
-        own = [path for path in self.folder.glob("*.py") if path.name not in APART]
+        """Hash of the code that a run executes, imports from neighbours included. Records of another hash are stale."""
+        own = [path for path in self.folder.glob("*.py") if path.name not in NOT_EXECUTED]
         return hash_files(own + imported(own, self.module.split(".")[0]), self.folder.glob("*.cu"))
 
 
-APART = ("study.py", "peer.py")  # what a run does not execute
+NOT_EXECUTED = ("study.py", "peer.py")  # by a run
 
 
 def package_folder(package: str) -> Path:
@@ -87,17 +87,17 @@ def package_folder(package: str) -> Path:
 def imported(files: Sequence[Path], package: str) -> list[Path]:
     """The files of ``package`` that ``files`` import, and those that these import; without ``files`` themselves."""
     root = package_folder(package)
-    found: dict[Path, None] = dict.fromkeys(files)
+    reached: dict[Path, None] = dict.fromkeys(files)
     waiting = list(files)
     while waiting:
         for name in _imports(waiting.pop()):
             if name.split(".")[0] == package:
                 path = root.joinpath(*name.split(".")[1:])
                 for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-                    if candidate not in found and candidate.is_file():
-                        found[candidate] = None
+                    if candidate not in reached and candidate.is_file():
+                        reached[candidate] = None
                         waiting.append(candidate)
-    return [path for path in found if path not in files]
+    return [path for path in reached if path not in files]
 
 
 def _imports(file: Path) -> Iterator[str]:

@@ -1,17 +1,19 @@
 """The contract of a technique: it overrides only what it changes.
 
-When each method runs, from left to right and from top to bottom::
+When each method runs, time going to the right and then down::
 
-    set-up     recipe ── data ── model ── [parallelize] ── parameters ── [optimizer]
-                                               several ranks only
+    set-up      recipe ── data ── model ── [parallelize] ── parameters ── [optimizer]
+                                           several ranks
 
-    a step     ┌ around_step ────────────────────────────────────────────────────────┐
-               │ [update]  forward ── loss ── backward ── after_backward ── clip ── step │ ── after_step
-               └─────────────────────────────────────────────────────────────────────┘
+    each step   ┌ around_step ─────────────────────────────────────────────────────────┐
+                │ [update]  forward ─ loss ─ backward ─ after_backward ─ clip ─ step   │ ── after_step
+                └──────────────────────────────────────────────────────────────────────┘
 
-    at times   evaluated (before each evaluation) ── state, restore (save and resume)
+    evaluation  evaluated
 
-    the end    probes
+    save        state                       resume     restore
+
+    the end     probes
 
 Methods in brackets are *slots*: one technique of a stack may fill each. The others are *chained*: they apply in stack
 order, each on the result of the one before. ``update`` is the whole middle of a step; by default it does what stands

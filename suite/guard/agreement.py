@@ -1,4 +1,4 @@
-"""Does a record repeat? Its comparison once more, from its own configuration, and whether the two agree.
+"""Whether a record repeats: its comparison run once more, from its own configuration, and both compared.
 
 Same sources and libraries are needed; then, in the order of what they can show:
 
@@ -25,7 +25,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -33,20 +32,20 @@ from suite.contract.baseline import baselines
 from suite.contract.catalogue import lookup
 from suite.contract.sources import Sources
 from suite.guard.calibration import Calibration, Uncalibrated, stored
-from suite.guard.regression import Change
+from suite.guard.findings import Difference, Finding, changes_between, flat
 from suite.judge.rows import Replicate, pairs, replicate_of
 from suite.judge.statistics import Floats, replication_interval
-from suite.measure.comparison import ROUNDS, Comparison, Progress, train_in_lock_step
-from suite.record.job import RECIPES, SIZES, TASKS, RecipeName, Size, Task
+from suite.judge.verdicts import ChangeVerdict
+from suite.measure.comparison import ROUNDS, Comparison, Procedure, Progress, silent, train_in_lock_step
+from suite.measure.contender import Limits
+from suite.record.job import RECIPES, SIZES, TASKS, Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import Counters, Machine, Outcome, Record
+from suite.record.schema import Machine, Outcome, Record
 from suite.record.store import NoRecord, Store
 
 ALPHA = 0.05
 MEANINGFUL = 0.10
 OF_THE_LOAD = ("timeout", "hung", "out_of_memory")  # what else ran may decide these
-
-Word = Literal["agrees", "disagrees", "inconclusive", "not comparable"]
 
 RATIOS: Mapping[str, Callable[[Replicate], Floats]] = {
     "step time": lambda each: each.step_log_ratios,
@@ -64,20 +63,14 @@ class Noise:
     source: str
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What the two records say of one thing of one contender."""
-
-    stack: str
-    what: str
-    word: Word
-    why: str
-
-
-def overall(findings: Iterable[Finding]) -> Word:
-    """Disagrees if anything does; agrees only if everything does."""
-    words = {each.word for each in findings}
-    return "disagrees" if "disagrees" in words else "agrees" if words == {"agrees"} else "inconclusive"
+def overall(findings: Iterable[Finding]) -> ChangeVerdict:
+    """Changed if anything is; equal, or equivalent, only if everything is that."""
+    verdicts = {each.verdict for each in findings}
+    if "changed" in verdicts:
+        return "changed"
+    if not verdicts or not verdicts <= {"equal", "equivalent"}:
+        return "inconclusive"
+    return "equivalent" if "equivalent" in verdicts else "equal"
 
 
 # before -------------------------------------------------------------------------------------------------------------
@@ -85,13 +78,13 @@ def overall(findings: Iterable[Finding]) -> Word:
 
 def find(records: Sequence[Record], beginning: str) -> Record:
     """The one record whose id begins so. Raises NoRecord."""
-    found = [record for record in records if record.id.startswith(beginning)] if beginning else []
-    exact = [record for record in found if record.id == beginning]
-    if len(exact or found) == 1:
-        return (exact or found)[0]
-    if found:
-        some = ", ".join(record.id for record in found[:3])
-        raise NoRecord(f"{len(found)} records begin with {beginning!r} ({some}, ...); give more of the id")
+    candidates = [record for record in records if record.id.startswith(beginning)] if beginning else []
+    exact = [record for record in candidates if record.id == beginning]
+    if len(exact or candidates) == 1:
+        return (exact or candidates)[0]
+    if candidates:
+        some = ", ".join(record.id for record in candidates[:3])
+        raise NoRecord(f"{len(candidates)} records begin with {beginning!r} ({some}, ...); give more of the id")
     raise NoRecord(
         f"no record of {len(records)} begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID "
         f"print the ids, --results names another folder"
@@ -100,82 +93,77 @@ def find(records: Sequence[Record], beginning: str) -> Record:
 
 def obstacles(record: Record, current: Sources, machine: Machine) -> list[str]:
     """Why the code and libraries that are here cannot repeat the record; the last one says how to get the record's."""
-    name = record.conditions.baseline
-    techniques = {each: sha256 for side in record.contenders for each, sha256 in side.sources.items()}
-    pairs_of = [
-        ("the harness", record.harness_sha256, current.harness_sha256),
-        (f"the baseline {name}", record.baseline_sha256, current.baselines.get(name)),
-        *((each, sha256, current.techniques.get(each)) for each, sha256 in techniques.items()),
-    ]
-    found = [f"{what} {'changed' if now else 'is not installed'}" for what, then, now in pairs_of if then != now]
+    techniques = {each: sha256 for outcome in record.contenders for each, sha256 in outcome.sources.items()}
+    then = Sources(record.harness_sha256, {record.conditions.baseline: record.baseline_sha256}, techniques)
     libraries, here = _libraries(record.machine), _libraries(machine)
-    changed = [each for each in libraries if each in here and libraries[each] != here[each]]
-    found += [f"{each} is {here[each]}, was {libraries[each]}" for each in changed]
+    reasons = [
+        *current.changes(then),
+        *(
+            f"{each} is {here[each]}, was {version}"
+            for each, version in libraries.items()
+            if here.get(each, version) != version
+        ),
+    ]
     commit = str(record.machine.context.get("git_commit"))
-    if found and re.fullmatch("[0-9a-f]{40}", commit):
+    if reasons and re.fullmatch("[0-9a-f]{40}", commit):
         dirty = " with uncommitted changes" if record.machine.context.get("git_dirty") else ""
-        found.append(f"it was measured at commit {commit}{dirty}: git checkout {commit[:12]}")
-    return found
+        reasons.append(f"it was measured at commit {commit}{dirty}: git checkout {commit[:12]}")
+    return reasons
 
 
 def _libraries(machine: Machine) -> dict[str, str]:
-    """What decides which operators a step issues."""
+    """Versions of the libraries that decide which operators a step issues."""
     known = {"torch": machine.facts.get("torch"), **(machine.context.get("packages") or {})}
     return {name: str(version) for name, version in known.items() if version}
 
 
-def comparison_of(record: Record, location: str | None = None) -> Comparison:
-    """The record's comparison; ``location``: of its data, where that is not the embedded one.
+def repetition_of(record: Record, location: str | None = None) -> Comparison:
+    """The comparison that the record is of. ``location`` is where its data lies, unless that is embedded.
 
     Raises ValueError if the data is not the record's, UnknownId for names that are not known here.
     """
-    has = record.conditions
-    size, recipe, task = (
-        lookup(kind, value, {each: each for each in among})
-        for kind, value, among in (
-            ("size", has.size, SIZES), ("recipe", has.recipe, RECIPES), ("task", has.task, TASKS),
-        )
-    )  # fmt: skip
-    data = lookup("baseline", has.baseline, baselines()).data(cast(Size, size), cast(Task, task), location)
-    if has.data_sha256 not in (data.sha256, ""):
+    conditions = record.conditions
+    setting = Setting(**conditions.model_dump(include=set(Setting.model_fields)) | {"data": location})
+    lookup("size", setting.size, dict.fromkeys(SIZES))
+    lookup("recipe", setting.recipe, dict.fromkeys(RECIPES))
+    lookup("task", setting.task, dict.fromkeys(TASKS))
+    data = lookup("baseline", setting.baseline, baselines()).data(setting.size, setting.task, location)
+    if conditions.data_sha256 not in (data.sha256, ""):
         raise ValueError(
-            f"the data here is {data.name} ({data.sha256[:12]}), the record's is {has.data} ({has.data_sha256[:12]}); "
-            f"say where that is with --data"
+            f"the data here is {data.name} ({data.sha256[:12]}), the record's is {conditions.data} "
+            f"({conditions.data_sha256[:12]}); say where that is with --data"
         )
-    return Comparison(
-        tuple(each.stack for each in record.contenders), has.baseline, cast(Size, size), cast(RecipeName, recipe),
-        cast(Task, task), has.steps, location, has.model, has.device, has.threads,
-        len(record.orders) if record.reference.status == "ok" else ROUNDS,
-    )  # fmt: skip
+    rounds = len(record.orders) if record.reference.status == "ok" else ROUNDS
+    return Comparison(setting, tuple(each.stack for each in record.contenders), rounds)
 
 
-def again(
+def repeat(
     record: Record,
     comparison: Comparison,
     *,
     keep: Path | None = None,
-    limit_s: float = 3600.0,
-    hang_s: float = 600.0,
-    progress: Progress = lambda share, what: None,
+    limits: Limits = Limits(),  # noqa: B008  it is frozen
+    progress: Progress = silent,
 ) -> Record:
-    """The same seed of the same comparison; appended to the results folder ``keep``. Raises StoreError."""
+    """Run the same seed of the same comparison, and append it to the results folder ``keep``, if one is named.
 
-    def told(share: float, what: str) -> None:
+    Raises StoreError.
+    """
+
+    def report(share: float, what: str) -> None:
         progress(share, f"repeating {record.id[:8]} ({what})")
 
     def run() -> Record:
-        return train_in_lock_step(
-            comparison, record.seed, progress=told, limit_s=limit_s, hang_s=hang_s,
-            equal_time=keep is not None, sequential=record.pairing == "sequential",
-        )  # fmt: skip
+        procedure = Procedure(limits, sequential=record.pairing == "sequential", equal_time=keep is not None)
+        return train_in_lock_step(comparison, record.seed, procedure, report)
 
     if keep is None:
         return run()
-    store = Store(keep)
-    with store.writing(fingerprint(comparison.device, comparison.threads).name):
-        made = run()
-        store.append(made)
-    return made
+    store, setting = Store(keep), comparison.setting
+    with store.writing(fingerprint(setting.device, setting.threads).name):
+        repetition = run()
+        store.append(repetition)
+    return repetition
 
 
 # noise --------------------------------------------------------------------------------------------------------------
@@ -199,132 +187,119 @@ def noise_when_calibrated(calibration: Calibration) -> Noise:
 
 def noise_over_seeds(record: Record, index: int, ratio: str, records: Iterable[Record]) -> Noise | None:
     """Sample standard deviation over the seeds of the record's own row; None with fewer than two."""
-    twin = sum(each.stack == record.contenders[index].stack for each in record.contenders[1:index])
+    alike_before = sum(each.stack == record.contenders[index].stack for each in record.contenders[1:index])
     others = [each for each in records if each.seed != record.seed]
     rows = [
         row
         for row in pairs([record, *others])
         if record.id in row.records and row.stack == record.contenders[index].stack
     ]
-    medians = [float(np.median(RATIOS[ratio](each))) for each in rows[twin].replicates]
+    medians = [float(np.median(RATIOS[ratio](each))) for each in rows[alike_before].replicates]
     if len(medians) < 2:
         return None
     return Noise(float(np.std(medians, ddof=1)), len(medians) - 1, f"spread over {len(medians)} seeds")
 
 
-# judging ------------------------------------------------------------------------------------------------------------
+# comparing ----------------------------------------------------------------------------------------------------------
 
 
-def judged(old: Record, new: Record, noise: Callable[[int, str], Noise | None]) -> list[Finding]:
-    """Everything that can be said; a pure function of the two records and the noise."""
+def compare(old: Record, new: Record, noise: Callable[[int, str], Noise | None]) -> list[Finding]:
+    """A finding for everything that two records of one comparison can be compared in."""
     elsewhere = _elsewhere(old.machine, new.machine)
-    sides = list(zip(old.contenders, new.contenders, strict=True))
-    ratios = len(RATIOS) * sum(a.status == b.status == "ok" for a, b in sides[1:])
-    found = []
-    for index, (before, after) in enumerate(sides):
+    outcomes = list(zip(old.contenders, new.contenders, strict=True))
+    ratios = len(RATIOS) * sum(a.status == b.status == "ok" for a, b in outcomes[1:])
+    findings = []
+    for index, (before, after) in enumerate(outcomes):
         if before.status != "ok" or after.status != "ok":
-            found.append(_ended(before, after))
+            findings.append(_ended(before, after))
             continue
-        found += [_counters(before, after), _losses(before, after, elsewhere, old.conditions.device)]
+        findings += [_counters(before, after), _losses(before, after, elsewhere, old.conditions.device)]
         if index:
             level = 1 - ALPHA / ratios
-            found += [_ratio(old, new, index, name, noise(index, name), elsewhere, level) for name in RATIOS]
-    return found
+            findings += [_ratio(old, new, index, name, noise(index, name), elsewhere, level) for name in RATIOS]
+    return findings
 
 
 def _elsewhere(old: Machine, new: Machine) -> str:
-    """What is another machine about this one; empty on the same."""
+    """How the machines differ; empty where they are the same."""
     if old.key == new.key:
         return ""
     names = dict.fromkeys([*old.facts, *new.facts])
     unlike = [each for each in names if old.facts.get(each) != new.facts.get(each)]
-    changes = ", ".join(str(Change(each, str(old.facts.get(each)), str(new.facts.get(each)))) for each in unlike)
+    changes = ", ".join(str(Difference(each, str(old.facts.get(each)), str(new.facts.get(each)))) for each in unlike)
     return f"another machine: {changes or old.name}"
 
 
 def _ended(old: Outcome, new: Outcome) -> Finding:
-    told = f"{old.status} then ({old.reason or 'no reason'}), {new.status} now ({new.reason or 'no reason'})"
     if old.status == new.status:
-        return Finding(old.stack, "status", "agrees", f"{new.status} in both: {new.reason}")
+        return Finding(old.stack, "status", "equal", f"{new.status} in both: {new.reason}")
+    why = f"{old.status} then ({old.reason or 'no reason'}), {new.status} now ({new.reason or 'no reason'})"
     by_load = old.status in OF_THE_LOAD or new.status in OF_THE_LOAD
-    return Finding(old.stack, "status", "inconclusive" if by_load else "disagrees", told)
+    return Finding(old.stack, "status", "inconclusive" if by_load else "changed", why)
 
 
 def _counters(old: Outcome, new: Outcome) -> Finding:
     if old.counters is None or new.counters is None:
         return Finding(old.stack, "counters", "not comparable", "not counted")
-    before, after = _flat(old.counters), _flat(new.counters)
-    changes = [
-        str(Change(name, before.get(name, 0), after.get(name, 0)))
-        for name in dict.fromkeys([*before, *after])
-        if before.get(name, 0) != after.get(name, 0)
-    ]
-    if changes:
-        return Finding(old.stack, "counters", "disagrees", "; ".join(changes))
-    return Finding(old.stack, "counters", "agrees", f"all {len(before)} equal")
-
-
-def _flat(counters: Counters) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in counters.model_dump().items():
-        flat |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
+    if changes := changes_between(old.counters, new.counters):
+        return Finding(old.stack, "counters", "changed", changes=changes)
+    return Finding(old.stack, "counters", "equal", f"all {len(flat(old.counters))} equal")
 
 
 def _losses(old: Outcome, new: Outcome, elsewhere: str, device: str) -> Finding:
-    def found(word: Word, why: str) -> Finding:
-        return Finding(old.stack, "losses", word, why)
+    def finding(verdict: ChangeVerdict, why: str) -> Finding:
+        return Finding(old.stack, "losses", verdict, why)
 
     if elsewhere:
-        return found("not comparable", elsewhere)
+        return finding("not comparable", elsewhere)
     before, after = _trajectory(old), _trajectory(new)
     if not before and not after:
-        return found("not comparable", "none recorded")
+        return finding("not comparable", "none recorded")
     for name in dict.fromkeys([*before, *after]):
         was, now = before.get(name), after.get(name)
         if was is None or now is None:
-            return found("disagrees", f"{name}: {'only then' if now is None else 'only now'}")
+            return finding("changed", f"{name}: {'only then' if now is None else 'only now'}")
         if was != now and not (math.isnan(was) and math.isnan(now)):
-            told = f"{name}: {was!r} → {now!r}"
+            why = f"{name}: {was!r} → {now!r}"
             if device != "cpu":
-                return found("inconclusive", f"{told}; on a GPU, sums in no fixed order change the last bits")
-            return found("disagrees", told)
-    return found("agrees", f"all {len(before)} equal to the bit")
+                return finding("inconclusive", f"{why}; on a GPU, sums in no fixed order change the last bits")
+            return finding("changed", why)
+    return finding("equal", f"all {len(before)} equal to the bit")
 
 
-def _trajectory(side: Outcome) -> dict[str, float]:
+def _trajectory(outcome: Outcome) -> dict[str, float]:
     """Every loss by name: of each step, then of each evaluation with its further metrics."""
-    found = {f"training loss of step {step}": loss for step, loss in enumerate(side.train_loss, 1)}
-    for each in side.curve:
+    losses = {f"training loss of step {step}": loss for step, loss in enumerate(outcome.train_loss, 1)}
+    for each in outcome.curve:
         scores = {"loss": each.loss, **each.metrics}
-        found |= {f"test {name} after step {each.step}": score for name, score in scores.items()}
-    return found
+        losses |= {f"test {name} after step {each.step}": score for name, score in scores.items()}
+    return losses
 
 
 def _ratio(
     old: Record, new: Record, index: int, name: str, noise: Noise | None, elsewhere: str, level: float
 ) -> Finding:
-    def found(word: Word, why: str) -> Finding:
-        return Finding(old.contenders[index].stack, name, word, why)
+    def finding(verdict: ChangeVerdict, why: str) -> Finding:
+        return Finding(old.contenders[index].stack, name, verdict, why)
 
     try:
         first, second = (RATIOS[name](replicate_of(record, index)) for record in (old, new))
     except ValueError as error:
-        return found("not comparable", str(error))
+        return finding("not comparable", str(error))
     was, now = (math.exp(float(np.median(each))) for each in (first, second))
-    told = f"{was:.3f} → {now:.3f} of the reference's ({now / was - 1:+.1%})"
+    change = f"{was:.3f} → {now:.3f} of the reference's ({now / was - 1:+.1%})"
     if elsewhere:
-        return found("not comparable", f"{told}; {elsewhere}")
+        return finding("not comparable", f"{change}; {elsewhere}")
     if "sequential" in (old.pairing, new.pairing):
-        return found("inconclusive", f"{told}; timed one after the other, so the machine's drift is in it")
+        return finding("inconclusive", f"{change}; timed one after the other, so the machine's drift is in it")
     if noise is None:
         more = "leantrain calibrate, or measure more seeds of the comparison"
-        return found("inconclusive", f"{told}; nothing says yet how far processes of the same code differ: {more}")
+        return finding("inconclusive", f"{change}; nothing says yet how far processes of the same code differ: {more}")
     interval = replication_interval(first, second, noise.sigma, noise.degrees_of_freedom, level)
     allowed = math.expm1(min(interval.half_width, 700.0))
-    told += f"; noise alone reaches {allowed:.1%} ({noise.source})"
+    why = f"{change}; noise alone reaches {allowed:.1%} ({noise.source})"
     if not interval.contains(0):
-        return found("disagrees", told)
+        return finding("changed", why)
     if interval.half_width > math.log1p(MEANINGFUL):
-        return found("inconclusive", f"{told}, which would hide a change of {MEANINGFUL:.0%}")
-    return found("agrees", told)
+        return finding("inconclusive", f"{why}, which would hide a change of {MEANINGFUL:.0%}")
+    return finding("equivalent", why)

@@ -1,4 +1,4 @@
-"""Does the gate keep its word on this machine? A/A gates count its false alarms, planted slow-downs its misses.
+"""How often the gate errs on this machine: gates of unchanged code count false alarms, planted slow-downs misses.
 
 Both are runs of the very gate that ``leantrain check`` runs, of one tree against itself. An uncalibrated machine does
 not gate: what its noise does to a decision is measured, not assumed. Valid for a week under the machine's fingerprint,
@@ -7,34 +7,33 @@ which changes with kernel, driver and torch; a copy stays with the machine's rec
 
 from __future__ import annotations
 
-import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from suite.guard.gate import ALPHA, DESIGN, gate
-from suite.guard.regression import Item, Setting
-from suite.guard.trees import Side
+from suite.guard.trees import TreeWorker
 from suite.judge.statistics import Interval, false_alarm_interval, smallest_detectable_effect
-from suite.record.files import Stored, cache_folder, replacing
+from suite.judge.verdicts import ChangeVerdict
+from suite.measure.comparison import Progress, silent
+from suite.record.files import Stored, cache_folder, parse_versioned, write_json
+from suite.record.job import Job, Setting
 from suite.record.schema import Machine
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 VALID = timedelta(days=7)
 GATES, PLANTED = 20, 4
 QUICK_GATES, QUICK_PLANTED = 6, 2
 PLANTED_SLOWER = 0.10
 CAUGHT = 0.9  # of the planted slow-downs, at least: all, up to nine of them
 TABLE_PAIRS = (8, 12, 16, 24, 32)
-ITEM = Item("gpt", "modern", "pretrain", "baseline")
 AGAIN = "run: leantrain calibrate"
 
 
@@ -45,19 +44,22 @@ class Uncalibrated(RuntimeError):
 class Gate(Stored):
     """One gate that was run: its verdict and the log ratio of each of its process pairs."""
 
-    verdict: str
+    verdict: ChangeVerdict
     pairs: list[float]
     seconds: float
 
 
 class Calibration(Stored):
+    """The gates that a machine ran of unchanged code and of a planted slow-down. ``job`` is what they timed; its steps
+    and seeds are the gate's choice."""
+
     schema_version: int = SCHEMA_VERSION
     machine: Machine
     made: datetime
     design: dict[str, float]
     margin: float
     budget_s: float
-    setting: Setting
+    job: Job
     planted_slower: float
     unchanged: list[Gate] = Field(min_length=1)
     planted: list[Gate] = Field(min_length=1)
@@ -84,6 +86,11 @@ class Calibration(Stored):
     def smallest_effects(self) -> dict[int, float]:
         """Number of process pairs -> slow-down that they see in four of five cases, a fraction."""
         return {n: math.expm1(smallest_detectable_effect(self.sigma, n)) for n in TABLE_PAIRS}
+
+
+def timed_job(device: str, threads: int) -> Job:
+    """What a calibration times: the plain gpt baseline."""
+    return Job(setting=Setting(baseline="gpt", device=device, threads=threads))
 
 
 def unfit(calibration: Calibration, machine: Machine, *, margin: float, budget_s: float, now: datetime) -> str:
@@ -121,15 +128,14 @@ def path_of(machine: Machine) -> Path:
 
 
 def path_beside(records: Path, machine: Machine) -> Path:
-    """Where a results folder keeps it, with the machine's records, for whoever reads those elsewhere."""
+    """Where a results folder keeps a copy, with the machine's records, for whoever reads those elsewhere."""
     return records / machine.name / "calibration.json"
 
 
 def store(calibration: Calibration, path: Path | None = None) -> Path:
-    """Writes it, whole or not at all; to the cache that ``check`` reads, unless ``path`` says otherwise."""
+    """Writes the calibration, whole or not at all, to the cache that ``check`` reads or to ``path``."""
     path = path or path_of(calibration.machine)
-    with replacing(path) as partial:
-        partial.write_text(calibration.model_dump_json(indent=1) + "\n", "utf-8")
+    write_json(calibration, path)
     return path
 
 
@@ -144,7 +150,7 @@ def stored(machine: Machine, *, margin: float, budget_s: float) -> Calibration:
     return calibration
 
 
-def begun(machine: Machine, setting: Setting, *, margin: float, budget_s: float) -> Calibration:
+def begun(machine: Machine, job: Job, *, margin: float, budget_s: float) -> Calibration:
     """The machine's calibration, to be continued with these settings. Raises Uncalibrated where it cannot be."""
     try:
         calibration = _read(path_of(machine))
@@ -152,44 +158,36 @@ def begun(machine: Machine, setting: Setting, *, margin: float, budget_s: float)
         raise Uncalibrated(f"this machine ({machine.name}) has no calibration to continue; {AGAIN}") from None
     if datetime.now(UTC) - calibration.made > VALID:
         raise Uncalibrated(f"the calibration to continue is older than {VALID.days} days; {AGAIN}")
-    had = (
-        calibration.design,
-        calibration.margin,
-        calibration.budget_s,
-        calibration.setting,
-        calibration.planted_slower,
-    )
-    if had != (DESIGN, margin, budget_s, setting, PLANTED_SLOWER):
+    before = calibration
+    settings = (before.design, before.margin, before.budget_s, before.job, before.planted_slower)
+    if settings != (DESIGN, margin, budget_s, job, PLANTED_SLOWER):
         raise Uncalibrated(f"the calibration to continue was made with other settings; {AGAIN}")
     return calibration
 
 
 def beside(records: Path) -> tuple[dict[str, Calibration], list[str]]:
     """The calibrations in a results folder, by their machine's key, and one sentence for each that cannot be read."""
-    found: dict[str, Calibration] = {}
+    calibrations: dict[str, Calibration] = {}
     problems = []
     for path in sorted(records.glob("*/calibration.json")):
         try:
             calibration = _read(path)
-            found[calibration.machine.key] = calibration
+            calibrations[calibration.machine.key] = calibration
         except (Uncalibrated, FileNotFoundError) as error:
             problems.append(str(error))
-    return found, problems
+    return calibrations, problems
 
 
 def _read(path: Path) -> Calibration:
-    """Raises Uncalibrated, or FileNotFoundError."""
+    """The calibration at ``path``. Raises Uncalibrated, or FileNotFoundError."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        if content.get("schema_version") != SCHEMA_VERSION:
-            raise Uncalibrated(f"{path} was written by another version of leantrain; {AGAIN}")
-        return Calibration.model_validate(content)
+        return parse_versioned(path.read_bytes(), Calibration, SCHEMA_VERSION, oldest=SCHEMA_VERSION)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise Uncalibrated(f"cannot read {path}: {error.strerror}; {AGAIN}") from None
-    except (ValueError, AttributeError, RecursionError, ValidationError):
-        raise Uncalibrated(f"{path} is damaged; {AGAIN}") from None
+    except ValueError as error:
+        raise Uncalibrated(f"{path}: {error}; {AGAIN}") from None
 
 
 # running -------------------------------------------------------------------------------------------------------------
@@ -198,68 +196,68 @@ def _read(path: Path) -> Calibration:
 def calibrate(
     tree: Path,
     machine: Machine,
-    setting: Setting,
+    job: Job,
     *,
     gates: int,
     planted: int,
     margin: float,
     budget_s: float,
     earlier: Calibration | None = None,
-    progress: Callable[[float, str], None] = lambda share, what: None,
+    progress: Progress = silent,
 ) -> Calibration:
     """Runs the gates of ``tree`` against itself, the planted ones spread among them. Raises ContenderFailed.
 
-    Ctrl-C ends it with the gates that were made, if there is one of each kind: fewer gates, a wider interval. Those of
+    Ctrl-C ends it with the gates that were run, if there is one of each kind: fewer gates, a wider interval. Those of
     an ``earlier`` calibration count, and its date stays.
     """
     coin = random.Random()
-    made: dict[float, list[Gate]] = {0.0: [], PLANTED_SLOWER: []}
+    done: dict[float, list[Gate]] = {0.0: [], PLANTED_SLOWER: []}
     if earlier:
-        made = {0.0: [*earlier.unchanged], PLANTED_SLOWER: [*earlier.planted]}
+        done = {0.0: [*earlier.unchanged], PLANTED_SLOWER: [*earlier.planted]}
     wanted = {0.0: gates, PLANTED_SLOWER: planted}
-    runs = [slower for slower, count in wanted.items() for _ in range(count - len(made[slower]))]
+    runs = [slower for slower, count in wanted.items() for _ in range(count - len(done[slower]))]
     coin.shuffle(runs)
     for number, slower in enumerate(runs):
-        alarms = sum(each.verdict == "regressed" for each in made[0.0])
-        caught = sum(each.verdict == "regressed" for each in made[PLANTED_SLOWER])
+        alarms = sum(each.verdict == "regressed" for each in done[0.0])
+        caught = sum(each.verdict == "regressed" for each in done[PLANTED_SLOWER])
         progress(
             number / len(runs),
-            f"gate {number + 1} of {len(runs)} ({alarms} false alarms in {len(made[0.0])}, caught {caught} of "
-            f"{len(made[PLANTED_SLOWER])} planted)",
+            f"gate {number + 1} of {len(runs)} ({alarms} false alarms in {len(done[0.0])}, caught {caught} of "
+            f"{len(done[PLANTED_SLOWER])} planted)",
         )
         try:
-            with _fresh(tree, setting) as (old, new):
-                timing = gate(old, new, ITEM, setting, coin=coin, margin=margin, budget_s=budget_s, slower=slower)
+            with _fresh(tree, job) as (old, new):
+                timing = gate(old, new, job, coin=coin, margin=margin, budget_s=budget_s, slower=slower)
         except KeyboardInterrupt:
-            if not all(made.values()):
+            if not all(done.values()):
                 raise
             break
-        made[slower].append(
+        done[slower].append(
             Gate(verdict=timing.decision.verdict, pairs=list(timing.pairs), seconds=round(timing.seconds, 3))
         )
     return Calibration(
         machine=machine, made=earlier.made if earlier else datetime.now(UTC), design=DESIGN, margin=margin,
-        budget_s=budget_s, setting=setting, planted_slower=PLANTED_SLOWER, unchanged=made[0.0],
-        planted=made[PLANTED_SLOWER],
+        budget_s=budget_s, job=job, planted_slower=PLANTED_SLOWER, unchanged=done[0.0], planted=done[PLANTED_SLOWER],
     )  # fmt: skip
 
 
 @contextmanager
-def _fresh(tree: Path, setting: Setting) -> Iterator[tuple[Side, Side]]:
+def _fresh(tree: Path, job: Job) -> Iterator[tuple[TreeWorker, TreeWorker]]:
     """Two workers with the libraries loaded, which is off the budget. New for every gate, as every ``check`` has its
     own: a gate that shared them with the gate before would not be another draw of what differs between two workers."""
+    short = Job(setting=job.setting.but(steps=2), stack=job.stack)
 
-    def load(side: Side) -> None:
-        side.ask("start", item=setting.request(ITEM), steps=2, seed=0)
-        side.ask("close")
+    def load(worker: TreeWorker) -> None:
+        worker.ask("start", job=short.model_dump())
+        worker.ask("close")
 
-    with Side(tree) as old, Side(tree) as new, ThreadPoolExecutor(2) as pool:
+    with TreeWorker(tree) as old, TreeWorker(tree) as new, ThreadPoolExecutor(2) as pool:
         list(pool.map(load, (old, new)))
         yield old, new
 
 
 def report(calibration: Calibration) -> list[str]:
-    """What was found, a line each."""
+    """What the calibration says of the machine, in lines."""
     rate, n = calibration.false_alarms, len(calibration.unchanged)
     longest_s = max(each.seconds for each in (*calibration.unchanged, *calibration.planted))
     effects = ", ".join(f"{pairs} pairs {effect:.1%}" for pairs, effect in calibration.smallest_effects().items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,24 +13,14 @@ from typing import Any
 
 from suite.contract.catalogue import lookup
 from suite.guard.calibration import Uncalibrated, stored
+from suite.guard.findings import Finding
 from suite.guard.gate import ALPHA, BUDGET_S, MARGIN, GateFailed, finding, gate
-from suite.guard.regression import (
-    Count,
-    Finding,
-    Item,
-    Reference,
-    Setting,
-    Verdict,
-    compare,
-    count,
-    here,
-    items_of,
-    load,
-    reference,
-)
-from suite.guard.trees import RevisionError, Side, checked_out
-from suite.measure.comparison import Progress
-from suite.record.job import split
+from suite.guard.regression import CountedJob, Reference, compare, count, here, item_of, jobs_of, load, reference
+from suite.guard.trees import RevisionError, TreeWorker, checked_out
+from suite.judge.verdicts import ChangeVerdict
+from suite.measure.comparison import Progress, silent
+from suite.measure.contender import ContenderFailed
+from suite.record.job import BASELINE, Job, RecipeName, Size, split
 from suite.record.machine import fingerprint
 
 MOST_AT_ONCE = 4  # contenders that count side by side: each holds a model and torch
@@ -38,20 +28,27 @@ MOST_AT_ONCE = 4  # contenders that count side by side: each holds a model and t
 
 @dataclass(frozen=True)
 class Selection:
-    """What is checked; empty means all."""
+    """What is checked, where empty means all, and of which size, on which device."""
 
     stacks: tuple[str, ...] = ()
     on: tuple[str, ...] = ()
-    recipes: tuple[str, ...] = ("modern",)
+    recipes: tuple[RecipeName, ...] = ("modern",)
+    size: Size = "nano"
+    device: str = "cpu"
+    threads: int = 1
 
-    def items(self, offer: dict[str, Any]) -> list[Item]:
-        return items_of(offer, self.stacks, self.on, self.recipes)
+    def jobs(self, offer: dict[str, Any]) -> list[Job]:
+        """The selected jobs that a tree offers."""
+        return jobs_of(
+            offer, self.stacks, self.on, self.recipes, size=self.size, device=self.device, threads=self.threads
+        )
 
-    def has(self, item: Item) -> bool:
+    def has(self, job: Job) -> bool:
+        """Whether the job's item is selected; it may have another size or device."""
         return (
-            (not self.stacks or item.stack in ("baseline", *self.stacks))
-            and (not self.on or item.baseline in self.on)
-            and item.recipe in self.recipes
+            (not self.stacks or job.stack in (BASELINE, *self.stacks))
+            and (not self.on or job.setting.baseline in self.on)
+            and job.setting.recipe in self.recipes
         )
 
     def must_exist(self, *offers: dict[str, Any]) -> None:
@@ -65,112 +62,120 @@ class Selection:
             lookup("baseline", name, baselines)
 
 
-def counted(selection: Selection, setting: Setting, progress: Progress) -> Reference:
-    """The selected items' exact numbers, with the code that this process has."""
-    offer = here("hello")
-    selection.must_exist(offer)
-    at_once = min(MOST_AT_ONCE, os.cpu_count() or 1) if setting.device == "cpu" else 1
-    return _reference(setting, _counts(selection.items(offer), setting, here, progress, at_once))
-
-
-def against_file(path: Path, selection: Selection, setting: Setting, progress: Progress) -> list[Finding]:
-    """Findings of the exact tier. Raises BadReference."""
-    old = load(path)  # before minutes are spent
-    kept = old.model_copy(update={"counts": [each for each in old.counts if selection.has(each.item)]})
-    return compare(kept, counted(selection, setting, progress))
-
-
 @dataclass(frozen=True)
-class Clock:
+class TimingBudget:
     """How speed is judged: by which margin, within how many seconds an item."""
 
     margin: float = MARGIN
     budget_s: float = BUDGET_S
 
 
-def against_revision(
-    revision: str, top: Path, selection: Selection, setting: Setting, clock: Clock | None, progress: Progress
-) -> list[Finding]:
-    """Findings of the working tree at ``top`` against ``revision``: exact ones, and with a ``clock`` timed ones.
+def counted(selection: Selection, progress: Progress) -> Reference:
+    """The selected jobs' exact numbers, with the code that this process has."""
+    offer = here("hello")
+    selection.must_exist(offer)
+    at_once = min(MOST_AT_ONCE, os.cpu_count() or 1) if selection.device == "cpu" else 1
+    return _reference(selection, _counts(selection.jobs(offer), here, progress, at_once))
 
-    Both sides count at the same time, and are timed in turns. An item of which one side does not run is not timed.
+
+def against_file(path: Path, selection: Selection, progress: Progress) -> list[Finding]:
+    """Findings of the working tree against the reference at ``path``, by exact numbers. Raises BadReference."""
+    old = load(path)  # before minutes are spent
+    kept = old.model_copy(update={"jobs": [each for each in old.jobs if selection.has(each.job)]})
+    return compare(kept, counted(selection, progress))
+
+
+def against_revision(
+    revision: str, top: Path, selection: Selection, timing: TimingBudget | None, progress: Progress
+) -> list[Finding]:
+    """Findings of the working tree at ``top`` against ``revision``: exact ones, and timed ones with ``timing``.
+
+    Both trees count at the same time, and are timed in turns. An item that does not run in both is not timed. Raises
+    RevisionError.
     """
     with ExitStack() as stack:
         tree = stack.enter_context(checked_out(revision, top))
-        old, new = stack.enter_context(Side(tree)), stack.enter_context(Side(top))
+        old, new = stack.enter_context(TreeWorker(tree)), stack.enter_context(TreeWorker(top))
         with ThreadPoolExecutor(2) as pool:
-            offers = list(pool.map(lambda side: side.ask("hello"), (old, new)))
-            for side, offer in zip((old, new), offers, strict=True):
-                _must_come_from(side.tree, offer)
-            selection.must_exist(*offers)
-            jobs = [(selection.items(offer), side) for side, offer in zip((old, new), offers, strict=True)]
-            silent: Progress = lambda share, what: None  # noqa: E731
-            before, after = pool.map(
-                lambda job: _counts(job[0], setting, job[1].ask, progress if job[1] is new else silent), jobs
-            )
-        findings = compare(_reference(setting, before), _reference(setting, after))
-        if clock is not None:
-            run = {each.item for each in before if each.status == "ok"}
-            both = [each.item for each in after if each.status == "ok" and each.item in run]
-            findings += _timed(old, new, both, setting, clock, progress)
+            old_offer, new_offer = pool.map(_offer, (old, new), (f"revision {revision}", "the working tree"))
+            selection.must_exist(old_offer, new_offer)
+            before = pool.submit(_counts, selection.jobs(old_offer), old.ask, silent)
+            after = pool.submit(_counts, selection.jobs(new_offer), new.ask, progress)
+        findings = compare(_reference(selection, before.result()), _reference(selection, after.result()))
+        if timing is not None:
+            run = {item_of(each.job) for each in before.result() if each.status == "ok"}
+            both = [each.job for each in after.result() if each.status == "ok" and item_of(each.job) in run]
+            findings += _timed(old, new, both, selection, timing, progress)
         return findings
 
 
 def _timed(
-    old: Side, new: Side, items: list[Item], setting: Setting, clock: Clock, progress: Progress
+    old: TreeWorker,
+    new: TreeWorker,
+    jobs: Sequence[Job],
+    selection: Selection,
+    timing: TimingBudget,
+    progress: Progress,
 ) -> list[Finding]:
     """One gate an item, at alpha shared by all of them, so that the report as a whole keeps its false-alarm rate."""
-    machine = fingerprint(setting.device, setting.threads)
+    machine = fingerprint(selection.device, selection.threads)
     try:
-        stored(machine, margin=clock.margin, budget_s=clock.budget_s)
+        stored(machine, margin=timing.margin, budget_s=timing.budget_s)
     except Uncalibrated as refusal:
         return [Finding("speed", "timing", "unfit", str(refusal))]
     coin = random.Random()
-    found = []
-    for number, item in enumerate(items):
+    findings = []
+    for number, job in enumerate(jobs):
 
-        def told(pairs: int, spent_s: float, number: int = number, item: Item = item) -> None:
-            share = min(1.0, spent_s / clock.budget_s)
-            progress((number + share) / len(items), f"timing {item} ({pairs} process pairs)")
+        def report(pairs: int, spent_s: float, number: int = number, item: str = item_of(job)) -> None:
+            share = min(1.0, spent_s / timing.budget_s)
+            progress((number + share) / len(jobs), f"timing {item} ({pairs} process pairs)")
 
         try:
-            timing = gate(
-                old, new, item, setting, coin=coin, margin=clock.margin, alpha=ALPHA / len(items),
-                budget_s=clock.budget_s, progress=told,
+            gated = gate(
+                old, new, job, coin=coin, margin=timing.margin, alpha=ALPHA / len(jobs), budget_s=timing.budget_s,
+                progress=report,
             )  # fmt: skip
         except GateFailed as failure:
-            verdict: Verdict = "failed" if failure.side == "new" else "not comparable"
-            found.append(Finding(str(item), "timing", verdict, f"the {failure.side} side {failure.status}: {failure}"))
+            verdict: ChangeVerdict = "failed" if failure.side == "new" else "not comparable"
+            why = f"the {failure.side} side {failure.status}: {failure}"
+            findings.append(Finding(item_of(job), "timing", verdict, why))
         else:
-            found.append(finding(item, timing, clock.margin))
-    return found
+            findings.append(finding(job, gated, timing.margin))
+    return findings
 
 
-def _must_come_from(tree: Path, offer: dict[str, Any]) -> None:
-    """Raises RevisionError where no code of the tree would run: both sides would be the same installed code."""
+def _offer(worker: TreeWorker, title: str) -> dict[str, Any]:
+    """What the worker's tree offers. Raises RevisionError where it is too old, and where no code of the tree would run:
+    both sides would be the same installed code."""
+    try:
+        offer: dict[str, Any] = worker.ask("hello")
+    except ContenderFailed as failure:
+        if failure.status != "unavailable":
+            raise
+        raise RevisionError(f"{title}: {failure}; compare with a later revision") from None
+    tree = worker.tree
     folders = [offer["suite"], *(each["folder"] for each in offer["techniques"].values())]
     if not any(Path(folder).resolve().is_relative_to(tree.resolve()) for folder in folders):
         raise RevisionError(
             f"nothing that {tree.name} holds is loaded from it: neither leantrain nor a package of its entry-point "
             f"group leantrain.techniques lies at its top or in src/"
         )
+    return offer
 
 
-def _counts(
-    items: Iterable[Item], setting: Setting, ask: Callable[..., Any], progress: Progress, at_once: int = 1
-) -> list[Count]:
-    """The items' numbers, ``at_once`` of them at a time: counts do not depend on what else the machine does."""
-    todo = list(items)
+def _counts(jobs: Sequence[Job], ask: Callable[..., Any], progress: Progress, at_once: int = 1) -> list[CountedJob]:
+    """The jobs' numbers, ``at_once`` of them at a time: counts do not depend on what else the machine does."""
     done = []
     pool = ThreadPoolExecutor(at_once)
     try:
-        for number, found in enumerate(pool.map(lambda item: count(item, setting, ask), todo), 1):
-            done.append(found)
-            progress(number / len(todo), f"counted {found.item}")
+        for number, each in enumerate(pool.map(lambda job: count(job, ask), jobs), 1):
+            done.append(each)
+            progress(number / len(jobs), f"counted {item_of(each.job)}")
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C waits for what is counted now, not for the rest
     return done
 
 
-def _reference(setting: Setting, counts: list[Count]) -> Reference:
-    return reference(fingerprint(setting.device, setting.threads), setting, counts)
+def _reference(selection: Selection, jobs: Sequence[CountedJob]) -> Reference:
+    return reference(fingerprint(selection.device, selection.threads), jobs)

@@ -1,4 +1,4 @@
-"""A suspected change of a technique's gain, against a fresh comparison of the code as it is now."""
+"""Change points of a technique's gain, each against a fresh comparison of the code as it is now."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from suite.judge.history import Change, judged, series
+from suite.judge.history import ChangePoint, judged, series
 from suite.measure.campaign import measure
 from suite.measure.comparison import Progress, silent
 from suite.measure.plan import Pair
@@ -18,22 +18,21 @@ SEEDS = 5
 
 
 def confirm(
-    found: Sequence[Change],
+    steps: Sequence[ChangePoint],
     folder: Path,
     *,
     minutes: float,
     seeds: int = SEEDS,
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda text: None,
-    measure: Callable[..., list[Record]] = measure,
-) -> list[Change]:
-    """The changes, the last one of each series judged by a fresh comparison of the code as it is now.
+) -> list[ChangePoint]:
+    """The change points, the last one of each series judged by a fresh comparison of the code as it is now.
 
-    The fresh records are appended to ``folder``. A change that a later one superseded cannot be measured again, and one
-    whose comparison gave no number stays suspected.
+    The fresh records are appended to ``folder``. A step that a later one hides cannot be measured again, and one whose
+    comparison gave no number stays suspected.
     """
     fresh: dict[Pair, list[Record]] = {}
-    wanted = list(dict.fromkeys(_pair(each) for each in found if each.last))
+    wanted = list(dict.fromkeys(_pair(each) for each in steps if each.last))
     for pair in wanted:
         with TemporaryDirectory(prefix="leantrain-") as empty:  # where nothing counts as measured already
             fresh[pair] = measure(
@@ -44,9 +43,9 @@ def confirm(
             with store.writing(record.machine.name):
                 store.append(record)
     result = []
-    for each in found:
+    for each in steps:
         if not each.last:
-            result.append(replace(each, status="superseded"))
+            result.append(replace(each, verdict="not comparable"))
             continue
         again = series(fresh[_pair(each)], metrics=(each.series.metric,))
         same = [one for one in again if one.conditions.key == each.series.conditions.key]
@@ -59,5 +58,5 @@ def confirm(
     return result
 
 
-def _pair(change: Change) -> Pair:
-    return Pair(change.series.setting, change.series.stack, change.series.reference)
+def _pair(step: ChangePoint) -> Pair:
+    return Pair(step.series.setting, step.series.stack, step.series.reference)

@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from suite.guard.regression import Finding, Item, Setting, Verdict
-from suite.guard.trees import Side
+from suite.guard.findings import Finding
+from suite.guard.regression import item_of
+from suite.guard.trees import TreeWorker
 from suite.judge.statistics import (
     Interval,
     replicate_interval,
@@ -34,7 +35,10 @@ from suite.judge.statistics import (
     sign_e_process,
     smallest_detectable_effect,
 )
+from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contender import ContenderFailed
+from suite.measure.lockstep import in_rounds, steps_of_blocks
+from suite.record.job import Job
 
 ALPHA = 0.05
 MARGIN = 0.03  # a slow-down that is worth an alarm; also what noise may shift a process by without one
@@ -51,9 +55,9 @@ DESIGN = {"rounds": ROUNDS, "steps_per_block": STEPS_PER_BLOCK, "prior": PRIOR, 
 
 @dataclass(frozen=True)
 class Decision:
-    """What pairs [n] say; ``within`` is the equivalence that holds, a fraction."""
+    """The verdict on the pairs so far; of an equivalence, ``within`` which fraction it holds."""
 
-    verdict: Verdict
+    verdict: ChangeVerdict
     interval: Interval | None
     within: float | None = None
 
@@ -70,16 +74,16 @@ def decide(pairs: Sequence[float], *, margin: float = MARGIN, alpha: float = ALP
     interval = replicate_interval(d, LEVEL)
     back = 1 / (1 + margin) - 1  # log1p(back) = -log1p(margin)
 
-    def shown(values: np.ndarray, bound: float) -> bool:
+    def rejected(values: np.ndarray, bound: float) -> bool:
         # any look, not only the latest: a rejection that was allowed to happen stays one
         return bool(sign_e_process(values, prior=PRIOR, margin=bound).max() >= -math.log(alpha))
 
-    if shown(d, margin):
+    if rejected(d, margin):
         return Decision("regressed", interval)
-    if shown(-d, margin):
+    if rejected(-d, margin):
         return Decision("improved", interval)
-    not_slower = shown(-d, back)
-    if not_slower and shown(d, back):
+    not_slower = rejected(-d, back)
+    if not_slower and rejected(d, back):
         return Decision("equivalent", interval, margin)
     if last and not_slower and len(d) >= FEWEST_PAIRS:
         return Decision("equivalent", interval, max(margin, math.expm1(max(-interval.low, interval.high))))
@@ -87,7 +91,7 @@ def decide(pairs: Sequence[float], *, margin: float = MARGIN, alpha: float = ALP
 
 
 @dataclass(frozen=True)
-class Timing:
+class GateTiming:
     """A gate's outcome and the raw values behind it: each pair's log ratio new / old."""
 
     decision: Decision
@@ -96,10 +100,9 @@ class Timing:
 
 
 def gate(
-    old: Side,
-    new: Side,
-    item: Item,
-    setting: Setting,
+    old: TreeWorker,
+    new: TreeWorker,
+    job: Job,
     *,
     coin: random.Random,
     margin: float = MARGIN,
@@ -107,10 +110,11 @@ def gate(
     budget_s: float = BUDGET_S,
     slower: float = 0.0,
     progress: Callable[[int, float], None] = lambda pairs, spent_s: None,
-) -> Timing:
-    """Pairs until the decision falls or another pair would not end within ``budget_s``.
+) -> GateTiming:
+    """Times process pairs until they decide, or until another pair would not end within ``budget_s``.
 
-    ``slower`` plants a slow-down of that share in the new side. Raises GateFailed where a side's run fails.
+    The gate chooses the steps and seeds of ``job``. ``slower`` plants a slow-down of that share in the new side. Raises
+    GateFailed where a side's run fails.
     """
     start_s, longest_s = time.monotonic(), 0.0
     pairs: list[float] = []
@@ -119,9 +123,9 @@ def gate(
         last = spent_s + longest_s > budget_s
         decision = decide(pairs, margin=margin, alpha=alpha, last=last)
         if last or decision.verdict != "inconclusive":
-            return Timing(decision, tuple(pairs), spent_s)
+            return GateTiming(decision, tuple(pairs), spent_s)
         progress(len(pairs), spent_s)
-        pairs.append(_pair(old, new, item, setting, coin, len(pairs), slower))
+        pairs.append(_pair(old, new, job, len(pairs), coin, slower))
         longest_s = max(longest_s, time.monotonic() - start_s - spent_s)
 
 
@@ -133,53 +137,48 @@ class GateFailed(ContenderFailed):
         self.side = side
 
 
-def _pair(old: Side, new: Side, item: Item, setting: Setting, coin: random.Random, seed: int, slower: float) -> float:
+def _pair(old: TreeWorker, new: TreeWorker, job: Job, seed: int, coin: random.Random, slower: float) -> float:
     """The median log ratio new / old of one process pair."""
-    blocks = 2 * (ROUNDS + 1)  # the first round warms up
-    sides = {"old": old, "new": new}
-    extra = {"old": 0.0, "new": slower}
-    steps: dict[str, int] = {}
-    times: dict[str, list[list[float]]] = {"old": [], "new": []}
+    rounds = ROUNDS + 1  # the first warms up
+    workers = {"new": new, "old": old}
+    planted = {"new": slower, "old": 0.0}
+    request = Job(setting=job.setting.but(steps=2 * rounds * STEPS_PER_BLOCK), stack=job.stack, seed=seed).model_dump()
+    parts: dict[str, list[int]] = {}
 
     def ask(name: str, command: str, **arguments: Any) -> Any:
         try:
-            return sides[name].ask(command, **arguments)
+            return workers[name].ask(command, **arguments)
         except ContenderFailed as failure:
             raise GateFailed(name, failure) from None
 
+    def block(name: str, number: int) -> float:
+        seconds: float = ask(name, "block", steps=max(1, parts[name][number]), slower=planted[name])
+        return seconds
+
     try:
-        for name in coin.sample(sorted(sides), 2):
-            request = setting.request(item)
-            steps[name] = ask(name, "start", item=request, steps=blocks * STEPS_PER_BLOCK, seed=seed)["steps"]
-        for number in range(ROUNDS + 1):
-            order = coin.sample(sorted(sides), 2)
-            round_s: dict[str, list[float]] = {"old": [], "new": []}
-            for half, names in enumerate((order, order[::-1])):
-                for name in names:
-                    block = 2 * number + half
-                    count = max(1, (block + 1) * steps[name] // blocks - block * steps[name] // blocks)
-                    round_s[name].append(ask(name, "block", steps=count, slower=extra[name]))
-            for name in sides:
-                times[name].append(round_s[name])
+        for name in coin.sample(list(workers), 2):
+            parts[name] = steps_of_blocks(ask(name, "start", job=request)["steps"], 2 * rounds)
+        times = [each.block_s for each in in_rounds(list(workers), rounds, coin, block)]
     finally:
-        for name, side in sides.items():
-            if side.alive:
+        for name, worker in workers.items():
+            if worker.alive:
                 ask(name, "close")
-    return float(np.median(round_log_ratios(times["old"], times["new"], warmup_rounds=1)))
+    old_s, new_s = ([block_s[name] for block_s in times] for name in ("old", "new"))
+    return float(np.median(round_log_ratios(old_s, new_s, warmup_rounds=1)))
 
 
-def finding(item: Item, timing: Timing, margin: float) -> Finding:
+def finding(job: Job, timing: GateTiming, margin: float) -> Finding:
     """The timing as a report's row, never without the interval and the smallest effect that it could have seen."""
-    decision, n = timing.decision, len(timing.pairs)
+    item, decision, n = item_of(job), timing.decision, len(timing.pairs)
     if decision.interval is None or n < FEWEST_PAIRS:
-        return Finding(str(item), "timing", "inconclusive", f"only {n} process pairs in the budget; give it more")
+        return Finding(item, "timing", "inconclusive", f"only {n} process pairs in the budget; give it more")
     cost = decision.interval.ratio()
     smallest = math.expm1(smallest_detectable_effect(float(np.std(timing.pairs, ddof=1)), n))
-    within = f" within {decision.within:.1%}" if decision.within is not None else ""
+    within = f"; equivalent within {decision.within:.1%}" if decision.within is not None else ""
     why = (
         f"step time {cost.estimate - 1:+.1%} [{cost.low - 1:+.1%}, {cost.high - 1:+.1%}] over {n} process pairs"
-        f"{within and f'; equivalent{within}'}; margin {margin:.1%}; smallest effect that {n} pairs see {smallest:.1%}"
+        f"{within}; margin {margin:.1%}; smallest effect that {n} pairs see {smallest:.1%}"
     )
     if decision.verdict == "inconclusive":
         why += "; no verdict in the budget: raise it, or quieten the machine"
-    return Finding(str(item), "timing", decision.verdict, why)
+    return Finding(item, "timing", decision.verdict, why)

@@ -1,11 +1,12 @@
-"""One side of the regression gate: a process that runs contenders of *its own* source tree, told what to do by lines.
+"""The worker of one source tree in the regression gate: a process that runs jobs with that tree's code.
 
-It is started as a script, with the tree to be judged first on the path, so the same worker drives both sides and also
-revisions that are older than the gate. One JSON object a line in, one out:
+It is started as a script, with the tree to be judged first on the path, so the same worker drives both trees, also one
+that is older than the worker; whatever it imports of ``suite`` is that tree's, hence inside the methods. One JSON
+object a line comes in, and one goes out:
 
     {"do": "hello"}                        what this tree offers
-    {"do": "count", "item": {...}}         exact counters and losses of a few steps
-    {"do": "start", "item": {...}, ...}    a contender, set up; {"do": "block", ...} times steps of it; {"do": "close"}
+    {"do": "count", "job": {...}}          exact counters and losses of a short run
+    {"do": "start", "job": {...}}          a contender, set up; {"do": "block", ...} times steps of it; {"do": "close"}
 
 An answer is {"done": ...} or {"failed": [status, reason]}. The worker ends when its input does.
 """
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 COUNTED_STEPS = 4  # optimizers make their state in the first; the rest is a trajectory to compare
 SEED = 0
-HANG_S = 300.0
+REPLY_LIMIT_S = 300.0
 
 
 class Worker:
-    """Each method answers one command; ``item``: baseline, stack, size, recipe, task, device, threads."""
+    """Each method answers one command; ``job`` is a :class:`suite.record.job.Job` in JSON."""
 
     def __init__(self) -> None:
         self._contender: Contender | None = None
@@ -47,38 +48,35 @@ class Worker:
             },
         }
 
-    def count(self, item: dict[str, Any]) -> dict[str, Any]:
-        """A short run from a fixed seed: its data, its losses, and the counters of one more step."""
+    def count(self, job: dict[str, Any]) -> dict[str, Any]:
+        """A short run: its data, its losses, and the counters of one more step."""
         try:
-            ready = self.start(item, COUNTED_STEPS, SEED)
+            ready = self.start(job)
             assert self._contender is not None
-            losses = self._contender.block(ready["steps"])["losses"]
-            counters = self._contender.finish()["counters"]
+            losses = self._contender.block(ready["steps"]).losses
+            counters = self._contender.finish().counters
         finally:
             self.close()
-        return {"data_sha256": ready["data_sha256"], "losses": losses, "counters": counters}
+        numbers = counters.model_dump() if counters else None
+        return {"data_sha256": ready["data_sha256"], "losses": losses, "counters": numbers}
 
-    def start(self, item: dict[str, Any], steps: int, seed: int) -> dict[str, Any]:
-        """Starts and sets up a contender; its steps and data."""
-        from suite.measure.comparison import Comparison
-        from suite.measure.contender import Contender
+    def start(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Starts and sets up a contender; answers its steps and the hash of its data."""
+        from suite.measure.comparison import world_size
+        from suite.measure.contender import Contender, Limits
+        from suite.record.job import Job
 
-        stack = item["stack"]
-        comparison = Comparison(
-            (stack,), item["baseline"], item["size"], item["recipe"], item["task"], steps, device=item["device"],
-            threads=item["threads"],
-        )  # fmt: skip
-        self._contender = Contender(
-            comparison.spec(stack, seed), world_size=comparison.world_size(stack), hang_s=HANG_S
-        )
+        known = Job.model_validate(job)
+        ranks = world_size(known.setting, known.stack)
+        self._contender = Contender(known, world_size=ranks, limits=Limits(reply_s=REPLY_LIMIT_S)).start()
         self._contender.prepare()
         ready = self._contender.set_up()
-        return {"steps": ready["steps"], "data_sha256": ready["data_sha256"]}
+        return {"steps": ready.steps, "data_sha256": ready.data_sha256}
 
     def block(self, steps: int, slower: float = 0.0) -> float:
         """Seconds of ``steps`` training steps, with a real busy wait of the share ``slower`` of them added."""
         assert self._contender is not None
-        seconds: float = self._contender.block(steps)["seconds"]
+        seconds: float = self._contender.block(steps).seconds
         start_s = time.perf_counter()
         while (waited_s := time.perf_counter() - start_s) < slower * seconds:
             pass
@@ -91,6 +89,7 @@ class Worker:
             self._contender = None
 
 
+OLDER = "it is older than the layout that this gate knows (it has no suite/record/job.py)"
 COMMANDS = ("hello", "count", "start", "block", "close")
 
 
@@ -113,11 +112,20 @@ def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     try:
         if command not in COMMANDS:
             raise ValueError(f"no command is called {command!r}")
+        if not _has_this_layout():
+            return {"failed": ["unavailable", OLDER]}
         return {"done": getattr(worker, command)(**request)}
     except Exception as error:
         if hasattr(error, "status"):  # ContenderFailed
             return {"failed": [error.status, str(error)]}
         return {"failed": ["failed", f"{type(error).__name__}: {error}"]}
+
+
+def _has_this_layout() -> bool:
+    """By its files: an editable installation would give the modules that an old tree lacks from another tree."""
+    import suite
+
+    return os.path.isfile(os.path.join(os.path.dirname(suite.__file__), "record", "job.py"))
 
 
 if __name__ == "__main__":

@@ -1,240 +1,40 @@
-"""What `leantrain kernels` says of every kernel: is it right, is its machine code within budget, how near is its floor.
+"""What `leantrain kernels` says of every kernel: whether it is right and within its budget, and how near its floor.
 
-A technique with a ``kernel.py`` declares in a ``peer.py`` beside it how each entry of its ``MANIFESTS`` is checked and
-timed: ``BENCHES``, name -> `Bench`. Of a step of several kernels, each has a manifest, and one bench serves them: the
-manifests ``ascend`` and ``ascend:norm`` both belong to the bench ``ascend``. (``peer.py`` is not part of a technique's
-hash: no record becomes stale by it.)
+Of each entry of a technique's ``MANIFESTS``, from what its ``peer.py`` declares (:mod:`suite.kernels.bench`):
 
-    correct    one step against the float64 reference, on odd sizes and at odd addresses: under Triton's interpreter
-               without a GPU, as machine code on one
+    correct    one step against the float64 reference, on uneven sizes and at misaligned addresses: under Triton's
+               interpreter without a GPU, as machine code on one
     gates      the code compiled for Hopper against the manifest's budget; needs no GPU
     floor      on a GPU: the bytes that must move over the copy bandwidth measured there, over the time measured
     peers      on a GPU: their time over the kernel's; other implementations of the same step on the same data
     launch     on a GPU: the host's time for a step over many tiny tensors
-
-Interpreting is decided before a kernel is imported, so `examine` runs in a process of its own
-(``python -m suite.guard.kernel_report PEER_MODULE DEVICE``).
 """
 
 from __future__ import annotations
 
-import json
-import os
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor, nn
 
 from suite.contract.catalogue import Entry, catalogue, lookup
 from suite.contract.technique import Unavailable
 from suite.kernels import gates
+from suite.kernels.bench import Examination, examinations
 from suite.kernels.gates import MachineCode
 from suite.kernels.manifest import Manifest
 
-Inputs = dict[str, list[Tensor]]
-Prepare = Callable[[Inputs], Callable[[], object]]
-
-CHECKED_SIZES = (1, 3, 0, 15, 511, 513, 2048, 4096 + 77, 8192)
-LAUNCHED = (333, 1000)
-TINY = 16
-EXAMINATION_LIMIT_S = 600
-REPETITIONS = 30
-FLUSH_BYTES = 2 * 2**30  # far over any L2; writing it takes the GPU half a millisecond, in which the host runs ahead
-
 
 @dataclass(frozen=True)
-class Bench:
-    """How the kernel of one manifest is checked and timed.
-
-    ``make(sizes, device, generator)`` gives named lists of random tensors, the i-th of each with ``sizes[i]`` elements.
-    ``kernel(inputs)`` prepares (launch tables, settings), and gives what runs one step in place on ``inputs``; a list
-    that a step creates, it puts there. ``reference(inputs)`` gives in float64 what lists hold after one step, and
-    leaves ``inputs`` as they are. ``tolerance`` bounds the difference in rounding units (a dtype's epsilon, times the
-    reference or its root mean square over the list, whichever is larger). ``bytes_per_element`` must move in a step.
-    ``peers`` prepare as ``kernel`` does; one that cannot run here raises ImportError or Unavailable, and says why.
-    """
-
-    make: Callable[[Sequence[int], torch.device, torch.Generator], Inputs]
-    kernel: Prepare
-    reference: Callable[[Inputs], Inputs]
-    tolerance: float
-    bytes_per_element: float
-    peers: Mapping[str, Prepare] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """On a GPU. ``peers`` are times over the kernel's, or why there is none; ``launch_s`` by number of tensors."""
-
-    time_s: float
-    elements: int
-    copy_bytes_per_s: float
-    floor_share: float
-    peers: Mapping[str, float | str]
-    launch_s: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Examined:
-    """What running a bench showed: the error in rounding units against its tolerance, or what went wrong instead."""
-
-    tolerance: float
-    bytes_per_element: float
-    error_units: float | None = None
-    trouble: str = ""
-    timing: Timing | None = None
-
-
-@dataclass(frozen=True)
-class Row:
+class KernelRow:
     """One kernel. ``violations`` is empty where it is right and within budget."""
 
     technique: str
     kernel: str
-    examined: Examined | None
+    examined: Examination | None
     code: MachineCode | None
     violations: tuple[str, ...]
     limit_per_element: float | None = None
-
-
-def random_lists(
-    sizes: Sequence[int], device: torch.device, generator: torch.Generator, **dtypes: torch.dtype
-) -> Inputs:
-    """A list of normal tensors for each name, in its dtype: what `Bench.make` usually starts with."""
-    return {
-        name: [torch.randn(size, device=device, generator=generator).to(dtype) for size in sizes]
-        for name, dtype in dtypes.items()
-    }
-
-
-def with_gradients(inputs: Inputs) -> list[nn.Parameter]:
-    """``inputs["parameters"]`` with ``inputs["gradients"]``, as optimizers of other libraries take them."""
-    parameters = [nn.Parameter(tensor) for tensor in inputs["parameters"]]
-    for parameter, gradient in zip(parameters, inputs["gradients"], strict=True):
-        parameter.grad = gradient
-    return parameters
-
-
-def transformer_sizes(width: int = 768, layers: int = 12, vocabulary: int = 50257, context: int = 1024) -> list[int]:
-    """Elements of a decoder's tensors (124 million in 148, by default): what a step is timed on."""
-    norm = [width, width]
-    attention = [3 * width * width, 3 * width, width * width, width]
-    mlp = [4 * width * width, 4 * width, 4 * width * width, width]
-    return [vocabulary * width, context * width, *(norm + attention + norm + mlp) * layers, *norm]
-
-
-def error_units(inputs: Inputs, expected: Inputs) -> float:
-    """The largest difference of a list of ``inputs`` from ``expected``, in the rounding units that `Bench` names.
-
-    Raises ArithmeticError where one has a NaN, or an infinity, that the other has not.
-    """
-    worst = 0.0
-    for name, references in expected.items():
-        squares = [reference.square().sum() for reference in references]
-        typical = (sum(squares, torch.tensor(0.0)) / max(1, sum(map(Tensor.numel, references)))).sqrt().item()
-        for got, reference in zip(inputs[name], references, strict=True):
-            if got.numel() == 0:
-                continue
-            unit = torch.finfo(got.dtype).eps * reference.abs().clamp(min=typical)
-            difference = torch.where(got.double() == reference, 0.0, (got.double() - reference).abs() / unit)
-            difference = torch.where(got.isnan() & reference.isnan(), 0.0, difference)
-            if not difference.isfinite().all():
-                raise ArithmeticError(
-                    f"{name} have a NaN or infinity where the reference has none, or none where it has"
-                )
-            worst = max(worst, difference.max().item())
-    return worst
-
-
-def odd(inputs: Inputs) -> Inputs:
-    """Copies of ``inputs`` one element past an aligned address, where no wide access is allowed."""
-    return {name: [torch.cat([each.new_zeros(1), each])[1:] for each in tensors] for name, tensors in inputs.items()}
-
-
-def examine(bench: Bench, device: torch.device, timed: bool) -> Examined:
-    """Check ``bench`` on ``device``, and time it if ``timed`` (on a GPU only)."""
-    known: dict[str, Any] = {"tolerance": bench.tolerance, "bytes_per_element": bench.bytes_per_element}
-    worst = 0.0
-    try:
-        made = bench.make(CHECKED_SIZES, device, torch.Generator(device).manual_seed(0))
-        for inputs in ({name: [each.clone() for each in tensors] for name, tensors in made.items()}, odd(made)):
-            expected = bench.reference(inputs)
-            bench.kernel(inputs)()
-            worst = max(worst, error_units(inputs, expected))
-        if not worst <= bench.tolerance:
-            return Examined(
-                **known, error_units=worst, trouble=f"off by {worst:.3g} rounding units, over {bench.tolerance}"
-            )
-    except Exception as error:  # a kernel's or its declaration's own fault, whatever it is: a row, never a lost report
-        return Examined(**known, trouble=f"{type(error).__name__}: {error}")
-    return Examined(**known, error_units=worst, timing=measured(bench, device) if timed else None)
-
-
-def measured(bench: Bench, device: torch.device) -> Timing:
-    """Time ``bench`` on a GPU: random data, L2 flushed before each step, medians."""
-    generator = torch.Generator(device).manual_seed(1)
-    sizes = transformer_sizes()
-    inputs = bench.make(sizes, device, generator)
-    time_s = device_time_s(bench.kernel(inputs), device)
-    peers: dict[str, float | str] = {}
-    for name, prepare in bench.peers.items():
-        try:
-            peers[name] = device_time_s(prepare(inputs), device) / time_s
-        except Exception as error:  # somebody else's code
-            peers[name] = f"unavailable ({error or type(error).__name__})"
-    launch_s = {
-        str(count): host_time_s(bench.kernel(bench.make([TINY] * count, device, generator)), device)
-        for count in LAUNCHED
-    }
-    bandwidth = copy_bytes_per_s(device)
-    floor_s = bench.bytes_per_element * sum(sizes) / bandwidth
-    return Timing(time_s, sum(sizes), bandwidth, floor_s / time_s, peers, launch_s)
-
-
-def copy_bytes_per_s(device: torch.device) -> float:
-    """Bytes read and written a second by torch's copy of a GiB of random numbers."""
-    source = torch.randn(2**28, device=device)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / device_time_s(lambda: target.copy_(source), device)
-
-
-def device_time_s(step: Callable[[], object], device: torch.device) -> float:
-    """Median time of ``step`` between two events on the GPU, L2 flushed before each."""
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
-    for _ in range(3):
-        step()
-    times_ms = []
-    for _ in range(REPETITIONS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize(device)
-        flush.zero_()
-        begin.record()
-        step()
-        end.record()
-        end.synchronize()
-        times_ms.append(begin.elapsed_time(end))
-    return statistics.median(times_ms) / 1000
-
-
-def host_time_s(step: Callable[[], object], device: torch.device) -> float:
-    """Median time that the host spends in ``step``, the GPU idle before each."""
-    times_s = []
-    for _ in range(3 + REPETITIONS):
-        torch.cuda.synchronize(device)
-        begin_s = time.perf_counter()
-        step()
-        times_s.append(time.perf_counter() - begin_s)
-    torch.cuda.synchronize(device)
-    return statistics.median(times_s[3:])
 
 
 def selected(ids: Sequence[str]) -> list[Entry]:
@@ -243,8 +43,8 @@ def selected(ids: Sequence[str]) -> list[Entry]:
     return [lookup("technique with a kernel", id, having) for id in ids] if ids else list(having.values())
 
 
-def rows(entry: Entry, device: str, timed: bool) -> list[Row]:
-    """What is to say of each of the entry's kernels. Raises Unavailable where Triton is not installed."""
+def rows(entry: Entry, device: str, timed: bool) -> list[KernelRow]:
+    """A row for each of the entry's kernels. Raises Unavailable where Triton is not installed."""
     if find_spec("triton") is None:
         raise Unavailable("Triton is not installed, or has no wheel for this platform: kernels cannot be examined")
     module, peer = (entry.module.removesuffix("technique") + name for name in ("kernel", "peer"))
@@ -253,48 +53,31 @@ def rows(entry: Entry, device: str, timed: bool) -> list[Row]:
         codes, uncompiled = gates.machine_code(module), ""
     except RuntimeError as error:
         codes, uncompiled = {}, str(error)
-    found, unexamined = _examined(entry.folder / "peer.py", peer, device, timed)
-    made = []
+    examined, unexamined = _examined(entry, peer, device, timed)
+    kernels = []
     for name, manifest in manifests.items():
-        seen, code = found.get(name.partition(":")[0]), codes.get(name)
-        violations = [seen.trouble] if seen else [unexamined or f"{peer} has no bench for {name!r}: nothing checks it"]
+        examination, code = examined.get(name.partition(":")[0]), codes.get(name)
+        if examination:
+            violations = [examination.trouble]
+        else:
+            violations = [unexamined or f"{peer} has no bench for {name!r}: nothing checks it"]
         violations += gates.check(code, manifest.budget) if code else [uncompiled]
         limit = manifest.budget.instructions_per_element
-        made.append(Row(entry.id, name, seen, code, tuple(filter(None, violations)), limit))
-    for name in found.keys() - {name.partition(":")[0] for name in manifests}:
-        made.append(Row(entry.id, name, found[name], None, (f"{module} has no manifest {name!r}: nothing gates it",)))
-    return made
+        kernels.append(KernelRow(entry.id, name, examination, code, tuple(filter(None, violations)), limit))
+    for name in examined.keys() - {name.partition(":")[0] for name in manifests}:
+        violation = f"{module} has no manifest {name!r}: nothing gates it"
+        kernels.append(KernelRow(entry.id, name, examined[name], None, (violation,)))
+    return kernels
 
 
-def _examined(path: Path, module: str, device: str, timed: bool) -> tuple[dict[str, Examined], str]:
-    """What `_main` found in a process of its own, by bench; and, where that is nothing, why."""
-    if not path.is_file():
-        return {}, f"{path.parent.name} has no peer.py with BENCHES: nothing checks it"
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    if device == "cpu":
-        environment["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, "-m", "suite.guard.kernel_report", module, device, "timed" if timed else "checked"]
+def _examined(entry: Entry, peer: str, device: str, timed: bool) -> tuple[Mapping[str, Examination], str]:
+    """The examinations by bench; and, where there are none, why."""
+    if not (entry.folder / "peer.py").is_file():
+        return {}, f"{entry.folder.name} has no peer.py with BENCHES: nothing checks it"
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=EXAMINATION_LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {}, f"not done after {EXAMINATION_LIMIT_S} s"
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return {}, f"cannot be examined: {last[0]}"
-    return {name: _parsed(each) for name, each in json.loads(done.stdout.splitlines()[-1]).items()}, ""
-
-
-def _parsed(each: dict[str, Any]) -> Examined:
-    timing = each.pop("timing")
-    return Examined(**each, timing=Timing(**timing) if timing else None)
-
-
-def _main(module: str, device: str, mode: str) -> None:
-    benches: Mapping[str, Bench] = import_module(module).BENCHES
-    found = {name: asdict(examine(bench, torch.device(device), mode == "timed")) for name, bench in benches.items()}
-    print(json.dumps(found))
+        return examinations(peer, device, timed), ""
+    except RuntimeError as error:
+        return {}, str(error)
 
 
 CHECK_COLUMNS = (
@@ -304,13 +87,14 @@ CHECK_COLUMNS = (
 TIME_COLUMNS = ("time", "of floor", "launch (host)", "peers' times")
 
 
-def line(row: Row, timed: bool) -> list[str]:
+def line(row: KernelRow, timed: bool) -> list[str]:
     """The row's cells under ``CHECK_COLUMNS``, and ``TIME_COLUMNS`` if ``timed``."""
-    seen, code = row.examined, row.code
+    examination, code = row.examined, row.code
+    error = None if examination is None else examination.error_units
     limit = "" if row.limit_per_element is None else f" of {row.limit_per_element:.0f}"
     cells = [
         f"{row.technique}/{row.kernel}",
-        "?" if seen is None or seen.error_units is None else f"{seen.error_units:.2g} of {seen.tolerance:g}",
+        "?" if examination is None or error is None else f"{error:.2g} of {examination.tolerance:g}",
         *(
             ["?"] * 4
             if code is None
@@ -321,10 +105,10 @@ def line(row: Row, timed: bool) -> list[str]:
                 f"{code.instructions_per_element:.0f}{limit}",
             ]
         ),
-        "?" if seen is None else f"{seen.bytes_per_element:g}",
+        "?" if examination is None else f"{examination.bytes_per_element:g}",
     ]
     if timed:
-        timing = seen.timing if seen else None
+        timing = examination.timing if examination else None
         if timing is None:
             return [*cells, *["?"] * len(TIME_COLUMNS)]
         launch = ", ".join(f"{seconds * 1e6:.0f} us for {count}" for count, seconds in timing.launch_s.items())
@@ -334,7 +118,3 @@ def line(row: Row, timed: bool) -> list[str]:
         )
         cells += [f"{timing.time_s * 1e3:.3f} ms", f"{100 * timing.floor_share:.1f} %", launch, peers or "none"]
     return cells
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

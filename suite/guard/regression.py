@@ -7,109 +7,72 @@ Counters do not depend on the machine, only on the libraries that issue the oper
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from suite.guard.findings import Difference, Finding, changes_between
 from suite.guard.gate_worker import COUNTED_STEPS, SEED, Worker
+from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contender import ContenderFailed, first_line
-from suite.record.files import Stored, replacing
-from suite.record.job import split
+from suite.record.files import Stored, parse_versioned, write_json
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task, split
 from suite.record.schema import Counters, Machine, Status
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LIBRARIES = ("torch", "transformers", "timm")  # they decide which operators a step issues
-COSTS = (
-    "flops", "peak_tensor_bytes", "saved_activation_bytes", "optimizer_state_bytes", "operators", "communication_bytes",
-)  # fmt: skip
-MODEL = ("parameter_count", "trainable_parameter_count")
-
-Verdict = Literal[
-    "equal", "regressed", "improved", "changed", "new", "gone", "not comparable", "failed",
-    "equivalent", "inconclusive", "unfit",
-]  # fmt: skip
 
 
 class BadReference(ValueError):
     """A stored reference that cannot be used; the message says why and what to do."""
 
 
-class Item(NamedTuple):
-    """What is checked: a stack on a baseline."""
+class CountedJob(Stored):
+    """One job's exact numbers, or how its run ended."""
 
-    baseline: str
-    recipe: str
-    task: str
-    stack: str
-
-    def __str__(self) -> str:
-        return f"{self.stack} on {self.baseline} ({self.recipe}, {self.task})"
-
-
-class Setting(Stored):
-    """What must be equal for counts to be comparable, besides the libraries."""
-
-    size: str = "nano"
-    device: str = "cpu"
-    threads: int = 1
-    steps: int = COUNTED_STEPS
-    seed: int = SEED
-
-    def request(self, item: Item) -> dict[str, Any]:
-        """The item as the worker wants it."""
-        return item._asdict() | {"size": self.size, "device": self.device, "threads": self.threads}
-
-
-class Count(Stored):
-    """One item's exact numbers, or how its run ended."""
-
-    baseline: str
-    recipe: str
-    task: str
-    stack: str
+    job: Job
     status: Status = "ok"
     reason: str = ""
     data_sha256: str = ""
     losses: list[float] = Field(default_factory=list)
     counters: Counters | None = None
 
-    @property
-    def item(self) -> Item:
-        return Item(self.baseline, self.recipe, self.task, self.stack)
-
 
 class Reference(Stored):
-    """A file of counts to compare later trees with."""
+    """A file of counted jobs to compare later trees with."""
 
     schema_version: int = SCHEMA_VERSION
     leantrain: str
-    made: str  # ISO 8601, UTC
+    counted: str  # when: ISO 8601, UTC
     machine: Machine
     libraries: dict[str, str]
-    setting: Setting
-    counts: list[Count]
+    jobs: list[CountedJob]
+
+
+def item_of(job: Job) -> str:
+    """What a report calls the job, and what jobs of two trees have in common: stack, baseline, recipe and task."""
+    setting = job.setting
+    return f"{job.stack} on {setting.baseline} ({setting.recipe}, {setting.task})"
 
 
 # counting ------------------------------------------------------------------------------------------------------------
 
 
-def count(item: Item, setting: Setting, ask: Callable[..., Any]) -> Count:
-    """The item's numbers, from ``ask("count", item=...)``: a Side's, or :func:`here`. Failures are rows."""
+def count(job: Job, ask: Callable[..., Any]) -> CountedJob:
+    """The job's numbers, from ``ask("count", job=...)``: a TreeWorker's, or :func:`here`. Failures are rows."""
     try:
-        counted = ask("count", item=setting.request(item))
+        numbers = ask("count", job=job.model_dump())
     except ContenderFailed as failure:
-        return Count(**item._asdict(), status=failure.status, reason=failure.reason)
-    return Count(**item._asdict(), **counted)
+        return CountedJob(job=job, status=failure.status, reason=failure.reason)
+    return CountedJob(job=job, **numbers)
 
 
 def here(command: str, **arguments: Any) -> Any:
-    """Answers as a Side does, from the code that this process has."""
+    """Answers as a TreeWorker does, from the code that this process has."""
     try:
         return getattr(Worker(), command)(**arguments)
     except ContenderFailed:
@@ -118,121 +81,97 @@ def here(command: str, **arguments: Any) -> Any:
         raise ContenderFailed("failed", first_line(error)) from None
 
 
-def items_of(offer: Mapping[str, Any], stacks: Iterable[str], on: Iterable[str], recipes: Iterable[str]) -> list[Item]:
+def jobs_of(
+    offer: Mapping[str, Any],
+    stacks: Sequence[str],
+    on: Sequence[str],
+    recipes: Iterable[RecipeName],
+    *,
+    size: Size = "nano",
+    device: str = "cpu",
+    threads: int = 1,
+) -> list[Job]:
     """The stacks (all techniques, when none) on those of the baselines ``on`` (all) that a tree offers, with the plain
-    baselines; what the tree lacks is left out, for the other side to be missed.
+    baselines; what the tree lacks is left out, for the other tree's job to have no partner.
     """
-    known, wanted, baselines = offer["techniques"], list(stacks), list(on) or offer["baselines"]
-    items = []
+    known, offered = offer["techniques"], offer["baselines"]
+    places: list[tuple[str, RecipeName, Task, str]] = []
     for recipe in recipes:
-        items += [Item(name, recipe, "pretrain", "baseline") for name in baselines if name in offer["baselines"]]
-        for stack in wanted or known:
+        places += [(baseline, recipe, "pretrain", BASELINE) for baseline in on or offered if baseline in offered]
+        for stack in stacks or known:
             names = [name for name, _ in split(stack)]
             if not all(name in known for name in names):
                 continue
-            task = "adapt" if any(known[name]["task"] == "adapt" for name in names) else "pretrain"
-            items += [
-                Item(baseline, recipe, task, stack)
-                for baseline in baselines
-                if baseline in offer["baselines"] and all(baseline in known[name]["baselines"] for name in names)
+            task: Task = "adapt" if any(known[name]["task"] == "adapt" for name in names) else "pretrain"
+            places += [
+                (baseline, recipe, task, stack)
+                for baseline in on or offered
+                if baseline in offered and all(baseline in known[name]["baselines"] for name in names)
             ]
-    return items
+    return [
+        Job(
+            setting=Setting(
+                baseline=baseline, size=size, recipe=recipe, task=task, steps=COUNTED_STEPS, device=device,
+                threads=threads,
+            ),
+            stack=stack,
+            seed=SEED,
+        )
+        for baseline, recipe, task, stack in places
+    ]  # fmt: skip
 
 
 # storing -------------------------------------------------------------------------------------------------------------
 
 
-def reference(machine: Machine, setting: Setting, counts: Iterable[Count]) -> Reference:
-    """The counts with what decides whether later ones are comparable to them."""
+def reference(machine: Machine, jobs: Iterable[CountedJob]) -> Reference:
+    """The counted jobs with what decides whether later ones are comparable to them."""
     return Reference(
         leantrain=version("leantrain"),
-        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        counted=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine.model_copy(update={"context": {}}),
         libraries={name: version(name) for name in LIBRARIES},
-        setting=setting,
-        counts=list(counts),
+        jobs=list(jobs),
     )
 
 
 def save(stored: Reference, path: Path) -> None:
     """Writes the reference, whole or not at all."""
     try:
-        with replacing(path) as partial:
-            partial.write_text(stored.model_dump_json(indent=1), "utf-8")
+        write_json(stored, path)
     except OSError as error:
         raise BadReference(f"cannot write {path}: {error.strerror}; choose another file") from None
 
 
 def load(path: Path) -> Reference:
-    """The reference at ``path``. Raises BadReference with one sentence: unreadable, damaged, of a newer schema."""
-    again = "save it again with: leantrain check --save"
+    """The reference at ``path``. Raises BadReference with one sentence: unreadable, damaged, of another schema."""
     try:
-        content = json.loads(path.read_text("utf-8"))
-        stored = content.get("schema_version")
+        return parse_versioned(path.read_bytes(), Reference, SCHEMA_VERSION, oldest=SCHEMA_VERSION)
     except OSError as error:
         raise BadReference(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, AttributeError, RecursionError):
-        raise BadReference(f"{path} is no reference: it is damaged; {again} {path}") from None
-    if isinstance(stored, int) and stored > SCHEMA_VERSION:
-        raise BadReference(f"{path} has schema {stored}, newer than {SCHEMA_VERSION}; update leantrain to read it")
-    try:
-        return Reference.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise BadReference(f"{path} is no reference: {where}: {first['msg']}; {again} {path}") from None
+    except ValueError as error:
+        raise BadReference(f"{path}: {error}; save it again with: leantrain check --save {path}") from None
 
 
 # comparing -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Change:
-    """One number that differs."""
-
-    what: str
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        if not isinstance(self.old, (int, float)) or not isinstance(self.new, (int, float)):
-            return f"{self.what} {self.old} → {self.new}"
-        relative = f" ({self.new / self.old - 1:+.2%})" if self.old else ""
-        return f"{self.what} {self.old:,} → {self.new:,}{relative}"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What the gate says of one item, and why."""
-
-    item: str
-    tier: Literal["exact", "timing"]
-    verdict: Verdict
-    why: str = ""
-    changes: tuple[Change, ...] = field(default=())
-
-
 def compare(old: Reference, new: Reference) -> list[Finding]:
-    """A finding for every item of either side, in the order of the new one."""
-    unlike = _incomparable(old, new)
-    losses_unlike = _losses_incomparable(old, new)
-    before = {each.item: each for each in old.counts}
-    after = {each.item: each for each in new.counts}
-    found = [_finding(before.get(item), each, unlike, losses_unlike) for item, each in after.items()]
-    found += [
-        Finding(str(item), "exact", "gone", "the reference has it, this tree does not")
+    """A finding for every job of either side, in the order of the new one."""
+    libraries_differ = _other_libraries(old, new)
+    machine_differs = _other_machine(old, new)
+    before = {item_of(each.job): each for each in old.jobs}
+    after = {item_of(each.job): each for each in new.jobs}
+    findings = [_finding(before.get(item), each, libraries_differ, machine_differs) for item, each in after.items()]
+    return findings + [
+        Finding(item, "exact", "gone", "the reference has it, this tree does not")
         for item in before
         if item not in after
     ]
-    return found
 
 
-def _incomparable(old: Reference, new: Reference) -> str:
-    """Why no number of the one side can be compared with the other's; empty when they can."""
-    if old.setting != new.setting:
-        pairs = zip(old.setting, new.setting, strict=True)
-        differing = [f"{name} {was} instead of {now}" for (name, was), (_, now) in pairs if was != now]
-        return f"counted with {', '.join(differing)}; use the same options, or save a new reference"
+def _other_libraries(old: Reference, new: Reference) -> str:
+    """Why no number of the one reference can be compared with the other's; empty when they can."""
     differing = [
         f"{name} {old.libraries.get(name)}, this is {now}"
         for name, now in new.libraries.items()
@@ -241,67 +180,57 @@ def _incomparable(old: Reference, new: Reference) -> str:
     return f"counted with {'; '.join(differing)}: operators may differ; save a new reference" if differing else ""
 
 
-def _losses_incomparable(old: Reference, new: Reference) -> str:
+def _other_machine(old: Reference, new: Reference) -> str:
     if old.machine.key == new.machine.key:
         return ""
     return f"losses not compared: the reference is from another machine ({old.machine.name})"
 
 
-def _finding(old: Count | None, new: Count, unlike: str, losses_unlike: str) -> Finding:
-    item = str(new.item)
+def _other_job(old: Job, new: Job) -> str:
+    """Why the numbers of two jobs of one item cannot be compared; empty when they can."""
+    before, after = ({**job.setting.model_dump(), "seed": job.seed} for job in (old, new))
+    differing = [f"{name} {before[name]} instead of {now}" for name, now in after.items() if before[name] != now]
+    return f"counted with {', '.join(differing)}; use the same options, or save a new reference" if differing else ""
+
+
+def _finding(old: CountedJob | None, new: CountedJob, libraries_differ: str, machine_differs: str) -> Finding:
+    item = item_of(new.job)
     if new.status != "ok":
         same = old is not None and old.status == new.status
         ended = f"{new.status}: {new.reason}"
         return Finding(item, "exact", "equal" if same and new.status == "unavailable" else "failed", ended)
     if old is None:
         return Finding(item, "exact", "new", "the reference does not have it")
-    if unlike:
-        return Finding(item, "exact", "not comparable", unlike)
+    if why := _other_job(old.job, new.job) or libraries_differ:
+        return Finding(item, "exact", "not comparable", why)
     if old.status != "ok" or old.counters is None or new.counters is None:
         return Finding(item, "exact", "not comparable", f"the reference's run ended: {old.status}: {old.reason}")
-    changes = _changes(old.counters, new.counters)
-    trained = () if losses_unlike else _training_changes(old, new)
-    return Finding(item, "exact", _verdict(changes, trained), losses_unlike, (*changes, *trained))
+    costs = changes_between(old.counters, new.counters)
+    training = () if machine_differs else _training_changes(old, new)
+    return Finding(item, "exact", _verdict(costs, training), machine_differs, (*costs, *training))
 
 
-def _changes(old: Counters, new: Counters) -> tuple[Change, ...]:
-    flat_old, flat_new = _flat(old), _flat(new)
-    return tuple(
-        Change(name, flat_old.get(name, 0), flat_new.get(name, 0))
-        for name in dict.fromkeys([*flat_old, *flat_new])
-        if flat_old.get(name, 0) != flat_new.get(name, 0)
-    )
-
-
-def _flat(counters: Counters) -> dict[str, int]:
-    plain = {name: getattr(counters, name) for name in (*COSTS, *MODEL)}
-    kinds = {f"peak of {kind}": size for kind, size in counters.peak_by_kind.items()}
-    return {name: value for name, value in (plain | kinds).items() if value is not None} | {
-        f"uncounted {name}": calls for name, calls in counters.uncounted_operators.items()
-    }
-
-
-def _training_changes(old: Count, new: Count) -> tuple[Change, ...]:
+def _training_changes(old: CountedJob, new: CountedJob) -> tuple[Difference, ...]:
     if old.data_sha256 != new.data_sha256:
-        return (Change("data", old.data_sha256[:12], new.data_sha256[:12]),)
+        return (Difference("data", old.data_sha256[:12], new.data_sha256[:12]),)
     if len(old.losses) != len(new.losses):
-        return (Change("steps", len(old.losses), len(new.losses)),)
+        return (Difference("steps", len(old.losses), len(new.losses)),)
     for step, (was, now) in enumerate(zip(old.losses, new.losses, strict=True), 1):
         if was != now:
-            return (Change(f"loss of step {step}", was, now),)
+            return (Difference(f"loss of step {step}", was, now),)
     return ()
 
 
-def _verdict(changes: tuple[Change, ...], trained: tuple[Change, ...]) -> Verdict:
+def _verdict(counters: Sequence[Difference], training: Sequence[Difference]) -> ChangeVerdict:
     """A cost that rose weighs most; then what training does; a cost that fell is good only where nothing else moved."""
-    costs = [each for each in changes if each.what in COSTS]
+    costs = [each for each in counters if each.is_cost]
     if any(each.new > each.old for each in costs):
         return "regressed"
-    if trained or any(each.what in MODEL for each in changes):
+    if training or any(each.is_of_the_model for each in counters):
         return "changed"
     if costs:
         return "improved"
-    return "changed" if changes else "equal"
+    return "changed" if counters else "equal"
 
 
 # reporting -----------------------------------------------------------------------------------------------------------
@@ -319,17 +248,15 @@ def exit_code(findings: Iterable[Finding], accept_changes: bool) -> int:
     return 3 if verdicts & {"inconclusive", "not comparable"} else 0
 
 
-def markdown(findings: Iterable[Finding], against: str) -> str:
+def markdown(findings: Sequence[Finding], against: str) -> str:
     """A job summary: what differs first, what is equal as a count."""
-    found = list(findings)
-    notable = [each for each in found if each.verdict not in ("equal", "equivalent") or each.tier == "timing"]
-    silent = len(found) - len(notable)
+    notable = [each for each in findings if each.verdict not in ("equal", "equivalent") or each.aspect == "timing"]
+    silent = len(findings) - len(notable)
     lines = [f"## leantrain check against {_cell(against)}", ""]
     if notable:
         lines += ["| what | tier | verdict | details |", "|---|---|---|---|"]
         for each in notable:
-            details = "; ".join([*map(str, each.changes), *([each.why] if each.why else [])])
-            lines.append(f"| {_cell(each.item)} | {each.tier} | **{each.verdict}** | {_cell(details)} |")
+            lines.append(f"| {_cell(each.item)} | {each.aspect} | **{each.verdict}** | {_cell(each.details)} |")
         lines.append("")
     if silent:
         lines.append(f"{silent} item{'s' if silent != 1 else ''} exactly equal.")

@@ -26,7 +26,7 @@ from typing import Any
 from suite.guard import gate_worker
 from suite.measure.contender import ContenderFailed
 
-START_S = 600.0  # importing torch and the models' libraries, and training a checkpoint the first time
+ANSWER_LIMIT_S = 600.0  # importing torch and the models' libraries, and training a checkpoint the first time
 GRACE_S = 5.0  # for a worker to remove what its contenders share
 TAIL = 2000
 ADDR_NO_RANDOMIZE = 0x0040000  # of Linux's personality(2)
@@ -79,12 +79,12 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _fixed_addresses() -> None:
-    """For the program that this process becomes, and its children."""
+    """Fixes the memory layout of the program that this process becomes, and of its children."""
     if sys.platform == "linux":
         _libc.personality(ADDR_NO_RANDOMIZE | _libc.personality(0xFFFFFFFF))
 
 
-class Side:
+class TreeWorker:
     """A worker process over ``tree`` (its top and ``src``, if it has one, lead the path). Use as a context manager."""
 
     def __init__(self, tree: Path) -> None:
@@ -104,21 +104,17 @@ class Side:
         )
         self._buffer = b""
 
-    def __enter__(self) -> Side:
+    def __enter__(self) -> TreeWorker:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
     @property
-    def process_id(self) -> int:
-        return self._process.pid
-
-    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, command: str, *, limit_s: float = START_S, **arguments: Any) -> Any:
+    def ask(self, command: str, **arguments: Any) -> Any:
         """The worker's answer. Raises ContenderFailed, also where the worker itself ends or stays silent."""
         assert self._process.stdin is not None
         try:
@@ -126,20 +122,20 @@ class Side:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._death() from None
-        answer = json.loads(self._line(command, limit_s))
+        answer = json.loads(self._line(command))
         if "failed" in answer:
             raise ContenderFailed(*answer["failed"])
         return answer["done"]
 
-    def _line(self, command: str, limit_s: float) -> bytes:
+    def _line(self, command: str) -> bytes:
         assert self._process.stdout is not None
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + ANSWER_LIMIT_S
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self.close()
-                    raise ContenderFailed("hung", f"no answer to {command!r} within {limit_s:g} s")
+                    raise ContenderFailed("hung", f"no answer to {command!r} within {ANSWER_LIMIT_S:g} s")
                 part = os.read(self._process.stdout.fileno(), 1 << 16)
                 if not part:
                     raise self._death()
@@ -150,10 +146,10 @@ class Side:
     def _death(self) -> ContenderFailed:
         code = self._process.wait()
         self._log.seek(0)
-        told = self._log.read().decode("utf-8", "replace").strip()
-        last = told.splitlines()[-1] if told else "it said nothing"
+        printed = self._log.read().decode("utf-8", "replace").strip()
+        last = printed.splitlines()[-1] if printed else "it said nothing"
         return ContenderFailed(
-            "crashed", f"the worker of {self.tree.name} ended with code {code}: {last}", told[-TAIL:]
+            "crashed", f"the worker of {self.tree.name} ended with code {code}: {last}", printed[-TAIL:]
         )
 
     def close(self) -> None:

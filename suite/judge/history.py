@@ -1,4 +1,4 @@
-"""Did a technique's gain change over time? Change points of same-job ratios, a screen before any alarm.
+"""Change points of same-job ratios: whether a technique's gain changed over time. A screen before any alarm.
 
 Every point is one replicate's log cost ratio to the reference that ran in the same job, so the machine's drift cancels
 and a series survives its machine. A series' points, in order of time, are tested for one step: the largest standardised
@@ -7,8 +7,8 @@ Ranks, because timings have heavy tails; a permutation, because the maximum over
 neighbours in time are alike, whole blocks are permuted (Carlstein 1986), or drift would be called a step. Several
 steps: binary segmentation. Many series: Benjamini & Hochberg 1995 over the report.
 
-A found step is a *suspicion*. Only a fresh comparison of the code as it is now, against what was known before the step,
-makes it an alarm, and that comparison's error is the alarm's error.
+A change point is a *suspicion*, its verdict "inconclusive". Only a fresh comparison of the code as it is now, against
+what was known before the step, makes it an alarm, and that comparison's error is the alarm's error.
 
 Exact counts have no noise: where every revision has one value, every change of it is a change point, with certainty.
 """
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -29,16 +29,18 @@ from scipy import stats
 from suite.judge.metrics import IN_HISTORY, log_cost_ratios, metric_of
 from suite.judge.replicate import replicate_of
 from suite.judge.statistics import Floats
+from suite.judge.verdicts import ChangeVerdict
 from suite.record.job import Setting
 from suite.record.schema import Conditions, Record
 
 LEAST = 3  # points on either side of a step
 FEWEST = 8  # points of a series: with fewer, no order of them is improbable enough
 RESAMPLES = 999
+PLACE_RESAMPLES = 200
 ALPHA = 0.05
+LEVEL = 0.95
+MOST_PANELS = 12
 METRICS = tuple(metric.name for metric in IN_HISTORY)
-
-Status = Literal["suspected", "confirmed", "not confirmed", "undecided", "superseded"]
 
 
 # one series, pure -----------------------------------------------------------------------------------------------------
@@ -111,11 +113,11 @@ def _orders(n: int, block: int, count: int, rng: np.random.Generator) -> np.ndar
     return rolled
 
 
-def _place_interval(x: Floats, at: int, rng: np.random.Generator, resamples: int = 200) -> tuple[int, int]:
+def _place_interval(x: Floats, at: int, rng: np.random.Generator) -> tuple[int, int]:
     """95 % bootstrap interval of the step's place: each side resampled by itself, the strongest split found again."""
     n = len(x)
-    left = rng.integers(0, at, (resamples, at))
-    right = rng.integers(at, n, (resamples, n - at))
+    left = rng.integers(0, at, (PLACE_RESAMPLES, at))
+    right = rng.integers(at, n, (PLACE_RESAMPLES, n - at))
     again = stats.rankdata(x[np.concatenate([left, right], axis=1)], axis=1)
     again = again + 1e-9 * rng.random(again.shape)  # a resample may be constant
     places = LEAST + np.argmax(_scores(again), axis=1)
@@ -127,14 +129,14 @@ def segments(x: Floats, level: float, rng: np.random.Generator, first: Split | N
     """All steps with p <= ``level``, by binary segmentation, in order; ``first`` is the whole's, if known."""
     if len(x) < FEWEST:
         return []
-    found = first or strongest_split(x, rng)
-    if found.p_value > level:
+    strongest = first or strongest_split(x, rng)
+    at = strongest.at
+    if strongest.p_value > level:
         return []
     right = [
-        replace(each, at=each.at + found.at, low=each.low + found.at, high=each.high + found.at)
-        for each in segments(x[found.at :], level, rng)
+        replace(each, at=each.at + at, low=each.low + at, high=each.high + at) for each in segments(x[at:], level, rng)
     ]
-    return [*segments(x[: found.at], level, rng), found, *right]
+    return [*segments(x[:at], level, rng), strongest, *right]
 
 
 def shift(before: Floats, after: Floats) -> float:
@@ -146,7 +148,7 @@ def shift(before: Floats, after: Floats) -> float:
 
 
 @dataclass(frozen=True)
-class Point:
+class SeriesPoint:
     """One replicate: ``log_ratio`` contender over reference, lower is better. ``revision``: all code behind it."""
 
     started: str
@@ -166,7 +168,7 @@ class Series:
     reference: str
     conditions: Conditions
     metric: str
-    points: tuple[Point, ...]
+    points: tuple[SeriesPoint, ...]
 
     @property
     def values(self) -> Floats:
@@ -179,7 +181,7 @@ class Series:
 
     @property
     def setting(self) -> Setting:
-        """To measure it again; of data that the user brought, a record knows the hash and not the place."""
+        """What measures it again; of data that the user brought, a record knows the hash and not the place."""
         known = self.conditions.model_dump(include=set(Setting.model_fields))
         return Setting(**known | {"data": None})
 
@@ -196,11 +198,13 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangePoint:
     """A step of a series before its point ``at``. ``shift``: of the log ratio; above 0 is dearer.
 
-    ``p_value`` is adjusted over the report, 0 for exact counts. ``status`` stays "suspected" until confirmed;
-    "superseded" where a later step hides it from a fresh comparison.
+    ``p_value`` is adjusted over the report, 0 for exact counts. ``fresh`` are the log ratios of a fresh comparison, if
+    there was one, and ``verdict`` is what they say: "inconclusive" before it, and after one that does not decide;
+    "regressed" or "improved" where it confirms the step, "equivalent" where it refutes it; "not comparable" where a
+    later step hides this one from it.
     """
 
     series: Series
@@ -212,16 +216,25 @@ class Change:
     before: Floats
     after: Floats
     last: bool
-    status: Status = "suspected"
+    verdict: ChangeVerdict = "inconclusive"
     fresh: tuple[float, ...] = ()
+
+    @property
+    def standing(self) -> str:
+        """How far the suspicion has come, in a word."""
+        return {
+            "inconclusive": "undecided" if self.fresh else "suspected",
+            "equivalent": "not confirmed",
+            "not comparable": "superseded",
+        }.get(self.verdict, "confirmed")
 
     @property
     def changed(self) -> list[str]:
         """What else changed there: code, machine, or nothing that is recorded."""
         a, b = self.series.points[self.at - 1], self.series.points[self.at]
         commits = f" ({a.commit[:8] or '?'} to {b.commit[:8] or '?'})" if a.commit != b.commit else ""
-        found = [f"the code{commits}"] if a.revision != b.revision else []
-        return found + ([f"the machine ({a.machine} to {b.machine})"] if a.machine != b.machine else [])
+        code = [f"the code{commits}"] if a.revision != b.revision else []
+        return code + ([f"the machine ({a.machine} to {b.machine})"] if a.machine != b.machine else [])
 
     def as_dict(self) -> dict[str, Any]:
         points = self.series.points
@@ -240,23 +253,24 @@ class Change:
             "change": math.expm1(self.shift),
             "p_value": self.p_value,
             "changed": self.changed,
-            "status": self.status,
+            "verdict": self.verdict,
             "fresh_ratios": [math.exp(each) for each in self.fresh],
         }
 
     def sentence(self) -> str:
         more = math.expm1(self.shift)
         sure = "exact" if self.p_value == 0 else f"p = {self.p_value:.2g} over the report"
+        since = self.series.points[self.at].started[:10]
         what = ", ".join(self.changed) or "nothing that records tell"
         return (
-            f"{self.status}: {self.series.name} {more:+.1%} since {self.series.points[self.at].started[:10]} ({sure}; "
+            f"{self.standing}: {self.series.name} {more:+.1%} since {since} ({sure}; "
             f"{len(self.before)} replicates before, {len(self.after)} after); changed there: {what}"
         )
 
 
 def series(records: Iterable[Record], stacks: Sequence[str] = (), metrics: Sequence[str] = METRICS) -> list[Series]:
     """Every pair's metrics by conditions; replicates that failed have no point. ``stacks``: only these."""
-    found: dict[tuple[str, str, str, str, str], list[Point]] = {}
+    points: dict[tuple[str, str, str, str, str], list[SeriesPoint]] = {}
     known: dict[str, Conditions] = {}
     for record in sorted(records, key=lambda each: (each.started, each.seed)):
         for index, contender in enumerate(record.contenders[1:], 1):
@@ -273,46 +287,46 @@ def series(records: Iterable[Record], stacks: Sequence[str] = (), metrics: Seque
             revision = (record.harness_sha256, record.baseline_sha256, *(f"{name} {sha}" for name, sha in code))
             for metric in metrics:
                 if (value := measured.get(metric)) is not None and math.isfinite(value):
-                    point = Point(
+                    point = SeriesPoint(
                         record.started, record.seed, value, revision, record.machine.name,
                         str(record.machine.context.get("git_commit") or ""), record.id,
                     )  # fmt: skip
                     key = (contender.stack, reference.stack, c.key, record.pairing, metric)
-                    found.setdefault(key, []).append(point)
+                    points.setdefault(key, []).append(point)
     return [
-        Series(stack, reference, known[conditions], metric, tuple(points))
-        for (stack, reference, conditions, _, metric), points in found.items()
+        Series(stack, reference, known[conditions], metric, tuple(its_points))
+        for (stack, reference, conditions, _, metric), its_points in points.items()
     ]
 
 
-def changes(found: Iterable[Series], alpha: float = ALPHA, seed: int = 0) -> list[Change]:
+def change_points(all_series: Iterable[Series]) -> list[ChangePoint]:
     """The change points of all series, Benjamini-Hochberg over the report; the same for the same records."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     exact: list[tuple[Series, list[Split]]] = []
     tested: list[tuple[Series, Split]] = []
-    for each in found:
+    for each in all_series:
         if each.exact:
             steps = np.flatnonzero(np.diff(each.values)) + 1
             exact.append((each, [Split(int(at), 0.0, int(at), int(at), 1) for at in steps]))
         elif len(each.points) >= FEWEST:
             tested.append((each, strongest_split(each.values, rng)))
     adjusted = stats.false_discovery_control([split.p_value for _, split in tested]) if tested else np.zeros(0)
-    kept = [position for position, p in enumerate(adjusted) if p <= alpha]
+    kept = [position for position, p in enumerate(adjusted) if p <= ALPHA]
     level = max((tested[position][1].p_value for position in kept), default=0.0)
     noisy = [
         (tested[position][0], segments(tested[position][0].values, level, rng, tested[position][1]))
         for position in kept
     ]
     factor = len(tested) / max(1, len(kept))  # what adjusting does to the largest p that passes
-    return [change for each, splits in [*exact, *noisy] for change in _changes(each, splits, factor)]
+    return [point for each, splits in [*exact, *noisy] for point in _change_points(each, splits, factor)]
 
 
-def _changes(each: Series, splits: Sequence[Split], factor: float) -> Iterable[Change]:
+def _change_points(each: Series, splits: Sequence[Split], factor: float) -> Iterable[ChangePoint]:
     x = each.values
     cuts = [0, *(split.at for split in splits), len(x)]
     for position, split in enumerate(splits):
         before, after = x[cuts[position] : split.at], x[split.at : cuts[position + 2]]
-        yield Change(
+        yield ChangePoint(
             each, split.at, split.low, split.high, shift(before, after), min(1.0, split.p_value * factor), before,
             after, last=position == len(splits) - 1,
         )  # fmt: skip
@@ -321,50 +335,53 @@ def _changes(each: Series, splits: Sequence[Split], factor: float) -> Iterable[C
 # confirming -----------------------------------------------------------------------------------------------------------
 
 
-def judged(change: Change, fresh: Floats, level: float = 0.95) -> Change:
-    """The change with the verdict of a fresh comparison [replicates].
+def judged(step: ChangePoint, fresh: Floats) -> ChangePoint:
+    """The change point with the verdict of a fresh comparison [replicates].
 
-    Confirmed: Welch's interval of fresh - before lies wholly on the step's side of 0. Not confirmed: it lies wholly
-    short of half the step. Undecided else: more seeds tell. An exact count is confirmed by the value after the step.
+    Confirmed: Welch's interval of fresh - before lies wholly on the step's side of 0. Refuted: it lies wholly short of
+    half the step. Inconclusive else: more seeds tell. An exact count is confirmed by the value after the step.
     """
-    told = tuple(map(float, fresh))
-    if change.series.exact:
-        same = np.allclose(fresh, change.after[-1], rtol=0, atol=1e-12)
-        return replace(change, status="confirmed" if same else "not confirmed", fresh=told)
-    ends = stats.ttest_ind(fresh, change.before, equal_var=False).confidence_interval(level)
-    low, high = sorted(math.copysign(1, change.shift) * float(end) for end in (ends.low, ends.high))
-    half = abs(change.shift) / 2
-    status: Status = "confirmed" if low > 0 else "not confirmed" if high < half else "undecided"
-    return replace(change, status=status, fresh=told)
+    confirmed: ChangeVerdict = "regressed" if step.shift > 0 else "improved"
+    verdict: ChangeVerdict
+    if step.series.exact:
+        verdict = confirmed if np.allclose(fresh, step.after[-1], rtol=0, atol=1e-12) else "equivalent"
+    else:
+        ends = stats.ttest_ind(fresh, step.before, equal_var=False).confidence_interval(LEVEL)
+        low, high = sorted(math.copysign(1, step.shift) * float(end) for end in (ends.low, ends.high))
+        half = abs(step.shift) / 2
+        verdict = confirmed if low > 0 else "equivalent" if high < half else "inconclusive"
+    return replace(step, verdict=verdict, fresh=tuple(map(float, fresh)))
 
 
-def alarms(found: Iterable[Change]) -> list[Change]:
-    """Confirmed changes for the worse."""
-    return [each for each in found if each.status == "confirmed" and each.shift > 0]
+def alarms(steps: Iterable[ChangePoint]) -> list[ChangePoint]:
+    """Those that a fresh comparison confirmed to be for the worse."""
+    return [each for each in steps if each.verdict == "regressed"]
 
 
-def summary(found: Sequence[Series], steps: Sequence[Change]) -> str:
-    """What was looked at, and what was too short to be."""
-    short = [each for each in found if not each.exact and len(each.points) < FEWEST]
+def summary(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> str:
+    """How many series were searched, and how many were too short for that."""
+    short = [each for each in all_series if not each.exact and len(each.points) < FEWEST]
     most = max((len(each.points) for each in short), default=0)
     left = f"; {len(short)} too short to tell ({FEWEST} replicates needed, they have up to {most})" if short else ""
-    return f"{len(steps)} change points in {len(found)} series{left}"
+    return f"{len(steps)} change points in {len(all_series)} series{left}"
 
 
 # drawing --------------------------------------------------------------------------------------------------------------
 
 
-def figure(found: Sequence[Series], steps: Sequence[Change], most: int = 12) -> Figure:
+def figure(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> Figure:
     """A panel for each series, those with change points first: ratios in order of time, levels, steps with intervals.
 
     Raises ValueError when there is nothing to draw.
     """
-    of: Mapping[int, list[Change]] = {id(each): [step for step in steps if step.series is each] for each in found}
-    chosen = sorted(found, key=lambda each: (-len(of[id(each)]), -len(each.points)))[:most]
+    of: Mapping[int, list[ChangePoint]] = {
+        id(each): [step for step in steps if step.series is each] for each in all_series
+    }
+    chosen = sorted(all_series, key=lambda each: (-len(of[id(each)]), -len(each.points)))[:MOST_PANELS]
     if not chosen:
         raise ValueError("there is no series to draw")
-    made = Figure(figsize=(9, 2.6 * len(chosen)), layout="constrained")  # no pyplot: no window, no global state
-    for axes, each in zip(made.subplots(len(chosen), squeeze=False)[:, 0], chosen, strict=True):
+    drawing = Figure(figsize=(9, 2.6 * len(chosen)), layout="constrained")  # no pyplot: no window, no global state
+    for axes, each in zip(drawing.subplots(len(chosen), squeeze=False)[:, 0], chosen, strict=True):
         for machine in dict.fromkeys(point.machine for point in each.points):
             places = [place for place, point in enumerate(each.points) if point.machine == machine]
             axes.plot(places, np.exp(each.values[places]), ".", label=machine.replace("$", r"\$"))
@@ -378,11 +395,11 @@ def figure(found: Sequence[Series], steps: Sequence[Change], most: int = 12) -> 
         axes.set_title(each.name.replace("$", r"\$"), fontsize="small", loc="left")
         axes.set(ylabel="ratio to reference", xlabel="replicate, oldest first")
         axes.legend(frameon=False, fontsize="x-small")
-    return made
+    return drawing
 
 
-def draw(found: Sequence[Series], steps: Sequence[Change], path: Path) -> None:
+def draw(all_series: Sequence[Series], steps: Sequence[ChangePoint], path: Path) -> None:
     """Writes the figure in the format of the file's suffix. Raises ValueError for one that matplotlib cannot write."""
-    made = figure(found, steps)
+    drawing = figure(all_series, steps)
     path.parent.mkdir(parents=True, exist_ok=True)
-    made.savefig(path, dpi=150)
+    drawing.savefig(path, dpi=150)

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 
 from suite.kernels.manifest import Budget, Manifest
+from suite.record.files import cache_folder, replacing
 
 CAPABILITY = 90  # Hopper
 COMPILE_LIMIT_S = 600
@@ -53,7 +54,6 @@ class MachineCode:
     store_widths: Mapping[int, int]
     instructions: int
     instructions_per_element: float
-    has_hgmma: bool
 
 
 def check(code: MachineCode, budget: Budget) -> list[str]:
@@ -75,30 +75,25 @@ def check(code: MachineCode, budget: Budget) -> list[str]:
                 per_element is not None and code.instructions_per_element > per_element,
                 f"{code.instructions_per_element:.1f} instructions an element, over {per_element}",
             ),
-            (budget.needs_hgmma and not code.has_hgmma, "no HGMMA: the matrix product misses Hopper's tensor cores"),
         )
         if violated
     ]
 
 
-def machine_code(module: str, capability: int = CAPABILITY, folder: Path | None = None) -> dict[str, MachineCode]:
+def machine_code(module: str) -> dict[str, MachineCode]:
     """The machine code of every entry of ``module``'s ``MANIFESTS``, by name.
 
-    ``folder`` keeps results; the cache folder by default. Raises RuntimeError with the compiler's own words where a
-    kernel does not compile.
+    Results are kept in the cache folder. Raises RuntimeError with the compiler's own words where a kernel does not
+    compile.
     """
-    if folder is None:
-        from suite.record.files import cache_folder
-
-        folder = cache_folder() / "machine_code"
-    record = folder / f"{_sources_hash(module, capability)}.json"
+    path = cache_folder() / "machine_code" / f"{_sources_hash(module)}.json"
     try:
-        return _parsed(record.read_text())
+        return _parsed(path.read_text())
     except (OSError, ValueError, TypeError):
         pass  # not there, or damaged: compile
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "suite.kernels.gates", module, str(capability)],
+        [sys.executable, "-m", "suite.kernels.gates", module],
         env=environment,
         capture_output=True,
         text=True,
@@ -106,16 +101,14 @@ def machine_code(module: str, capability: int = CAPABILITY, folder: Path | None 
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"{module} does not compile for sm_{capability}:\n{done.stderr.strip()}")
+        raise RuntimeError(f"{module} does not compile for sm_{CAPABILITY}:\n{done.stderr.strip()}")
     codes = _parsed(done.stdout)
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = record.with_suffix(f".{os.getpid()}")
-    aside.write_text(done.stdout)
-    aside.replace(record)
+    with replacing(path) as partial:
+        partial.write_text(done.stdout)
     return codes
 
 
-def compiled(manifest: Manifest, capability: int = CAPABILITY) -> MachineCode:
+def compiled(manifest: Manifest) -> MachineCode:
     """Compile one kernel here and now. Only in a process without TRITON_INTERPRET; see `machine_code` otherwise."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -132,8 +125,8 @@ def compiled(manifest: Manifest, capability: int = CAPABILITY) -> MachineCode:
         constexprs=dict(manifest.constants),
         attrs={(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in manifest.aligned},
     )
-    options = {"num_warps": manifest.num_warps, "num_stages": manifest.num_stages, **manifest.options}
-    binary = triton.compile(source, target=GPUTarget("cuda", capability, _WARP_THREADS), options=options)
+    options = {"num_warps": manifest.num_warps, **manifest.options}
+    binary = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, _WARP_THREADS), options=options)
     sass, usage = _disassembled(binary.asm["cubin"])
     threads = manifest.num_warps * _WARP_THREADS
     return read(sass, usage, binary.metadata.shared, manifest.elements_per_program / threads)
@@ -155,7 +148,6 @@ def read(sass: str, usage: str, dynamic_shared_bytes: int, elements_per_thread: 
         store_widths=_widths(opcodes, "STG"),
         instructions=instructions,
         instructions_per_element=instructions / elements_per_thread,
-        has_hgmma="HGMMA" in names,
     )
 
 
@@ -195,9 +187,9 @@ def _parsed(text: str) -> dict[str, MachineCode]:
 
 
 @cache
-def _sources_hash(module: str, capability: int) -> str:
-    """Over this compiler's version and the sources of ``module`` and whatever it imports from the same packages."""
-    digest = hashlib.sha256(f"{capability} {version('triton')} ".encode())
+def _sources_hash(module: str) -> str:
+    """Hash of the compiler's version and the sources of ``module`` and what it imports from the same packages."""
+    digest = hashlib.sha256(f"{CAPABILITY} {version('triton')} ".encode())
     for name, path in sorted(_sources(import_module(module))):
         digest.update(f"{name} ".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
@@ -218,9 +210,9 @@ def _sources(module: ModuleType) -> Iterator[tuple[str, Path]]:
                 waiting.append(name)
 
 
-def _main(module: str, capability: str) -> None:
+def _main(module: str) -> None:
     manifests: dict[str, Manifest] = import_module(module).MANIFESTS
-    print(json.dumps({name: asdict(compiled(manifest, int(capability))) for name, manifest in manifests.items()}))
+    print(json.dumps({name: asdict(compiled(manifest)) for name, manifest in manifests.items()}))
 
 
 if __name__ == "__main__":

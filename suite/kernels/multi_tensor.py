@@ -56,8 +56,8 @@ def elements(table, LISTS: tl.constexpr, tensor, tensors):
 def vectorizable(addresses_or, remaining, BLOCK: tl.constexpr):
     """Whether the block is whole and all its addresses (given by their bitwise or) are aligned for 16-byte accesses.
 
-    Uniform over the program. Asked here and not on the host, so that a gradient which moves to an odd address between
-    two steps costs nothing to notice.
+    Uniform over the program. Asked here and not on the host, so that a gradient which moves to a misaligned address
+    between two steps costs nothing to notice.
     """
     return (remaining >= BLOCK) & (addresses_or % VECTOR_BYTES == 0)
 
@@ -75,21 +75,21 @@ def pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 @triton.jit
 def addresses(table, ROWS: tl.constexpr, tensor, tensors):
     """Addresses of ``tensor`` in the lists that are the table's ``ROWS``, and their bitwise or."""
-    found = ()
+    column = ()
     bits = 0
     for number in tl.static_range(len(ROWS)):
-        found += (address(table, ROWS[number], tensor, tensors),)  # type: ignore[assignment]
-        bits |= found[number]
-    return found, bits
+        column += (address(table, ROWS[number], tensor, tensors),)  # type: ignore[assignment]
+        bits |= column[number]
+    return column, bits
 
 
 @triton.jit
 def pointers(addresses, first, ROWS: tl.constexpr, DTYPES: tl.constexpr, ALIGNED: tl.constexpr):
     """`pointer` to the element ``first`` at each of the ``addresses``, whose lists are the table's ``ROWS``."""
-    found = ()
+    starts = ()
     for number in tl.static_range(len(ROWS)):
-        found += (pointer(addresses[number], DTYPES[ROWS[number]], ALIGNED) + first,)  # type: ignore[assignment]
-    return found
+        starts += (pointer(addresses[number], DTYPES[ROWS[number]], ALIGNED) + first,)  # type: ignore[assignment]
+    return starts
 
 
 @triton.jit
@@ -103,18 +103,18 @@ def over_block(
     ``place`` is the tensor's number, the index of its element that the pointers are to, offsets from there, and a mask.
     """
     tensor, first = block(blocks, BLOCK)
-    found, bits = addresses(table, ROWS, tensor, tensors)
+    column, bits = addresses(table, ROWS, tensor, tensors)
     remaining = elements(table, len(DTYPES), tensor, tensors) - first
     if vectorizable(bits, remaining, BLOCK):
         place = (tensor, first, tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1))
-        function(pointers(found, first, ROWS, DTYPES, True), place, *arguments)
+        function(pointers(column, first, ROWS, DTYPES, True), place, *arguments)
     else:
         # In smaller pieces: a short tensor costs no more of them than it fills, and the registers stay the fast path's.
         for start in range(0, BLOCK, PIECE):
             if start < remaining:
                 offsets = start + tl.arange(0, PIECE)
                 place = (tensor, first, offsets, offsets < remaining)
-                function(pointers(found, first, ROWS, DTYPES, False), place, *arguments)
+                function(pointers(column, first, ROWS, DTYPES, False), place, *arguments)
 
 
 def pack_blocks(sizes: Iterable[int], block: int) -> array[int]:

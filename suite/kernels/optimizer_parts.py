@@ -2,8 +2,8 @@
 
 On the device, each at no pass over memory of its own:
 
-* `gradient_factor`, `skipped`: mixed precision's loss scale and non-finite flag and a clipping factor, read from
-  scalars on the device, so that the host need not wait for them;
+* `gradient_factor`, `skipped`: the factor of clipping and of mixed precision's unscaling, and a flag for what is not
+  finite, read from scalars on the device, so that the host need not wait for them;
 * `random_bits`, `narrow_stochastic`: bfloat16 stores that round up with the probability of the dropped fraction.
   Unbiased, so updates smaller than half a unit in the last place are not lost (Gupta et al. 2015, section 3);
 * `square_sums_kernel`, `total`: a norm over all tensors in one launch. A fixed number of programs leaves one partial
@@ -48,7 +48,7 @@ DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 PARTIALS = 1024
 """Partial sums of a norm at most: eight programs for each of an H100's or H200's 132 multiprocessors, all resident."""
 
-SCALARS = ("gradient_scale", "clip", "found_inf")
+SCALARS = ("clip", "found_inf")
 ARGUMENTS = {
     **dict.fromkeys(("table", "blocks"), "*i64"),
     **dict.fromkeys(("partials", "ratios", *SCALARS), "*fp32"),
@@ -58,14 +58,12 @@ ARGUMENTS = {
 
 
 @triton.jit
-def gradient_factor(scale, clip):
-    """What gradients are multiplied by: 1 / scale * clip. Each is a float32 pointer, or None for 1."""
-    factor = 1.0
-    if scale is not None:
-        factor = 1.0 / tl.load(scale)
+def gradient_factor(clip):
+    """What gradients are multiplied by; ``clip`` is a float32 pointer, or None for 1."""
     if clip is not None:
-        factor = factor * tl.load(clip)
-    return factor
+        return tl.load(clip)
+    else:
+        return 1.0
 
 
 @triton.jit
@@ -197,8 +195,8 @@ def groups(
     Raises TypeError for dtypes other than float32 and bfloat16, or states of two dtypes; ValueError for a scalar that
     is not one float32 on the tensors' device, where the kernel would read it; and what `LaunchTables.groups` raises.
     """
-    found = tables.groups(lasting, passing)
-    for group in found:
+    launches = tables.groups(lasting, passing)
+    for group in launches:
         if unknown := set(group.dtypes) - set(DTYPES):
             raise TypeError(f"the kernel knows no {_names(unknown)}: give float32 or bfloat16 tensors")
         if len(states := set(group.dtypes[1 : len(lasting)])) > 1:
@@ -212,7 +210,7 @@ def groups(
                     f"a scalar for the kernel is {tuple(scalar.shape)} {scalar.dtype} on {scalar.device}: "
                     f"give one float32 on {device}"
                 )
-    return found
+    return launches
 
 
 def _names(dtypes: Iterable[torch.dtype]) -> str:

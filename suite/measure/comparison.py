@@ -106,12 +106,12 @@ class _Replicate:
             raise
         except Exception as error:  # the technique's recipe method runs in this process, and its failure is its row
             failed = ContenderFailed(*failure(error))
-        made = Contender(
+        contender = Contender(
             self.comparison.job(stack, self.seed), world_size=ranks, limits=self.procedure.limits,
             sources=sources_of(stack),
         )  # fmt: skip
-        made.failure = failed
-        return made
+        contender.failure = failed
+        return contender
 
     def record(self) -> Record:
         """Runs it."""
@@ -198,28 +198,33 @@ class _Replicate:
 
     def _reference_lives(self, group: Sequence[Contender]) -> bool:
         """Whether the reference has not failed; if it has, whoever still runs is stopped."""
-        ended = self.contenders[0].failure
-        for contender in group if ended else ():
+        failure = self.contenders[0].failure
+        if failure is None:
+            return True
+        for contender in group:
             if contender.alive:
-                contender.fail(ContenderFailed("failed", f"stopped because the reference {ended.status}"))
-        return ended is None
+                contender.fail(ContenderFailed("failed", f"stopped because the reference {failure.status}"))
+        return False
 
     def _again_at_equal_time(self) -> None:
         """Trains a contender a second time where its step costs more or less than the reference's, its learning-rate
         schedule ending when the reference's budget ends. Quality depends on the steps alone, so it needs no pair.
         """
-        reference = self.contenders[0]
-        budget_s = training_s(reference)
-        for contender in self.contenders[1:] if budget_s is not None and reference.ready else ():
+        reference, *others = self.contenders
+        training = training_s(reference)
+        if training is None or not reference.ready:
+            return
+        budget_s = reference.ready.setup_s + training
+        for contender in others:
             own_s = training_s(contender)
             if contender.failure or not contender.ready or not own_s:
                 continue
-            share = (budget_s + reference.ready.setup_s - contender.ready.setup_s) / own_s
+            share = (budget_s - contender.ready.setup_s) / own_s
             steps = round(share * reference_steps(self.comparison.setting))
             if abs(share - 1) > SAME_COST and steps >= 1:
                 self.progress(1.0, f"{contender.job.stack} again, at equal time")
-                if found := self._alone(contender, steps):
-                    contender.at_equal_time(found)
+                if second := self._alone(contender, steps):
+                    contender.at_equal_time(second)
 
     def _alone(self, contender: Contender, steps: int) -> EqualTime | None:
         """The end of a run of ``contender``'s stack with a schedule of ``steps`` reference steps."""

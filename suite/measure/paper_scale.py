@@ -204,25 +204,25 @@ def lines(pair: SideBySide) -> list[tuple[str, ...]]:
     """A quantity a line: its title, the reference's number if there is one, the stack's, their ratio."""
     ours, ratios = pair.stack.quantities(), pair.ratios()
     theirs = pair.reference.quantities() if pair.reference else {}
-    made = []
+    rows = []
     for name in ours or theirs:
         label = TITLES.get(name, f"  of it {name.removeprefix('peak.').replace('_', ' ')}")
         cells = [_shown(name, numbers.get(name)) for numbers in ([theirs, ours] if pair.reference else [ours])]
         ratio = [f"{ratios[name]:.4g}" if name in ratios else ""] if pair.reference else []
-        made.append((label, *cells, *ratio))
-    return made
+        rows.append((label, *cells, *ratio))
+    return rows
 
 
 def notes(pair: SideBySide) -> list[str]:
     """Why a side was not counted, and what its FLOPs leave out."""
-    found = []
+    sentences = []
     for side in filter(None, (pair.reference, pair.stack)):
         if side.counters is None:
-            found.append(f"{side.stack}: unavailable: {side.unavailable}")
+            sentences.append(f"{side.stack}: unavailable: {side.unavailable}")
         elif side.counters.uncounted_operators:
             names = ", ".join(side.counters.uncounted_operators)
-            found.append(f"{side.stack}: FLOPs are a lower bound, without those of {names}")
-    return found
+            sentences.append(f"{side.stack}: FLOPs are a lower bound, without those of {names}")
+    return sentences
 
 
 def _shown(name: str, number: int | None) -> str:
@@ -252,17 +252,17 @@ class Weightless(FakeTensorMode):
         self._allow_unsafe_data_ptr_access = False  # whoever wants an address gets an error, not a crash
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made: Any = super().dispatch(func, types, args, kwargs or {})
-        if _of_sizes(func, made):
+        output: Any = super().dispatch(func, types, args, kwargs or {})
+        if _of_sizes(func, output):
             with no_dispatch():
                 real = func(*args, **(kwargs or {}))
             return self.fake_tensor_converter.from_real_tensor(self, real, make_constant=True)
         if func is aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
             # Torch's meta kernel gives the statistics the input's type. The CPU's keeps the weight's, and saves it.
-            y, *statistics = made
+            y, *statistics = output
             with self:
                 return (y, *(torch.empty_like(each, dtype=args[2].dtype) for each in statistics))
-        return made
+        return output
 
     def invalidate_written_to_constants(self, func: Any, flat_arg_fake_tensors: Any, args: Any, kwargs: Any) -> None:
         """As torch's own, which forgets the tensors that foreach operators write to in lists."""
@@ -282,12 +282,12 @@ class Weightless(FakeTensorMode):
         )
 
 
-def _of_sizes(func: Any, made: Any) -> bool:
-    """Whether an operator made a small tensor whose values follow from sizes: not a weight or a buffer of zeros."""
+def _of_sizes(func: Any, output: Any) -> bool:
+    """Whether an operator makes a small tensor whose values follow from sizes: not a weight or a buffer of zeros."""
     if func not in SEQUENCES and func not in FILLED:
         return False
-    kept = func in SEQUENCES or made.numel() == 1 or not made.is_floating_point()
-    return kept and made.numel() <= LARGEST_KEPT and made.device.type == "cpu"
+    kept = func in SEQUENCES or output.numel() == 1 or not output.is_floating_point()
+    return kept and output.numel() <= LARGEST_KEPT and output.device.type == "cpu"
 
 
 @contextmanager
@@ -356,7 +356,7 @@ def _why(error: RuntimeError) -> str:
     """What failed, and the line that wanted it: a technique's or a model's, if it is one of theirs."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [each for each in frames if Path(torch.__file__).parent not in Path(each.filename).parents]
-    harness = Path(__file__).parent
+    harness = Path(__file__).parents[1]
     last = ([each for each in outside if harness not in Path(each.filename).parents] or outside)[-1]
     where = f"{'/'.join(Path(last.filename).parts[-3:])}, line {last.lineno}: {last.line}"
     operator = getattr(error, "func", None)
@@ -380,9 +380,9 @@ def _shaped(baseline: Baseline, scale: Scale) -> Baseline:
             return replace(recipe, batch_size=scale.batch_size or recipe.batch_size)
 
         def data(self, size: Size, split: Split, location: str | None = None) -> Data:
-            found: Data = super().data(size, split, location)
-            train, test = (_without_values(part, scale.sequence_length) for part in (found.train, found.test))
-            return replace(found, train=train, test=test, sampler=in_order)
+            data: Data = super().data(size, split, location)
+            train, test = (_without_values(part, scale.sequence_length) for part in (data.train, data.test))
+            return replace(data, train=train, test=test, sampler=in_order)
 
     return Shaped()
 

@@ -46,10 +46,10 @@ def write_json(stored: Stored, path: Path) -> None:
         partial.write_text(stored.model_dump_json(indent=1) + "\n", "utf-8")
 
 
-def parse_versioned(content: bytes | str, model: type[M], newest: int) -> M:
-    """``content`` as a ``model`` whose ``schema_version`` is between 1 and ``newest``.
+def parse_versioned(content: bytes | str, model: type[M], newest: int, oldest: int = 1) -> M:
+    """``content`` as a ``model`` whose ``schema_version`` is between ``oldest`` and ``newest``.
 
-    Raises ValueError with one sentence: damaged, without a version, of a newer schema, or of another shape.
+    Raises ValueError with one sentence: damaged, without a version, of a newer or older schema, or of another shape.
     """
     name = f"a {model.__name__.lower()}"
     try:
@@ -62,6 +62,8 @@ def parse_versioned(content: bytes | str, model: type[M], newest: int) -> M:
         raise ValueError(f"not {name}: it names no schema version")
     if version > newest:
         raise ValueError(f"schema version {version} is newer than {newest}; update leantrain to read it")
+    if version < oldest:
+        raise ValueError(f"schema version {version} is older than {oldest} and cannot be read any more")
     try:
         return model.model_validate_json(content)
     except ValidationError as error:

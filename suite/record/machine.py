@@ -86,8 +86,8 @@ def read_facts(device: str, threads: int, root: Path = ROOT) -> dict[str, Any]:
 
 def torch_version() -> str | None:
     """``torch.__version__``, with the build that the package's metadata leave out, and without importing torch."""
-    found = find_spec("torch")
-    source = _text(Path(found.origin).with_name("version.py")) if found and found.origin else None
+    package = find_spec("torch")
+    source = _text(Path(package.origin).with_name("version.py")) if package and package.origin else None
     stated = re.search(r"^__version__ = '([^']+)'", source or "", re.MULTILINE)
     return stated[1] if stated else _version("torch")
 
@@ -211,7 +211,7 @@ def fitness(device: str, root: Path = ROOT, window_s: float = WINDOW_S) -> list[
     time.sleep(window_s)
     after = _cpu_ticks(root), _throttled(root)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = [
+    warnings = [
         _load_warning(_load(), cores),
         _steal_warning(before[0], after[0]),
         _throttling_warning(before[1], after[1]),
@@ -221,8 +221,8 @@ def fitness(device: str, root: Path = ROOT, window_s: float = WINDOW_S) -> list[
         _threads_warning(os.environ),
     ]
     if device.startswith("cuda"):
-        found += [_gpu_users_warning(), _gpu_clocks_warning()]
-    return [each for each in found if each]
+        warnings += [_gpu_users_warning(), _gpu_clocks_warning()]
+    return [each for each in warnings if each]
 
 
 def _load_warning(load: float | None, cores: int) -> str | None:
@@ -279,8 +279,8 @@ def _battery_warning(root: Path) -> str | None:
 
 
 def _threads_warning(environment: Mapping[str, str]) -> str | None:
-    found = [f"{name}={environment[name]}" for name in THREAD_VARIABLES if name in environment]
-    return f"{', '.join(found)} set in the environment; unset: leantrain sets threads with --threads" if found else None
+    variables = ", ".join(f"{name}={environment[name]}" for name in THREAD_VARIABLES if name in environment)
+    return f"{variables} set in the environment; unset: leantrain sets threads with --threads" if variables else None
 
 
 def _gpu_users_warning() -> str | None:
@@ -311,10 +311,10 @@ def _text(path: Path) -> str | None:
 
 def _output(program: str, *arguments: str) -> str | None:
     """Standard output of a program, None where it is missing, fails or takes 10 s."""
-    if not (found := shutil.which(program)):
+    if not (path := shutil.which(program)):
         return None
     try:
-        done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=10, check=True)
     except (subprocess.SubprocessError, OSError):
         return None
     return done.stdout

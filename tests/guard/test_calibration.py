@@ -19,13 +19,14 @@ from suite.guard.calibration import (
     report,
     store,
     stored,
+    timed_job,
     unfit,
 )
-from suite.guard.gate import DESIGN, Decision, Timing
-from suite.guard.regression import Setting
+from suite.guard.gate import DESIGN, Decision, GateTiming
 from tests.factories import MACHINE
 
 NOW = datetime.now(UTC)
+JOB = timed_job("cpu", 1)
 
 
 def calibration(alarms: int = 0, gates: int = 20, caught: int = 4, planted: int = 4, **changes: Any) -> Calibration:
@@ -34,27 +35,27 @@ def calibration(alarms: int = 0, gates: int = 20, caught: int = 4, planted: int 
         return [Gate(verdict="regressed" if n < fired else "equivalent", pairs=noisy, seconds=20) for n in range(count)]
 
     values: dict[str, Any] = {
-        "machine": MACHINE, "made": NOW, "design": DESIGN, "margin": 0.03, "budget_s": 60, "setting": Setting(),
+        "machine": MACHINE, "made": NOW, "design": DESIGN, "margin": 0.03, "budget_s": 60, "job": JOB,
         "planted_slower": 0.1, "unchanged": runs(gates, alarms, 0.0), "planted": runs(planted, caught, 0.095),
     }  # fmt: skip
     return Calibration(**values | changes)
 
 
-def said(made: Calibration, margin: float = 0.03, budget_s: float = 60.0, age: timedelta = timedelta()) -> str:
-    return unfit(made, MACHINE, margin=margin, budget_s=budget_s, now=NOW + age)
+def reason(known: Calibration, margin: float = 0.03, budget_s: float = 60.0, age: timedelta = timedelta()) -> str:
+    return unfit(known, MACHINE, margin=margin, budget_s=budget_s, now=NOW + age)
 
 
 def test_a_quiet_machine_may_gate() -> None:
-    made = calibration()
-    assert said(made) == said(made, margin=0.05, budget_s=30) == said(made, age=timedelta(days=6)) == ""
-    assert made.sigma == pytest.approx(0.01)
-    effects = made.smallest_effects()
+    quiet = calibration()
+    assert reason(quiet) == reason(quiet, margin=0.05, budget_s=30) == reason(quiet, age=timedelta(days=6)) == ""
+    assert quiet.sigma == pytest.approx(0.01)
+    effects = quiet.smallest_effects()
     assert list(effects.values()) == sorted(effects.values(), reverse=True)
-    assert "0 of 20 gates of unchanged code, 0.0% [0.0%, 16.8%]" in report(made)[0]
+    assert "0 of 20 gates of unchanged code, 0.0% [0.0%, 16.8%]" in report(quiet)[0]
 
 
 @pytest.mark.parametrize(
-    ("made", "how", "words"),
+    ("known", "how", "words"),
     [
         (calibration(), {"age": timedelta(days=8)}, "older than 7 days"),
         (calibration(), {"margin": 0.02}, "calibrate --margin 0.02"),
@@ -65,29 +66,33 @@ def test_a_quiet_machine_may_gate() -> None:
         (calibration(caught=3), {}, "only 3 of 4 planted slow-downs of 10%"),
     ],
 )
-def test_each_reason_not_to_gate_is_said(made: Calibration, how: dict[str, Any], words: str) -> None:
-    assert words in said(made, **how)
-    assert "leantrain calibrate" in said(made, **how)
+def test_each_reason_not_to_gate_is_said(known: Calibration, how: dict[str, Any], words: str) -> None:
+    assert words in reason(known, **how)
+    assert "leantrain calibrate" in reason(known, **how)
 
 
 def test_the_rate_is_judged_by_its_interval_not_by_its_estimate() -> None:
     """3 alarms of 20 are 15 %, but compatible with 3.2 %: no proof that the machine alarms too often."""
-    assert said(calibration(alarms=3)) == ""
+    assert reason(calibration(alarms=3)) == ""
 
 
 def test_a_stored_calibration_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path))
     with pytest.raises(Uncalibrated, match="not calibrated; run: leantrain calibrate"):
         stored(MACHINE, margin=0.03, budget_s=60)
-    path = store(made := calibration())
-    assert stored(MACHINE, margin=0.03, budget_s=60) == made
+    path = store(first := calibration())
+    assert stored(MACHINE, margin=0.03, budget_s=60) == first
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("{", "damaged"), ("[]", "damaged"), ('{"schema_version": 1}', "damaged"), ('{"schema_version": 2}', "another")],
-)
+    [
+        ("{", "damaged"), ("[]", "damaged"), ("{}", "no schema version"), ('{"schema_version": 2}', "machine: Field"),
+        ('{"schema_version": 1}', "version 1 is older than 2 .* run: leantrain calibrate"),
+        ('{"schema_version": 3}', "update leantrain"),
+    ],
+)  # fmt: skip
 def test_a_damaged_calibration_is_one_sentence(
     content: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,30 +107,30 @@ def test_a_damaged_calibration_is_one_sentence(
 def test_a_calibration_is_continued_with_its_own_settings_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path))
     with pytest.raises(Uncalibrated, match="no calibration to continue"):
-        begun(MACHINE, Setting(), margin=0.03, budget_s=60)
-    store(made := calibration(gates=3, caught=1, planted=1))
-    assert begun(MACHINE, Setting(), margin=0.03, budget_s=60) == made
-    for setting, margin, budget_s in ((Setting(threads=2), 0.03, 60), (Setting(), 0.05, 60), (Setting(), 0.03, 30)):
+        begun(MACHINE, JOB, margin=0.03, budget_s=60)
+    store(first := calibration(gates=3, caught=1, planted=1))
+    assert begun(MACHINE, JOB, margin=0.03, budget_s=60) == first
+    for job, margin, budget_s in ((timed_job("cpu", 2), 0.03, 60), (JOB, 0.05, 60), (JOB, 0.03, 30)):
         with pytest.raises(Uncalibrated, match="other settings"):
-            begun(MACHINE, setting, margin=margin, budget_s=budget_s)
+            begun(MACHINE, job, margin=margin, budget_s=budget_s)
     store(calibration(made=NOW - timedelta(days=8)))
     with pytest.raises(Uncalibrated, match="older than 7 days"):
-        begun(MACHINE, Setting(), margin=0.03, budget_s=60)
+        begun(MACHINE, JOB, margin=0.03, budget_s=60)
 
 
 def test_only_the_gates_that_are_missing_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = []
 
-    def gate(*_: Any, slower: float, **__: Any) -> Timing:
+    def gate(*_: Any, slower: float, **__: Any) -> GateTiming:
         run.append(slower)
-        return Timing(Decision("regressed" if slower else "equivalent", None), (slower,) * 6, 1.0)
+        return GateTiming(Decision("regressed" if slower else "equivalent", None), (slower,) * 6, 1.0)
 
     monkeypatch.setattr("suite.guard.calibration.gate", gate)
     monkeypatch.setattr("suite.guard.calibration._fresh", lambda *_: nullcontext((None, None)))
     earlier = calibration(gates=3, caught=1, planted=1, made=NOW - timedelta(days=1))
     wanted: dict[str, Any] = {"gates": 5, "planted": 2, "margin": 0.03, "budget_s": 60.0}
-    made = calibrate(tmp_path, MACHINE, Setting(), earlier=earlier, **wanted)
+    continued = calibrate(tmp_path, MACHINE, JOB, earlier=earlier, **wanted)
     assert sorted(run) == [0.0, 0.0, 0.1]
-    assert (len(made.unchanged), len(made.planted), made.made) == (5, 2, earlier.made)
-    assert made.unchanged[:3] == earlier.unchanged
-    assert calibrate(tmp_path, MACHINE, Setting(), earlier=made, **wanted) == made
+    assert (len(continued.unchanged), len(continued.planted), continued.made) == (5, 2, earlier.made)
+    assert continued.unchanged[:3] == earlier.unchanged
+    assert calibrate(tmp_path, MACHINE, JOB, earlier=continued, **wanted) == continued

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suite.guard.gate import GateFailed, decide, finding, gate
-from suite.guard.regression import Item, Setting
+from suite.guard.gate import ROUNDS, GateFailed, decide, finding, gate
 from suite.measure.contender import ContenderFailed
+from suite.record.job import Job, Setting
 
-ITEM = Item("gpt", "modern", "pretrain", "baseline")
+JOB = Job(setting=Setting(baseline="gpt"))
 
 
 def verdict_of(d: np.ndarray, margin: float) -> str:
@@ -73,11 +73,11 @@ class Stub:
         self.log: list[str] = []
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        self.log.append(command)
+        self.log.append(command if command != "start" else f"start {arguments['job']['seed']}")
         if command == self.fails:
             raise ContenderFailed("crashed", "planted")
         if command == "start":
-            return {"steps": arguments["steps"]}
+            return {"steps": arguments["job"]["setting"]["steps"]}
         if command == "block":
             Stub.blocks += 1
             return arguments["steps"] * self.pace_s * (1 + arguments["slower"]) * math.exp(0.01 * Stub.blocks)
@@ -85,7 +85,7 @@ class Stub:
 
 
 def timed(old: Stub, new: Stub, **options: Any) -> Any:
-    return gate(old, new, ITEM, Setting(), coin=random.Random(0), **options)  # type: ignore[arg-type]
+    return gate(old, new, JOB, coin=random.Random(0), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,10 @@ def test_drift_cancels_and_a_planted_share_counts(pace_s: float, slower: float, 
     timing = timed(old, new, slower=slower)
     assert timing.decision.verdict == verdict
     assert np.allclose(timing.pairs, math.log(pace_s * (1 + slower)))
-    assert old.log.count("start") == old.log.count("close") == len(timing.pairs)
-    assert "smallest effect" in finding(ITEM, timing, 0.03).why
+    assert [each for each in old.log if each.startswith("start")] == [f"start {n}" for n in range(len(timing.pairs))]
+    assert old.log.count("close") == len(timing.pairs)
+    assert old.log.count("block") == 2 * (ROUNDS + 1) * len(timing.pairs)  # a round warms up
+    assert "smallest effect" in finding(JOB, timing, 0.03).why
 
 
 def test_a_failure_names_its_side_and_closes_both() -> None:
@@ -111,4 +113,4 @@ def test_a_failure_names_its_side_and_closes_both() -> None:
 
 def test_a_spent_budget_is_no_verdict() -> None:
     timing = timed(Stub(1.0), Stub(1.0), budget_s=-1.0)
-    assert finding(ITEM, timing, 0.03).verdict == "inconclusive"
+    assert finding(JOB, timing, 0.03).verdict == "inconclusive"

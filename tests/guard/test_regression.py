@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 
+from suite.guard.findings import Finding
 from suite.guard.regression import (
     BadReference,
-    Count,
-    Finding,
-    Item,
+    CountedJob,
     Reference,
-    Setting,
     compare,
     count,
     exit_code,
-    items_of,
+    jobs_of,
     load,
     markdown,
     reference,
@@ -28,24 +26,25 @@ from suite.guard.regression import (
 )
 from suite.guard.trees import RevisionError, checked_out, top_of
 from suite.measure.contender import ContenderFailed
+from suite.record.job import Job, Setting
 from tests.factories import MACHINE, counters
 
-ITEM = Item("gpt", "modern", "pretrain", "lion")
+JOB = Job(setting=Setting(baseline="gpt", steps=4), stack="lion")
 OTHER = MACHINE.model_copy(update={"key": "other", "name": "elsewhere"})
 
 
-def counted(**changes: Any) -> Count:
+def counted(job: Job = JOB, **changes: Any) -> CountedJob:
     values: dict[str, Any] = {"data_sha256": "d" * 64, "losses": [4.0, 3.5], "counters": counters()}
-    return Count(**ITEM._asdict(), **values | changes)
+    return CountedJob(job=job, **values | changes)
 
 
-def made(*counts: Count, **changes: Any) -> Reference:
-    return reference(MACHINE, Setting(), counts or (counted(),)).model_copy(update=changes)
+def referring(*jobs: CountedJob, **changes: Any) -> Reference:
+    return reference(MACHINE, jobs or (counted(),)).model_copy(update=changes)
 
 
 def only(old: Reference, new: Reference) -> Finding:
-    (found,) = compare(old, new)
-    return found
+    (finding,) = compare(old, new)
+    return finding
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,8 @@ def only(old: Reference, new: Reference) -> Finding:
         ({"counters": counters(communication_bytes=8)}, "regressed", "communication_bytes 0 → 8"),
         ({"counters": counters(flops=9 * 10**8)}, "improved", "(-10.00%)"),
         ({"counters": counters(parameter_count=1)}, "changed", "parameter_count"),
-        ({"counters": counters(uncounted_operators={"aten.x": 2})}, "changed", "uncounted aten.x 0 → 2"),
+        ({"counters": counters(uncounted_operators={"aten.x": 2})}, "changed", "uncounted_operators.aten.x 0 → 2"),
+        ({"counters": counters(compiled=True)}, "changed", "compiled False → True"),
         ({"losses": [4.0, 3.5000000000000004]}, "changed", "loss of step 2"),
         ({"losses": [4.0]}, "changed", "steps 2 → 1"),
         ({"data_sha256": "e" * 64}, "changed", "data dddd"),
@@ -66,37 +66,48 @@ def only(old: Reference, new: Reference) -> Finding:
     ],
 )
 def test_every_change_is_found_and_weighed(changes: dict[str, Any], verdict: str, words: str) -> None:
-    found = only(made(), made(counted(**changes)))
-    assert found.verdict == verdict
-    assert words in "; ".join([*map(str, found.changes), found.why])
+    finding = only(referring(), referring(counted(**changes)))
+    assert finding.verdict == verdict
+    assert words in finding.details
 
 
 def test_what_one_side_lacks_is_named() -> None:
-    other = counted().model_copy(update={"stack": "sam"})
-    verdicts = {each.item: each.verdict for each in compare(made(counted()), made(other))}
+    other = counted(JOB.model_copy(update={"stack": "sam"}))
+    verdicts = {each.item: each.verdict for each in compare(referring(counted()), referring(other))}
     assert verdicts == {"sam on gpt (modern, pretrain)": "new", "lion on gpt (modern, pretrain)": "gone"}
 
 
 def test_another_machine_has_other_losses_but_the_same_counters() -> None:
-    old = made(counted(losses=[4.0, 3.6]), machine=OTHER)
-    found = only(old, made())
-    assert (found.verdict, found.changes) == ("equal", ())
-    assert "another machine (elsewhere)" in found.why
-    assert only(old, made(counted(counters=counters(flops=2 * 10**9)))).verdict == "regressed"
+    old = referring(counted(losses=[4.0, 3.6]), machine=OTHER)
+    finding = only(old, referring())
+    assert (finding.verdict, finding.changes) == ("equal", ())
+    assert "another machine (elsewhere)" in finding.why
+    assert only(old, referring(counted(counters=counters(flops=2 * 10**9)))).verdict == "regressed"
 
 
-def test_other_libraries_or_settings_are_not_comparable() -> None:
-    libraries = made().libraries | {"torch": "1.0"}
-    assert "counted with torch 1.0, this is" in only(made(libraries=libraries), made()).why
-    found = only(made(setting=Setting(size="micro")), made())
-    assert found.verdict == "not comparable"
-    assert "size micro instead of nano" in found.why
+def test_other_libraries_are_not_comparable() -> None:
+    libraries = referring().libraries | {"torch": "1.0"}
+    assert "counted with torch 1.0, this is" in only(referring(libraries=libraries), referring()).why
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (JOB.model_copy(update={"setting": JOB.setting.but(size="micro")}), "size micro instead of nano"),
+        (JOB.model_copy(update={"setting": JOB.setting.but(steps=8, threads=2)}), "steps 8 instead of 4, threads 2 in"),
+        (JOB.model_copy(update={"seed": 1}), "seed 1 instead of 0"),
+    ],
+)
+def test_another_job_of_the_same_item_is_not_comparable(job: Job, words: str) -> None:
+    finding = only(referring(counted(job)), referring())
+    assert finding.verdict == "not comparable"
+    assert words in finding.why
 
 
 def test_what_is_unavailable_on_both_sides_is_equal() -> None:
-    old = made(counted(status="unavailable", reason="needs 8 GPUs", counters=None))
+    old = referring(counted(status="unavailable", reason="needs 8 GPUs", counters=None))
     assert only(old, old).verdict == "equal"
-    assert only(made(counted(status="crashed")), made()).verdict == "not comparable"
+    assert only(referring(counted(status="crashed")), referring()).verdict == "not comparable"
 
 
 @pytest.mark.parametrize(
@@ -115,26 +126,28 @@ def test_a_failure_is_a_row() -> None:
     def dies(command: str, **arguments: Any) -> None:
         raise ContenderFailed("out_of_memory", "planted")
 
-    assert count(ITEM, Setting(), dies) == Count(**ITEM._asdict(), status="out_of_memory", reason="planted")
+    assert count(JOB, dies) == CountedJob(job=JOB, status="out_of_memory", reason="planted")
 
 
-def test_items_are_the_cards_baselines_and_the_plain_ones() -> None:
+def test_jobs_are_the_cards_baselines_and_the_plain_ones() -> None:
     offer = {
         "baselines": ["gpt", "vit"],
         "techniques": {"a": {"baselines": ["gpt"], "task": "pretrain"}, "b": {"baselines": ["vit"], "task": "adapt"}},
     }
-    names = {(each.baseline, each.task, each.stack) for each in items_of(offer, (), (), ("modern",))}
+    jobs = jobs_of(offer, (), (), ("modern",), size="micro", threads=2)
+    assert {(each.setting.size, each.setting.threads) for each in jobs} == {("micro", 2)}
+    names = {(each.setting.baseline, each.setting.task, each.stack) for each in jobs}
     assert names == {
         ("gpt", "pretrain", "baseline"),
         ("vit", "pretrain", "baseline"),
         ("gpt", "pretrain", "a"),
         ("vit", "adapt", "b"),
     }
-    assert [each.stack for each in items_of(offer, ("a:x=1", "gone"), ("gpt",), ("modern",))] == ["baseline", "a:x=1"]
+    assert [each.stack for each in jobs_of(offer, ("a:x=1", "gone"), ("gpt",), ("modern",))] == ["baseline", "a:x=1"]
 
 
 def test_a_reference_survives_its_file_to_the_bit(tmp_path: Path) -> None:
-    stored = made(counted(losses=[0.1 + 0.2, 1 / 3]))
+    stored = referring(counted(losses=[0.1 + 0.2, 1 / 3]))
     save(stored, tmp_path / "ref.json")
     assert load(tmp_path / "ref.json") == stored
     assert os.listdir(tmp_path) == ["ref.json"]
@@ -143,8 +156,10 @@ def test_a_reference_survives_its_file_to_the_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "damaged"), ("{", "damaged"), ("[1]", "damaged"), ("[" * 10**5, "damaged"), ("{}", "Field required"),
-        (json.dumps({"schema_version": 99}), "newer than 1; update leantrain"),
+        ("", "damaged"), ("{", "damaged"), ("[1]", "damaged"), ("[" * 10**5, "damaged"), ("{}", "no schema version"),
+        (json.dumps({"schema_version": 2}), "leantrain: Field required"),
+        (json.dumps({"schema_version": 99}), "newer than 2; update leantrain"),
+        (json.dumps({"schema_version": 1}), "older than 2 .*; save it again with: leantrain check --save"),
     ],
 )  # fmt: skip
 def test_a_bad_reference_is_one_sentence(content: str, words: str, tmp_path: Path) -> None:
@@ -156,8 +171,8 @@ def test_a_bad_reference_is_one_sentence(content: str, words: str, tmp_path: Pat
 
 
 def test_a_summary_cannot_be_broken_by_what_it_quotes() -> None:
-    found = [Finding("x", "exact", "failed", "<script>|\n| a"), Finding("y", "exact", "equal")]
-    text = markdown(found, "main|x")
+    findings = [Finding("x", "exact", "failed", "<script>|\n| a"), Finding("y", "exact", "equal")]
+    text = markdown(findings, "main|x")
     assert "<script>" not in text
     assert "| x | exact | **failed** | &lt;script>\\| \\| a |" in text
     assert "1 item exactly equal." in text
@@ -184,5 +199,5 @@ def test_a_revision_is_checked_out_beside_and_removed(tmp_path: Path) -> None:
 
 def test_a_value_with_an_exponent_does_not_end_a_stack() -> None:
     offer = {"baselines": ["gpt"], "techniques": {"lion": {"baselines": ("gpt",), "task": "pretrain"}}}
-    (_, item) = items_of(offer, ["lion:factor=1e+1"], [], ["modern"])
-    assert item.stack == "lion:factor=1e+1"
+    (_, job) = jobs_of(offer, ["lion:factor=1e+1"], [], ["modern"])
+    assert job.stack == "lion:factor=1e+1"

@@ -1,4 +1,4 @@
-"""Change points: how often noise is called one, how often a step is found, and that only fresh runs make alarms."""
+"""Change points: how often noise is called one, how often a step is seen, and what a fresh comparison decides."""
 
 import json
 import math
@@ -74,9 +74,9 @@ def test_blocks_are_for_neighbours_that_are_alike():
 def test_several_steps_are_all_placed():
     rng = np.random.default_rng(4)
     x = 0.01 * rng.standard_normal(60) + 0.1 * (np.arange(60) >= 20) - 0.05 * (np.arange(60) >= 40)
-    found = h.segments(x, 0.05, rng)
-    assert [each.at for each in found] == [20, 40]
-    assert all(each.low <= each.at <= each.high for each in found)
+    splits = h.segments(x, 0.05, rng)
+    assert [each.at for each in splits] == [20, 40]
+    assert all(each.low <= each.at <= each.high for each in splits)
 
 
 @settings(max_examples=30)
@@ -102,78 +102,51 @@ def past(stack="x", before=0.02, after=0.024, seeds=12, **later):
 
 
 def changed_sources(records, **changes):
-    made = changed(records, sources={"x": "2" * 64}, **changes)
+    revised = changed(records, sources={"x": "2" * 64}, **changes)
     return [
         each.model_copy(update={"machine": MACHINE.model_copy(update={"context": {"git_commit": "c" * 40}})})
-        for each in made
+        for each in revised
     ]
 
 
 def test_a_slower_revision_is_suspected_where_it_came_and_says_what_changed():
     old, new = past()
-    found = h.changes(h.series([*new, *old], metrics=("step_time", "loss")))
-    (change,) = found
+    steps = h.change_points(h.series([*new, *old], metrics=("step_time", "loss")))
+    (change,) = steps
     assert change.series.metric == "step_time" and change.at == len(old)
     assert math.expm1(change.shift) == pytest.approx(0.2, abs=0.02)
-    assert "the code (? to cccccccc)" in change.sentence() and change.status == "suspected"
-    assert not h.alarms(found)
+    assert "the code (? to cccccccc)" in change.sentence() and change.verdict == "inconclusive"
+    assert change.sentence().startswith("suspected: ")
+    assert not h.alarms(steps)
     json.dumps(change.as_dict(), allow_nan=False)
 
 
 def test_the_same_records_give_the_same_answer():
     old, new = past(after=0.0203)
-    first, second = (h.changes(h.series([*old, *new])) for _ in range(2))
+    first, second = (h.change_points(h.series([*old, *new])) for _ in range(2))
     assert [each.as_dict() for each in first] == [each.as_dict() for each in second]
 
 
 def test_an_exact_count_changes_with_certainty_after_one_replicate():
     old, new = past(after=0.02, seeds=2, counters=counters(peak_tensor_bytes=4 * 2**20 + 1))
-    (change,) = h.changes(h.series([*old, *new[:1]]))
+    (change,) = h.change_points(h.series([*old, *new[:1]]))
     assert (change.series.metric, change.at, change.p_value) == ("peak_tensor_bytes", 2, 0)
 
 
 def test_series_of_unchanged_code_have_no_change_points():
     old, new = past(after=0.02)
-    assert h.changes(h.series([*old, *new])) == []
+    assert h.change_points(h.series([*old, *new])) == []
 
 
 def test_other_conditions_and_failures_make_no_points():
     other = [each.model_copy(update={"conditions": conditions(size="micro")}) for each in comparison("x", seeds=2)]
     broken = record([contender(), contender("x", status="crashed")], 7)
-    found = h.series([*comparison("x", seeds=3), *other, broken], metrics=("step_time",))
-    assert sorted(len(each.points) for each in found) == [2, 3]
-    assert "2 too short to tell (8 replicates needed, they have up to 3)" in h.summary(found, [])
+    both = h.series([*comparison("x", seeds=3), *other, broken], metrics=("step_time",))
+    assert sorted(len(each.points) for each in both) == [2, 3]
+    assert "2 too short to tell (8 replicates needed, they have up to 3)" in h.summary(both, [])
 
 
 # confirming
-
-
-@pytest.mark.parametrize(("pace_s", "status"), [(0.024, "confirmed"), (0.02, "not confirmed")])
-def test_only_a_fresh_comparison_makes_an_alarm(tmp_path, pace_s, status):
-    old, new = past()
-    asked = []
-
-    def measured(pairs, setting, folder, *, seeds, **others):
-        asked.append((pairs, setting, folder))
-        fresh = changed_sources(comparison("x", seeds=seeds, pace_s=pace_s))
-        return [each.model_copy(update={"id": f"fresh{each.seed}"}) for each in fresh]
-
-    suspected = h.changes(h.series([*old, *new]))
-    found = h.confirm(suspected, tmp_path / "results", minutes=1, measure=measured)
-    assert {each.status for each in found} == {status}
-    assert {each.series.metric for each in h.alarms(found)} == (
-        {"step_time", "training_time"} if pace_s > 0.02 else set()
-    )
-    assert len(asked) == 1  # one comparison answers for all metrics of a pair
-    assert asked[0][1].steps == 200 and asked[0][2] != tmp_path / "results"
-    assert len(h.Store(tmp_path / "results").read()[0]) == h.CONFIRMING_SEEDS  # nothing measured is lost
-
-
-def test_a_superseded_step_is_not_measured_again(tmp_path):
-    (one, *_) = h.series(comparison("x", seeds=1))
-    hidden = h.Change(one, 0, 0, 0, 0.1, 0.01, np.zeros(3), np.ones(3), last=False)
-    (found,) = h.confirm([hidden], tmp_path, minutes=1, measure=lambda *a, **k: pytest.fail("nothing to measure"))
-    assert found.status == "superseded"
 
 
 @settings(max_examples=25)
@@ -182,20 +155,35 @@ def test_a_verdict_is_the_interval_s(step, seed):
     rng = np.random.default_rng(seed)
     one = h.series(comparison("x", seeds=1), metrics=("step_time",))[0]
     before, fresh = 0.02 * rng.standard_normal(10), step * rng.integers(0, 2) + 0.02 * rng.standard_normal(5)
-    change = h.Change(one, 0, 0, 0, step, 0.01, before, before + step, True)
+    change = h.ChangePoint(one, 0, 0, 0, step, 0.01, before, before + step, True)
     ends = stats.ttest_ind(fresh, before, equal_var=False).confidence_interval(0.95)
-    verdict = h.judged(change, fresh).status
-    assert (verdict == "confirmed") == (ends.low > 0)
-    mirrored = h.Change(one, 0, 0, 0, -step, 0.01, -before, -before - step, True)
-    assert h.judged(mirrored, -fresh).status == verdict
+    verdict = h.judged(change, fresh).verdict
+    assert (verdict == "regressed") == (ends.low > 0)
+    assert (verdict == "equivalent") == (ends.low <= 0 and ends.high < step / 2)
+    mirrored = h.ChangePoint(one, 0, 0, 0, -step, 0.01, -before, -before - step, True)
+    assert h.judged(mirrored, -fresh).verdict == ("improved" if verdict == "regressed" else verdict)
+
+
+def test_a_sentence_says_how_far_a_suspicion_has_come():
+    old, new = past()
+    (change,) = h.change_points(h.series([*old, *new], metrics=("step_time",)))
+    before, after = float(np.median(change.before)), float(np.median(change.after))
+    spread = 0.002 * np.arange(-2, 3)
+    for fresh, standing, verdict in (
+        (after + spread, "confirmed", "regressed"),
+        (before + spread, "not confirmed", "equivalent"),
+        ((before + after) / 2 + 100 * spread, "undecided", "inconclusive"),
+    ):
+        step = h.judged(change, fresh)
+        assert (step.sentence().split(": ")[0], step.as_dict()["verdict"]) == (standing, verdict)
 
 
 def test_the_plot_has_the_steps_where_they_are_and_what_changed_first(tmp_path):
     old, new = past()
-    found = h.series([*old, *new], metrics=("loss", "step_time"))
-    made = h.figure(found, h.changes(found))
-    assert [axes.get_title(loc="left").split(": ")[1] for axes in made.axes] == ["step_time", "loss"]
-    places = [line.get_xdata()[0] for line in made.axes[0].lines if list(line.get_xdata()) == [len(old) - 0.5] * 2]
+    both = h.series([*old, *new], metrics=("loss", "step_time"))
+    figure = h.figure(both, h.change_points(both))
+    assert [axes.get_title(loc="left").split(": ")[1] for axes in figure.axes] == ["step_time", "loss"]
+    places = [line.get_xdata()[0] for line in figure.axes[0].lines if list(line.get_xdata()) == [len(old) - 0.5] * 2]
     assert places == [len(old) - 0.5]
     with pytest.raises(ValueError, match="no series"):
         h.figure([], [])

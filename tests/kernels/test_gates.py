@@ -19,7 +19,6 @@ FINE = MachineCode(
     store_widths={128: 2},
     instructions=64,
     instructions_per_element=8.0,
-    has_hgmma=True,
 )
 TIGHT = Budget(
     registers=32,
@@ -28,7 +27,6 @@ TIGHT = Budget(
     wide_loads=4,
     wide_stores=2,
     instructions_per_element=8.0,
-    needs_hgmma=True,
 )
 
 LISTING = """
@@ -55,7 +53,6 @@ def test_listing_is_read() -> None:
         store_widths={32: 1},
         instructions=8,
         instructions_per_element=2.0,
-        has_hgmma=True,
     )
 
 
@@ -78,7 +75,6 @@ def test_exactly_the_budget_passes() -> None:
         ({"load_widths": {128: 8}}, "8 loads of 16 bytes, not 4"),
         ({"store_widths": {128: 1, 32: 4}}, "1 stores of 16 bytes, not 2"),
         ({"instructions_per_element": 8.5}, "8.5 instructions an element, over 8.0"),
-        ({"has_hgmma": False}, "no HGMMA"),
     ],
 )
 def test_each_fault_is_named(fault: dict, message: str) -> None:
@@ -94,7 +90,8 @@ def _importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_specimens_compile_and_only_the_faulty_ones_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _importable(Path(__file__).parent, monkeypatch)
-    codes = gates.machine_code("_specimens", folder=tmp_path)
+    monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path))
+    codes = gates.machine_code("_specimens")
     from _specimens import MANIFESTS
 
     violations = {name: check(code, MANIFESTS[name].budget) for name, code in codes.items()}
@@ -103,11 +100,10 @@ def test_specimens_compile_and_only_the_faulty_ones_are_caught(tmp_path: Path, m
         "unaligned": ["0 loads of 16 bytes, not 2", "0 stores of 16 bytes, not 2"],
         "rereading": ["4 loads of 16 bytes, not 2"],
         "narrowing": [],
-        "product": [],
     }
     # The second time nothing is compiled.
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
-    assert gates.machine_code("_specimens", folder=tmp_path) == codes
+    assert gates.machine_code("_specimens") == codes
 
 
 def test_a_kernel_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +113,7 @@ def test_a_kernel_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: py
         "MANIFESTS = {'broken': Manifest(broken, {'x': '*fp32'}, {}, 1)}\n"
     )
     _importable(tmp_path, monkeypatch)
+    monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path / "cache"))
     with pytest.raises(RuntimeError, match="no_such_function"):
-        gates.machine_code("broken_kernel", folder=tmp_path / "cache")
-    assert not list((tmp_path / "cache").glob("*.json"))
+        gates.machine_code("broken_kernel")
+    assert not list((tmp_path / "cache").rglob("*.json"))

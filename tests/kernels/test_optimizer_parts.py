@@ -27,8 +27,8 @@ def _bits_kernel(target, seed, tensor, first, N: tl.constexpr):
 
 
 @triton.jit
-def _factor_kernel(target, scale, clip, found_inf):
-    tl.store(target, optimizer_parts.gradient_factor(scale, clip))
+def _factor_kernel(target, clip, found_inf):
+    tl.store(target, optimizer_parts.gradient_factor(clip))
     if optimizer_parts.skipped(found_inf):
         return
     tl.store(target + 1, 1.0)
@@ -108,17 +108,17 @@ def test_bits_do_not_depend_on_the_block() -> None:
     assert torch.equal(whole, torch.cat([_bits(first=first, count=256) for first in range(0, 1024, 256)]))
 
 
-@pytest.mark.parametrize(("scale", "clip", "factor"), [(None, None, 1.0), (8.0, None, 0.125), (8.0, 0.5, 0.0625)])
-def test_gradient_factor(scale: float | None, clip: float | None, factor: float) -> None:
+@pytest.mark.parametrize(("clip", "factor"), [(None, 1.0), (0.125, 0.125)])
+def test_gradient_factor(clip: float | None, factor: float) -> None:
     target = torch.zeros(2)
-    _factor_kernel[(1,)](target, *(None if each is None else torch.tensor(each) for each in (scale, clip)), None)
+    _factor_kernel[(1,)](target, None if clip is None else torch.tensor(clip), None)
     assert target.tolist() == [factor, 1.0]
 
 
 @pytest.mark.parametrize(("found_inf", "went_on"), [(0.0, 1.0), (1.0, 0.0), (float("nan"), 0.0)])
 def test_a_flag_skips(found_inf: float, went_on: float) -> None:
     target = torch.zeros(2)
-    _factor_kernel[(1,)](target, None, None, torch.tensor(found_inf))
+    _factor_kernel[(1,)](target, None, torch.tensor(found_inf))
     assert target[1] == went_on
 
 

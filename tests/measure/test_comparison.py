@@ -11,21 +11,18 @@ import pytest
 
 from suite.contract.catalogue import UnknownId
 from suite.contract.data import mixed_seed
-from suite.measure.comparison import Comparison, train_in_lock_step
-from suite.record.job import StackError, canonical
+from suite.measure.comparison import Comparison, Procedure, silent, train_in_lock_step
+from suite.record.job import Setting, StackError, canonical
 from suite.record.schema import Record, parse
 
 STEPS, ROUNDS = 12, 3
 
 
 def compared(stacks: Sequence[str], seed: int = 0, **changes: Any) -> Record:
-    settings = {
-        name: changes.pop(name) for name in ("sequential", "finish", "equal_time", "progress") if name in changes
-    }
-    conditions: dict[str, Any] = {"recipe": "classic", "steps": STEPS, "threads": 1, "rounds": ROUNDS} | changes
-    return train_in_lock_step(
-        Comparison(tuple(stacks), "gpt", **conditions), seed, **{"equal_time": False, "finish": False} | settings
-    )
+    progress, rounds = changes.pop("progress", silent), changes.pop("rounds", ROUNDS)
+    procedure = {name: changes.pop(name, False) for name in ("sequential", "finish", "equal_time")}
+    setting = Setting(**{"baseline": "gpt", "recipe": "classic", "steps": STEPS} | changes)
+    return train_in_lock_step(Comparison(setting, tuple(stacks), rounds), seed, Procedure(**procedure), progress)
 
 
 @pytest.fixture(scope="module")

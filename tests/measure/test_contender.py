@@ -15,18 +15,20 @@ from typing import Any
 
 import pytest
 
-from suite.measure.contender import Contender, ContenderFailed, RunSpec
+from suite.measure.contender import Contender, ContenderFailed, Limits
+from suite.record.job import Job, Setting
 
 
 @contextmanager
 def contender(stack: str = "baseline", **settings: Any) -> Iterator[Contender]:
-    limits = {name: settings.pop(name) for name in ("world_size", "limit_s", "hang_s") if name in settings}
-    spec = RunSpec("gpt", stack, recipe="classic", threads=1, **{"steps": 8} | settings)
-    made = Contender(spec, **limits)
+    handle = {name: settings.pop(name) for name in ("world_size", "limits") if name in settings}
+    setting = Setting(**{"baseline": "gpt", "recipe": "classic", "steps": 8} | settings)
+    run = Contender(Job(setting=setting, stack=stack), **handle)
+    run.start()
     try:
-        yield made
+        yield run
     finally:
-        made.close()
+        run.close()
 
 
 def alive(pid: int | None) -> bool:
@@ -43,16 +45,19 @@ def test_a_run_from_start_to_end() -> None:
         first, second = run.block(3), run.block(5)
         score = run.evaluate()
         end = run.finish()
-    assert (ready["steps"], len(first["losses"]), len(second["losses"])) == (8, 3, 5)
-    assert ready["setup_s"] > 0
-    assert first["seconds"] > 0
-    assert first["cpu_s"] > 0
-    assert run.spent_s == pytest.approx(ready["setup_s"] + first["seconds"] + second["seconds"])
-    assert math.isfinite(score["loss"])
-    assert end["counters"]["flops"] > 0
-    assert end["counters"]["communication_bytes"] is None
-    assert end["memory"]["process_peak_bytes"] > 0
-    assert end["memory"]["cuda_allocated_peak_bytes"] is None
+    assert (ready.steps, len(first.losses), len(second.losses)) == (8, 3, 5)
+    assert ready.setup_s > 0
+    assert first.seconds > 0
+    assert first.cpu_s > 0
+    assert run.spent_s == pytest.approx(ready.setup_s + first.seconds + second.seconds)
+    assert math.isfinite(score.loss)
+    assert end.counters is not None
+    assert end.counters.flops > 0
+    assert end.counters.communication_bytes is None
+    assert end.memory.process_peak_bytes > 0
+    assert end.memory.cuda_allocated_peak_bytes is None
+    assert end == run.outcome()
+    assert (end.status, end.steps, len(end.train_loss), end.curve) == ("ok", 8, 8, [score])
 
 
 def test_blocks_do_not_change_the_trajectory() -> None:
@@ -64,25 +69,27 @@ def test_blocks_do_not_change_the_trajectory() -> None:
             losses = []
             for steps in blocks:
                 run.evaluate()
-                losses += run.block(steps)["losses"]
+                losses += run.block(steps).losses
             ends.append((losses, run.evaluate()))
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize(("limits", "status"), [({"limit_s": 2.0}, "timeout"), ({"hang_s": 2.0}, "hung")])
+@pytest.mark.parametrize(("limits", "status"), [({"train_s": 2.0}, "timeout"), ({"reply_s": 2.0}, "hung")])
 def test_a_block_beyond_its_limit_is_not_waited_for(limits: dict[str, float], status: str) -> None:
     with contender(steps=10**6) as run:
         run.prepare()
         run.set_up()
-        run.limit_s, run.hang_s = limits.get("limit_s", 3600.0) + run.spent_s, limits.get("hang_s", 600.0)
+        run.limits = Limits(limits.get("train_s", 3600.0) + run.spent_s, limits.get("reply_s", 600.0))
         with pytest.raises(ContenderFailed) as caught:
             run.block(10**6)
+        processes = [process for process, _ in run._ranks]
     assert caught.value.status == status
-    assert not any(alive(process.pid) for process, _ in run._ranks)
+    assert processes
+    assert not any(alive(process.pid) for process in processes)
 
 
 def test_a_set_up_that_spent_the_limit_is_a_timeout() -> None:
-    with contender(limit_s=1e-6) as run:
+    with contender(limits=Limits(train_s=1e-6)) as run:
         run.prepare()
         with pytest.raises(ContenderFailed, match="more than the time limit of 1e-06 s"):
             run.set_up()
@@ -114,13 +121,15 @@ def test_ranks_train_as_one() -> None:
         with contender(stack, world_size=ranks) as run:
             run.prepare()
             run.set_up()
-            losses[stack] = run.block(1)["losses"] + run.block(3)["losses"]
-            counters = run.finish()["counters"]
-        assert len(run._ranks) == ranks
+            losses[stack] = run.block(1).losses + run.block(3).losses
+            counters = run.finish().counters
+            assert len(run._ranks) == ranks
     assert losses["dp_ddp"][0] == pytest.approx(losses["baseline"][0], rel=0.02)  # dropout differs by rank
     assert losses["dp_ddp"][-1] == pytest.approx(losses["baseline"][-1], rel=0.05)
-    gradients = 4 * counters["trainable_parameter_count"]
-    assert gradients <= counters["communication_bytes"] <= 1.1 * gradients
+    assert counters is not None
+    assert counters.communication_bytes is not None
+    gradients = 4 * counters.trainable_parameter_count
+    assert gradients <= counters.communication_bytes <= 1.1 * gradients
 
 
 def test_the_death_of_one_rank_ends_all() -> None:
@@ -130,9 +139,22 @@ def test_the_death_of_one_rank_ends_all() -> None:
         os.kill(run._ranks[1][0].pid or 0, signal.SIGKILL)
         with pytest.raises(ContenderFailed):
             run.block(4)
-        folder = Path(run._rendezvous)
-    assert not any(alive(process.pid) for process, _ in run._ranks)
+        folder, processes = Path(run._rendezvous), [process for process, _ in run._ranks]
+    assert not any(alive(process.pid) for process in processes)
     assert not folder.exists()
+
+
+def test_an_attempt_keeps_the_failure_and_ends_that_contender_alone() -> None:
+    with contender(limits=Limits(train_s=1e-6)) as run, contender() as other:
+        for each in (run, other):
+            each.attempt(Contender.prepare)
+            each.attempt(Contender.set_up)
+        assert (run.alive, other.alive) == (False, True)
+        assert run.attempt(Contender.block, 1) is None
+        assert len(other.attempt(Contender.block, 1).losses) == 1
+    outcome = run.outcome()
+    assert (outcome.status, outcome.steps) == ("timeout", None)
+    assert "time limit" in outcome.reason
 
 
 def test_closing_ends_a_busy_process_at_once() -> None:
@@ -148,13 +170,15 @@ def test_closing_ends_a_busy_process_at_once() -> None:
 
 UNGUARDED = """
 import sys
-from suite.measure.contender import Contender, RunSpec
+from suite.measure.contender import Contender
+from suite.record.job import Job, Setting
 
 main = sys.modules["__main__"]
-run = Contender(RunSpec("gpt", "baseline", steps=2))
+run = Contender(Job(setting=Setting(baseline="gpt", steps=2)))
+run.start()
 run.prepare()
 run.set_up()
-print("losses:", len(run.block(2)["losses"]))
+print("losses:", len(run.block(2).losses))
 run.close()
 assert sys.modules["__main__"] is main
 """
@@ -165,8 +189,8 @@ def test_a_script_without_a_guard_is_not_run_again(from_file: bool, tmp_path: Pa
     """Whether it is a file or comes from standard input, as from a notebook's cell."""
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, script if from_file else "-"],
         input=None if from_file else UNGUARDED, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert (told.returncode, told.stdout) == (0, "losses: 2\n"), told.stderr
+    assert (done.returncode, done.stdout) == (0, "losses: 2\n"), done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,57 +19,59 @@ from suite.contract.card import Card
 from suite.contract.catalogue import catalogue
 from suite.contract.run import Run
 from suite.measure.exact import exact_verdicts, one_thread
-from suite.measure.paper_scale import Count, Pair, Scale, counted, lines, notes, pairs, weightless
-from suite.meters.counters import count_step
+from suite.measure.paper_scale import Scale, SideBySide, StepCount, counted, lines, notes, side_by_side, weightless
 from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count
-from suite.record.job import RECIPES
-from tests.runs import new_run
+from suite.record.job import RECIPES, Job, Setting
 
 PUBLISHED = Path(__file__).parents[2] / "baselines" / "published"
 EAGER = tuple(name for name in RECIPES if name != "compiled")
 
 
 @cache
-def real(stack: str, scale: Scale) -> dict[str, Any]:
+def real(stack: str, setting: Setting) -> dict[str, Any]:
     """What a run with numbers counts."""
     with one_thread():
-        run = new_run(scale.baseline, stack, size=scale.size, recipe=scale.recipe, task=scale.task,
-            steps=scale.steps, model=scale.model,
-        )  # fmt: skip
+        run = Run(Job(setting=setting, stack=stack))
         for _ in range(run.recipe.steps):
             run.train_step(*run.next_batch())
-        batch, indices = run.next_batch()
-        counters = count_step(lambda: run.train_step(batch, indices), run.model, run.optimizer, batch)
+        counters = run.count_step()
         state = {"parameter_bytes": parameter_bytes(run.model), "gradient_bytes": gradient_bytes(run.model)}
-        return state | asdict(counters)
+        return state | counters.model_dump()
 
 
-def all_numbers(count: Count) -> dict[str, Any]:
+def all_numbers(count: StepCount) -> dict[str, Any]:
     assert count.counters is not None, count.unavailable
     state = {"parameter_bytes": count.parameter_bytes, "gradient_bytes": count.gradient_bytes}
-    return state | asdict(count.counters)
+    return state | count.counters.model_dump()
 
 
-def assert_equal(stack: str, scale: Scale, *, apart: tuple[str, ...] = ("operators",)) -> None:
-    ours, theirs = all_numbers(counted(stack, scale)), real(stack, scale)
-    assert {name: ours[name] for name in ours if name not in apart} == {
-        name: theirs[name] for name in theirs if name not in apart
+def assert_equal(stack: str, setting: Setting, *, left_out: tuple[str, ...] = ("operators",)) -> None:
+    ours, theirs = all_numbers(counted(stack, Scale(setting))), real(stack, setting)
+    assert {name: ours[name] for name in ours if name not in left_out} == {
+        name: theirs[name] for name in theirs if name not in left_out
     }
+
+
+def scale(baseline: str, **settings: Any) -> Scale:
+    """At nano, where nothing else is said."""
+    shape = {name: settings.pop(name) for name in ("batch_size", "sequence_length") if name in settings}
+    return Scale(Setting(baseline=baseline, **settings), **shape)
 
 
 @pytest.mark.parametrize("recipe", EAGER)
 @pytest.mark.parametrize("baseline", baselines())
 def test_a_baselines_counts_are_those_of_a_real_run(baseline: str, recipe: Any) -> None:
-    assert_equal("baseline", Scale(baseline, "nano", recipe, steps=1), apart=())
+    setting = Setting(baseline=baseline, size="pico", recipe=recipe, steps=1)
+    assert_equal("baseline", setting, left_out=())
 
 
-def same_as_real(technique: str, scale: Scale) -> None:
+def same_as_real(technique: str, setting: Setting) -> None:
     """Equal, or unavailable for a reason that lies in the technique itself."""
-    found = counted(technique, scale)
-    if found.counters is None and technique not in NEEDS_NO_VALUES:
-        assert f"{technique}/technique.py, line " in found.unavailable or "ranks" in found.unavailable
+    count = counted(technique, Scale(setting))
+    if count.counters is None and technique not in NEEDS_NO_VALUES:
+        assert f"{technique}/technique.py, line " in count.unavailable or "ranks" in count.unavailable
     else:
-        assert_equal(technique, scale)
+        assert_equal(technique, setting)
 
 
 NEEDS_NO_VALUES = {"adamw", "ckpt_chen_sqrt", "flashattention", "lawa", "layerscale", "lion", "lora", "sam"}
@@ -85,28 +86,17 @@ EVERYWHERE = [
     for baseline in card.baselines
     for recipe in EAGER
 ]
-_TWO_BLOCKS = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-SMALL: dict[str, dict[str, Any]] = {
-    "bert": {"model_type": "bert", "vocab_size": 320, **_TWO_BLOCKS},
-    "gpt": {"model_type": "gpt2", "vocab_size": 320, "n_layer": 2, "n_embd": 32, "n_head": 2},
-    "vit": {"model_type": "vit", "patch_size": 8, **_TWO_BLOCKS},
-    "mae": {
-        "model_type": "vit_mae", "patch_size": 4, **_TWO_BLOCKS, "decoder_num_hidden_layers": 1,
-        "decoder_hidden_size": 32, "decoder_num_attention_heads": 2, "decoder_intermediate_size": 64,
-    },
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(("card", "baseline", "recipe"), ONCE_EACH)
-def test_a_techniques_counts_are_those_of_a_real_run(card: Card, baseline: str, recipe: Any, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(SMALL[baseline]))
-    same_as_real(card.id, Scale(baseline, "nano", recipe, card.task, str(tmp_path), steps=1))
+def test_a_techniques_counts_are_those_of_a_real_run(card: Card, baseline: str, recipe: Any) -> None:
+    same_as_real(card.id, Setting(baseline=baseline, size="pico", recipe=recipe, task=card.task, steps=1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("card", "baseline", "recipe"), EVERYWHERE)
 def test_they_are_so_on_every_baseline(card: Card, baseline: str, recipe: Any) -> None:
-    same_as_real(card.id, Scale(baseline, "nano", recipe, card.task))
+    same_as_real(card.id, Setting(baseline=baseline, recipe=recipe, task=card.task))
 
 
 def test_a_users_own_model_is_counted_as_it_runs(tmp_path: Path) -> None:
@@ -116,7 +106,7 @@ def test_a_users_own_model_is_counted_as_it_runs(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     # the real step looks for padding among the tokens, to warn of it
-    assert_equal("baseline", Scale("gpt", "nano", "modern", model=str(tmp_path), steps=1))
+    assert_equal("baseline", Setting(baseline="gpt", model=str(tmp_path), steps=1))
 
 
 @pytest.mark.parametrize(
@@ -143,8 +133,8 @@ def test_published_models_have_their_published_sizes(
 
 def test_the_model_state_of_a_full_size_model_follows_the_formula() -> None:
     """fp32: 4 bytes a weight, 4 a gradient, 8 of Adam's moments (ZeRO, 1910.02054, section 3.1)."""
-    found = counted("baseline", Scale("gpt", "base", "classic", batch_size=1, sequence_length=16, steps=1))
-    numbers, weights = found.quantities(), 124_439_808
+    full = scale("gpt", size="base", recipe="classic", steps=1, batch_size=1, sequence_length=16)
+    numbers, weights = counted("baseline", full).quantities(), 124_439_808
     assert numbers["parameter_bytes"] == numbers["gradient_bytes"] == 4 * weights
     assert numbers["optimizer_state_bytes"] == 8 * weights
     assert numbers["peak_tensor_bytes"] >= 16 * weights
@@ -152,7 +142,7 @@ def test_the_model_state_of_a_full_size_model_follows_the_formula() -> None:
 
 def test_what_is_saved_grows_by_the_same_bytes_with_every_example() -> None:
     saved = [
-        counted("baseline", Scale("gpt", "nano", batch_size=batch, steps=1)).quantities()["saved_activation_bytes"]
+        counted("baseline", scale("gpt", batch_size=batch, steps=1)).quantities()["saved_activation_bytes"]
         for batch in (2, 3, 4)
     ]
     assert saved[2] - saved[1] == saved[1] - saved[0] > 0
@@ -168,14 +158,14 @@ def test_what_is_saved_grows_by_the_same_bytes_with_every_example() -> None:
     ],
 )
 def test_what_cannot_be_counted_says_exactly_why(technique: str, recipe: Any, words: str) -> None:
-    found = counted(technique, Scale("gpt", "nano", recipe))
-    assert found.counters is None and words in found.unavailable
-    assert found.quantities() == {} and found.as_dict()["provenance"] == "unavailable"
+    count = counted(technique, scale("gpt", recipe=recipe))
+    assert count.counters is None and words in count.unavailable
+    assert count.quantities() == {} and count.as_dict()["provenance"] == "unavailable"
 
 
 def test_an_added_activation_is_seen_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    scale = Scale("gpt", "nano", "classic", batch_size=1, steps=1)
-    before = counted("baseline", scale).quantities()
+    one = scale("gpt", recipe="classic", batch_size=1, steps=1)
+    before = counted("baseline", one).quantities()
     forward = Run.forward
 
     def wasteful(run: Run, batch: Any) -> torch.Tensor:
@@ -184,7 +174,7 @@ def test_an_added_activation_is_seen_to_the_byte(monkeypatch: pytest.MonkeyPatch
         return loss + 0 * hoard.sum()
 
     monkeypatch.setattr(Run, "forward", wasteful)
-    assert counted("baseline", scale).quantities()["saved_activation_bytes"] - before["saved_activation_bytes"] == 4000
+    assert counted("baseline", one).quantities()["saved_activation_bytes"] - before["saved_activation_bytes"] == 4000
 
 
 def test_nothing_stays_behind() -> None:
@@ -194,8 +184,8 @@ def test_nothing_stays_behind() -> None:
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    counted("rigl", Scale("gpt", "nano"))  # fails halfway
-    counted("baseline", Scale("bert", "nano", steps=1))
+    counted("rigl", scale("gpt"))  # fails halfway
+    counted("baseline", scale("bert", steps=1))
     assert torch.equal(torch.rand(3), expected)
     for owner, names in zip(owners, before):
         assert all(vars(owner)[name] is value for name, value in names.items())
@@ -219,40 +209,40 @@ def test_a_kept_value_is_forgotten_once_unknown_values_are_added() -> None:
 )
 def test_a_length_that_cannot_be_is_refused(baseline: str, length: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        counted("baseline", Scale(baseline, "nano", sequence_length=length))
+        counted("baseline", scale(baseline, sequence_length=length))
 
 
 def test_reports_stand_beside_the_reference_with_their_ratio() -> None:
-    (pair,) = pairs(["lion"], Scale("gpt", "nano", "classic", batch_size=2, sequence_length=16))
+    (pair,) = side_by_side(["lion"], scale("gpt", recipe="classic", batch_size=2, sequence_length=16))
     assert pair.reference is not None and pair.reference.stack == "baseline"
     assert pair.ratios()["optimizer_state_bytes"] == 0.5
     table = {line[0]: line[1:] for line in lines(pair)}
     assert table["optimizer state, bytes"] == ("1.714 MiB", "877.5 KiB", "0.5")
     assert not notes(pair)
-    alone = Pair(pair.scale, None, Count("baseline", unavailable="no"))
+    alone = SideBySide(pair.scale, None, StepCount("baseline", unavailable="no"))
     assert lines(alone) == [] and notes(alone) == ["baseline: unavailable: no"]
 
 
 def test_exact_claims_of_bytes_and_flops_are_judged_at_larger_sizes() -> None:
     cards = [catalogue()[name].card for name in ("lion", "zero1")]
-    found = {each.claim.id: each for each in exact_verdicts(cards, ("gpt",), "micro")}
-    state = found["state_bytes"]
+    verdicts = {each.claim.id: each for each in exact_verdicts(cards, ("gpt",), "micro")}
+    state = verdicts["state_bytes"]
     assert (state.word, state.reason) == ("reproduced", "exactly; counted at paper scale")
     assert state.interval is not None and state.interval.estimate == 0.5
     assert state.place.size == "micro" and state.command.endswith("--size micro")
-    assert found["sign_step"].word == "not testable here" and "no count" in found["sign_step"].reason
-    assert found["state_divided_by_ranks"].word == "not testable here"
-    assert "takes 2 ranks" in found["state_divided_by_ranks"].reason
+    assert verdicts["sign_step"].word == "not testable here" and "no count" in verdicts["sign_step"].reason
+    assert verdicts["state_divided_by_ranks"].word == "not testable here"
+    assert "takes 2 ranks" in verdicts["state_divided_by_ranks"].reason
     assert CliRunner().invoke(app, ["claims", "lion", "--size", "base"]).exit_code == 2
 
 
 def test_the_command_prints_json_that_says_how_it_was_counted() -> None:
     result = CliRunner().invoke(app, ["count", "-t", "lora", "-b", "bert", "--size", "nano", "--batch", "2", "--json"])
     assert result.exit_code == 0, result.output
-    (found,) = json.loads(result.stdout)
-    assert found["stack"]["provenance"] == found["reference"]["provenance"] == "counted at paper scale"
-    assert found["scale"]["task"] == "adapt" and found["stack"]["batch"]["labels"] == [2, 64]
-    assert found["ratios"]["trainable_parameter_count"] < 0.1
+    (report,) = json.loads(result.stdout)
+    assert report["stack"]["provenance"] == report["reference"]["provenance"] == "counted at paper scale"
+    assert report["scale"]["task"] == "adapt" and report["stack"]["batch"]["labels"] == [2, 64]
+    assert report["ratios"]["trainable_parameter_count"] < 0.1
 
 
 def test_the_command_says_by_its_exit_code_that_nothing_could_be_counted() -> None:
@@ -277,11 +267,11 @@ def test_copies_without_values_share_and_hold_what_real_ones_do() -> None:
 
     expected = [shape(each) for each in copies()]
     with weightless():
-        made = copies()
-        found = [shape(each) for each in made]
-        assert made[0].tail.untyped_storage()._cdata != made[1].tail.untyped_storage()._cdata
-        for each in made[0].parameters():
+        modules = copies()
+        shapes = [shape(each) for each in modules]
+        assert modules[0].tail.untyped_storage()._cdata != modules[1].tail.untyped_storage()._cdata
+        for each in modules[0].parameters():
             assert isinstance(each, torch.nn.Parameter) and each.requires_grad
         with pytest.raises(RuntimeError):
-            made[0].tail.data_ptr()
-    assert [each[:3] for each in found] == [each[:3] for each in expected]
+            modules[0].tail.data_ptr()
+    assert [each[:3] for each in shapes] == [each[:3] for each in expected]

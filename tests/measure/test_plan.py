@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.baseline import baselines
+from suite.contract.baseline import baseline_hashes, baselines
 from suite.contract.catalogue import UnknownId
 from suite.contract.sources import harness_sha256, sources_of
-from suite.measure.comparison import baseline_sha256
 from suite.measure.plan import GROUP, Pair, next_group, pairs_of, remaining, seeds_done
 from suite.record.job import Setting
 from suite.record.machine import fingerprint
@@ -18,11 +17,9 @@ from tests import factories
 
 PAIRS = st.builds(
     Pair,
-    baseline=st.sampled_from(["gpt", "vit"]),
-    recipe=st.sampled_from(["classic", "modern"]),
-    task=st.just("pretrain"),
-    reference=st.sampled_from(["baseline", "dp_ddp"]),
+    setting=st.builds(Setting, baseline=st.sampled_from(["gpt", "vit"]), recipe=st.sampled_from(["classic", "modern"])),
     stack=st.sampled_from("abcdefgh"),
+    reference=st.sampled_from(["baseline", "dp_ddp"]),
 )
 KNOWN = st.dictionaries(PAIRS, st.sets(st.integers(0, 5), max_size=4), min_size=1, max_size=12)
 
@@ -35,7 +32,7 @@ def test_every_pair_gets_its_seeds_and_none_twice(done: dict[Pair, set[int]], se
         fewest = min(len(known) for known in done.values())
         left = remaining(done, wanted)
         assert 1 <= len(together) <= GROUP
-        assert len({(pair.baseline, pair.recipe, pair.task, pair.reference) for pair in together}) == 1
+        assert len({(pair.setting, pair.reference) for pair in together}) == 1
         assert all(len(done[pair]) == fewest and seed not in done[pair] for pair in together)
         for pair in together:
             done[pair].add(seed)
@@ -47,7 +44,7 @@ def test_every_pair_gets_its_seeds_and_none_twice(done: dict[Pair, set[int]], se
 def test_a_short_plan_sees_every_technique_before_any_twice_and_the_first_recipe_before_the_others() -> None:
     stacks, recipes = [f"t{number}" for number in range(4 * GROUP)], ("modern", "classic")
     pairs = [
-        Pair(baseline, recipe, "pretrain", "baseline", stack)  # type: ignore[arg-type]
+        Pair(Setting(baseline=baseline, recipe=recipe), stack)  # type: ignore[arg-type]
         for stack in stacks for baseline in ("gpt", "vit") for recipe in recipes
     ]  # fmt: skip
     done: dict[Pair, set[int]] = {pair: set() for pair in pairs}
@@ -58,24 +55,25 @@ def test_a_short_plan_sees_every_technique_before_any_twice_and_the_first_recipe
         for pair in together:
             done[pair].add(seed)
     assert {pair.stack for pair in seen[: len(stacks)]} == set(stacks)
-    assert {pair.baseline for pair in seen[: len(stacks)]} == {"gpt", "vit"}
-    assert [pair.recipe for pair in seen] == sorted((pair.recipe for pair in seen), key=recipes.index)
+    assert {pair.setting.baseline for pair in seen[: len(stacks)]} == {"gpt", "vit"}
+    order = [pair.setting.recipe for pair in seen]
+    assert order == sorted(order, key=recipes.index)
 
 
 def test_pairs_are_those_that_all_cards_name() -> None:
-    pairs = pairs_of(["lion"], ["gpt", "vit"], ["modern", "classic"])
-    assert [(pair.baseline, pair.recipe) for pair in pairs] == [
+    like = Setting(baseline="", steps=7)
+    pairs = pairs_of(["lion"], ["gpt", "vit"], ["modern", "classic"], like)
+    assert [(pair.setting.baseline, pair.setting.recipe) for pair in pairs] == [
         ("gpt", "modern"), ("gpt", "classic"), ("vit", "modern"), ("vit", "classic"),
     ]  # fmt: skip
-    assert {(pair.reference, pair.task) for pair in pairs} == {("baseline", "pretrain")}
-    (lora,) = pairs_of(["lion + lora:rank=2"], ["gpt"], ["modern"])
-    assert (lora.stack, lora.task) == ("lion+lora:rank=2", "adapt")
+    assert {(pair.reference, pair.setting.task, pair.setting.steps) for pair in pairs} == {("baseline", "pretrain", 7)}
+    (lora,) = pairs_of(["lion + lora:rank=2"], ["gpt"], ["modern"], like)
+    assert (lora.stack, lora.setting.task) == ("lion+lora:rank=2", "adapt")
     with pytest.raises(UnknownId):
-        pairs_of(["lionn"], ["gpt"], ["modern"])
+        pairs_of(["lionn"], ["gpt"], ["modern"], like)
 
 
-SETTING = Setting(threads=1, steps=8)
-LION = Pair("gpt", "modern", "pretrain", "baseline", "lion")
+LION = Pair(Setting(baseline="gpt", steps=8), "lion")
 
 
 def stored(**changes: object) -> Record:
@@ -88,7 +86,7 @@ def stored(**changes: object) -> Record:
         ),
         "machine": fingerprint("cpu", 1),
         "harness_sha256": harness_sha256(),
-        "baseline_sha256": baseline_sha256(gpt),
+        "baseline_sha256": baseline_hashes()["gpt"],
     }
     contenders = changes.pop(
         "contenders", [Outcome(stack="baseline"), Outcome(stack="lion", sources=sources_of("lion"))]
@@ -97,7 +95,7 @@ def stored(**changes: object) -> Record:
 
 
 def known(*records: Record, pair: Pair = LION) -> set[int]:
-    return seeds_done([pair], SETTING, records)[pair]
+    return seeds_done([pair], records)[pair]
 
 
 def test_a_current_record_is_known_and_a_failure_is_a_result() -> None:
@@ -135,6 +133,6 @@ def test_a_record_that_only_looks_alike_is_not_known() -> None:
 
 
 def test_a_reference_that_ran_is_no_comparison_of_it_with_itself() -> None:
-    itself = Pair("gpt", "modern", "pretrain", "baseline", "baseline")
+    itself = Pair(LION.setting, "baseline")
     assert known(stored(), pair=itself) == set()
     assert known(stored(contenders=[Outcome(stack="baseline")] * 2), pair=itself) == {0}

@@ -20,10 +20,12 @@ from rich.table import Table
 
 from suite.contract.baseline import baselines
 from suite.contract.catalogue import catalogue, lookup
+from suite.judge.rows import replicate_of
 from suite.judge.statistics import Interval, combined_interval, false_alarm_interval, median_interval
-from suite.measure.comparison import Comparison, train_in_lock_step
-from suite.measure.contender import Contender
+from suite.measure.comparison import Comparison, Procedure, train_in_lock_step
+from suite.measure.contender import Contender, Limits
 from suite.measure.worker import Session
+from suite.record.job import BASELINE, Setting
 from suite.record.machine import fingerprint, fitness
 from suite.record.schema import Record
 
@@ -31,7 +33,10 @@ PAIRS = 7
 SEEDS = 3  # of a row of the board
 WITHIN = 0.03
 METERED_STEPS, METERED_ROUNDS = 2, 40
-Row = tuple[str, str, str, bool]
+BRIEF = Limits(train_s=60)
+BARE = Procedure(finish=False, equal_time=False)
+Figure = tuple[str, str, str, bool]
+"""Its name, what was measured, the goal, whether it was reached."""
 
 
 def start_up_s(comparison: Comparison) -> list[float]:
@@ -39,8 +44,10 @@ def start_up_s(comparison: Comparison) -> list[float]:
     taken = []
     for number in range(PAIRS + 1):
         start_s = time.perf_counter()
-        pair = [Contender(comparison.spec("baseline", number), limit_s=60) for _ in range(2)]
+        pair = [Contender(comparison.job(BASELINE, number), limits=BRIEF) for _ in range(2)]
         try:
+            for contender in pair:
+                contender.start()
             for contender in pair:
                 contender.prepare()
             for contender in pair:
@@ -54,7 +61,7 @@ def start_up_s(comparison: Comparison) -> list[float]:
 
 def metered(comparison: Comparison) -> Interval:
     """A contender's timed block over the bare training loop of the same steps, both of one run, in ABBA order."""
-    session = Session(comparison.spec("baseline", 0), rank=0, world_size=1, rendezvous="")
+    session = Session(comparison.job(BASELINE, 0), rank=0, world_size=1, rendezvous="")
     session.prepare()
     session.set_up()
 
@@ -74,13 +81,12 @@ def metered(comparison: Comparison) -> Interval:
 
 def comparisons(comparison: Comparison, count: int) -> list[tuple[Record, float]]:
     """A/A records, one a seed, each with the seconds that it took in all."""
-    made = []
+    timed = []
     for seed in range(count):
         start_s = time.perf_counter()
-        made.append(
-            (train_in_lock_step(comparison, seed, finish=False, equal_time=False), time.perf_counter() - start_s)
-        )
-    return made
+        record = train_in_lock_step(comparison, seed, BARE)
+        timed.append((record, time.perf_counter() - start_s))
+    return timed
 
 
 def code_lines(path: Path) -> int:
@@ -110,46 +116,50 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-def rows(comparison: Comparison, count: int) -> list[Row]:
-    """Figure, measured, goal, reached."""
+def figures(comparison: Comparison, count: int) -> list[Figure]:
+    """All of them, from ``count`` A/A comparisons."""
     ready_s = start_up_s(comparison)
     median_s = statistics.median(ready_s)
     spread = f"{min(ready_s):.2f} to {max(ready_s):.2f} s, {PAIRS} pairs"
-    table: list[Row] = [("a pair ready, after the first", f"{median_s:.2f} s ({spread})", "≤ 0.30 s", median_s <= 0.3)]
+    table: list[Figure] = [
+        ("a pair ready, after the first", f"{median_s:.2f} s ({spread})", "≤ 0.30 s", median_s <= 0.3)
+    ]
 
-    made = comparisons(comparison, count)
-    failed = [each.reason for record, _ in made for each in record.contenders if each.status != "ok"]
+    timed = comparisons(comparison, count)
+    failed = [each.reason for record, _ in timed for each in record.contenders if each.status != "ok"]
     if failed:
         raise SystemExit(f"{len(failed)} contenders failed, the first: {failed[0]}")
-    records = [record for record, _ in made]
+    records = [record for record, _ in timed]
     computed_s = sum(sum(block) for record in records for each in record.contenders for block in each.block_s)
     share = sum(record.harness_s for record in records) / computed_s
     table.append(("harness between blocks", f"{share:.2%} of block time", "≤ 2 %", share <= 0.02))
 
     cost = metered(comparison)
-    told = f"{cost.estimate - 1:+.2%} ({cost.low - 1:+.2%} to {cost.high - 1:+.2%}); counters: one extra step, untimed"
-    table.append(("meters in timed blocks", told, "≤ 1 %", cost.estimate <= 1.01))
+    measured = (
+        f"{cost.estimate - 1:+.2%} ({cost.low - 1:+.2%} to {cost.high - 1:+.2%}); counters: one extra step, untimed"
+    )
+    table.append(("meters in timed blocks", measured, "≤ 1 %", cost.estimate <= 1.01))
 
-    taken_s = sorted(seconds for _, seconds in made)
+    taken_s = sorted(seconds for _, seconds in timed)
     slowest = taken_s[min(len(taken_s) - 1, int(0.9 * len(taken_s)))]
-    told = f"{statistics.median(taken_s):.1f} s, 90 % within {slowest:.1f} s"
-    table.append(("an A/A comparison", told, "≤ 10 s", statistics.median(taken_s) <= 10))
+    measured = f"{statistics.median(taken_s):.1f} s, 90 % within {slowest:.1f} s"
+    table.append(("an A/A comparison", measured, "≤ 10 s", statistics.median(taken_s) <= 10))
 
-    ratios = [paired(record, 1).step_log_ratios for record in records]
+    ratios = [replicate_of(record, 1).step_log_ratios for record in records]
     speedups = [median_interval(each).speedup() for each in ratios]
     close = sum(abs(each.estimate - 1) <= WITHIN for each in speedups)
     exact = false_alarm_interval(close, count)
     worst = max(abs(each.estimate - 1) for each in speedups)
-    told = f"{close} of {count} ({exact.low:.0%} to {exact.high:.0%}; worst {worst:.1%})"
-    table.append(("A/A speedups within ±3 %", told, "≥ 95 %", close >= 0.95 * count))
+    measured = f"{close} of {count} ({exact.low:.0%} to {exact.high:.0%}; worst {worst:.1%})"
+    table.append(("A/A speedups within ±3 %", measured, "≥ 95 %", close >= 0.95 * count))
     triples = [ratios[first : first + SEEDS] for first in range(0, count - SEEDS + 1, SEEDS)]
     alarms = sum(not combined_interval(each).speedup().contains(1.0) for each in triples)
     exact = false_alarm_interval(alarms, len(triples))
-    told = f"{alarms} of {len(triples)} ({exact.low:.0%} to {exact.high:.0%})"
-    table.append((f"false alarms at 95 %, {SEEDS} seeds", told, "covers 5 %", exact.contains(0.05)))
+    measured = f"{alarms} of {len(triples)} ({exact.low:.0%} to {exact.high:.0%})"
+    table.append((f"false alarms at 95 %, {SEEDS} seeds", measured, "covers 5 %", exact.contains(0.05)))
     alone = sum(not each.contains(1.0) for each in speedups)
-    told = f"{alone} of {count}: why the board marks such an interval (°)"
-    table.append(("the same from one seed's rounds", told, "none", True))
+    measured = f"{alone} of {count}: why the board marks such an interval (°)"
+    table.append(("the same from one seed's rounds", measured, "none", True))
 
     lines = {name: code_lines(entry.folder / "technique.py") for name, entry in catalogue().items()}
     simplest = min(lines, key=lambda name: lines[name])
@@ -171,14 +181,14 @@ def main() -> None:
         parser.error(f"--comparisons: {SEEDS} or more are needed for an interval over seeds")
     lookup("baseline", chosen.baseline, baselines())
     console = Console(width=120, highlight=False)
-    comparison = Comparison(
-        ("baseline", "baseline"), chosen.baseline, steps=chosen.steps, rounds=chosen.rounds, threads=chosen.threads
-    )
+    setting = Setting(baseline=chosen.baseline, steps=chosen.steps, threads=chosen.threads)
+    comparison = Comparison(setting, (BASELINE, BASELINE), chosen.rounds)
     before, warnings = os.getloadavg(), fitness("cpu")
     table = Table("figure", "measured", "goal", "reached", box=None, pad_edge=False)
-    for figure, measured, goal, reached in rows(comparison, chosen.comparisons):
+    for figure, measured, goal, reached in figures(comparison, chosen.comparisons):
         table.add_row(figure, measured, goal, "" if goal == "none" else "yes" if reached else "NO")
-    console.print(f"{fingerprint('cpu', chosen.threads).name}: {chosen.baseline} nano, {chosen.steps} steps, "
+    machine = fingerprint("cpu", chosen.threads).name
+    console.print(f"{machine}: {setting.baseline} {setting.size}, {chosen.steps} steps, "
                   f"{chosen.rounds} rounds, {chosen.threads} threads")  # fmt: skip
     console.print(table)
     loads = " -> ".join(f"{load:.2f}" for load in (before[0], os.getloadavg()[0]))

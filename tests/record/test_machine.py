@@ -3,6 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from suite.record import machine
 from suite.record.machine import fingerprint, fitness, read_context, read_facts, slug
@@ -122,8 +123,8 @@ def test_names_are_readable_and_safe_as_folders(facts, name):
 def test_gpus_are_facts_without_a_cuda_context(monkeypatch, listed, names):
     answers = {"-L": listed, "--query-gpu=driver_version": "550.54.15\n550.54.15\n"}
     monkeypatch.setattr(machine, "_nvidia_smi", lambda *arguments: answers[arguments[0]])
-    monkeypatch.setattr(machine.torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(machine.torch.cuda, "init", lambda: pytest.fail("made a CUDA context"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "init", lambda: pytest.fail("made a CUDA context"))
     gpu = read_facts("cuda", 2)["gpu"]
     assert (gpu["names"], gpu["count"], gpu["driver"]) == (names, 2, "550.54.15")
 

@@ -13,9 +13,8 @@ import pytest
 
 from suite.contract.card import Card, Paper
 from suite.contract.sources import Sources
-from suite.guard.calibration import Calibration, Gate
+from suite.guard.calibration import Calibration, Gate, timed_job
 from suite.guard.gate import DESIGN
-from suite.guard.regression import Setting
 from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.rows import pairs
 from suite.judge.statistics import Interval
@@ -34,7 +33,7 @@ def calibrated():
     caught = [Gate(verdict="regressed", pairs=[0.1, 0.1], seconds=1)] * 4
     return Calibration(
         machine=MACHINE, made=datetime(2026, 1, 2, tzinfo=UTC), design=DESIGN, margin=0.03, budget_s=60,
-        setting=Setting(), planted_slower=0.1, unchanged=runs, planted=caught,
+        job=timed_job("cpu", 1), planted_slower=0.1, unchanged=runs, planted=caught,
     )  # fmt: skip
 
 

@@ -1,29 +1,36 @@
 """What every technique must do, on every baseline that its card names; a technique with several ranks does it in ranks.
 
-Runs are short (STEPS steps at nano) and exact: equality here is equality to the bit.
+Runs are short (STEPS steps at pico) and exact: equality here is equality to the bit. A technique to which two blocks
+leave nothing to do (recomputation between sqrt(2) checkpoints) shows what it does at nano. What techniques share is
+made once a process: the checkpoints, and the reference's run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import socket
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 import torch.multiprocessing
+from torch.distributed.device_mesh import DeviceMesh
 
 from suite.contract.baseline import baselines
 from suite.contract.catalogue import catalogue
 from suite.contract.run import Run
 from suite.contract.stack import build
+from suite.measure.contender import server
 from suite.measure.plan import reference_of
-from suite.meters.counters import count_step
-from suite.record.job import join
+from suite.record.job import Size, Task, join
+from suite.record.schema import Counters
 from tests.runs import new_run
 
+TRIED: tuple[Size, ...] = ("pico", "nano")
 STEPS = 6
 PARTNERS = ("lawa", "lion")
 CASES = [
@@ -33,18 +40,36 @@ CASES = [
 ]
 
 
-def make(stack: str, baseline: str, weights: Path, mesh: object = None, task: str | None = None) -> Run:
-    return new_run(
-        baseline,
-        stack,
-        size="nano",
-        recipe="classic",
-        task=task or reference_of(stack)[1],
-        seed=3,
-        steps=STEPS,
-        weights=weights,
-        mesh=mesh,
-    )
+@dataclass(frozen=True)
+class Place:
+    """Where a technique is tried; ``weights`` is the checkpoint that an ``adapt`` run starts from."""
+
+    baseline: str
+    size: Size
+    task: Task
+    weights: Path | None
+
+    def ranks(self, stack: str) -> int:
+        return build(stack).recipe(baselines()[self.baseline].recipe(self.size, "classic", self.task)).world_size
+
+    def run(self, stack: str, mesh: DeviceMesh | None = None) -> Run:
+        return new_run(
+            self.baseline, stack, size=self.size, recipe="classic", task=self.task, seed=3, steps=STEPS,
+            weights=self.weights, mesh=mesh,
+        )  # fmt: skip
+
+
+class Trained(NamedTuple):
+    """The trajectory of a whole run."""
+
+    losses: list[float]
+    digest: str
+
+
+def trained(run: Run) -> Trained:
+    losses = run.train(STEPS)
+    assert all(math.isfinite(loss) for loss in losses)
+    return Trained(losses, digest(run))
 
 
 def digest(run: Run) -> str:
@@ -55,101 +80,87 @@ def digest(run: Run) -> str:
     return total.hexdigest()
 
 
-def trained(run: Run) -> tuple[list[float], str]:
-    losses = run.train(STEPS)
-    return losses, digest(run)
+def counts(run: Run) -> tuple[Counters, int]:
+    return run.count_step(), run.world_size
 
 
-def check(new: Callable[[str], Run], name: str, folder: Path) -> None:
-    """All that is asked of a technique; ``new`` makes a run of a stack."""
-    run = new(name)
-    losses, end = trained(run)
-    assert all(math.isfinite(loss) for loss in losses)
+@cache
+def reference_run(reference: str, place: Place, mesh: DeviceMesh | None) -> tuple[Trained, tuple[Counters, int]]:
+    """The run that techniques are compared with, and the counts of its next step."""
+    run = place.run(reference, mesh)
+    return trained(run), counts(run)
 
-    half = new(name)
+
+def check(name: str, place: Place, folder: Path, mesh: DeviceMesh | None = None) -> bool:
+    """Check all that is asked of a technique but that it changes something, and return whether it does."""
+    run = place.run(name, mesh)
+    own = trained(run)
+
+    half = place.run(name, mesh)
     first = half.train(STEPS // 2)
     path = folder / f"run{half.rank}.pt"
     half.save(path)
     assert math.isfinite(half.evaluate()["loss"])
-    resumed = new(name)
+    resumed = place.run(name, mesh)
     resumed.load(path)
     rest = resumed.train(STEPS - STEPS // 2)
-    assert first == losses[: STEPS // 2], "the same seed must give the same trajectory to the bit"
-    assert (rest, digest(resumed)) == (losses[STEPS // 2 :], end), "a resumed run must continue to the bit"
+    assert first == own.losses[: STEPS // 2], "the same seed must give the same trajectory to the bit"
+    assert rest == own.losses[STEPS // 2 :], "a resumed run must continue to the bit"
+    assert digest(resumed) == own.digest, "a resumed run must end in the same weights to the bit"
 
     reference = reference_of(name)[0]
-    plain_run = new(reference)
-    plain = trained(plain_run)
+    plain, plain_counts = reference_run(reference, place, mesh if place.ranks(reference) > 1 else None)
     neutral = catalogue()[name].technique.zero_strength
     if neutral is not None:
         stack = join([(name, {key: str(value) for key, value in neutral.items()})])
-        assert trained(new(stack)) == plain, f"{stack} must equal {reference} to the bit"
-    assert (losses, end) != plain or counts(run) != counts(plain_run), f"{name} changes nothing"
+        assert trained(place.run(stack, mesh)) == plain, f"{stack} must equal {reference} to the bit"
 
     partner = next(each for each in PARTNERS if each != name)
     for stack in (f"{name}+{partner}", f"{partner}+{name}"):
-        together = new(stack)
+        together = place.run(stack, mesh)
         assert all(math.isfinite(loss) for loss in together.train(2))
         assert math.isfinite(together.evaluate()["loss"])
+    return own != plain or counts(run) != plain_counts
 
 
-def counts(run: Run) -> tuple[object, ...]:
-    batch, indices = run.next_batch()
-    counted = count_step(lambda: run.train_step(batch, indices), run.model, run.optimizer, batch)
-    peak, saved = counted.peak_tensor_bytes, counted.saved_activation_bytes
-    return counted.operators, peak, saved, counted.optimizer_state_bytes, counted.flops, run.world_size
+def check_on_a_rank(rank: int, ranks: int, name: str, place: Place, folder: Path) -> None:
+    torch.set_num_threads(1)
+    rendezvous = f"file://{folder}/rendezvous"
+    torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=ranks)
+    assert check(name, place, folder, torch.distributed.init_device_mesh("cpu", (ranks,))), f"{name} changes nothing"
+    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="session")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A checkpoint of each baseline after a few steps, for the techniques that adapt one."""
-    made: dict[str, Path] = {}
+def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Size], Path]:
+    """A baseline's checkpoint after a few steps, for the techniques that adapt one."""
 
-    def checkpoint(baseline: str) -> Path:
-        if baseline not in made:
-            run = new_run(baseline, "baseline", recipe="classic", split="source", steps=STEPS)
-            run.train(STEPS)
-            made[baseline] = tmp_path_factory.mktemp("checkpoints") / f"{baseline}.pt"
-            torch.save(run.model.state_dict(), made[baseline])
-        return made[baseline]
+    @cache
+    def trained_checkpoint(baseline: str, size: Size) -> Path:
+        run = new_run(baseline, size=size, recipe="classic", split="source", steps=STEPS)
+        run.train(STEPS)
+        path = tmp_path_factory.mktemp("checkpoints") / f"{baseline}.pt"
+        torch.save(run.model.state_dict(), path)
+        return path
 
-    return checkpoint
+    return trained_checkpoint
 
 
 @pytest.mark.parametrize(("name", "baseline"), CASES)
-def test_conformance(name: str, baseline: str, checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
+def test_conformance(name: str, baseline: str, checkpoint_of: Callable[[str, Size], Path], tmp_path: Path) -> None:
     task = reference_of(name)[1]
-    weights = checkpoints(baseline) if task == "adapt" else None
-    recipe = baselines()[baseline].recipe("nano", "classic", task)
-    ranks = build(name).recipe(recipe).world_size
-    arguments = (name, baseline, weights, tmp_path, task)
-    if ranks == 1:
-        in_process(0, 1, 0, *arguments)
-    else:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        torch.multiprocessing.spawn(in_process, (ranks, port, *arguments), nprocs=ranks)
-
-
-def in_process(
-    rank: int, ranks: int, port: int, name: str, baseline: str, weights: Path, folder: Path, task: str
-) -> None:
-    mesh = None
-    if ranks > 1:
-        torch.set_num_threads(1)
-        address = f"tcp://127.0.0.1:{port}"
-        torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
-        mesh = torch.distributed.init_device_mesh("cpu", (ranks,))
-    reference = reference_of(name)[0]
-    alone = build(reference).recipe(baselines()[baseline].recipe("nano", "classic", task)).world_size == 1
-
-    def new(stack: str) -> Run:
-        return make(stack, baseline, weights, None if stack == reference and alone else mesh, task)
-
-    check(new, name, folder)
-    if mesh is not None:
-        torch.distributed.destroy_process_group()
+    for size in TRIED:
+        place = Place(baseline, size, task, checkpoint_of(baseline, size) if task == "adapt" else None)
+        ranks = place.ranks(name)
+        if ranks > 1:
+            server()  # has the libraries loaded, so that ranks start in milliseconds
+            torch.multiprocessing.start_processes(
+                check_on_a_rank, (ranks, name, place, tmp_path), nprocs=ranks, start_method="forkserver"
+            )
+            return
+        if check(name, place, tmp_path):
+            return
+    pytest.fail(f"{name} changes nothing")
 
 
 @pytest.mark.parametrize("name", catalogue())

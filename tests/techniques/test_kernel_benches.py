@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from suite.guard import kernel_report
-from suite.guard.kernel_report import Bench, Inputs
+from suite.kernels import bench as benches
 from suite.kernels import gates
+from suite.kernels.bench import Bench, Inputs, error_units, examine
 
 interpreter = pytest.importorskip("triton.runtime.interpreter")  # Triton has no wheel for some platforms
 multi_tensor = pytest.importorskip("suite.kernels.multi_tensor")
@@ -38,8 +39,8 @@ def made(bench: Bench, sizes: list[int]) -> Inputs:
 
 @every
 def test_a_step_is_the_reference(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_report, "CHECKED_SIZES", (1, 0, PIECE + 1, BLOCK + 77))
-    assert not kernel_report.examine(bench, CPU, timed=False).trouble
+    monkeypatch.setattr(benches, "CHECKED_SIZES", (1, 0, PIECE + 1, BLOCK + 77))
+    assert not examine(bench, CPU, timed=False).trouble
 
 
 @every
@@ -54,7 +55,7 @@ def test_what_is_not_finite_spoils_what_it_spoils_in_the_reference(bench: Bench)
             spoilt = ~reference.isfinite()
             torch.testing.assert_close(got[spoilt].double(), reference[spoilt], rtol=0, atol=0, equal_nan=True)
             got[spoilt], reference[spoilt] = 0.0, 0.0
-    assert kernel_report.error_units(inputs, expected) <= bench.tolerance
+    assert error_units(inputs, expected) <= bench.tolerance
 
 
 @every
@@ -75,7 +76,7 @@ def test_elements_beyond_2_to_the_31(bench: Bench, elements: int, monkeypatch: p
     before = {name: tensor.clone() for name, (tensor,) in inputs.items()}
     expected = bench.reference({name: [tensor[:elements]] for name, tensor in before.items()})
     bench.kernel(inputs)()
-    assert kernel_report.error_units({name: [inputs[name][0][:elements]] for name in expected}, expected) <= (
+    assert error_units({name: [inputs[name][0][:elements]] for name in expected}, expected) <= (
         bench.tolerance
     )
     assert all(torch.equal(inputs[name][0][elements:], old[elements:]) for name, old in before.items())

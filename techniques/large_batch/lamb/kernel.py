@@ -13,7 +13,7 @@ Arithmetic is float32, every operation rounded by itself; on a GPU the square ro
 last place, as exactly rounded ones would cost more instructions than the bytes leave time for. A norm's sum depends on
 its order anyway, so that two implementations agree to rounding and not to the bit.
 
-Optionally, at no further pass: gradients divided by a loss scale and multiplied by a clipping factor, the whole step
+Optionally, at no further pass: gradients multiplied by a factor (of clipping and of unscaling), the whole step
 left out where a flag says so (all read from device scalars), and bfloat16 parameters rounded stochastically.
 """
 
@@ -67,14 +67,14 @@ def _moments(
 
 @triton.jit(do_not_specialize=["tensors", "programs"])
 def moments_kernel(
-    table, blocks, tensors, programs, partials, gradient_scale, clip, found_inf,
+    table, blocks, tensors, programs, partials, clip, found_inf,
     beta1, one_minus_beta1, beta2, one_minus_beta2, decay, inverse_correction, inverse_root_correction, eps,
     DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (
-        optimizer_parts.gradient_factor(gradient_scale, clip),
+        optimizer_parts.gradient_factor(clip),
         beta1, one_minus_beta1, beta2, one_minus_beta2, decay, inverse_correction, inverse_root_correction, eps,
     )  # fmt: skip
     sums_over_block(_moments, arguments, table, blocks, tensors, programs, partials, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
@@ -120,7 +120,6 @@ def lamb_step(
     adapt: bool = True,
     phi: tuple[float, float] = (0.0, math.inf),
     clip: Tensor | None = None,
-    gradient_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
     seed: int | None = None,
 ) -> None:
@@ -130,13 +129,13 @@ def lamb_step(
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address; both moments share a
     dtype. ``tables`` comes from `launch_tables` and belongs to these parameters. Without ``adapt`` ratios are 1.
 
-    ``clip`` (multiplies gradients), ``gradient_scale`` (divides them) and ``found_inf`` (where it is not 0, nothing is
-    written) are float32 tensors of one element on the parameters' device; gradients themselves stay as they are.
+    ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
+    element on the parameters' device; gradients themselves stay as they are.
     ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    scalars = {"gradient_scale": gradient_scale, "clip": clip, "found_inf": found_inf}
+    scalars = {"clip": clip, "found_inf": found_inf}
     betas = {"beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2}
     direction = {
         "decay": weight_decay,

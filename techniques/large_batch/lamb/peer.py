@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.guard.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
+from suite.kernels.bench import Bench, Inputs, Prepare, random_lists, with_gradients
 from techniques.large_batch.lamb import kernel
 
 LR, BETA1, BETA2, EPS, DECAY = 0.5, 0.9, 0.95, 1e-6, 0.1  # a large step, so that bfloat16 parameters show it
 STEP = 3
-SCALE, CLIP = 1024.0, 0.75
+CLIP = 0.75 / 1024  # as if a loss scale were divided out, too
 RATES: dict[str, Any] = {"lr": LR, "betas": (BETA1, BETA2), "eps": EPS, "weight_decay": DECAY}
 NAMES = ("parameters", "gradients", "first_moments", "second_moments")
 
@@ -43,7 +43,7 @@ def reference(inputs: Inputs, factor: float) -> Inputs:
 def step(inputs: Inputs, scaled: bool, seed: int | None) -> Callable[[], object]:
     tables = kernel.launch_tables()
     parameters, gradients, first_moments, second_moments = (inputs[name] for name in NAMES)
-    scalars = ("gradient_scale", SCALE), ("clip", CLIP), ("found_inf", 0.0)
+    scalars = ("clip", CLIP), ("found_inf", 0.0)
     device = parameters[0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.lamb_step(
@@ -85,7 +85,7 @@ def _bench(parameter: torch.dtype, moment: torch.dtype, scaled: bool = False, se
     return Bench(
         make=make,
         kernel=partial(step, scaled=scaled, seed=seed),
-        reference=partial(reference, factor=CLIP / SCALE if scaled else 1.0),
+        reference=partial(reference, factor=CLIP if scaled else 1.0),
         # Half a unit for each rounding of the longest chain: some 40, through moments, norms and ratio to the
         # parameter; 4 to a moment. To bfloat16 parameters that chain is nothing.
         tolerance=20 if parameter == torch.float32 else 2,

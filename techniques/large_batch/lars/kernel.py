@@ -9,7 +9,7 @@ The learning rate is ``inside`` or ``outside``, the other is 1. Pass 1 reads 8 b
 Arithmetic is float32, every operation rounded by itself. A norm's sum depends on its order, so that two implementations
 agree to rounding and not to the bit.
 
-Optionally, at no further pass: gradients divided by a loss scale and multiplied by a clipping factor, the whole step
+Optionally, at no further pass: gradients multiplied by a factor (of clipping and of unscaling), the whole step
 left out where a flag says so (all read from device scalars), and bfloat16 parameters rounded stochastically.
 """
 
@@ -44,12 +44,12 @@ def _squares(pointers, place, factor, coupled_decay):
 
 @triton.jit(do_not_specialize=["tensors", "programs"])
 def norms_kernel(
-    table, blocks, tensors, programs, partials, gradient_scale, clip, found_inf, coupled_decay,
+    table, blocks, tensors, programs, partials, clip, found_inf, coupled_decay,
     DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
-    arguments = (optimizer_parts.gradient_factor(gradient_scale, clip), coupled_decay)
+    arguments = (optimizer_parts.gradient_factor(clip), coupled_decay)
     sums_over_block(_squares, arguments, table, blocks, tensors, programs, partials, (0, 2), DTYPES, BLOCK, PIECE)
 
 
@@ -68,12 +68,12 @@ def _apply(pointers, place, factor, seed, ratios, momentum, decay, inside, outsi
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def apply_kernel(
-    table, blocks, tensors, seed, ratios, gradient_scale, clip, found_inf, momentum, decay, inside, outside,
+    table, blocks, tensors, seed, ratios, clip, found_inf, momentum, decay, inside, outside,
     DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
-    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
+    factor = optimizer_parts.gradient_factor(clip)
     arguments = (factor, seed, ratios, momentum, decay, inside, outside)
     multi_tensor.over_block(_apply, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
@@ -91,7 +91,6 @@ def lars_step(
     trust_coefficient: float = 1e-3,
     variant: Variant = "paper",
     adapt: bool = True,
-    gradient_scale: Tensor | None = None,
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
     seed: int | None = None,
@@ -101,13 +100,13 @@ def lars_step(
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address. ``tables`` comes from
     `launch_tables` and belongs to these parameters.
 
-    ``gradient_scale`` (divides gradients), ``clip`` (multiplies them) and ``found_inf`` (where it is not 0, nothing is
-    written) are float32 tensors of one element on the parameters' device; gradients themselves stay as they are.
+    ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
+    element on the parameters' device; gradients themselves stay as they are.
     ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    scalars = {"gradient_scale": gradient_scale, "clip": clip, "found_inf": found_inf}
+    scalars = {"clip": clip, "found_inf": found_inf}
     separate = variant in SEPARATE
     inside, outside = (learning_rate, 1.0) if variant in INSIDE else (1.0, learning_rate)
     hyper = {"momentum": momentum, "decay": weight_decay, "inside": inside, "outside": outside}

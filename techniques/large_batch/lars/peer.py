@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.guard.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
+from suite.kernels.bench import Bench, Inputs, Prepare, random_lists, with_gradients
 from techniques.large_batch.lars import kernel
 
 LR, MOMENTUM, DECAY, COEFFICIENT = 1.0, 0.9, 0.1, 0.5  # a large step, so that bfloat16 parameters show it
-SCALE, CLIP = 1024.0, 0.75
+CLIP = 0.75 / 1024  # as if a loss scale were divided out, too
 NAMES = ("parameters", "gradients", "momenta")
 
 
@@ -33,7 +33,7 @@ def reference(inputs: Inputs, factor: float, adapt: bool) -> Inputs:
 def step(inputs: Inputs, scaled: bool, seed: int | None, adapt: bool) -> Callable[[], object]:
     tables = kernel.launch_tables()
     parameters, gradients, momenta = (inputs[name] for name in NAMES)
-    scalars = ("gradient_scale", SCALE), ("clip", CLIP), ("found_inf", 0.0)
+    scalars = ("clip", CLIP), ("found_inf", 0.0)
     device = parameters[0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.lars_step(
@@ -76,7 +76,7 @@ def _bench(
     return Bench(
         make=make,
         kernel=partial(step, scaled=scaled, seed=seed, adapt=adapt),
-        reference=partial(reference, factor=CLIP / SCALE if scaled else 1.0, adapt=adapt),
+        reference=partial(reference, factor=CLIP if scaled else 1.0, adapt=adapt),
         # Half a unit for each rounding of the longest chain: some 20, through norms, ratio and momentum to the
         # parameter. To bfloat16 parameters that chain is nothing; float32 momenta beside them have it all but for two.
         tolerance=2 if momentum == torch.bfloat16 else 10,

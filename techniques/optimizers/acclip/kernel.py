@@ -8,7 +8,7 @@ every operation is rounded to nearest by itself, so that float32 results are the
 interpreter, and in the formula as written here with torch operators; for alpha between them powers go through exp2
 and log2, which differ by a few units in the last place. A NaN stays visible in all three lists.
 
-Optionally, at no further pass: gradients divided by a loss scale and multiplied by a clipping factor, the whole step
+Optionally, at no further pass: gradients multiplied by a factor (of clipping and of unscaling), the whole step
 left out where a flag says so (all read from device scalars), and bfloat16 parameters rounded stochastically.
 """
 
@@ -70,14 +70,14 @@ def _update(
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def acclip_kernel(
-    table, blocks, tensors, seed, gradient_scale, clip, found_inf,
+    table, blocks, tensors, seed, clip, found_inf,
     lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha,
     ALPHA: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (
-        optimizer_parts.gradient_factor(gradient_scale, clip), seed,
+        optimizer_parts.gradient_factor(clip), seed,
         lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha, ALPHA,
     )  # fmt: skip
     multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
@@ -96,7 +96,6 @@ def acclip_step(
     eps: float,
     alpha: float,
     weight_decay: float = 0.0,
-    gradient_scale: Tensor | None = None,
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
     seed: int | None = None,
@@ -107,8 +106,8 @@ def acclip_step(
     elements; ``momenta`` and ``powers`` share a dtype. ``tables`` comes from `launch_tables` and belongs to these
     parameters.
 
-    ``gradient_scale`` (divides gradients), ``clip`` (multiplies them) and ``found_inf`` (where it is not 0, nothing is
-    written) are float32 tensors of one element on the parameters' device; gradients themselves stay as they are.
+    ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
+    element on the parameters' device; gradients themselves stay as they are.
     ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
@@ -119,7 +118,7 @@ def acclip_step(
     }  # fmt: skip
     optimizer_parts.step(
         acclip_kernel, tables, (parameters, momenta, powers), gradients, hyper,
-        seed=optimizer_parts.seed_word(seed), gradient_scale=gradient_scale, clip=clip, found_inf=found_inf,
+        seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf,
         ALPHA=_special(alpha),
     )  # fmt: skip
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.guard.kernel_report import Bench, Inputs, random_lists
+from suite.kernels.bench import Bench, Inputs, random_lists
 from techniques.optimizers.acclip import kernel
 
 LR, BETA1, BETA2, EPS, DECAY = 0.3, 0.9, 0.99, 1e-5, 0.1  # a large step, so that bfloat16 parameters show it
-SCALE, CLIP = 8.0, 0.75
+CLIP = 0.75 / 8  # as if a loss scale were divided out, too
 NAMES = ("parameters", "gradients", "momenta", "powers")
 
 
@@ -33,7 +33,7 @@ def reference(inputs: Inputs, factor: float, alpha: float) -> Inputs:
 def step(inputs: Inputs, alpha: float, scaled: bool, seed: int | None) -> Callable[[], object]:
     tables = kernel.launch_tables()
     parameters, gradients, momenta, powers = (inputs[name] for name in NAMES)
-    scalars = ("gradient_scale", SCALE), ("clip", CLIP), ("found_inf", 0.0)
+    scalars = ("clip", CLIP), ("found_inf", 0.0)
     device = parameters[0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.acclip_step(
@@ -55,7 +55,7 @@ def _bench(
     return Bench(
         make=make,
         kernel=partial(step, alpha=alpha, scaled=scaled, seed=seed),
-        reference=partial(reference, factor=CLIP / SCALE if scaled else 1.0, alpha=alpha),
+        reference=partial(reference, factor=CLIP if scaled else 1.0, alpha=alpha),
         # Half a unit for each rounding of the longest chain, some 16. Through exp2(a log2 x) a power loses as many
         # units as its exponent a log2 x is large: up to 25, twice.
         tolerance=8 if alpha in (1, 2) else 50,

@@ -9,7 +9,7 @@ Arithmetic is float32, every operation rounded to nearest by itself (square root
 can afford it): so float32 results are the same bits on a GPU, under the interpreter, and in the formula as written
 here with any operators that round so.
 
-Optionally, at no further pass: gradients divided by a loss scale and multiplied by a clipping factor, the whole step
+Optionally, at no further pass: gradients multiplied by a factor (of clipping and of unscaling), the whole step
 left out where a flag says so (all read from device scalars), and bfloat16 parameters rounded stochastically.
 """
 
@@ -61,7 +61,7 @@ def _update(
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def adam_kernel(
-    table, blocks, tensors, seed, gradient_scale, clip, found_inf,
+    table, blocks, tensors, seed, clip, found_inf,
     beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
     DECOUPLED: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
@@ -69,7 +69,7 @@ def adam_kernel(
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (
-        optimizer_parts.gradient_factor(gradient_scale, clip), seed,
+        optimizer_parts.gradient_factor(clip), seed,
         beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps, DECOUPLED,
     )  # fmt: skip
     multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
@@ -89,7 +89,6 @@ def adam_step(
     eps: float,
     weight_decay: float = 0.0,
     decoupled: bool = False,
-    gradient_scale: Tensor | None = None,
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
     seed: int | None = None,
@@ -100,8 +99,8 @@ def adam_step(
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address, of any number of
     elements; both moments share a dtype. ``tables`` comes from `launch_tables` and belongs to these parameters.
 
-    ``gradient_scale`` (divides gradients), ``clip`` (multiplies them) and ``found_inf`` (where it is not 0, nothing is
-    written) are float32 tensors of one element on the parameters' device; gradients themselves stay as they are.
+    ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
+    element on the parameters' device; gradients themselves stay as they are.
     Whether a step that was left out counts in ``step`` is the caller's business.
 
     ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
@@ -115,7 +114,7 @@ def adam_step(
     }  # fmt: skip
     optimizer_parts.step(
         adam_kernel, tables, (parameters, first_moments, second_moments), gradients, hyper,
-        seed=optimizer_parts.seed_word(seed), gradient_scale=gradient_scale, clip=clip, found_inf=found_inf,
+        seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf,
         DECOUPLED=decoupled,
     )  # fmt: skip
 

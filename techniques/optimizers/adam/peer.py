@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.guard.kernel_report import Bench, Inputs, random_lists, with_gradients
+from suite.kernels.bench import Bench, Inputs, random_lists, with_gradients
 from techniques.optimizers.adam import kernel
 
 LR, BETA1, BETA2, EPS, DECAY = 0.1, 0.9, 0.95, 1e-8, 0.1  # a large step, so that bfloat16 parameters show it
 STEP = 3
-SCALE, CLIP = 1024.0, 0.75
+CLIP = 0.75 / 1024  # as if a loss scale were divided out, too
 RATES: dict[str, Any] = {"lr": LR, "betas": (BETA1, BETA2), "eps": EPS, "weight_decay": DECAY}
 NAMES = ("parameters", "gradients", "first_moments", "second_moments")
 
@@ -36,7 +36,7 @@ def reference(inputs: Inputs, decoupled: bool, factor: float) -> Inputs:
 def step(inputs: Inputs, decoupled: bool, scaled: bool, seed: int | None) -> Callable[[], object]:
     tables = kernel.launch_tables()
     parameters, gradients, first_moments, second_moments = (inputs[name] for name in NAMES)
-    scalars = ("gradient_scale", SCALE), ("clip", CLIP), ("found_inf", 0.0)
+    scalars = ("clip", CLIP), ("found_inf", 0.0)
     device = parameters[0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.adam_step(
@@ -83,7 +83,7 @@ def _bench(
     return Bench(
         make=make,
         kernel=partial(step, decoupled=decoupled, scaled=scaled, seed=seed),
-        reference=partial(reference, decoupled=decoupled, factor=CLIP / SCALE if scaled else 1.0),
+        reference=partial(reference, decoupled=decoupled, factor=CLIP if scaled else 1.0),
         # Half a unit for each rounding of the longest chain: 21 to the parameter, scaled (19 where decoupled); 7 (4) to
         # a moment. To bfloat16 parameters that chain is nothing.
         tolerance=(10 if decoupled else 11) if parameter == torch.float32 else (2 if decoupled else 4),

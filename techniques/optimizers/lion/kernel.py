@@ -9,7 +9,7 @@ afford): so float32 results are the same bits on a GPU, under the interpreter, a
 operators. The sign of beta1 m + (1 - beta1) g depends on the rounding where the two terms cancel. As in torch.sign,
 the sign of 0 and of NaN is 0; a NaN stays visible in the momentum.
 
-Optionally, at no further pass: gradients divided by a loss scale and multiplied by a clipping factor, the whole step
+Optionally, at no further pass: gradients multiplied by a factor (of clipping and of unscaling), the whole step
 left out where a flag says so (all read from device scalars), and bfloat16 parameters rounded stochastically.
 """
 
@@ -47,13 +47,13 @@ def _update(pointers, place, factor, seed, lr, beta1, one_minus_beta1, beta2, on
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def lion_kernel(
-    table, blocks, tensors, seed, gradient_scale, clip, found_inf,
+    table, blocks, tensors, seed, clip, found_inf,
     lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
     DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
-    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
+    factor = optimizer_parts.gradient_factor(clip)
     arguments = (factor, seed, lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay)
     multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
@@ -68,7 +68,6 @@ def lion_step(
     beta1: float,
     beta2: float,
     weight_decay: float,
-    gradient_scale: Tensor | None = None,
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
     seed: int | None = None,
@@ -78,8 +77,8 @@ def lion_step(
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address, of any number of
     elements. ``tables`` comes from `launch_tables` and belongs to these parameters.
 
-    ``gradient_scale`` (divides gradients), ``clip`` (multiplies them) and ``found_inf`` (where it is not 0, nothing is
-    written) are float32 tensors of one element on the parameters' device; gradients themselves stay as they are.
+    ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
+    element on the parameters' device; gradients themselves stay as they are.
     ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
@@ -90,7 +89,7 @@ def lion_step(
     }  # fmt: skip
     optimizer_parts.step(
         lion_kernel, tables, (parameters, momenta), gradients, hyper,
-        seed=optimizer_parts.seed_word(seed), gradient_scale=gradient_scale, clip=clip, found_inf=found_inf,
+        seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf,
     )  # fmt: skip
 
 

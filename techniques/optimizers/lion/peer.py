@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.guard.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
+from suite.kernels.bench import Bench, Inputs, Prepare, random_lists, with_gradients
 from techniques.optimizers.lion import kernel
 
 RATES: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.1}  # a large step, so that bfloat16 parameters show it
 BETA1, BETA2 = 0.9, 0.99
-SCALE, CLIP = 8.0, 0.75
+CLIP = 0.75 / 8  # as if a loss scale were divided out, too
 NAMES = ("parameters", "gradients", "momenta")
 
 
@@ -36,7 +36,7 @@ def reference(inputs: Inputs, factor: float) -> Inputs:
 def step(inputs: Inputs, scaled: bool, seed: int | None) -> Callable[[], object]:
     tables = kernel.launch_tables()
     parameters, gradients, momenta = (inputs[name] for name in NAMES)
-    scalars = ("gradient_scale", SCALE), ("clip", CLIP), ("found_inf", 0.0)
+    scalars = ("clip", CLIP), ("found_inf", 0.0)
     device = parameters[0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.lion_step(
@@ -76,7 +76,7 @@ PEERS: dict[str, Prepare] = {
 
 
 def _bench(parameter: torch.dtype, momentum: torch.dtype, scaled: bool = False, seed: int | None = None) -> Bench:
-    factor = CLIP / SCALE if scaled else 1.0
+    factor = CLIP if scaled else 1.0
 
     def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
         inputs = random_lists(sizes, device, generator, parameters=parameter, gradients=parameter, momenta=momentum)

@@ -7,7 +7,7 @@ In the first step (1 - d) is 1 and v is 0. Arithmetic is float32, every product 
 multiply-add, which memory-bound code can afford): so float32 results are the same bits on a GPU, under the interpreter,
 and in the formula written with torch operators.
 
-Optionally, at no further pass: gradients divided by a loss scale and multiplied by a clipping factor, the whole step
+Optionally, at no further pass: gradients multiplied by a factor (of clipping and of unscaling), the whole step
 left out where a flag says so (all read from device scalars), and bfloat16 parameters rounded stochastically.
 """
 
@@ -49,12 +49,12 @@ def _update(pointers, place, factor, seed, lr, momentum, push, weight_decay, NES
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def sgd_kernel(
-    table, blocks, tensors, seed, gradient_scale, clip, found_inf, lr, momentum, push, weight_decay,
+    table, blocks, tensors, seed, clip, found_inf, lr, momentum, push, weight_decay,
     NESTEROV: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
-    factor = optimizer_parts.gradient_factor(gradient_scale, clip)
+    factor = optimizer_parts.gradient_factor(clip)
     arguments = (factor, seed, lr, momentum, push, weight_decay, NESTEROV)
     multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
@@ -71,7 +71,6 @@ def sgd_step(
     weight_decay: float = 0.0,
     nesterov: bool = False,
     first: bool = False,
-    gradient_scale: Tensor | None = None,
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
     seed: int | None = None,
@@ -82,8 +81,8 @@ def sgd_step(
     elements. ``tables`` comes from `launch_tables` and belongs to these parameters. ``first``: the velocities are
     zeros, and the gradient enters undampened.
 
-    ``gradient_scale`` (divides gradients), ``clip`` (multiplies them) and ``found_inf`` (where it is not 0, nothing is
-    written) are float32 tensors of one element on the parameters' device; gradients themselves stay as they are.
+    ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
+    element on the parameters' device; gradients themselves stay as they are.
     ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
@@ -93,7 +92,7 @@ def sgd_step(
     }  # fmt: skip
     optimizer_parts.step(
         sgd_kernel, tables, (parameters, velocities), gradients, hyper,
-        seed=optimizer_parts.seed_word(seed), gradient_scale=gradient_scale, clip=clip, found_inf=found_inf,
+        seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf,
         NESTEROV=nesterov,
     )  # fmt: skip
 

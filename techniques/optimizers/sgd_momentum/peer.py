@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.guard.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
+from suite.kernels.bench import Bench, Inputs, Prepare, random_lists, with_gradients
 from techniques.optimizers.sgd_momentum import kernel
 
 # A large step, so that bfloat16 parameters show it.
 RATES: dict[str, Any] = {"lr": 0.3, "momentum": 0.9, "weight_decay": 0.1}
-SCALE, CLIP = 1024.0, 0.75
+CLIP = 0.75 / 1024  # as if a loss scale were divided out, too
 NAMES = ("parameters", "gradients", "velocities")
 
 
@@ -36,7 +36,7 @@ def reference(inputs: Inputs, factor: float, nesterov: bool) -> Inputs:
 def step(inputs: Inputs, scaled: bool, nesterov: bool, seed: int | None) -> Callable[[], object]:
     tables = kernel.launch_tables()
     parameters, gradients, velocities = (inputs[name] for name in NAMES)
-    scalars = ("gradient_scale", SCALE), ("clip", CLIP), ("found_inf", 0.0)
+    scalars = ("clip", CLIP), ("found_inf", 0.0)
     device = parameters[0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.sgd_step(
@@ -87,7 +87,7 @@ def _bench(
     return Bench(
         make=make,
         kernel=partial(step, scaled=scaled, nesterov=nesterov, seed=seed),
-        reference=partial(reference, factor=CLIP / SCALE if scaled else 1.0, nesterov=nesterov),
+        reference=partial(reference, factor=CLIP if scaled else 1.0, nesterov=nesterov),
         # Half a unit for each rounding of the longest chain: 12 with scaled gradients and Nesterov's sum.
         tolerance=6,
         bytes_per_element=3 * parameter.itemsize + 2 * velocity.itemsize,

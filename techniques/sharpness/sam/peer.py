@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from suite.guard.kernel_report import Bench, Inputs, random_lists, with_gradients
+from suite.kernels.bench import Bench, Inputs, random_lists, with_gradients
 from techniques.sharpness.sam import kernel
 
 RHO = 100.0  # large, so that bfloat16 parameters show the step

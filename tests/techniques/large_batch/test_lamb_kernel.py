@@ -120,11 +120,10 @@ def test_extreme_gradients_spoil_their_own_tensor_at_most(value: float) -> None:
     assert columns[0][1].isfinite().all()
 
 
-def test_scale_and_clip_act_at_no_further_pass_and_leave_the_gradients() -> None:
+def test_clip_acts_at_no_further_pass_and_leaves_the_gradients() -> None:
     columns = lists(shapes=[(40,), (PIECE + 3,)])
     gradients = [tensor.clone() for tensor in columns[1]]
-    scalars = {"gradient_scale": torch.tensor(8.0), "clip": torch.tensor(0.5)}
-    assert agrees(columns, factor=0.5 / 8, reference={}, **scalars)
+    assert agrees(columns, factor=0.0625, reference={}, clip=torch.tensor(0.0625))
     assert all(torch.equal(a, b) for a, b in zip(gradients, columns[1]))
 
 

@@ -160,7 +160,7 @@ def test_scaled_and_clipped_gradients_are_those_unscaled_and_clipped_beforehand(
     kept = [gradient.clone() for gradient in scaled]
     adamw_step(
         lists[0], scaled, *lists[2:], launch_tables(), **HYPER,
-        gradient_scale=torch.tensor(128.0), clip=torch.tensor([0.25]), found_inf=torch.tensor(0.0),
+        clip=torch.tensor([0.25 / 128]), found_inf=torch.tensor(0.0),
     )  # fmt: skip
     adamw_step(same[0], [0.125 * each for each in same[1]], *same[2:], launch_tables(), **HYPER)
     assert all(map(torch.equal, scaled, kept))

@@ -183,7 +183,7 @@ def test_scaled_gradients_and_steps_left_out(case: Case) -> None:
     scaled, plain = case.lists(), case.lists()
     given = [gradient * 8 for gradient in scaled[1]]
     scaled[1] = [gradient.clone() for gradient in given]
-    scalars = {"gradient_scale": torch.tensor(32.0), "clip": torch.tensor(4.0), "found_inf": torch.tensor(0.0)}
+    scalars = {"clip": torch.tensor(4 / 32), "found_inf": torch.tensor(0.0)}
     case.step(scaled, **scalars)
     case.step(plain)
     assert all(map(torch.equal, scaled[1], given))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from suite.judge import history
 from suite.judge import rows as results
-from suite.record import schema as module
+from suite.record import store as module
 from suite.record.schema import SCHEMA_VERSION, parse
 from suite.record.store import Store, StoreError
 from suite.show import html, markdown
@@ -133,7 +133,8 @@ def test_a_real_limit_of_the_kernel_leaves_whole_lines(store):
     before = store.path(MACHINE.name).read_bytes()
     room = len(before) + 500
     code = (
-        "import sys; from pathlib import Path; from suite.record.schema import Store, StoreError, parse\n"
+        "import sys; from pathlib import Path; from suite.record.schema import parse\n"
+        "from suite.record.store import Store, StoreError\n"
         "try: Store(Path(sys.argv[1])).append(parse(sys.stdin.buffer.read()))\n"
         "except StoreError as error: print(error)"
     )
@@ -151,7 +152,7 @@ def test_a_real_limit_of_the_kernel_leaves_whole_lines(store):
 
 def second_writer(folder: Path) -> str:
     code = (
-        "import sys; from pathlib import Path; from suite.record.schema import Store, StoreError\n"
+        "import sys; from pathlib import Path; from suite.record.store import Store, StoreError\n"
         "try:\n"
         "    with Store(Path(sys.argv[1])).writing(sys.argv[2]): print('writing')\n"
         "except StoreError as error: print(error)"
@@ -172,7 +173,7 @@ def test_a_second_process_cannot_write_to_the_same_folder(tmp_path):
 
 def test_the_lock_of_a_process_that_died_holds_nobody(tmp_path):
     code = (
-        "import os, sys; from pathlib import Path; from suite.record.schema import Store\n"
+        "import os, sys; from pathlib import Path; from suite.record.store import Store\n"
         "with Store(Path(sys.argv[1])).writing(sys.argv[2]): os._exit(1)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path), MACHINE.name], check=False, timeout=60)
@@ -268,7 +269,7 @@ def test_a_line_cut_off_or_hit_anywhere_costs_the_others_nothing(place, hit):
         (b'{"schema_version": 2}', "schema version 2 is newer than 1; update leantrain"),
         (b'{"schema_version": "2"}', "names no schema version"),
         (b"{}", "names no schema version"),
-        (b"[" * 100_000, "the line is damaged"),
+        (b"[" * 100_000, "it is damaged"),
         (b'{"schema_version": NaN}', "names no schema version"),
         (b'{"schema_version": ' + b"9" * 5000 + b"}", "a whole number beyond 64 bits"),
         (LINES[0].replace(b'"seed":0', b'"seed":0,"s\\u001b[2J\\need":0'), r"s\x1b[2J\need"),
@@ -333,3 +334,11 @@ def test_a_file_that_must_not_be_read_is_named_and_the_others_are_read(as_nobody
     records, problems = as_nobody.read()
     assert records == GOOD
     assert problems == [f"{other}: cannot be read: Permission denied; its records are left out"]
+
+
+def test_reading_a_record_loads_neither_torch_nor_the_fork_server():
+    code = (
+        "import sys, suite.record.store, suite.record.machine\nprint({'torch', 'multiprocessing'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

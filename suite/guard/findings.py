@@ -1,0 +1,68 @@
+"""A finding: what a comparison of two states of the code says of one thing, with the numbers that differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from suite.judge.verdicts import ChangeVerdict
+from suite.record.schema import COUNTS, Counters
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One number, or other value, that differs."""
+
+    what: str
+    old: Any
+    new: Any
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether it is a counter of which more is worse."""
+        return self.what in COUNTS and COUNTS[self.what].cost
+
+    @property
+    def is_of_the_model(self) -> bool:
+        """Whether it is a counter that describes the model."""
+        return self.what in COUNTS and not COUNTS[self.what].cost
+
+    def __str__(self) -> str:
+        if not {type(self.old), type(self.new)} <= {int, float}:
+            return f"{self.what} {self.old} → {self.new}"
+        relative = f" ({self.new / self.old - 1:+.2%})" if self.old else ""
+        return f"{self.what} {self.old:,} → {self.new:,}{relative}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict on one ``aspect`` (exact numbers, timing, counters, losses, ...) of one ``item``, and why."""
+
+    item: str
+    aspect: str
+    verdict: ChangeVerdict
+    why: str = ""
+    changes: tuple[Difference, ...] = ()
+
+    @property
+    def details(self) -> str:
+        """All that is to say beside the verdict."""
+        return "; ".join([*map(str, self.changes), *([self.why] if self.why else [])])
+
+
+def changes_between(old: Counters, new: Counters) -> tuple[Difference, ...]:
+    """Every counter that differs; one that is not there counts as 0."""
+    before, after = flat(old), flat(new)
+    return tuple(
+        Difference(name, before.get(name, 0), after.get(name, 0))
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name, 0) != after.get(name, 0)
+    )
+
+
+def flat(counters: Counters) -> dict[str, Any]:
+    """Every counter that was taken, by name; of a dictionary each entry, as ``name.key``."""
+    values: dict[str, Any] = {}
+    for name, value in counters.model_dump(exclude_none=True).items():
+        values |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    return values

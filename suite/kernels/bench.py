@@ -1,0 +1,248 @@
+"""How a kernel is checked against its reference and timed against its peers: what a ``peer.py`` declares, and its run.
+
+A technique with a ``kernel.py`` declares in a ``peer.py`` beside it how each entry of its ``MANIFESTS`` is checked and
+timed: ``BENCHES``, name -> `Bench`. Of a step of several kernels, each has a manifest, and one bench serves them: the
+manifests ``ascend`` and ``ascend:norm`` both belong to the bench ``ascend``. (``peer.py`` is not part of a technique's
+hash: no record becomes stale by it.)
+
+Interpreting is decided before a kernel is imported, so `examinations` runs `examine` in a process of its own
+(``python -m suite.kernels.bench PEER_MODULE DEVICE MODE``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Inputs = dict[str, list[Tensor]]
+Prepare = Callable[[Inputs], Callable[[], object]]
+
+CHECKED_SIZES = (1, 3, 0, 15, 511, 513, 2048, 4096 + 77, 8192)
+LAUNCHED = (333, 1000)
+TINY = 16
+EXAMINATION_LIMIT_S = 600
+REPETITIONS = 30
+FLUSH_BYTES = 2 * 2**30  # far over any L2; writing it takes the GPU half a millisecond, in which the host runs ahead
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How the kernel of one manifest is checked and timed.
+
+    ``make(sizes, device, generator)`` gives named lists of random tensors, the i-th of each with ``sizes[i]`` elements.
+    ``kernel(inputs)`` prepares (launch tables, settings), and gives what runs one step in place on ``inputs``; a list
+    that a step creates, it puts there. ``reference(inputs)`` gives in float64 what lists hold after one step, and
+    leaves ``inputs`` as they are. ``tolerance`` bounds the difference in rounding units (a dtype's epsilon, times the
+    reference or its root mean square over the list, whichever is larger). ``bytes_per_element`` must move in a step.
+    ``peers`` prepare as ``kernel`` does; one that cannot run here raises, and says why.
+    """
+
+    make: Callable[[Sequence[int], torch.device, torch.Generator], Inputs]
+    kernel: Prepare
+    reference: Callable[[Inputs], Inputs]
+    tolerance: float
+    bytes_per_element: float
+    peers: Mapping[str, Prepare] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BenchTiming:
+    """A bench's times on a GPU. ``peers`` are theirs over the kernel's, or why there is none; ``launch_s`` is for each
+    number of tensors."""
+
+    time_s: float
+    elements: int
+    copy_bytes_per_s: float
+    floor_share: float
+    peers: Mapping[str, float | str]
+    launch_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What running a bench showed: the error in rounding units against its tolerance, or what went wrong instead."""
+
+    tolerance: float
+    bytes_per_element: float
+    error_units: float | None = None
+    trouble: str = ""
+    timing: BenchTiming | None = None
+
+
+def random_lists(
+    sizes: Sequence[int], device: torch.device, generator: torch.Generator, **dtypes: torch.dtype
+) -> Inputs:
+    """A list of normal tensors for each name, in its dtype: what `Bench.make` usually starts with."""
+    return {
+        name: [torch.randn(size, device=device, generator=generator).to(dtype) for size in sizes]
+        for name, dtype in dtypes.items()
+    }
+
+
+def with_gradients(inputs: Inputs) -> list[nn.Parameter]:
+    """``inputs["parameters"]`` with ``inputs["gradients"]``, as optimizers of other libraries take them."""
+    parameters = [nn.Parameter(tensor) for tensor in inputs["parameters"]]
+    for parameter, gradient in zip(parameters, inputs["gradients"], strict=True):
+        parameter.grad = gradient
+    return parameters
+
+
+def transformer_sizes() -> list[int]:
+    """Elements of the tensors of GPT-2's smallest model (124 million in 148): what a step is timed on."""
+    width, layers, vocabulary, context = 768, 12, 50257, 1024
+    norm = [width, width]
+    attention = [3 * width * width, 3 * width, width * width, width]
+    mlp = [4 * width * width, 4 * width, 4 * width * width, width]
+    return [vocabulary * width, context * width, *(norm + attention + norm + mlp) * layers, *norm]
+
+
+def error_units(inputs: Inputs, expected: Inputs) -> float:
+    """The largest difference of a list of ``inputs`` from ``expected``, in the rounding units that `Bench` names.
+
+    Raises ArithmeticError where one has a NaN, or an infinity, that the other has not.
+    """
+    worst = 0.0
+    for name, references in expected.items():
+        squares = [reference.square().sum() for reference in references]
+        typical = (sum(squares, torch.tensor(0.0)) / max(1, sum(map(Tensor.numel, references)))).sqrt().item()
+        for got, reference in zip(inputs[name], references, strict=True):
+            if got.numel() == 0:
+                continue
+            unit = torch.finfo(got.dtype).eps * reference.abs().clamp(min=typical)
+            difference = torch.where(got.double() == reference, 0.0, (got.double() - reference).abs() / unit)
+            difference = torch.where(got.isnan() & reference.isnan(), 0.0, difference)
+            if not difference.isfinite().all():
+                raise ArithmeticError(
+                    f"{name} have a NaN or infinity where the reference has none, or none where it has"
+                )
+            worst = max(worst, difference.max().item())
+    return worst
+
+
+def misaligned(inputs: Inputs) -> Inputs:
+    """Copies of ``inputs`` one element past an aligned address, where no wide access is allowed."""
+    return {name: [torch.cat([each.new_zeros(1), each])[1:] for each in tensors] for name, tensors in inputs.items()}
+
+
+def examine(bench: Bench, device: torch.device, timed: bool) -> Examination:
+    """Check ``bench`` on ``device``, and time it if ``timed`` (on a GPU only)."""
+    known: dict[str, Any] = {"tolerance": bench.tolerance, "bytes_per_element": bench.bytes_per_element}
+    worst = 0.0
+    try:
+        aligned = bench.make(CHECKED_SIZES, device, torch.Generator(device).manual_seed(0))
+        for inputs in (misaligned(aligned), aligned):
+            expected = bench.reference(inputs)
+            bench.kernel(inputs)()
+            worst = max(worst, error_units(inputs, expected))
+        if not worst <= bench.tolerance:
+            return Examination(
+                **known, error_units=worst, trouble=f"off by {worst:.3g} rounding units, over {bench.tolerance}"
+            )
+    except Exception as error:  # a kernel's or its declaration's own fault, whatever it is: a row, never a lost report
+        return Examination(**known, trouble=f"{type(error).__name__}: {error}")
+    return Examination(**known, error_units=worst, timing=timed_bench(bench, device) if timed else None)
+
+
+def timed_bench(bench: Bench, device: torch.device) -> BenchTiming:
+    """Time ``bench`` on a GPU: random data, L2 flushed before each step, medians."""
+    generator = torch.Generator(device).manual_seed(1)
+    sizes = transformer_sizes()
+    inputs = bench.make(sizes, device, generator)
+    time_s = device_time_s(bench.kernel(inputs), device)
+    peers: dict[str, float | str] = {}
+    for name, prepare in bench.peers.items():
+        try:
+            peers[name] = device_time_s(prepare(inputs), device) / time_s
+        except Exception as error:  # somebody else's code
+            peers[name] = f"unavailable ({error or type(error).__name__})"
+    launch_s = {
+        str(count): host_time_s(bench.kernel(bench.make([TINY] * count, device, generator)), device)
+        for count in LAUNCHED
+    }
+    bandwidth = copy_bytes_per_s(device)
+    floor_s = bench.bytes_per_element * sum(sizes) / bandwidth
+    return BenchTiming(time_s, sum(sizes), bandwidth, floor_s / time_s, peers, launch_s)
+
+
+def copy_bytes_per_s(device: torch.device) -> float:
+    """Bytes read and written a second by torch's copy of a GiB of random numbers."""
+    source = torch.randn(2**28, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / device_time_s(lambda: target.copy_(source), device)
+
+
+def device_time_s(step: Callable[[], object], device: torch.device) -> float:
+    """Median time of ``step`` between two events on the GPU, L2 flushed before each."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
+    for _ in range(3):
+        step()
+    times_ms = []
+    for _ in range(REPETITIONS):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize(device)
+        flush.zero_()
+        begin.record()
+        step()
+        end.record()
+        end.synchronize()
+        times_ms.append(begin.elapsed_time(end))
+    return statistics.median(times_ms) / 1000
+
+
+def host_time_s(step: Callable[[], object], device: torch.device) -> float:
+    """Median time that the host spends in ``step``, the GPU idle before each."""
+    times_s = []
+    for _ in range(3 + REPETITIONS):
+        torch.cuda.synchronize(device)
+        begin_s = time.perf_counter()
+        step()
+        times_s.append(time.perf_counter() - begin_s)
+    torch.cuda.synchronize(device)
+    return statistics.median(times_s[3:])
+
+
+def examinations(module: str, device: str, timed: bool) -> dict[str, Examination]:
+    """What `examine` says of the ``BENCHES`` of ``module``, by name, in a process of its own.
+
+    Raises RuntimeError, with why, where that process gives no answer.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if device == "cpu":
+        environment["TRITON_INTERPRET"] = "1"
+    command = [sys.executable, "-m", "suite.kernels.bench", module, device, "timed" if timed else "checked"]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=EXAMINATION_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"not done after {EXAMINATION_LIMIT_S} s") from None
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise RuntimeError(f"cannot be examined: {last[0]}")
+    return {name: _parsed(each) for name, each in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+def _parsed(each: dict[str, Any]) -> Examination:
+    timing = each.pop("timing")
+    return Examination(**each, timing=BenchTiming(**timing) if timing else None)
+
+
+def _main(module: str, device: str, mode: str) -> None:
+    benches: Mapping[str, Bench] = import_module(module).BENCHES
+    examined = {name: asdict(examine(bench, torch.device(device), mode == "timed")) for name, bench in benches.items()}
+    print(json.dumps(examined))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,45 @@
+"""What is run has one spelling, one setting and one seed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from suite.record.job import SIZES, Job, Setting, canonical, join, parts_of, split, techniques_of
+from suite.record.schema import Conditions
+
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
+NUMBERS = st.from_regex(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9])?", fullmatch=True)
+PARTS = st.tuples(NAMES, st.dictionaries(NAMES, NUMBERS, max_size=3))
+STACKS = st.lists(PARTS, min_size=1, max_size=4, unique_by=lambda part: part[0])
+
+
+@given(STACKS)
+def test_a_stack_is_the_join_of_its_parts(parts: list[tuple[str, dict[str, str]]]) -> None:
+    stack = join(parts)
+    assert canonical(stack) == stack
+    assert [split(part)[0] for part in parts_of(stack)] == (split(stack) if len(parts) > 1 else [])
+    assert techniques_of(stack) == [name for name, _ in parts if name != "baseline"]
+
+
+def test_a_record_may_hold_what_is_no_stack() -> None:
+    assert (techniques_of("a:b"), parts_of("a:b+c:d"), techniques_of("baseline")) == ([], [], [])
+
+
+def test_a_setting_changes_by_copies_and_settings_are_keys() -> None:
+    setting = Setting(baseline="gpt")
+    longer = setting.but(steps=9)
+    assert (setting.steps, longer.steps) == (None, 9)
+    assert {Job(setting=setting): 1}[Job(setting=longer.but(steps=None))] == 1
+    with pytest.raises(ValidationError):
+        setting.steps = 9  # type: ignore[misc]
+
+
+def test_conditions_are_a_setting_with_what_decides_comparability() -> None:
+    own = set(Conditions.model_fields) - set(Setting.model_fields)
+    assert own == {"baseline_version", "data_sha256"}
+    unknown = Conditions(baseline="x", size="huge", baseline_version=1, steps=1, data="d", data_sha256="")  # type: ignore[arg-type]
+    assert unknown.size not in SIZES, "a record of a size that is unknown here is still a record"
+    assert unknown.key != unknown.but(steps=2).key

@@ -1,0 +1,71 @@
+"""``pytest --only ID`` keeps one entry's tests: no other's, and none of its own is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suite.contract.catalogue import catalogue
+from tests import only
+
+FOLDER = Path(__file__).parent
+
+
+def collected(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--collect-only", *arguments],
+        cwd=FOLDER.parent, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "entry"),
+    [
+        ("techniques/optimizers/test_lion.py", "lion"),
+        ("techniques/sharpness/test_saf.py", "saf"),
+        ("techniques/sharpness/test_saf_mesa.py", "saf_mesa"),  # not more of saf
+        ("techniques/sharpness/test_saf_memory.py", "saf"),
+        ("techniques/optimizers/test_adamw.py", "adamw"),  # not adam
+        ("techniques/optimizers/test_rate_grid.py", None),
+        ("techniques/test_conformance.py", None),
+        ("measure/test_lion.py", None),
+    ],
+)
+def test_a_file_is_the_entrys_with_the_longest_name_that_fits(file: str, entry: str | None) -> None:
+    assert only.entry_of(FOLDER / file) == entry
+
+
+@pytest.mark.parametrize(
+    ("test", "kept"),
+    [
+        ("test_it[lion]", True), ("test_it[lion-gpt]", True), ("test_it[lion/float32-tail]", True),
+        ("test_it[lionel-gpt]", False), ("test_it[gpt]", False), ("test_lion", False),
+    ],
+)  # fmt: skip
+def test_a_case_is_the_entrys_that_it_is_named_by(test: str, kept: bool) -> None:
+    assert only.is_of("lion", FOLDER / "techniques" / "test_conformance.py", test) == kept
+
+
+def test_every_entry_has_a_file_of_its_own() -> None:
+    tested = {only.entry_of(file) for file in (FOLDER / "techniques").glob("*/test_*.py")}
+    assert tested >= set(catalogue())
+
+
+def test_an_entrys_whole_conformance_is_kept_and_no_other() -> None:
+    listed = collected("--only", "lion", "tests/techniques/test_conformance.py", "tests/techniques/optimizers")
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    tests = [line for line in listed.stdout.splitlines() if "::" in line]
+    conformance = {line.partition("[")[2] for line in tests if "::test_conformance[" in line}
+    assert conformance == {f"lion-{baseline}]" for baseline in catalogue()["lion"].card.baselines}
+    files = {FOLDER.parent / line.partition("::")[0] for line in tests}
+    assert {only.entry_of(file) for file in files} == {"lion", None}
+    assert {"test_lion.py", "test_lion_kernel.py"} <= {file.name for file in files}
+
+
+def test_an_unknown_entry_is_refused_with_the_nearest_names() -> None:
+    refused = collected("--only", "lino", "tests/techniques/test_conformance.py")
+    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "no technique is called 'lino'; did you mean lion" in refused.stderr
