@@ -1,8 +1,8 @@
 """Exact claims counted now: one short run of each side in this process, no timing, no statistics.
 
 The counters and probes that ``identity`` and ``counted`` claims are about depend on the code alone, so a few steps of
-the smallest size decide them, in seconds. A technique of several ranks runs as it would in a comparison. At a larger
-size a step is counted without values (:mod:`suite.measure.paper_scale`): claims about bytes, FLOPs and parameters
+a small size decide them, in seconds. A technique of several ranks runs as it would in a comparison. At a larger size
+a step is counted without values (:mod:`suite.measure.paper_scale`): claims about bytes, FLOPs and parameters
 need none.
 """
 
@@ -27,6 +27,7 @@ from suite.record.schema import COUNTS, Evaluation, Outcome
 STEPS = 16  # a whole run: schedules by progress come round
 RANK_STEPS = 4
 SIZE: Size = "nano"
+TRAINED: tuple[Size, ...] = ("pico", SIZE)  # small enough to be run
 RECIPE: RecipeName = "classic"  # exact arithmetic of the papers' time: float32, no fused kernel
 
 
@@ -51,7 +52,7 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
     if why := unfit(claim, RECIPE, size, "cpu"):
         return Observation(reason=f"counted under {why}")
     setting = Setting(baseline=baseline, size=size, recipe=RECIPE, task=card.task)
-    if size != SIZE:
+    if size not in TRAINED:
         count = COUNTS.get(claim.metric)
         if (count is None or count.needs_values) and not claim.metric.startswith("peak."):
             return Observation(reason=f"{claim.metric} is no count of a step without values: judged at {SIZE}")
@@ -62,7 +63,7 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
         if side.status != "ok":
             return Observation(reason=f"{side.stack}: {side.status}: {side.reason}")
     seen = exactly(claim, card.id, [(reference, contender)])
-    return seen if size == SIZE else replace(seen, note=PROVENANCE)
+    return seen if size in TRAINED else replace(seen, note=PROVENANCE)
 
 
 @cache

@@ -1,6 +1,7 @@
 """Meters: what one training step costs in FLOPs, memory, time, communication and energy.
 
-Each meter takes callables, models and optimizers; none knows a technique or a model. The exact
-counters (FLOPs, tensor bytes, saved activations, state bytes, operators) are deterministic; clock, process memory, wire
-bytes and energy are physical readings, and say when there is none.
+A meter belongs here when it takes callables, models and optimizers and knows no technique, baseline or run. It may
+import torch and :mod:`suite.record`, whose :class:`~suite.record.schema.Counters` it fills. It hands on numbers: the
+exact counters (FLOPs, tensor bytes, saved activations, state bytes, communication, operators) are equal for equal code;
+clock, process memory and energy are physical readings, and say so when there is none.
 """

@@ -25,24 +25,18 @@ from suite.meters.storage import storages, tensors_within
 class SavedActivations:
     """Counts the bytes saved for backward by what runs inside it.
 
-    ``model``: its parameters and buffers are not activations. ``device``: count only devices of this type.
+    ``model``: its parameters and buffers are not activations.
 
     Attributes:
         saved_bytes: bytes of the distinct storages saved so far, whether still alive or not.
-        by_device: the same, by device type.
     """
 
-    def __init__(self, model: nn.Module | None = None, device: str | torch.device | None = None) -> None:
+    def __init__(self, model: nn.Module | None = None) -> None:
         owned: Iterable[Tensor] = () if model is None else (*model.parameters(), *model.buffers())
         self._owned = {storage._cdata for tensor in owned for storage in storages(tensor)}
-        self._device = None if device is None else torch.device(device).type
         self._seen: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._inner_hooks = 0
-        self.by_device: dict[str, int] = {}
-
-    @property
-    def saved_bytes(self) -> int:
-        return sum(self.by_device.values())
+        self.saved_bytes = 0
 
     def __enter__(self) -> Self:
         self._hooks = saved_tensors_hooks(self._counting(lambda tensor: tensor), lambda tensor: tensor)
@@ -106,13 +100,10 @@ class SavedActivations:
         return pack_counted
 
     def _count(self, tensor: Tensor) -> None:
-        device = tensor.device.type
-        if self._device is not None and device != self._device:
-            return
         for storage in storages(tensor):
             key = storage._cdata
             # An address may be used again after its storage died: only a living one is the same storage.
             seen = self._seen.get(key)
             if key not in self._owned and (seen is None or seen() is None):
                 self._seen[key] = weakref.ref(storage)
-                self.by_device[device] = self.by_device.get(device, 0) + storage.nbytes()
+                self.saved_bytes += storage.nbytes()

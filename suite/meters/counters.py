@@ -4,7 +4,6 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 from suite.meters.activations import SavedActivations
@@ -21,16 +20,15 @@ def count_step(
     batch: Any,
     *,
     compiled: bool = False,
-    device: str | torch.device | None = None,
 ) -> Counters:
     """Runs ``step`` once and counts it.
 
     Take a step or two before: optimizers make their state in the first. ``step`` must be a whole optimisation step, and
-    ``batch`` the nest of tensors it reads. ``device``: count only the bytes on devices of this type; all by default.
+    ``batch`` the nest of tensors it reads.
     Exceptions of ``step`` pass through. Cyclic garbage is collected before and not during, since collections come at
     unpredictable moments: a technique that leaves cycles pays for them.
     """
-    flop_counter, saved, tensors = FlopCounter(), SavedActivations(model, device), TensorBytes(device)
+    flop_counter, saved, tensors = FlopCounter(), SavedActivations(model), TensorBytes()
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -31,7 +31,6 @@ class EnergyReading:
         method: "nvml_total_energy", "rapl" or "none".
         scope: what the counter covers: "gpu_board", "cpu_package", "cpu_package_dram" or "none".
         window_s: length of the window; None if no window was measured.
-        update_period_s: how often the counter ticks, at the slowest; None if unavailable.
         relative_error_bound: bound on the error that the ticks cause, as a fraction of ``joules``; None if unavailable.
         reason: why it is unavailable; empty if it is not.
     """
@@ -41,14 +40,13 @@ class EnergyReading:
     method: str
     scope: str
     window_s: float | None
-    update_period_s: float | None
     relative_error_bound: float | None
     reason: str
 
 
 def unavailable(reason: str, window_s: float | None = None) -> EnergyReading:
     """A reading that says why there is none."""
-    return EnergyReading(None, "unavailable", "none", "none", window_s, None, None, reason)
+    return EnergyReading(None, "unavailable", "none", "none", window_s, None, reason)
 
 
 class EnergyMeter:
@@ -105,7 +103,7 @@ class EnergyMeter:
                 "measure 20 s or more",
                 window_s,
             )
-        return EnergyReading(joules, "measured_counter", method, scope, window_s, period_s, 2 * period_s / window_s, "")
+        return EnergyReading(joules, "measured_counter", method, scope, window_s, 2 * period_s / window_s, "")
 
 
 def _zeus_monitor(device: torch.device) -> tuple[Any, str]:

@@ -200,19 +200,16 @@ class _WholeModelOnly:
 class FlopCounter(FlopCounterMode):
     """Counts the FLOPs of the operators that run inside it.
 
-    ``formulas`` adds or replaces formulas: operator packet (``torch.ops.mylib.op``) to a function of the operator's
-    arguments with tensors replaced by their shapes, and ``out_shape``.
-
     >>> with FlopCounter() as counter:
     ...     _ = torch.ones(2, 3) @ torch.ones(3, 4)
     >>> counter.total
     48
     """
 
-    def __init__(self, formulas: dict[Any, Formula] | None = None) -> None:
+    def __init__(self) -> None:
         repaired = {getattr(aten, name): formula for name, formula in FORMULAS.items() if hasattr(aten, name)}
         # Without skip_unsupported, torch counts a wrapped Triton kernel but does not run it.
-        super().__init__(display=False, custom_mapping=repaired | (formulas or {}), skip_unsupported=True)
+        super().__init__(display=False, custom_mapping=repaired, skip_unsupported=True)
         self.mod_tracker = _WholeModelOnly()  # type: ignore[assignment]
         self._uncounted: Counter[str] = Counter()
 
@@ -220,11 +217,6 @@ class FlopCounter(FlopCounterMode):
     def total(self) -> int:
         """FLOPs so far."""
         return int(self.get_total_flops())
-
-    @property
-    def by_operator(self) -> dict[str, int]:
-        """FLOPs by operator name (``aten.mm``), the names in order."""
-        return dict(sorted((str(operator), int(n)) for operator, n in self.flop_counts["Global"].items()))
 
     @property
     def uncounted(self) -> dict[str, int]:

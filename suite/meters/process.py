@@ -5,7 +5,6 @@ the exact tensor bytes, and a noisy one. ``ru_maxrss`` is never used: a child in
 process's own, and writing 5 to /proc/self/clear_refs sets it back to what is resident now (proc(5)).
 """
 
-import gc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -51,33 +50,19 @@ class ProcessMemory:
 
 @dataclass(frozen=True)
 class CudaMemory:
-    """Peaks of CUDA's caching allocator since the last reset, in bytes.
+    """Peaks of CUDA's caching allocator since the process began, in bytes.
 
     Attributes:
         allocated_bytes: in blocks handed to tensors, each rounded up to 512: rank on this.
-        requested_bytes: what the tensors asked for, before rounding: compare TensorBytes with this.
         reserved_bytes: in segments held from the driver: depends on history and fragmentation.
-        retries: allocations that needed the cache emptied first. Not a peak: since the process began, like ``ooms``.
-        ooms: allocations that failed.
     """
 
     allocated_bytes: int
-    requested_bytes: int
     reserved_bytes: int
-    retries: int
-    ooms: int
-
-
-def reset_cuda_memory(device: torch.device | str) -> None:
-    """Frees what can be freed on ``device`` and starts its peaks anew. Do not call it inside a timed block."""
-    gc.collect()
-    torch.cuda.synchronize(device)
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
 
 
 def cuda_memory(device: torch.device | str) -> CudaMemory:
-    """The allocator's peaks on ``device`` since :func:`reset_cuda_memory`.
+    """The allocator's peaks on ``device``.
 
     Raises RuntimeError under ``backend:cudaMallocAsync``, whose statistics are partly always 0.
     """
@@ -86,8 +71,5 @@ def cuda_memory(device: torch.device | str) -> CudaMemory:
     stats = torch.cuda.memory_stats(device)
     return CudaMemory(
         allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
-        requested_bytes=stats.get("requested_bytes.all.peak", 0),
         reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
-        retries=stats.get("num_alloc_retries", 0),
-        ooms=stats.get("num_ooms", 0),
     )

@@ -74,9 +74,9 @@ def state_bytes(optimizer: Any) -> int:
     return unique_bytes(state_tensors(optimizer))
 
 
-def parameter_bytes(model: nn.Module, trainable_only: bool = False) -> int:
-    """Bytes of the storages that hold ``model``'s parameters, or only those that require a gradient."""
-    return unique_bytes(p for p in model.parameters() if p.requires_grad or not trainable_only)
+def parameter_bytes(model: nn.Module) -> int:
+    """Bytes of the storages that hold ``model``'s parameters."""
+    return unique_bytes(model.parameters())
 
 
 def gradient_bytes(model: nn.Module) -> int:

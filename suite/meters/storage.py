@@ -37,8 +37,8 @@ def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
 
 def unique_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the distinct storages behind ``tensors``: a tied or viewed storage counts once, and counts whole."""
-    found = {storage._cdata: storage.nbytes() for tensor in tensors for storage in storages(tensor)}
-    return sum(found.values())
+    sizes = {storage._cdata: storage.nbytes() for tensor in tensors for storage in storages(tensor)}
+    return sum(sizes.values())
 
 
 def tensors_within(value: Any, depth: int = 6) -> Iterator[Tensor]:

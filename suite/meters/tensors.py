@@ -77,8 +77,7 @@ class TensorBytes(TorchDispatchMode):
     ...     step()
     >>> meter.peak_bytes, meter.peak_by_kind         # doctest: +SKIP
 
-    ``device``: count only tensors on devices of this type (``"cuda"``), for techniques that offload to the host; all by
-    default. One meter measures one window. Results are there when the window has closed.
+    One meter measures one window. Results are there when the window has closed.
 
     Attributes:
         peak_bytes: most bytes alive at once.
@@ -89,12 +88,11 @@ class TensorBytes(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, device: str | torch.device | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.peak_bytes = 0
         self.peak_by_kind: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.operators = 0
-        self._device = None if device is None else torch.device(device).type
         self._live: dict[int, tuple[_Block, weakref.ref[torch.UntypedStorage]]] = {}
         self._log: list[tuple[_Block, int]] = []
         self._fresh: list[_Block] = []
@@ -163,8 +161,6 @@ class TensorBytes(TorchDispatchMode):
 
     def _track(self, tensor: Tensor, before: bool = False) -> list[_Block]:
         """The blocks of ``tensor``'s storages, new ones logged. ``before``: a new one existed before this operator."""
-        if self._device is not None and tensor.device.type != self._device:
-            return []
         blocks = []
         for storage in storages(tensor):
             key = storage._cdata

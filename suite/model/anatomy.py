@@ -138,7 +138,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Stack:
+class BlockStack:
     """Consecutive blocks in one container. ``heads`` is None where the model does not say."""
 
     path: str
@@ -165,19 +165,19 @@ class Anatomy:
     # what there is ----------------------------------------------------------------------------------------------
 
     @cached_property
-    def stacks(self) -> tuple[Stack, ...]:
+    def stacks(self) -> tuple[BlockStack, ...]:
         """All stacks, in the model's order; raises NoBlocks."""
-        found = tuple(_stack(path, container) for path, container in _containers(self.model))
-        if not found:
+        stacks = tuple(_stack(path, container) for path, container in _containers(self.model))
+        if not stacks:
             raise NoBlocks(
                 f"no Transformer blocks in {type(self.model).__name__}: looked for a ModuleList or Sequential of "
                 "modules of one class, each with linear layers and attention (a path with 'attn' or 'attention'); "
                 "use a Hugging Face or timm Transformer, or name the attention submodule of your blocks 'attn'"
             )
-        return found
+        return stacks
 
     @cached_property
-    def main(self) -> Stack:
+    def main(self) -> BlockStack:
         """The stack with the most parameters (of a masked auto-encoder, the encoder)."""
         return max(self.stacks, key=lambda stack: sum(p.numel() for p in stack.container.parameters()))
 
@@ -239,7 +239,7 @@ class Anatomy:
         setattr(owner, name, module)
         self._refresh()
 
-    def set_blocks(self, blocks: Sequence[nn.Module], stack: Stack | None = None) -> None:
+    def set_blocks(self, blocks: Sequence[nn.Module], stack: BlockStack | None = None) -> None:
         """Makes ``blocks`` the whole of a stack (the main one), e.g. the old ones and deep copies, or a part of them.
 
         Keeps the container; renumbers layer indices in the blocks; updates the depth where the configuration or a
@@ -255,7 +255,7 @@ class Anatomy:
     # running it otherwise ---------------------------------------------------------------------------------------
 
     def segmented(
-        self, segments: Sequence[tuple[int, int]], wrapper: Wrapper, stack: Stack | None = None
+        self, segments: Sequence[tuple[int, int]], wrapper: Wrapper, stack: BlockStack | None = None
     ) -> AbstractContextManager[None]:
         """While active, blocks [i, j) of a stack (the main one) run as one: :func:`suite.model.segments.segmented`."""
         chosen = stack or self.main
@@ -271,10 +271,6 @@ class Anatomy:
         again and again rather than a new closure per step: each distinct one is registered once and kept."""
         return self.attention_sites.swapped(function)
 
-    def swap_attention(self, function: AttentionFunction) -> None:
-        """From now on ``function`` computes every block's attention; raises NotSwappable."""
-        self.attention_sites.swap(function)
-
     def set_fused_attention(self, on: bool) -> None:
         """Fused (scaled_dot_product_attention) or eager attention with materialised scores; raises NotSwappable."""
         self.attention_sites.set_fused(on)
@@ -282,9 +278,9 @@ class Anatomy:
 
 def anatomy(model: nn.Module) -> Anatomy:
     """The anatomy of a model; raises NoBlocks when it has no Transformer blocks."""
-    found = Anatomy(model)
-    found.stacks  # noqa: B018  raises NoBlocks here rather than at first use
-    return found
+    parts = Anatomy(model)
+    parts.stacks  # noqa: B018  raises NoBlocks here rather than at first use
+    return parts
 
 
 # finding ------------------------------------------------------------------------------------------------------------
@@ -312,14 +308,14 @@ def _outermost(
 
 def _containers(model: nn.Module) -> list[tuple[str, nn.ModuleList | nn.Sequential]]:
     """Innermost lists of equal-class modules that each look like a Transformer block (innermost: not Swin's stages)."""
-    found: list[tuple[str, nn.ModuleList | nn.Sequential]] = []
+    containers: list[tuple[str, nn.ModuleList | nn.Sequential]] = []
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module):
             children = list(module)
             if len({type(child) for child in children}) == 1 and all(map(_looks_like_block, children)):
-                found = [(outer, each) for outer, each in found if outer and not path.startswith(f"{outer}.")]
-                found.append((path, module))
-    return found
+                containers = [(outer, each) for outer, each in containers if outer and not path.startswith(f"{outer}.")]
+                containers.append((path, module))
+    return containers
 
 
 def _looks_like_block(module: nn.Module) -> bool:
@@ -329,11 +325,11 @@ def _looks_like_block(module: nn.Module) -> bool:
     return linear_inside and any(in_attention) and not all(in_attention)
 
 
-def _stack(path: str, container: nn.ModuleList | nn.Sequential) -> Stack:
+def _stack(path: str, container: nn.ModuleList | nn.Sequential) -> BlockStack:
     children = list(container)
     width = _width(children[0])
     blocks = tuple(_block(f"{path}.{i}" if path else str(i), child, i, width) for i, child in enumerate(children))
-    return Stack(path, container, blocks, width, _heads(blocks[0].attention.module))
+    return BlockStack(path, container, blocks, width, _heads(blocks[0].attention.module))
 
 
 def _width(block: nn.Module) -> int:
@@ -400,14 +396,14 @@ def _output(linears: Sequence[Part], width: int, projections: set[str]) -> Part 
 
 def _projections(linears: Sequence[Part], attention_path: str) -> dict[Projection, Part]:
     """Query, key and value by name; otherwise the one layer that widens its input is all three, fused."""
-    found: dict[Projection, Part] = {}
+    by_name: dict[Projection, Part] = {}
     for key, names in PROJECTION_NAMES.items():
         words = {part: re.split(r"[._]", part.path[len(attention_path) + 1 :].lower()) for part in linears}
         named = [part for part in linears if names & set(words[part])]
         if named:  # DeBERTa has key_proj and pos_key_proj: the plainer name is the content's
-            found[key] = min(named, key=lambda part: len(words[part]))
-    if len(set(found.values())) == len(PROJECTION_NAMES):
-        return found
+            by_name[key] = min(named, key=lambda part: len(words[part]))
+    if len(set(by_name.values())) == len(PROJECTION_NAMES):
+        return by_name
     fused = [part for part in linears if out_features(part.module) > in_features(part.module)]
     return {"qkv": fused[0]} if len(fused) == 1 else {}
 
@@ -430,14 +426,14 @@ def _heads(attention: nn.Module) -> int | None:
 # changing the depth -------------------------------------------------------------------------------------------------
 
 
-def _set_blocks(found: Anatomy, stack: Stack, blocks: list[nn.Module]) -> None:
+def _set_blocks(parts: Anatomy, stack: BlockStack, blocks: list[nn.Module]) -> None:
     if not blocks:
         raise ValueError(f"{stack.path}: give at least one block")
     indices = _index_attributes([block.module for block in stack.blocks])
-    elsewhere = {id(holder) for o in found.stacks if o.path != stack.path for holder in _above(found.model, o.path)}
+    elsewhere = {id(holder) for o in parts.stacks if o.path != stack.path for holder in _above(parts.model, o.path)}
     changes = [
         (holder, name, value)
-        for holder in _above(found.model, stack.path)
+        for holder in _above(parts.model, stack.path)
         for name, value in _stated_depths(holder, stack, len(blocks), shared=id(holder) in elsewhere)
     ]
     for holder, name, value in changes:
@@ -476,7 +472,7 @@ def _above(model: nn.Module, path: str) -> list[Any]:
     return list({id(holder): holder for holder in (*modules, *configurations)}.values())
 
 
-def _stated_depths(holder: Any, stack: Stack, depth: int, *, shared: bool) -> Iterator[tuple[str, Any]]:
+def _stated_depths(holder: Any, stack: BlockStack, depth: int, *, shared: bool) -> Iterator[tuple[str, Any]]:
     """What ``holder`` should say of the stack now: integers equal to the old depth, and lists of one entry per layer.
 
     A holder that other stacks share may state their depth too: there the word "decoder" must agree with the path.

@@ -7,7 +7,7 @@ import pytest
 from suite.contract.baseline import baselines
 from suite.contract.card import Card
 from suite.contract.catalogue import catalogue
-from suite.judge.claims import EXACT_KINDS, expectation, is_exact, shown
+from suite.judge.claims import EXACT_KINDS, Judgement, expectation, is_exact, shown
 from suite.measure.exact import exact_verdicts
 
 CARDS = [entry.card for entry in catalogue().values()]
@@ -21,15 +21,29 @@ CASES = [
 
 @pytest.mark.parametrize(("card", "baseline"), CASES)
 def test_exact_claims_hold(card: Card, baseline: str) -> None:
-    found = exact_verdicts([card], (baseline,))
-    assert found
+    """At pico; at nano where a claim's number depends on the depth or the width."""
+    verdicts = exact_verdicts([card], (baseline,), "pico")
+    if any(each.verdict != "reproduced" for each in verdicts):
+        verdicts = exact_verdicts([card], (baseline,), "nano")
+    assert_reproduced(verdicts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("card", "baseline"), CASES)
+def test_they_all_hold_at_nano(card: Card, baseline: str) -> None:
+    assert_reproduced(exact_verdicts([card], (baseline,), "nano"))
+
+
+def assert_reproduced(verdicts: list[Judgement]) -> None:
+    """Those that were verified in the paper; every one is judged."""
+    assert verdicts
     wrong = [
         f"{each.claim.id}: {expectation(each.claim)}, counted {shown(each)}"
-        for each in found
+        for each in verdicts
         if each.claim.verified and each.verdict != "reproduced"
     ]
     assert not wrong
-    assert {each.verdict for each in found} <= {"reproduced", "contradicted"}, [each.reason for each in found]
+    assert {each.verdict for each in verdicts} <= {"reproduced", "contradicted"}, [each.reason for each in verdicts]
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.id)

@@ -6,39 +6,21 @@ import torch
 from suite.meters.clock import Clock
 
 
-def test_time_goes_forward_and_sleep_takes_no_cpu():
+def test_time_goes_forward_by_what_passed():
     clock = Clock("cpu")
-    start_s, start_cpu_s = clock.now_s(), clock.cpu_s()
-    with clock.span() as span:
-        time.sleep(0.05)
-    assert 0.05 <= span.elapsed_s <= clock.now_s() - start_s
-    assert clock.cpu_s() - start_cpu_s < 0.05
-
-
-def test_cpu_seconds_include_other_threads():
-    import threading
-
-    def spin():
-        end = time.thread_time() + 0.05
-        while time.thread_time() < end:
-            pass
-
-    clock = Clock()
-    before_s = clock.cpu_s()
-    threads = [threading.Thread(target=spin) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert clock.cpu_s() - before_s >= 0.1
+    start_s, outside_s = clock.now_s(), time.perf_counter()
+    time.sleep(0.01)
+    outside_s = time.perf_counter() - outside_s
+    assert 0.01 <= outside_s <= clock.now_s() - start_s
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_span_waits_for_its_own_work():
+def test_the_clock_waits_for_the_device():
     clock = Clock("cuda")
     x = torch.randn(2048, 2048, device="cuda")
-    start_s = clock.now_s()
-    with clock.span() as span:
-        for _ in range(20):
-            x = x @ x
-    assert 0 < span.elapsed_s <= clock.now_s() - start_s
+    done = torch.cuda.Event()
+    for _ in range(20):
+        x = x @ x
+    done.record()
+    clock.now_s()
+    assert done.query()

@@ -1,4 +1,4 @@
-"""Two real ranks on loopback. The interface is everybody's, so each wire figure is the least of a few repeats."""
+"""Two real ranks on loopback."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from suite.meters.communication import Communication, payload_bytes, wire_bytes_sent
+from suite.meters.communication import Communication, payload_bytes
 
 HERE = Path(__file__).parent
 MIB = 2**20
@@ -32,7 +32,7 @@ def results(tmp_path_factory):
         _, errors = rank.communicate(timeout=120)
         assert rank.returncode == 0, errors
     first, second = (torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(WORLD))
-    assert all(first[name][:2] == second[name][:2] for name in first if name != "shards")
+    assert all(first[name] == second[name] for name in first if name != "shards")
     return first
 
 
@@ -52,49 +52,16 @@ def test_a_shard_s_state_is_its_own_and_its_model_is_whole(results):
     ],
 )
 def test_a_collective_counts_once_with_the_whole_tensor(results, program, operator):
-    calls, payload, _ = results[program]
-    assert (calls, payload) == ({operator: 1}, {operator: 16 * MIB})
+    assert results[program] == {operator: 16 * MIB}
 
 
 def test_the_reducer_of_data_parallel_training_is_seen(results):
-    calls, payload, _ = results["data_parallel"]
-    assert payload["allreduce_"] == 16 * MIB
-    assert calls["allreduce_"] == 1
+    assert results["data_parallel"]["allreduce_"] == 16 * MIB
 
 
 def test_sharded_training_gathers_and_scatters(results):
-    calls, payload, _ = results["sharded"]
-    assert calls["_allgather_base_"] == calls["_reduce_scatter_base_"] == 1
+    payload = results["sharded"]
     assert payload["_allgather_base_"] == payload["_reduce_scatter_base_"] == 16 * MIB
-
-
-@pytest.mark.parametrize(
-    ("program", "factor"), [("all_reduce", 1.0), ("all_to_all", 0.5), ("all_gather", 0.5), ("reduce_scatter", 1.0)]
-)
-def test_wire_bytes_of_gloo(results, program, factor):
-    """Per rank and byte of the tensor; gloo's reduce-scatter costs an all-reduce, where (N-1)/N = 0.5 would do."""
-    wire = results[program][2]
-    if wire is None:
-        pytest.skip("no interface counters here")
-    assert factor <= wire / WORLD / (16 * MIB) < factor * 1.1
-
-
-def test_without_counters_there_is_a_reason_and_no_number(tmp_path):
-    with Communication("lo", root=tmp_path) as meter:
-        torch.ones(3) + 1
-    assert meter.wire_bytes is None
-    assert "lo" in meter.wire_reason
-    assert (meter.calls, meter.bytes) == (0, 0)
-
-
-def test_wire_bytes_are_a_difference(tmp_path):
-    counter = tmp_path / "eth0" / "statistics"
-    counter.mkdir(parents=True)
-    (counter / "tx_bytes").write_text("100\n")
-    assert wire_bytes_sent("eth0", tmp_path) == 100
-    with Communication("eth0", root=tmp_path) as meter:
-        (counter / "tx_bytes").write_text("350\n")
-    assert (meter.wire_bytes, meter.wire_reason) == (250, "")
 
 
 def test_payload_of_a_nest():

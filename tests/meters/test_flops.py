@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import register_flop_formula
 
 from suite.meters.flops import FORMULAS, FlopCounter, attention_backward_flops, attention_flops
 from tests.meters.models import Block, Transformer, tokens, train_step
@@ -106,7 +107,7 @@ def test_integer_and_vector_products_count():
     assert counted(torch.dot, torch.ones(4), torch.ones(4)) == 8
 
 
-def test_an_operator_without_formula_is_named_and_a_given_formula_counts():
+def test_an_operator_without_formula_is_named_and_a_registered_formula_counts():
     @torch.library.custom_op("leantrain_test::product", mutates_args=())
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(a.numpy() @ b.numpy())
@@ -116,8 +117,8 @@ def test_an_operator_without_formula_is_named_and_a_given_formula_counts():
         product(a, b)
     assert counter.uncounted == {"leantrain_test.product": 1}
     assert counter.total == 0
-    formulas = {torch.ops.leantrain_test.product: lambda a, b, out_shape: 2 * a[0] * a[1] * b[1]}
-    with FlopCounter(formulas) as counter:
+    register_flop_formula(torch.ops.leantrain_test.product)(lambda a, b, out_shape: 2 * a[0] * a[1] * b[1])
+    with FlopCounter() as counter:
         product(a, b)
     assert (counter.uncounted, counter.total) == ({}, 48)
 

@@ -111,7 +111,7 @@ def test_swaps_nest_last_and_come_back(name: str) -> None:
     model = undropped(name)
     found = anatomy(model)
     inner, outer, forever = Recording(), Recording(), Recording()
-    found.swap_attention(forever)
+    found.attention_sites.swap(forever)
     with found.attention(outer):
         with found.attention(inner):
             loss(model, name)
@@ -193,7 +193,7 @@ def test_attention_with_its_own_code_is_refused() -> None:
     with pytest.raises(NotSwappable, match="classic"):
         found.set_fused_attention(True)
     with pytest.raises(NotSwappable, match="DebertaV2ForMaskedLM computes attention with its own code"):
-        found.swap_attention(eager)
+        found.attention_sites.swap(eager)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "vit"])
