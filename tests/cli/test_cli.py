@@ -27,7 +27,7 @@ from suite.record.schema import Outcome, Record
 from suite.record.store import Store
 from tests import factories, plugin
 
-SHORT = ("-b", "gpt", "--recipe", "modern", "--steps", 16, "--seeds", 1, "--threads", 1)
+SHORT = ("-b", "gpt", "--size", "pico", "--recipe", "modern", "--steps", 16, "--seeds", 1, "--threads", 1)
 TWICE_THE_WORK = """
 def update(self, run, batch):
     run.optimizer.zero_grad()
@@ -410,7 +410,23 @@ def test_json_output_parses(arguments: Sequence[str]) -> None:
 
 
 def test_compare_prints_a_row_as_json_and_as_text(tmp_path: Path) -> None:
-    arguments = ("compare", "lion", "-b", "gpt", "--steps", 8, "--rounds", 2, "--threads", 1, "--seeds", 1, "--results")
+    arguments = (
+        "compare",
+        "lion",
+        "-b",
+        "gpt",
+        "--size",
+        "pico",
+        "--steps",
+        8,
+        "--rounds",
+        2,
+        "--threads",
+        1,
+        "--seeds",
+        1,
+        "--results",
+    )
     code, told, _ = called(*arguments, tmp_path, "--json")
     assert code == Exit.FINE
     assert json.loads(told)["stack"] == "lion"
