@@ -298,27 +298,33 @@ def study(
         usable_device(device, as_json)
         from suite.contract.baseline import baselines
         from suite.contract.catalogue import catalogue, lookup
-        from suite.measure.study import Lab, baseline_for, found, keep, study_of
+        from suite.measure.lab import Lab
+        from suite.measure.study import baseline_for, stored_form, study_of, write_study
         from suite.record.files import replacing
         from suite.record.job import RECIPES, SIZES, Setting
 
         if on:
             lookup("baseline", on, baselines())
         entry = lookup("technique", id, catalogue())
-        module = study_of(entry)
-        on = baseline_for(entry, module, on)
-        setting = Setting(chosen("size", size, SIZES), device=device, threads=threads)
+        question = study_of(entry)
+        setting = Setting(
+            baseline=baseline_for(entry, question, on),
+            size=chosen("size", size, SIZES),
+            recipe=chosen("recipe", recipe, RECIPES),
+            device=device,
+            threads=threads,
+        )
         with bar(quiet=as_json) as progress:
-            lab = Lab(on, chosen("recipe", recipe, RECIPES), setting, folder, seeds, minutes, progress, warn)
-            made = found(lab, entry, module.study(lab))
-        tables, kept = made.tables, keep(made, folder)
+            lab = Lab(setting, folder, seeds, minutes, progress, warn)
+            answer = stored_form(lab, entry, question.study(lab))
+        tables, kept = answer.tables, write_study(answer, folder)
         if write:
             for table in tables:
                 with replacing(write / f"{table.name}.csv") as partial:
                     partial.write_text(table.as_csv(), "utf-8")
-            if hasattr(module, "plot"):
+            if hasattr(question, "plot"):
                 with replacing(write / f"{id}.svg") as partial:
-                    module.plot(tables).savefig(partial, format="svg")
+                    question.plot(tables).savefig(partial, format="svg")
     err.print(f"kept: {escape(str(kept))}" if kept else "not kept: every table is empty")
     if as_json:
         print(json.dumps({table.name: [dict(zip(table.columns, row)) for row in table.rows] for table in tables}))

@@ -48,7 +48,7 @@ def leaderboard(
         records, problems = Store(folder).read()
         for problem in problems:
             warn(problem)
-        made, unreadable = importlib.import_module("suite.measure.study").kept(folder)
+        made, unreadable = importlib.import_module("suite.measure.study").read_studies(folder)
         for problem in unreadable:
             warn(problem)
         if not records and not made:

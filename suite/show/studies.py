@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 from suite.contract.card import Card
 from suite.contract.catalogue import catalogue
-from suite.measure.study import Cell, Study, Table, study_of
+from suite.measure.lab import Cell, Table
+from suite.measure.study import Study, study_of
 from suite.record.files import printable
 from suite.record.job import techniques_of
 from suite.show.board import count_text

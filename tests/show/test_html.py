@@ -19,7 +19,7 @@ from suite.guard.regression import Setting
 from suite.judge.claims import Observation, Place, judge
 from suite.judge.rows import pairs
 from suite.judge.statistics import Interval
-from suite.measure.study import Table
+from suite.measure.lab import Table
 from suite.show.charts import REFERENCE, Point, front, whisker
 from suite.show.html import render
 from tests.factories import MACHINE, between, claim, comparison, contender, counters, failure, record

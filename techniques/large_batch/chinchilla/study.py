@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from suite.measure.study import Lab, Table
+from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
 from suite.record.schema import Outcome
 from techniques.large_batch.chinchilla.law import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from suite.contract.recipe import Recipe
 from suite.judge.statistics import replicate_interval
-from suite.measure.study import Lab, Table
+from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
 from suite.record.schema import Outcome
 

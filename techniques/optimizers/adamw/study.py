@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from statistics import correlation, fmean
 from typing import TYPE_CHECKING
 
-from suite.contract.baseline import baselines
 from suite.contract.recipe import Recipe
 from suite.contract.run import Diverged, Run
 from suite.contract.stack import Stack
-from suite.measure.study import Cell, Lab, Table
+from suite.measure.lab import Cell, Lab, Table
+from suite.record.job import Job
 from techniques.optimizers.adam.technique import AdamTechnique, Decay
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Decayed(AdamTechnique):
 def study(lab: Lab) -> list[Table]:
     """The tables ``losses``, ``best`` and ``correlation``, of as many seeds as the time allows, and of one at least."""
     cells = [(side, rate, decay) for side in SIDES for rate in RATES for decay in DECAYS]
-    found: dict[tuple[str, float, float], list[float]] = {cell: [] for cell in cells}
+    losses: dict[tuple[str, float, float], list[float]] = {cell: [] for cell in cells}
     start_s = time.monotonic()
     for seed in range(lab.seeds):
         if seed and (time.monotonic() - start_s) * (seed + 1) / seed > 60 * lab.minutes:
@@ -60,18 +60,14 @@ def study(lab: Lab) -> list[Table]:
             break
         for number, cell in enumerate(cells):
             lab.progress((seed + number / len(cells)) / lab.seeds, f"seed {seed}: {cell[0]}, rate {cell[1]:g}")
-            found[cell].append(final_loss(lab, *cell, seed))
-    return tables([(*cell, len(losses), fmean(losses)) for cell, losses in found.items()])
+            losses[cell].append(final_loss(lab, *cell, seed))
+    return tables([(*cell, len(values), fmean(values)) for cell, values in losses.items()])
 
 
 def final_loss(lab: Lab, side: str, rate: float, decay: float, seed: int) -> float:
     """The test loss after a run at one setting; infinite if it diverges."""
     technique = Decayed(SIDES[side], rate=rate, strength=decay)
-    setting = lab.setting
-    run = Run(
-        baselines()[lab.baseline], Stack({"adam": technique}), size=setting.size, recipe=lab.recipe, seed=seed,
-        steps=setting.steps, device=setting.device,
-    )  # fmt: skip
+    run = Run(Job(setting=lab.setting, seed=seed), technique=Stack({"adam": technique}))
     try:
         run.train(run.recipe.steps)
         return run.evaluate()["loss"]

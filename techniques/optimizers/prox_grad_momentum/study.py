@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from suite.measure.study import Lab, Table
-from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe, linear_probe
+from suite.measure.lab import Lab, Table
 from techniques.optimizers.prox_grad_momentum.technique import apgnc, soft_threshold
+from techniques.shared.linear_probe import LinearProbe, linear_probe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ STRENGTH = 0.02  # of the lambda from which on all weights are 0
 def study(lab: Lab) -> list[Table]:
     """The tables ``descent`` and ``zeros``; the baseline is trained once, and nothing is recorded."""
     lab.progress(0.0, "training the baseline whose features are classified")
-    probe = linear_probe(lab)
+    probe = linear_probe(lab.setting)
     lab.progress(0.3, "descending")
     return tables(probe)
 

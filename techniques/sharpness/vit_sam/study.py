@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.measure.study import Lab, Table
+from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
 from suite.record.schema import Outcome
 

@@ -11,7 +11,6 @@ from sklearn.linear_model import Lasso
 from torch import Tensor, nn
 
 from suite.contract.stack import build
-from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe
 from techniques.optimizers.prox_grad_momentum.study import plot, tables
 from techniques.optimizers.prox_grad_momentum.technique import (
     APGnc,
@@ -24,6 +23,7 @@ from techniques.optimizers.prox_grad_momentum.technique import (
     proximal,
     soft_threshold,
 )
+from techniques.shared.linear_probe import LinearProbe
 from tests.runs import new_run
 
 

@@ -14,11 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import lookup
 from suite.contract.run import Run
-from suite.contract.stack import build
-from suite.measure.study import Lab
+from suite.record.job import Job, Setting
 
 EXAMPLES = 600
 
@@ -64,26 +61,20 @@ class LinearProbe:
             return self.value(weight), self.gradient(weight).flatten().numpy()
 
         settings = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 30}
-        found = minimize(
-            value_and_gradient, self.start.flatten().numpy(), jac=True, method="L-BFGS-B", options=settings
-        )
-        return torch.from_numpy(found.x).reshape(shape)
+        start = self.start.flatten().numpy()
+        solution = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", options=settings)
+        return torch.from_numpy(solution.x).reshape(shape)
 
 
 @torch.no_grad()
-def linear_probe(lab: Lab) -> LinearProbe:
+def linear_probe(setting: Setting) -> LinearProbe:
     """What the baseline's output layer reads after a training run, standardised, with a constant feature added.
 
     Raises ValueError for a baseline whose examples have no single label.
     """
-    setting = lab.setting
-    baseline = lookup("baseline", lab.baseline, baselines())
-    run = Run(
-        baseline, build("baseline"), size=setting.size, recipe=lab.recipe, steps=setting.steps,
-        data=setting.data, model=setting.model, device=setting.device,
-    )  # fmt: skip
+    run = Run(Job(setting=setting))
     if "labels" not in run.data.train.tensors:
-        raise ValueError(f"the study classifies examples, and those of {lab.baseline} have no label: use -b vit")
+        raise ValueError(f"the study classifies examples, and those of {setting.baseline} have no label: use -b vit")
     with torch.enable_grad():
         run.train(run.recipe.steps)
     layer = run.anatomy.head[-1].module
@@ -92,7 +83,7 @@ def linear_probe(lab: Lab) -> LinearProbe:
     run.model.eval()
     indices = torch.arange(min(EXAMPLES, len(run.data.train)))
     batch = run.data.transform(run.data.train[indices], torch.Generator().manual_seed(0))
-    baseline.forward(run.model, {name: tensor.to(run.device) for name, tensor in batch.items()})
+    run.baseline.forward(run.model, {name: tensor.to(run.device) for name, tensor in batch.items()})
     handle.remove()
     features = seen[-1]
     features = (features - features.mean(0)) / (features.std(0) + 1e-6)
