@@ -140,8 +140,8 @@ class BatchSweep(Strict):
     baselines: tuple[str, ...] = ()  # where it can be made: everywhere that the card names when empty
 
 
-class GridSide(Strict):
-    """One side of a rate grid: its stack at each rate, which is in the recipe's learning rate, by what tables call it.
+class GridContender(Strict):
+    """One contender of a rate grid: its stack at each rate, in multiples of the recipe's, and its name in the tables.
 
     ``baselines`` are where it takes part: everywhere when empty.
     """
@@ -152,7 +152,7 @@ class GridSide(Strict):
 
 
 class RateGrid(Strict):
-    """Final loss over the learning rate, for the reference and for other sides with as many rates each.
+    """Final loss over the learning rate, for the reference and for contenders with as many rates each.
 
     ``scaled`` spells what trains with ``{batch}`` times the recipe's batch; ``reference_scaled`` does so for the
     reference, which tables call ``reference``, at ``{rate}`` times its learning rate, too.
@@ -164,15 +164,15 @@ class RateGrid(Strict):
     scaled: Template
     rates: Rates
     batches: Batches = (1,)
-    side: tuple[GridSide, ...] = Field(min_length=1)
+    contender: tuple[GridContender, ...] = Field(min_length=1)
     baselines: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _is_fair(self) -> RateGrid:
-        labels = [self.reference, *(each.label for each in self.side)]
+        labels = [self.reference, *(each.label for each in self.contender)]
         if len(set(labels)) != len(labels):
-            raise ValueError(f"two sides have one label: {', '.join(labels)}")
-        for each in self.side:
+            raise ValueError(f"two have one label: {', '.join(labels)}")
+        for each in self.contender:
             if len(each.stacks) != len(self.rates):
                 raise ValueError(
                     f"{each.label} has {len(each.stacks)} rates and {self.reference} {len(self.rates)}: give every "
@@ -246,5 +246,5 @@ def read_card(path: Path) -> Card:
 
 
 def _baselines_of(study: BatchSweep | RateGrid | LabelNoise) -> set[str]:
-    sides = study.side if isinstance(study, RateGrid) else ()
-    return {*study.baselines, *(name for side in sides for name in side.baselines)}
+    contenders = study.contender if isinstance(study, RateGrid) else ()
+    return {*study.baselines, *(name for each in contenders for name in each.baselines)}

@@ -4,6 +4,8 @@
 
 Its Hessian lies between ridge and lambda_max(Z^T Z / n) / 2 + ridge (Böhning, "Multinomial logistic regression
 algorithm", 1992), so that the constants of the theorems are known. Everything is float64.
+
+For the studies of ``nesterov_agd`` and ``prox_grad_momentum``, which check their theorems on it.
 """
 
 from __future__ import annotations

@@ -125,7 +125,8 @@ def content(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "damaged"), ("{", "damaged"), ("[]", "damaged"), ("[" * 10**5, "damaged"), ("1" * 10**5, "a whole number beyond 64 bits"),
+        ("", "damaged"), ("{", "damaged"), ("[]", "damaged"), ("[" * 10**5, "damaged"),
+        ("1" * 10**5, "a whole number beyond 64 bits"),
         ("{}", "names no schema version"), (content(schema_version="1"), "names no schema version"),
         (content(schema_version=2), "schema version 2 is newer than 1; update leantrain"),
         ('{"schema_version": 1, "id": "a record"}', "technique: Field required"),

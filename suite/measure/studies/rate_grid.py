@@ -52,16 +52,16 @@ class BestRate(NamedTuple):
 
 def study(lab: Lab, asked: RateGrid) -> list[Table]:
     """Tables ``rates`` (all runs) and ``best`` (one for each side and batch)."""
-    sides = [each for each in asked.side if not each.baselines or lab.setting.baseline in each.baselines]
+    contenders = [each for each in asked.contender if not each.baselines or lab.setting.baseline in each.baselines]
     stacks: dict[tuple[str, int, float], str] = {}
     for k in asked.batches:
         stacks |= {(asked.reference, k, rate): filled(asked.reference_scaled, k, rate) for rate in asked.rates}
-        for side in sides:
-            for rate, stack in side.stacks.items():
-                stacks[side.label, k, rate] = stack if k == 1 else f"{filled(asked.scaled, k, rate)}+{stack}"
+        for contender in contenders:
+            for rate, stack in contender.stacks.items():
+                stacks[contender.label, k, rate] = stack if k == 1 else f"{filled(asked.scaled, k, rate)}+{stack}"
     runs = lab.runs(list(stacks.values()))
-    measured = {key: [each for _, each in runs[canonical(stack)]] for key, stack in stacks.items()}
-    rows = [grid_row(*key, contenders) for key, contenders in measured.items() if contenders]
+    outcomes = {key: [each for _, each in runs[canonical(stack)]] for key, stack in stacks.items()}
+    rows = [grid_row(*key, seeds) for key, seeds in outcomes.items() if seeds]
     note = BEST.format(asked.reference)
     return [
         Table("rates", GridRow._fields, [tuple(each) for each in rows], ALL),
@@ -69,14 +69,14 @@ def study(lab: Lab, asked: RateGrid) -> list[Table]:
     ]
 
 
-def grid_row(side: str, batch: int, rate: float, contenders: Sequence[Outcome]) -> GridRow:
+def grid_row(side: str, batch: int, rate: float, seeds: Sequence[Outcome]) -> GridRow:
     """The row of the runs at one rate, one a seed."""
-    losses = [each.curve[-1].loss for each in contenders if each.status == "ok" and each.curve]
-    whole = len(losses) == len(contenders)
+    losses = [each.curve[-1].loss for each in seeds if each.status == "ok" and each.curve]
+    whole = len(losses) == len(seeds)
     error = stdev(losses) / math.sqrt(len(losses)) if whole and len(losses) > 1 else None
     return GridRow(
-        side, batch, rate, len(contenders), fmean(losses) if whole else None, error,
-        total([each.cpu_s for each in contenders]),
+        side, batch, rate, len(seeds), fmean(losses) if whole else None, error,
+        total([each.cpu_s for each in seeds]),
     )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def study(lab: Lab) -> list[Table]:
     stacks = {(b, w): canonical(f"chinchilla:width={w},compute={b}") for b in BUDGETS for w in WIDTHS}
     results = lab.runs(list(stacks.values()))
     points = [
-        made for (budget, width), stack in stacks.items() if (made := point(budget, width, results.get(stack, [])))
+        each for (budget, width), stack in stacks.items() if (each := point(budget, width, results.get(stack, [])))
     ]
     accounts = {SIX_N_D: by_budget(points), COUNTED: by_budget(counted(points))}
     minima = [minimum(account, group) for account, groups in accounts.items() for group in groups]
@@ -171,18 +171,18 @@ def law(points: Sequence[Point], exponents: Mapping[str, Estimate]) -> Rows:
     """The fitted constants, every method's exponent of N*, the fitted optimum at each budget; beside the published."""
     rows: Rows = []
     runs = [[each.parameters for each in points], [each.tokens for each in points], [each.loss for each in points]]
-    found: list[Law] = []
+    fitted: list[Law] = []
     draws: list[Law] = []
     if len(points) >= RUNS_PER_CONSTANT * len(Law._fields) and len(set(runs[0])) > 1 and len(set(runs[1])) > 1:
-        found, draws = [fit(runs[0], runs[1], runs[2])], bootstrap(runs[0], runs[1], runs[2])
+        fitted, draws = [fit(runs[0], runs[1], runs[2])], bootstrap(runs[0], runs[1], runs[2])
     for name in (*Law._fields, "size_exponent"):
-        value = getattr(found[0], name) if found else None
+        value = getattr(fitted[0], name) if fitted else None
         low, high = interval([getattr(each, name) for each in draws]) if draws else (None, None)
         rows.append((name, value, low, high, getattr(PUBLISHED, name)))
     rows += [(f"size_exponent of IsoFLOPs: {name}", *each, PUBLISHED.size_exponent) for name, each in exponents.items()]
-    for group in by_budget(points) if found else []:
+    for group in by_budget(points) if fitted else []:
         flops = fmean(each.flops for each in group)
-        estimates, theirs = optima([*found, *draws], flops), optima([PUBLISHED], flops)[:, 0]
+        estimates, theirs = optima([*fitted, *draws], flops), optima([PUBLISHED], flops)[:, 0]
         for name, (value, *spread), paper in zip(("N", "D", "D/N"), estimates.tolist(), theirs.tolist(), strict=True):
             finite = [each for each in spread if np.isfinite(each)]
             ends = interval(finite) if finite else (None, None)
@@ -195,8 +195,8 @@ def optima(laws: Sequence[Law], flops: float) -> Values:
     together = Law(*np.array(laws, dtype=np.float64).T)
     with np.errstate(all="ignore"):
         parameters, tokens = together.optimum(flops)
-        found = np.array([parameters, tokens, np.divide(tokens, parameters)])
-    return np.where(np.minimum(together.alpha, together.beta) > 0, found, np.nan)
+        ratios = np.array([parameters, tokens, np.divide(tokens, parameters)])
+    return np.where(np.minimum(together.alpha, together.beta) > 0, ratios, np.nan)
 
 
 def verdicts(minima: Sequence[Minimum], exponents: Mapping[str, Estimate]) -> Rows:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from suite.contract.recipe import Recipe
 from suite.contract.run import Diverged, Run
 from suite.contract.stack import Stack
+from suite.contract.technique import ParameterGroups, Technique
 from suite.measure.lab import Cell, Lab, Table
 from suite.record.job import Job
-from techniques.optimizers.adam.technique import AdamTechnique, Decay
+from techniques.shared.adam import Adam, Decay
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,9 +37,10 @@ RIDGE = "How the logarithms of these decays correlate with the rate's; n/a: the 
 
 
 @dataclass
-class Decayed(AdamTechnique):
-    """Adam at ``rate`` times the recipe's learning rate, with ``strength`` in its own form of the decay."""
+class Decayed(Technique):
+    """Adam at ``rate`` times the recipe's learning rate, with ``strength`` in the form of the decay."""
 
+    decay: Decay = "coupled"
     rate: float = 1.0
     strength: float = 0.0
 
@@ -47,6 +49,10 @@ class Decayed(AdamTechnique):
         # torch's decoupled form multiplies by the learning rate, the paper's does not
         strength = self.strength / rate if self.decay == "decoupled" else self.strength
         return replace(recipe, learning_rate=rate, weight_decay=strength)
+
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Adam:
+        betas, fused = (recipe.beta1, recipe.beta2), recipe.fused_optimizer
+        return Adam(parameters, recipe.learning_rate, betas, recipe.eps, decay=self.decay, fused=fused)
 
 
 def study(lab: Lab) -> list[Table]:

@@ -26,13 +26,12 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
 from suite.kernels.optimizer import GroupedOptimizer
-from suite.model.anatomy import weight_matrix
-from techniques.optimizers.sgd_momentum.technique import SGD, velocity_norm
+from techniques.shared.head_regression import head_regression
+from techniques.shared.sgd import SGD, velocity_norm
 
 Schedule = Literal["constant", "convex"]
 
 GRADIENTS = 300  # of the theorem's check on the trained head
-ROWS, OUTPUTS = 512, 64  # at most, of the features and of the head
 
 
 def following(t: float) -> float:
@@ -117,29 +116,8 @@ class NesterovAGD(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """The theorem on the model's own head; and with constant momentum the velocity's norm, in learning rates."""
-        found = check_bound(*head_regression(run))
-        return found if self.schedule == "convex" else found | {"velocity_norm": velocity_norm(run.optimizer)}
-
-
-@torch.no_grad()
-def head_regression(run: Run) -> tuple[Tensor, Tensor]:
-    """A convex problem of the frozen model: to find its output layer again from its features, by least squares.
-
-    Returns Z^T Z / n [width, width] of the features Z that the layer reads on a batch, and its weight W*
-    [outputs, width], both float64. f(W) = tr((W - W*) Z^T Z (W - W*)^T) / 2n has the minimum 0 at W*, for certain.
-    """
-    layer = run.anatomy.head[-1].module
-    seen: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
-    batch, _ = run.next_batch()
-    run.model.eval()
-    try:
-        run.baseline.forward(run.model, batch)
-    finally:
-        handle.remove()
-        run.model.train()
-    features = seen[-1].flatten(0, -2)[:ROWS].double()
-    return features.T @ features / len(features), weight_matrix(layer)[:OUTPUTS].double()
+        theorem = check_bound(*head_regression(run))
+        return theorem if self.schedule == "convex" else theorem | {"velocity_norm": velocity_norm(run.optimizer)}
 
 
 def check_bound(gram: Tensor, head: Tensor) -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from suite.measure.lab import Lab, Table
-from techniques.optimizers.prox_grad_momentum.technique import apgnc, soft_threshold
+from techniques.optimizers.prox_grad_momentum.iterations import apgnc, soft_threshold
 from techniques.shared.linear_probe import LinearProbe, linear_probe
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from suite.guard.kernel_report import Bench, Inputs, Prepare, random_lists, with_gradients
-from techniques.optimizers.sgd_momentum import kernel
+from techniques.shared import sgd_kernel as kernel
 
 # A large step, so that bfloat16 parameters show it.
 RATES: dict[str, Any] = {"lr": 0.3, "momentum": 0.9, "weight_decay": 0.1}

@@ -39,7 +39,7 @@ def study(lab: Lab) -> list[Table]:
     stacks = {rho: f"vit_sam:rho={rho}" for rho in RADII}
     runs = lab.runs(list(stacks.values()))
     finished = {rho: [each for _, each in runs[canonical(stack)]] for rho, stack in stacks.items()}
-    rows = [made for rho, contenders in finished.items() if (made := row(rho, contenders))]
+    rows = [each for rho, contenders in finished.items() if (each := row(rho, contenders))]
     return [Table("flatness", Row._fields, [tuple(each) for each in rows], NOTE)]
 
 

@@ -67,7 +67,7 @@ reference_scaled = "scaling:k={batch},rate={rate}"
 scaled = "scaling:k={batch}"
 rates = [0.3, 1.0]
 
-[[study.side]]
+[[study.contender]]
 label = "Idea"
 stacks = { "1/3" = "idea:factor=3", "1" = "idea" }
 """
@@ -104,7 +104,7 @@ stacks = { idea = "idea" }
         (GRID, '"1/3"', '"1/0"', "a rate is a number or a fraction such as 1/3, not '1/0'"),
         (GRID, '"1/3"', '"-1/3"', "Input should be greater than 0"),
         (GRID, '"1/3" = "idea:factor=3", ', "", "Idea has 1 rates and AdamW 2: give every side as many"),
-        (GRID, '"Idea"', '"AdamW"', "two sides have one label: AdamW, AdamW"),
+        (GRID, '"Idea"', '"AdamW"', "two have one label: AdamW, AdamW"),
         (GRID, '"Idea"', '"Idea"\nbaselines = ["gtp"]', "the study rate_grid names gtp, which the card"),
         (NOISE, "[0.0, 0.3]", "[0.0, 1.0]", "shares.1: Input should be less than 1"),
         (NOISE, "shares", "longer = 0\nshares", "longer: Input should be greater than or equal to 1"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from techniques.large_batch.lars import technique
+from techniques.large_batch.lars import optimizer
 from tests.techniques.large_batch.trust_lists import BLOCK, PIECE, SHAPES, near, odd, random_lists
 
 kernel = pytest.importorskip("techniques.large_batch.lars.kernel")  # Triton has no wheel for some platforms
@@ -34,7 +34,7 @@ def step(columns: Lists, **changes: object) -> None:
 
 def agrees(columns: Lists, factor: float = 1.0, reference: dict | None = None, **changes: object) -> bool:  # type: ignore[type-arg]
     p, g, v = ([tensor.double() for tensor in tensors] for tensors in columns)
-    technique.lars_step(
+    optimizer.lars_step(
         p,
         [factor * each for each in g],
         v,

@@ -15,8 +15,9 @@ from suite.contract.recipe import Recipe
 from suite.measure.lab import Lab, Table
 from suite.measure.studies.rate_grid import GridRow
 from suite.record.job import Setting
+from techniques.optimizers.acclip.optimizer import ACClip, acclip_step, clipped
 from techniques.optimizers.acclip.study import hill, kurtosis, plot
-from techniques.optimizers.acclip.technique import ACClip, ACClipTechnique, acclip_step, clipped
+from techniques.optimizers.acclip.technique import ACClipTechnique
 
 HYPER = {"learning_rate": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-5, "alpha": 1.0}
 

@@ -11,9 +11,9 @@ from torch import nn
 from suite.contract.recipe import Recipe
 from suite.measure.lab import Lab
 from suite.record.job import Setting
-from techniques.optimizers.adam.technique import Decay
 from techniques.optimizers.adamw.study import Decayed, plot, tables
 from techniques.optimizers.adamw.technique import AdamW, AdamWTechnique, adamw_step
+from techniques.shared.adam import Decay
 
 
 def models() -> tuple[nn.Module, nn.Module]:

@@ -20,8 +20,8 @@ from techniques.optimizers.nesterov_agd.technique import (
     check_bound,
     strongly_convex_momentum,
 )
-from techniques.optimizers.sgd_momentum.technique import SGD
 from techniques.shared.linear_probe import LinearProbe, linear_probe
+from techniques.shared.sgd import SGD
 
 
 def spectrum(kappa: float, size: int = 50) -> Tensor:

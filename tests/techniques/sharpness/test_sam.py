@@ -18,7 +18,8 @@ from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups, Technique
 from suite.measure.comparison import Comparison, Procedure, train_in_lock_step
 from suite.record.job import Setting
-from techniques.sharpness.sam.technique import ETA, Sam, ascend, restore
+from techniques.shared.ascent import ETA, ascend, restore
+from techniques.sharpness.sam.technique import Sam
 from tests.runs import new_run
 
 

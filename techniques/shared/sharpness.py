@@ -2,6 +2,8 @@
 
 Chen, Hsieh & Gong (arXiv 2106.01548), table 1, and Foret et al. (arXiv 2010.01412), section 4.2. Both depend on how the
 weights are scaled (Dinh et al., ICML 2017, arXiv 1703.04933): compare them between runs of one model.
+
+For the probes of ``vit_sam``, ``esam``, ``saf`` and ``saf_mesa``, which are to find flat places.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from suite.contract.run import Run
-from techniques.sharpness.sam.technique import ascend, restore
+from techniques.shared.ascent import ascend, restore
 
 RADIUS = 0.2  # of the ascent, whatever a run's own: runs of different radii can be compared
 LANCZOS_STEPS = 12
