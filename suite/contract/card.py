@@ -74,7 +74,7 @@ class Claim(Strict):
         return self
 
 
-# studies that several techniques share; suite/measure/studies has what each one does ---------------------------------
+# studies that several techniques share; suite/measure/studies says what each one does --------------------------------
 
 N = TypeVar("N", int, float)
 
@@ -116,12 +116,20 @@ def filled(template: str, batch: int, rate: float) -> str:
         raise ValueError(f"{template!r} may hold {{batch}} and {{rate}} and nothing else in braces") from None
 
 
-def _template(text: str) -> str:
-    filled(text, 1, 1.0)
-    return text
+def _with_batch(template: str) -> str:
+    if filled(template, 1, 1.0) == filled(template, 2, 1.0):
+        raise ValueError(f"{template!r} spells one stack for every batch: write {{batch}} in it")
+    return template
 
 
-Template = Annotated[str, AfterValidator(_template)]
+def _with_rate(template: str) -> str:
+    if filled(template, 1, 1.0) == filled(template, 1, 2.0):
+        raise ValueError(f"{template!r} spells one stack for every rate: write {{rate}} in it")
+    return template
+
+
+BatchTemplate = Annotated[str, AfterValidator(_with_batch)]
+Template = Annotated[str, AfterValidator(_with_batch), AfterValidator(_with_rate)]
 
 
 class BatchSweep(Strict):
@@ -161,7 +169,7 @@ class RateGrid(Strict):
     name: Literal["rate_grid"]
     reference: str
     reference_scaled: Template
-    scaled: Template
+    scaled: BatchTemplate
     rates: Rates
     batches: Batches = (1,)
     contender: tuple[GridContender, ...] = Field(min_length=1)

@@ -65,7 +65,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Lab:
-    """Where a study gets its runs from."""
+    """The place that a study gets its runs from: a setting, stored records, and a budget for what is missing."""
 
     setting: Setting
     folder: Path

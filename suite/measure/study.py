@@ -96,7 +96,7 @@ class Study(Stored):
     tables: list[Table]
 
     def stale(self, current: Sources) -> tuple[str, ...]:
-        """What changed since; empty where nothing did."""
+        """The changes of the code since then, a phrase each; empty where nothing changed."""
         return current.changes(
             Sources(self.harness_sha256, {self.baseline: self.baseline_sha256}, {self.technique: self.source_sha256})
         )

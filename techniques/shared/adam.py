@@ -79,7 +79,7 @@ class Adam(GroupedOptimizer):
                     self._fit(own, parameter, group)
 
     def split_by(self, parameter: Tensor, group: dict[str, Any]) -> float | None:
-        """By the number of steps, which differs where a gradient came late; torch's updates look at each tensor's."""
+        """Splits by the number of steps, which differs where a gradient came late; torch's updates look at each."""
         state = self.state[parameter]
         if not state:
             state["step"] = 0.0 if group["bias_correction"] else math.inf

@@ -121,7 +121,7 @@ def adam_step(
 
 
 def manifests(decoupled: bool) -> dict[str, Manifest]:
-    """Of the compilations for either kind of decay."""
+    """The compilations for one kind of decay."""
 
     def manifest_of(
         parameter: torch.dtype, moment: torch.dtype, stochastic: bool = False, scaled: bool = False

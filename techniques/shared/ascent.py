@@ -99,7 +99,8 @@ class Noise:
 
 
 def finite(run: Run, parameters: Sequence[Tensor]) -> bool:
-    """Whether the first gradient is finite; if not, the whole update is left out: weights and optimizer state stay.
+    """Returns whether the first gradient is finite. Where it is not, the caller leaves the whole update out, so that
+    weights and optimizer state stay.
 
     Always True under several ranks: none may leave out what the others go on with, and there it spoils the update, as
     it does the reference's.
@@ -139,7 +140,10 @@ def sharpness_aware_update(
 def radius_relative_error(
     run: Run, rho: float, launch: dict[str, Any] | None = None, adaptive: bool = False
 ) -> dict[str, float]:
-    """How exactly the ball's radius is met, by one more ascent along the last gradient; nothing without a ball."""
+    """Takes one more ascent along the last gradient and returns how far its length is from the radius, relatively.
+
+    Returns nothing where there is no ball.
+    """
     trained = weights_with_gradient(run)
     if not trained or not rho:
         return {}

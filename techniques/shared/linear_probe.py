@@ -52,7 +52,7 @@ class LinearProbe:
         return residual.T @ self.features / len(self.labels) + self.ridge * weight
 
     def minimiser(self) -> Tensor:
-        """By a method that has nothing to do with what is studied: limited-memory BFGS (scipy)."""
+        """The minimum, by a method that has nothing to do with what is studied: limited-memory BFGS (scipy)."""
         import numpy
         from scipy.optimize import minimize
 
@@ -70,7 +70,7 @@ class LinearProbe:
 
 @torch.no_grad()
 def linear_probe(setting: Setting) -> LinearProbe:
-    """What the baseline's output layer reads after a training run, standardised, with a constant feature added.
+    """Trains the baseline and takes its output layer's inputs as features, standardised, with a constant one added.
 
     Raises ValueError for a baseline whose examples have no single label.
     """

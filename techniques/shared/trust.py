@@ -120,7 +120,7 @@ def relative_step_error(
     block: int = 256,
     adapts: Callable[[Tensor], bool] = lambda parameter: parameter.ndim >= 2,
 ) -> float:
-    """How far a step's length is from lr phi(||w||), relatively, at the worst layer that adapts.
+    """The relative distance of a step's length from lr phi(||w||), at the worst layer that adapts.
 
     Takes one more step along the gradients that are there and goes back. At the learning rate 1, where subtracting
     the weights before from those after keeps the digits; layers that stand still (a norm of 0) do not count.

@@ -85,7 +85,7 @@ def sums_over_block(
 
 
 def room(group: Group) -> Tensor:
-    """For two sums of each program, the weights' first: float32 [2 programs]."""
+    """An empty buffer for two sums of each program, the weights' first: float32 [2 programs]."""
     return torch.empty(2 * group.programs, dtype=torch.float32, device=group.table.device)
 
 

@@ -136,7 +136,7 @@ def _cells(run: SweepRun) -> tuple[Any, ...]:
 
 
 def best(runs: Sequence[SweepRun]) -> list[SweepRun]:
-    """For each optimizer and batch size the run that BEST describes, by optimizer and size."""
+    """The best run of each optimizer and batch size, which BEST describes; by optimizer, then size."""
     chosen: dict[tuple[str, int], SweepRun] = {}
     for run in sorted(runs, key=lambda each: _goodness(each.row)):
         chosen.setdefault((run.optimizer, run.row.batch_size), run)
@@ -150,7 +150,7 @@ def _goodness(row: SweepRow) -> tuple[float, float, float]:
 
 
 def cost(runs: Sequence[SweepRun]) -> list[tuple[str, int, int, float]]:
-    """What COST says, by optimizer."""
+    """The rows that COST describes, by optimizer."""
     sides = {name: [each.row for each in runs if each.optimizer == name] for name in {run.optimizer for run in runs}}
     return [
         (name, len(rows), sum(each.seeds for each in rows), sum(each.cpu_s or 0.0 for each in rows))

@@ -87,7 +87,7 @@ def total(seconds: Sequence[float | None]) -> float | None:
 
 
 def best(rows: Sequence[GridRow], reference: str) -> list[BestRate]:
-    """For each side and batch what BEST describes; none where no rate finished."""
+    """The best rate of each side and batch, which BEST describes; none where no rate finished."""
     chosen: dict[tuple[str, int], BestRate] = {}
     for side, batch in dict.fromkeys((each.side, each.batch) for each in rows):  # the reference comes first
         grid = [each for each in rows if (each.side, each.batch) == (side, batch)]

@@ -114,7 +114,7 @@ def point(budget: float, width: float, pairs: Sequence[tuple[Outcome, Outcome]])
 
 
 def _probes(contender: Outcome) -> dict[str, float]:
-    """By technique and name, whether the record has the technique's name in it or not."""
+    """The contender's probes by technique and name; older records leave the technique's name out."""
     return {name if "." in name else f"chinchilla.{name}": value for name, value in contender.probes.items()}
 
 
@@ -143,7 +143,7 @@ def counted(points: Sequence[Point]) -> list[Point]:
 
 
 def minimum(account: str, points: Sequence[Point]) -> Minimum:
-    """Where the parabola of one budget's points has its minimum; D* from what the sizes run had of log D at log N."""
+    """The minimum of the parabola through one budget's points; D* is interpolated from the sizes that were run."""
     flops, sizes = fmean(each.flops for each in points), [each.parameters for each in points]
     parabola = isoflop(sizes, [each.loss for each in points])
     best = parabola.optimum if parabola else None
@@ -158,7 +158,7 @@ def minimum(account: str, points: Sequence[Point]) -> Minimum:
 
 
 def exponent(groups: Sequence[Sequence[Point]]) -> Estimate:
-    """By which power of C the budgets' minima grow."""
+    """The power of C by which the budgets' minima grow, with its interval."""
     budgets = {
         fmean(each.flops for each in group): [(each.parameters, each.loss) for each in group] for group in groups
     }
@@ -200,7 +200,7 @@ def optima(laws: Sequence[Law], flops: float) -> Values:
 
 
 def verdicts(minima: Sequence[Minimum], exponents: Mapping[str, Estimate]) -> Rows:
-    """What the paper says of IsoFLOP curves and what these are like; None where it was not measured."""
+    """The paper's statements about IsoFLOP curves beside these curves; None where nothing was measured."""
     rows: Rows = []
     for account, (value, low, high) in exponents.items():
         curvatures = [each.curvature for each in minima if each.account == account and each.curvature is not None]
@@ -216,7 +216,7 @@ def verdicts(minima: Sequence[Minimum], exponents: Mapping[str, Estimate]) -> Ro
 
 
 def published() -> list[tuple[str, float, float]]:
-    """What follows from the published constants, and what the paper says."""
+    """Quantities that follow from the published constants, beside the paper's own."""
     parameters, tokens = PUBLISHED.optimum(GOPHER_FLOPS)
     return [
         ("exponent of the size", PUBLISHED.size_exponent, 0.46),

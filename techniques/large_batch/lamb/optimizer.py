@@ -98,7 +98,7 @@ class Lamb(GroupedOptimizer):
         return (norm / first["max_norm"]).clamp(min=1.0).reciprocal()
 
     def split_by(self, parameter: Tensor, group: dict[str, Any]) -> tuple[bool, int]:
-        """Whether it adapts, and the number of this step, which differs where some had no gradient at times."""
+        """Whether it adapts, and the number of this step, which differs where a gradient was missing at times."""
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
@@ -121,7 +121,7 @@ class Lamb(GroupedOptimizer):
         return self.buffers(parameters, "first_moment"), self.buffers(parameters, "second_moment")
 
     def _hyper(self, group: dict[str, Any], parameters: list[Tensor]) -> dict[str, Any]:
-        """Of a step of ``parameters``, which all adapt or none and are at one step."""
+        """The hyper-parameters of a step of ``parameters``, which all adapt or none and are at one step."""
         adapt = adapts(parameters[0], group)
         excluded = group["variant"] not in CLIPPED and not adapt
         beta1, beta2 = group["betas"]

@@ -76,7 +76,7 @@ class LambTechnique(Technique):
         )
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """How far a step's length is from the learning rate times phi(||w||), relatively, at the worst such tensor."""
+        """The relative distance of a step's length from the learning rate times phi(||w||), at the worst tensor."""
         adapting = {id(p) for group in run.optimizer.param_groups for p in with_gradients(group) if adapts(p, group)}
         bounds = (self.phi_low, self.phi_high)
         return {"relative_step_error": relative_step_error(run.optimizer, bounds, adapts=lambda p: id(p) in adapting)}

@@ -109,7 +109,7 @@ class Lars(GroupedOptimizer):
 
 
 def _hyper(group: dict[str, Any], parameters: list[Tensor]) -> dict[str, Any]:
-    """Of a step of ``parameters``, which all adapt or none."""
+    """The hyper-parameters of a step of ``parameters``, which all adapt or none."""
     adapt = adapts(parameters[0], group)
     decay = group["weight_decay"] if adapt or group["variant"] == "timm" else 0.0
     hyper = {name: group[name] for name in ("momentum", "trust_coefficient", "variant")}

@@ -43,7 +43,7 @@ def study(lab: Lab) -> list[Table]:
 
 
 def break_points(rows: Sequence[SweepRow]) -> list[tuple[str, float, float, int | None, int | None]]:
-    """For each rule what BREAK says; nothing where the reference has no interval."""
+    """A row for each rule, which BREAK describes; no rows where the reference has no interval."""
     reference = next((each for each in rows if each.rule == "reference"), None)
     if reference is None or reference.final_loss_low is None or reference.final_loss_high is None:
         return []

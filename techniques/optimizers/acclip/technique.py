@@ -61,8 +61,8 @@ class ACClipTechnique(Technique):
         )
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """Of the last step: the largest coordinate in units of its threshold, the share of coordinates that were
-        clipped, and the root mean square in learning rates."""
+        """The last step's largest coordinate in units of its threshold, share of clipped coordinates, and root mean
+        square in learning rates."""
         largest, cut, squares, count = 0.0, 0, 0.0, 0
         for state in run.optimizer.state.values():
             step = clipped(state["momentum"], state["power"], eps=self.eps, alpha=self.alpha)

@@ -1,4 +1,4 @@
-"""How Adam's kernel is checked and timed, with either kind of decay, and against whom: torch, bitsandbytes, apex."""
+"""Checks and timings of Adam's kernel, with either kind of decay, beside torch's, bitsandbytes' and apex's."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _bench(
 
 
 def benches(decoupled: bool) -> dict[str, Bench]:
-    """Of the kernel's manifests for either kind of decay."""
+    """A bench for each of the kernel's manifests, for one kind of decay."""
     return {
         "float32": _bench(decoupled, torch.float32, torch.float32),
         "float32_scaled": _bench(decoupled, torch.float32, torch.float32, scaled=True),

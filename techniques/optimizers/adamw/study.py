@@ -82,7 +82,7 @@ def final_loss(lab: Lab, side: str, rate: float, decay: float, seed: int) -> flo
 
 
 def tables(rows: Sequence[tuple[str, float, float, int, float]]) -> list[Table]:
-    """Of rows (side, rate, decay, seeds, loss)."""
+    """The study's tables of rows (side, rate, decay, seeds, loss)."""
     best: list[tuple[str, float, float, float, float]] = []
     for side, rate in dict.fromkeys(row[:2] for row in rows):
         losses = {decay: loss for *cell, decay, _, loss in rows if cell == [side, rate]}

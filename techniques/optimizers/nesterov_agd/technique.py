@@ -121,7 +121,7 @@ class NesterovAGD(Technique):
 
 
 def check_bound(gram: Tensor, head: Tensor) -> dict[str, float]:
-    """How much of the bound is used at most, from W = 0; and its distance over gradient descent's at the end."""
+    """The largest share of the bound that is used, from W = 0; and the final distance over gradient descent's."""
     smoothness = torch.linalg.eigvalsh(gram)[-1].item()
     squared_distance = head.square().sum().item()
 

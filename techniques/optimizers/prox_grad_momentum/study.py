@@ -46,7 +46,7 @@ def tables(probe: LinearProbe, steps: int = STEPS) -> list[Table]:
         return soft_threshold(weight, eta * strength)
 
     def left(weight: Tensor) -> float:
-        """How far the proximal gradient step moves, over the rate: the norm of the gradient mapping."""
+        """The norm of the gradient mapping: the length of a proximal gradient step over the rate."""
         return (weight - prox(weight - rate * probe.gradient(weight), rate)).norm().item() / rate
 
     def nonzero(weight: Tensor) -> float:

@@ -14,7 +14,7 @@ the sum of the norms of rows (group lasso). There f is the loss on a batch, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,15 +54,15 @@ class ProxGradMomentum(Technique):
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         units = self._units(run)
-        parted = []
+        penalised_groups = []
         for group in groups:
             parts: dict[int | None, list[Tensor]] = {}
             for parameter in group["params"]:
                 parts.setdefault(units.get(id(parameter)), []).append(parameter)
             for along, parameters in parts.items():
                 own = {} if along is None else {"strength": self.strength, "kind": self.penalty, "units": along}
-                parted.append(group | {"params": parameters} | own)
-        return parted
+                penalised_groups.append(group | {"params": parameters} | own)
+        return penalised_groups
 
     def _units(self, run: Run) -> dict[int, int]:
         """The penalised weights by id, with the dimension along which their output units lie."""
@@ -83,7 +83,7 @@ class ProxGradMomentum(Technique):
         losses: list[Tensor] = []
 
         def closure() -> Tensor:
-            with replayed(run) if not losses else undisturbed():
+            with replayed(run) if not losses else nullcontext():
                 losses.append(run.forward(batch))
             return losses[-1]
 
@@ -122,13 +122,8 @@ class ProxGradMomentum(Technique):
 
 @contextmanager
 def replayed(run: Run) -> Iterator[None]:
-    """Inside, random numbers are drawn that will be drawn again: a second evaluation sees the same dropout."""
+    """Draws random numbers in such a way that they are drawn again afterwards: both evaluations see one dropout."""
     own = run.generator.get_state()
     with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
         yield
     run.generator.set_state(own)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    yield

@@ -1,4 +1,4 @@
-"""How the kernel of SGD with momentum is checked and timed, and against whom: torch, bitsandbytes, apex.
+"""Checks and timings of the kernel of SGD with momentum, beside torch's, bitsandbytes' and apex's.
 
 Beside them torch's fused AdamW, which moves 28 bytes a float32 parameter for these 20.
 """

@@ -1,4 +1,4 @@
-"""How SAM's kernels are checked and timed, and against what: torch's operators, list by list and tensor by tensor."""
+"""Checks and timings of SAM's kernels, beside torch's operators, list by list and tensor by tensor."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def foreach(inputs: Inputs) -> Callable[[], object]:
 
 @torch.no_grad()
 def _single_ascent(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """As the much copied SAM optimizers have it: one tensor after another."""
+    """One tensor after another, as the much copied SAM optimizers do it."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     factor = RHO / (torch.stack([gradient.norm() for gradient in gradients]).norm() + 1e-12)
     copies = [parameter.clone() for parameter in parameters]

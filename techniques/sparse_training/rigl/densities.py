@@ -1,4 +1,4 @@
-"""How sparse each layer is at first, and where: RigL, section 3, "sparsity distribution"."""
+"""The first sparsity of each layer, and random masks of it: RigL, section 3, "sparsity distribution"."""
 
 from __future__ import annotations
 

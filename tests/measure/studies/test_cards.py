@@ -91,6 +91,8 @@ stacks = { idea = "idea" }
         (SWEEP, "[0.5, 1.0]", "[0.5, inf]", "rates.1: Input should be a finite number"),
         (SWEEP, "{batch}", "{size}", "scaled: .*may hold {batch} and {rate} and nothing else in braces"),
         (SWEEP, "{batch}", "{batch", "scaled: "),
+        (SWEEP, "{batch}", "2", "scaled: .*spells one stack for every batch: write {batch} in it"),
+        (SWEEP, "{rate:g}", "2", "scaled: .*spells one stack for every rate: write {rate} in it"),
         (SWEEP, '"idea"', '"idea:x"', "optimizers.0: .*write hyper-parameters as idea:name=value"),
         (SWEEP, '["idea"]', "[]", "optimizers: Tuple should have at least 1 item"),
         (
