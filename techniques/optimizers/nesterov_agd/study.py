@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from suite.measure.lab import Lab, Table
-from techniques.optimizers.nesterov_agd.technique import accelerated, strongly_convex_momentum
+from techniques.optimizers.nesterov_agd.sequence import accelerated, strongly_convex_momentum
 from techniques.shared.linear_probe import LinearProbe, linear_probe
 
 if TYPE_CHECKING:

@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-from techniques.shared.sgd_kernel import MANIFESTS as MANIFESTS
+from techniques.shared import sgd_kernel
+
+MANIFESTS = sgd_kernel.MANIFESTS

@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-from techniques.shared.ascent_kernel import MANIFESTS as MANIFESTS
+from techniques.shared import ascent_kernel
+
+MANIFESTS = ascent_kernel.MANIFESTS

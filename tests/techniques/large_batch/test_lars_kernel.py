@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from techniques.large_batch.lars import optimizer
-from tests.techniques.large_batch.trust_lists import BLOCK, PIECE, SHAPES, near, odd, random_lists
+from tests.techniques.large_batch.trust_lists import BLOCK, PIECE, SHAPES, misaligned, near, random_lists
 
 kernel = pytest.importorskip("techniques.large_batch.lars.kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
@@ -58,7 +58,7 @@ def test_without_decay_or_ratio(changes: dict[str, object]) -> None:
 @pytest.mark.parametrize("which", [0, 1, 2, None])
 def test_odd_addresses(which: int | None) -> None:
     columns = [
-        odd(tensors) if which in (number, None) else tensors
+        misaligned(tensors) if which in (number, None) else tensors
         for number, tensors in enumerate(lists(shapes=[(BLOCK,), (BLOCK + 9,)]))
     ]
     assert agrees(columns)

@@ -12,14 +12,9 @@ from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
 from suite.record.job import Setting
+from techniques.optimizers.nesterov_agd.sequence import accelerated, check_bound, strongly_convex_momentum
 from techniques.optimizers.nesterov_agd.study import condition, convergence, descended, plot
-from techniques.optimizers.nesterov_agd.technique import (
-    AGD,
-    NesterovAGD,
-    accelerated,
-    check_bound,
-    strongly_convex_momentum,
-)
+from techniques.optimizers.nesterov_agd.technique import AGD, NesterovAGD
 from techniques.shared.linear_probe import LinearProbe, linear_probe
 from techniques.shared.sgd import SGD
 
