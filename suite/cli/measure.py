@@ -248,24 +248,25 @@ def study(
     """
     with understandable(as_json):
         from suite.contract.catalogue import catalogue, lookup
-        from suite.measure import study as studies
+        from suite.measure.lab import Lab
+        from suite.measure.study import baseline_for, stored_form, study_of, write_study
         from suite.record.files import replacing
 
         setting = setting_of(target, machine=machine)
         entry = lookup("technique", id, catalogue())
-        module = studies.study_of(entry)
-        setting = setting.but(baseline=studies.baseline_for(entry, module, target.baseline))
+        question = study_of(entry)
+        setting = setting.but(baseline=baseline_for(entry, question, target.baseline))
         with bar(quiet=as_json) as progress:
-            lab = studies.Lab(setting, effort.results, effort.seeds, effort.minutes, progress, warn)
-            result = studies.found(lab, entry, module.study(lab))
-        tables, path = result.tables, studies.keep(result, effort.results)
+            lab = Lab(setting, effort.results, effort.seeds, effort.minutes, progress, warn)
+            answer = stored_form(lab, entry, question.study(lab))
+        tables, path = answer.tables, write_study(answer, effort.results)
         if write:
             for table in tables:
                 with replacing(write / f"{table.name}.csv") as partial:
                     partial.write_text(table.as_csv(), "utf-8")
-            if hasattr(module, "plot"):
+            if hasattr(question, "plot"):
                 with replacing(write / f"{id}.svg") as partial:
-                    module.plot(tables).savefig(partial, format="svg")
+                    question.plot(tables).savefig(partial, format="svg")
     err.print(f"kept: {escape(str(path))}" if path else "not kept: every table is empty")
     if as_json:
         print(json.dumps({table.name: [dict(zip(table.columns, row)) for row in table.rows] for table in tables}))

@@ -1,19 +1,22 @@
 """The card of a technique: what it is, where it comes from, where it applies, and what its paper claims.
 
 A card is a TOML file beside the technique. Claims are data: a statement, where the paper makes it, and a predicate that
-records can be judged by.
+records can be judged by. The shared study that a technique takes part in is data, too: its stacks and ranges.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
+from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from suite.record.files import printable
-from suite.record.job import RecipeName, Size, Task
+from suite.record.job import RecipeName, Size, Task, split
 
 Scope = Literal["kernel", "module", "step", "end_to_end", "time_to_quality"]
 Kind = Literal["identity", "counted", "quality", "measured", "modelled", "literature"]
@@ -71,6 +74,139 @@ class Claim(Strict):
         return self
 
 
+# studies that several techniques share; suite/measure/studies says what each one does --------------------------------
+
+N = TypeVar("N", int, float)
+
+
+def _rising(values: tuple[N, ...]) -> tuple[N, ...]:
+    if any(after <= before for before, after in pairwise(values)):
+        raise ValueError(f"write each value once, the smallest first, not {', '.join(map(str, values))}")
+    return values
+
+
+def _spelled(stack: str) -> str:
+    if not split(stack):
+        raise ValueError(f"{stack!r} names no technique")
+    return stack
+
+
+def _fraction(text: object) -> object:
+    """``"1/3"`` as the nearest float, so that a card need not round it."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return float(Fraction(text))
+    except (ValueError, ArithmeticError):
+        raise ValueError(f"a rate is a number or a fraction such as 1/3, not {text!r}") from None
+
+
+Spelling = Annotated[str, AfterValidator(_spelled)]
+Rate = Annotated[float, BeforeValidator(_fraction), Field(gt=0, allow_inf_nan=False)]
+Batches = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1), AfterValidator(_rising)]
+Rates = Annotated[tuple[Rate, ...], Field(min_length=1), AfterValidator(_rising)]
+Shares = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], Field(min_length=1), AfterValidator(_rising)]
+
+
+def filled(template: str, batch: int, rate: float) -> str:
+    """The stack that ``template`` spells with ``{batch}`` and ``{rate}``. Raises ValueError where it spells none."""
+    try:
+        return _spelled(template.format(batch=batch, rate=rate))
+    except (LookupError, AttributeError, TypeError):
+        raise ValueError(f"{template!r} may hold {{batch}} and {{rate}} and nothing else in braces") from None
+
+
+def _with_batch(template: str) -> str:
+    if filled(template, 1, 1.0) == filled(template, 2, 1.0):
+        raise ValueError(f"{template!r} spells one stack for every batch: write {{batch}} in it")
+    return template
+
+
+def _with_rate(template: str) -> str:
+    if filled(template, 1, 1.0) == filled(template, 1, 2.0):
+        raise ValueError(f"{template!r} spells one stack for every rate: write {{rate}} in it")
+    return template
+
+
+BatchTemplate = Annotated[str, AfterValidator(_with_batch)]
+Template = Annotated[str, AfterValidator(_with_batch), AfterValidator(_with_rate)]
+
+
+class BatchSweep(Strict):
+    """Steps to quality against the batch size, over one grid of learning rates for the reference and each optimizer.
+
+    ``scaled`` spells what stands before an optimizer in a stack: it trains with ``{batch}`` times the recipe's batch,
+    at ``{rate}`` times the learning rate that ``rule`` gives that batch.
+    """
+
+    name: Literal["batch_sweep"]
+    scaled: Template
+    rule: str
+    batches: Batches
+    rates: Rates
+    optimizers: tuple[Spelling, ...] = Field(min_length=1)
+    baselines: tuple[str, ...] = ()  # where it can be made: everywhere that the card names when empty
+
+
+class GridContender(Strict):
+    """One contender of a rate grid: its stack at each rate, in multiples of the recipe's, and its name in the tables.
+
+    ``baselines`` are where it takes part: everywhere when empty.
+    """
+
+    label: str
+    stacks: Mapping[Rate, Spelling] = Field(min_length=1)
+    baselines: tuple[str, ...] = ()
+
+
+class RateGrid(Strict):
+    """Final loss over the learning rate, for the reference and for contenders with as many rates each.
+
+    ``scaled`` spells what trains with ``{batch}`` times the recipe's batch; ``reference_scaled`` does so for the
+    reference, which tables call ``reference``, at ``{rate}`` times its learning rate, too.
+    """
+
+    name: Literal["rate_grid"]
+    reference: str
+    reference_scaled: Template
+    scaled: BatchTemplate
+    rates: Rates
+    batches: Batches = (1,)
+    contender: tuple[GridContender, ...] = Field(min_length=1)
+    baselines: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_fair(self) -> RateGrid:
+        labels = [self.reference, *(each.label for each in self.contender)]
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"two have one label: {', '.join(labels)}")
+        for each in self.contender:
+            if len(each.stacks) != len(self.rates):
+                raise ValueError(
+                    f"{each.label} has {len(each.stacks)} rates and {self.reference} {len(self.rates)}: give every "
+                    "side as many, or the comparison is one of how well rates were chosen"
+                )
+        return self
+
+
+class LabelNoise(Strict):
+    """Sharpness and accuracy with a share of the training labels wrong, of ``longer`` times as many steps as usual.
+
+    ``reference`` spells the reference with the probes that the table shows; ``stacks`` the others, by what the table
+    calls them.
+    """
+
+    name: Literal["label_noise"]
+    shares: Shares
+    longer: int = Field(default=1, ge=1)
+    reference: Spelling
+    stacks: Mapping[str, Spelling] = Field(min_length=1)
+    baselines: tuple[str, ...] = ()
+
+
+SharedStudy = Annotated[BatchSweep | RateGrid | LabelNoise, Field(discriminator="name")]
+
+
 class Card(Strict):
     """See the module. ``reference`` is ``baseline`` or the id of the technique that this one is compared against."""
 
@@ -88,6 +224,7 @@ class Card(Strict):
     counter_evidence: str = ""
     peers: tuple[str, ...] = ()
     claim: tuple[Claim, ...] = ()
+    study: SharedStudy | None = None  # the one that it takes part in; a study of its own is a study.py beside the card
 
 
 def read_card(path: Path) -> Card:
@@ -110,4 +247,12 @@ def read_card(path: Path) -> Card:
         if foreign := sorted(set(claim.baselines) - set(card.baselines)):
             others = printable(", ".join(foreign))
             raise CardError(f"{path}: the claim {claim.id} names {others}, which the card's baselines lack")
+    if card.study and (foreign := sorted(_baselines_of(card.study) - set(card.baselines))):
+        others = printable(", ".join(foreign))
+        raise CardError(f"{path}: the study {card.study.name} names {others}, which the card's baselines lack")
     return card
+
+
+def _baselines_of(study: BatchSweep | RateGrid | LabelNoise) -> set[str]:
+    contenders = study.contender if isinstance(study, RateGrid) else ()
+    return {*study.baselines, *(name for each in contenders for name in each.baselines)}

@@ -47,10 +47,10 @@ class Report:
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
         """Of a results folder: of these ``stacks`` on the baselines ``on``, of all where none are named."""
         from suite.guard.calibration import beside  # these two load torch, which showing a report does not need
-        from suite.measure.study import kept
+        from suite.measure.study import read_studies
 
         records, problems = Store(folder).read()
-        studies, damaged = kept(folder)
+        studies, damaged = read_studies(folder)
         calibrations, unread = beside(folder)
         now = current_sources()
         named = {name for stack in stacks for name in techniques_of(stack)}

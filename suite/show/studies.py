@@ -20,7 +20,8 @@ from suite.show.board import count_text
 from suite.show.overview import PlacedRow, kinds
 
 if TYPE_CHECKING:
-    from suite.measure.study import Cell, Study, Table
+    from suite.measure.lab import Cell, Table
+    from suite.measure.study import Study
 
 READING = "Questions over many runs. Their tables and plots are as the study made them; † stale: code changed since."
 MOST_ROWS = 500  # of a table, on the page; a study with longer ones is not drawn either

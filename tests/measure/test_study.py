@@ -19,7 +19,8 @@ import suite.measure.study
 from suite.cli import app
 from suite.contract.catalogue import catalogue
 from suite.contract.sources import Sources
-from suite.measure.study import NOT_FINITE, Study, Table, baseline_for, keep, kept, study_of
+from suite.measure.lab import NOT_FINITE, Table
+from suite.measure.study import Study, baseline_for, read_studies, study_of, write_study
 from tests.factories import MACHINE
 
 SWEEP = Table(
@@ -53,8 +54,8 @@ scalars = st.one_of(
 
 @given(st.lists(st.tuples(scalars, scalars)), st.text(), st.text())
 def test_every_scalar_comes_back_as_it_was(rows: list[tuple[Any, ...]], name: str, note: str) -> None:
-    made = study(tables=[Table(name, (note, "x"), rows, note)])
-    (read,) = Study.model_validate_json(made.model_dump_json()).tables
+    stored = study(tables=[Table(name, (note, "x"), rows, note)])
+    (read,) = Study.model_validate_json(stored.model_dump_json()).tables
     assert (read.name, read.columns, read.note) == (name, (note, "x"), note)
     assert [*map(repr, read.rows)] == [*map(repr, rows)]  # NaN, and 1 beside 1.0 and True
 
@@ -65,22 +66,32 @@ def test_a_study_runs_on_gpt_or_else_on_the_first_baseline_that_it_is_for() -> N
     assert baseline_for(catalogue()["lamb"], study_of(catalogue()["lamb"]), "mae") == "mae"
 
 
-def test_a_study_is_kept_beside_the_records_of_its_machine_and_replaces_the_one_before(tmp_path: Path) -> None:
-    path = keep(study(), tmp_path)
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def test_the_committed_studies_are_read_and_drawn() -> None:
+    studies, problems = read_studies(RESULTS)
+    assert len(studies) >= 5 and not problems
+    for each in studies:
+        assert study_of(catalogue()[each.technique]).plot(each.tables).axes
+
+
+def test_a_study_is_stored_beside_the_records_of_its_machine_and_replaces_the_one_before(tmp_path: Path) -> None:
+    path = write_study(study(), tmp_path)
     assert path == tmp_path / MACHINE.name / "studies" / "linear_scaling_warmup-gpt-nano-modern.json"
-    keep(study(seeds=5), tmp_path)
-    (read,), problems = kept(tmp_path)
+    write_study(study(seeds=5), tmp_path)
+    (read,), problems = read_studies(tmp_path)
     assert (read.seeds, problems) == (5, [])
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_a_study_that_found_nothing_is_not_kept(tmp_path: Path) -> None:
-    assert keep(study(tables=[Table("a", ("x",), []), Table("b", ("x",), [])]), tmp_path) is None
+def test_a_study_with_empty_tables_is_not_stored(tmp_path: Path) -> None:
+    assert write_study(study(tables=[Table("a", ("x",), []), Table("b", ("x",), [])]), tmp_path) is None
     assert not list(tmp_path.iterdir())
-    assert kept(tmp_path) == ([], [])
+    assert read_studies(tmp_path) == ([], [])
 
 
-def test_numpy_s_scalars_are_kept_as_numbers_and_other_cells_are_refused() -> None:
+def test_numpy_s_scalars_are_stored_as_numbers_and_other_cells_are_refused() -> None:
     (table,) = study(tables=[Table("a", ("x", "y", "z"), [(np.int64(3), np.bool_(True), np.float32(0.5))])]).tables
     assert [*map(repr, table.rows[0])] == ["3", "True", "0.5"]
     with pytest.raises(ValueError, match="a cell is a number, a text"):
@@ -114,7 +125,8 @@ def content(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "damaged"), ("{", "damaged"), ("[]", "damaged"), ("[" * 10**5, "damaged"), ("1" * 10**5, "damaged"),
+        ("", "damaged"), ("{", "damaged"), ("[]", "damaged"), ("[" * 10**5, "damaged"),
+        ("1" * 10**5, "a whole number beyond 64 bits"),
         ("{}", "names no schema version"), (content(schema_version="1"), "names no schema version"),
         (content(schema_version=2), "schema version 2 is newer than 1; update leantrain"),
         ('{"schema_version": 1, "id": "a record"}', "technique: Field required"),
@@ -125,11 +137,11 @@ def content(**changes: Any) -> str:
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_study_is_one_sentence_and_hides_no_other(text: str, words: str, tmp_path: Path) -> None:
-    path = keep(study(), tmp_path)
+    path = write_study(study(), tmp_path)
     assert path
     bad = path.with_name("bad\x1b[31m.json")
     bad.write_text(text, "utf-8")
-    studies, (problem,) = kept(tmp_path)
+    studies, (problem,) = read_studies(tmp_path)
     assert [each.model_dump_json() for each in studies] == [study().model_dump_json()]
     assert words in problem
     assert problem.isprintable()
@@ -138,7 +150,7 @@ def test_a_file_that_is_no_study_is_one_sentence_and_hides_no_other(text: str, w
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "machine" / "studies" / "folder.json").mkdir(parents=True)
-    studies, (problem,) = kept(tmp_path)
+    studies, (problem,) = read_studies(tmp_path)
     assert not studies
     assert "folder.json: cannot be read: Is a directory" in problem
 
@@ -149,26 +161,26 @@ def called(*arguments: object) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_the_command_keeps_what_it_found_and_the_boards_show_it(
+def test_the_command_stores_its_tables_and_the_boards_show_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = [SWEEP]
     module = SimpleNamespace(study=lambda lab: tables)
     monkeypatch.setattr(suite.measure.study, "study_of", lambda entry: module)
-    code, told, error = called("study", "lamb", "-b", "gpt", "--seeds", 2, "--results", tmp_path)
+    code, printed, error = called("study", "lamb", "-b", "gpt", "--seeds", 2, "--results", tmp_path)
     assert code == 0
-    assert "n/a" in told and "medians over the seeds" in told
-    (made,), _ = kept(tmp_path)
+    assert "n/a" in printed and "medians over the seeds" in printed
+    (stored,), _ = read_studies(tmp_path)
     (path,) = tmp_path.glob("*/studies/lamb-gpt-nano-modern.json")
     assert f"kept: {path}" in error.replace("\n", "")
-    assert (made.technique, made.seeds, made.machine.name) == ("lamb", 2, path.parent.parent.name)
+    assert (stored.technique, stored.seeds, stored.machine.name) == ("lamb", 2, path.parent.parent.name)
     tables[:] = [Table("empty", ("x",), [])]
     assert "not kept: every table is empty" in called("study", "lamb", "--results", tmp_path, "--json")[2]
 
     board, page = tmp_path / "board.md", tmp_path / "board.html"
     path.with_name("bad.json").write_text("{")
-    code, told, error = called("leaderboard", "--results", tmp_path, "--write", board, "--write", page)
+    code, _, error = called("leaderboard", "--results", tmp_path, "--write", board, "--write", page)
     assert code == 0
-    assert "bad.json: not a study: the file is damaged; it is left out" in error.replace("\n", "")
+    assert "bad.json: not a study: it is damaged; it is left out" in error.replace("\n", "")
     assert "### LAMB · gpt · modern · nano\n" in board.read_text("utf-8")
     assert '<section id="studies">' in page.read_text("utf-8")

@@ -18,7 +18,7 @@ from suite.guard.gate import DESIGN
 from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.rows import pairs
 from suite.judge.statistics import Interval
-from suite.measure.study import Table
+from suite.measure.lab import Table
 from suite.show.charts import REFERENCE, CostPoint, front, whisker
 from suite.show.html import render
 from suite.show.report import Report

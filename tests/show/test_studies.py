@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from suite.judge.rows import pairs
-from suite.measure.study import Table
+from suite.measure.lab import Table
 from suite.show import html, markdown, studies
 from suite.show.report import Report
 from suite.show.studies import Studied

@@ -10,16 +10,15 @@ from torch import Tensor, nn
 
 from suite.kernels import optimizer as base
 from suite.kernels.optimizer import GroupedOptimizer
-from techniques.large_batch.lamb import technique as lamb
-from techniques.large_batch.lars import technique as lars
-from techniques.optimizers.acclip import technique as acclip
-from techniques.optimizers.adam import technique as adam
+from techniques.large_batch.lamb import optimizer as lamb
+from techniques.large_batch.lars import optimizer as lars
+from techniques.optimizers.acclip import optimizer as acclip
 from techniques.optimizers.adamw.technique import AdamW
 from techniques.optimizers.lion import technique as lion
-from techniques.optimizers.sgd_momentum import technique as sgd
+from techniques.shared import adam, sgd
 
 portable = pytest.importorskip("suite.kernels.portable")  # not every platform has Triton
-adam_kernel = pytest.importorskip("techniques.optimizers.adam.kernel")
+adam_kernel = pytest.importorskip("techniques.shared.adam_kernel")
 
 if not portable.INTERPRET.value:
     raise pytest.UsageError("kernel tests run on the CPU: set TRITON_INTERPRET=1 before any kernel is imported")

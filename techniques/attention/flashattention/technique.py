@@ -2,7 +2,7 @@
 
 Uses the fused kernel behind torch's scaled_dot_product_attention. Only the ``classic`` recipe leaves attention unfused;
 ``modern`` and ``compiled`` have the kernel already, and there the entry changes nothing, which is the result.
- ``tiles.py`` beside it is the algorithm itself, with every memory access counted.
+``tiles.py`` beside it is the algorithm itself, with every memory access counted.
 """
 
 from __future__ import annotations

@@ -66,15 +66,16 @@ class LowRankLinear(AroundLinear):
 
 
 def query_and_value(block: Block) -> list[tuple[Part, list[tuple[int, int]]]]:
-    """The layers that make a block's queries and values, with their output columns; raises ValueError if not found."""
-    found = block.projections
-    if "qkv" in found:
-        third, rest = divmod(out_features(found["qkv"].module), 3)
+    """The layers that make a block's queries and values, with their output columns; raises ValueError without them."""
+    projections = block.projections
+    if "qkv" in projections:
+        third, rest = divmod(out_features(projections["qkv"].module), 3)
         if not rest:
-            return [(found["qkv"], [(0, third), (2 * third, 3 * third)])]
-    elif "query" in found and "value" in found:
-        return [(part, [(0, out_features(part.module))]) for part in (found["query"], found["value"])]
-    raise ValueError(f"no query and value projections of one width in {block.path}; found {sorted(found) or 'none'}")
+            return [(projections["qkv"], [(0, third), (2 * third, 3 * third)])]
+    elif "query" in projections and "value" in projections:
+        return [(part, [(0, out_features(part.module))]) for part in (projections["query"], projections["value"])]
+    names = sorted(projections) or "none"
+    raise ValueError(f"no query and value projections of one width in {block.path}; found {names}")
 
 
 def merge(model: nn.Module) -> nn.Module:
@@ -120,7 +121,7 @@ class LoRA(Technique):
             return model
         model.requires_grad_(False)
         parts = anatomy(model)
-        for part, columns in [found for block in parts.every_block for found in query_and_value(block)]:
+        for part, columns in [each for block in parts.every_block for each in query_and_value(block)]:
             adapted = LowRankLinear(
                 part.module, columns, self.rank, self.alpha, self.dropout, self.initialization, run.generator
             )

@@ -71,8 +71,8 @@ class El2n(Technique):
         if self.keep == 1:
             return data
         steps = round(run.recipe.steps / self.keep)
-        seen = min(len(data.train), steps * run.recipe.batch_size)
-        candidates = data.sampler(len(data.train), mixed_seed(run.seed, 2), 0, seen)
+        visited = min(len(data.train), steps * run.recipe.batch_size)
+        candidates = data.sampler(len(data.train), mixed_seed(run.seed, 2), 0, visited)
         pool = data.subset(candidates)
         self.scores = torch.stack([self._scored(pool, run, number, steps) for number in range(self.runs)])
         return data.subset(candidates[highest(self.scores.mean(0), self.keep, self.offset)])

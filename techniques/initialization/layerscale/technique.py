@@ -51,15 +51,15 @@ class LayerScaleTechnique(Technique):
             raise ValueError(f"initial must be positive (a scale of 0 would train only itself), not {self.initial}")
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
-        found = anatomy(model)
+        parts = anatomy(model)
         branches = [
             (part, initial_scale(stack.depth) if self.initial is None else self.initial)
-            for stack in found.stacks
+            for stack in parts.stacks
             for block in stack.blocks
             for part in block.branches
         ]
         for part, initial in branches:
-            found.replace(part.path, LayerScale(part.module, initial))
+            parts.replace(part.path, LayerScale(part.module, initial))
         return model
 
     def probes(self, run: Run) -> Mapping[str, float]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from suite.measure.study import Lab, Table
+from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
 from suite.record.schema import Outcome
 from techniques.large_batch.chinchilla.law import (
@@ -85,7 +85,7 @@ def study(lab: Lab) -> list[Table]:
     stacks = {(b, w): canonical(f"chinchilla:width={w},compute={b}") for b in BUDGETS for w in WIDTHS}
     results = lab.runs(list(stacks.values()))
     points = [
-        made for (budget, width), stack in stacks.items() if (made := point(budget, width, results.get(stack, [])))
+        each for (budget, width), stack in stacks.items() if (each := point(budget, width, results.get(stack, [])))
     ]
     accounts = {SIX_N_D: by_budget(points), COUNTED: by_budget(counted(points))}
     minima = [minimum(account, group) for account, groups in accounts.items() for group in groups]
@@ -114,7 +114,7 @@ def point(budget: float, width: float, pairs: Sequence[tuple[Outcome, Outcome]])
 
 
 def _probes(contender: Outcome) -> dict[str, float]:
-    """By technique and name, whether the record has the technique's name in it or not."""
+    """The contender's probes by technique and name; older records leave the technique's name out."""
     return {name if "." in name else f"chinchilla.{name}": value for name, value in contender.probes.items()}
 
 
@@ -143,7 +143,7 @@ def counted(points: Sequence[Point]) -> list[Point]:
 
 
 def minimum(account: str, points: Sequence[Point]) -> Minimum:
-    """Where the parabola of one budget's points has its minimum; D* from what the sizes run had of log D at log N."""
+    """The minimum of the parabola through one budget's points; D* is interpolated from the sizes that were run."""
     flops, sizes = fmean(each.flops for each in points), [each.parameters for each in points]
     parabola = isoflop(sizes, [each.loss for each in points])
     best = parabola.optimum if parabola else None
@@ -158,7 +158,7 @@ def minimum(account: str, points: Sequence[Point]) -> Minimum:
 
 
 def exponent(groups: Sequence[Sequence[Point]]) -> Estimate:
-    """By which power of C the budgets' minima grow."""
+    """The power of C by which the budgets' minima grow, with its interval."""
     budgets = {
         fmean(each.flops for each in group): [(each.parameters, each.loss) for each in group] for group in groups
     }
@@ -171,18 +171,18 @@ def law(points: Sequence[Point], exponents: Mapping[str, Estimate]) -> Rows:
     """The fitted constants, every method's exponent of N*, the fitted optimum at each budget; beside the published."""
     rows: Rows = []
     runs = [[each.parameters for each in points], [each.tokens for each in points], [each.loss for each in points]]
-    found: list[Law] = []
+    fitted: list[Law] = []
     draws: list[Law] = []
     if len(points) >= RUNS_PER_CONSTANT * len(Law._fields) and len(set(runs[0])) > 1 and len(set(runs[1])) > 1:
-        found, draws = [fit(runs[0], runs[1], runs[2])], bootstrap(runs[0], runs[1], runs[2])
+        fitted, draws = [fit(runs[0], runs[1], runs[2])], bootstrap(runs[0], runs[1], runs[2])
     for name in (*Law._fields, "size_exponent"):
-        value = getattr(found[0], name) if found else None
+        value = getattr(fitted[0], name) if fitted else None
         low, high = interval([getattr(each, name) for each in draws]) if draws else (None, None)
         rows.append((name, value, low, high, getattr(PUBLISHED, name)))
     rows += [(f"size_exponent of IsoFLOPs: {name}", *each, PUBLISHED.size_exponent) for name, each in exponents.items()]
-    for group in by_budget(points) if found else []:
+    for group in by_budget(points) if fitted else []:
         flops = fmean(each.flops for each in group)
-        estimates, theirs = optima([*found, *draws], flops), optima([PUBLISHED], flops)[:, 0]
+        estimates, theirs = optima([*fitted, *draws], flops), optima([PUBLISHED], flops)[:, 0]
         for name, (value, *spread), paper in zip(("N", "D", "D/N"), estimates.tolist(), theirs.tolist(), strict=True):
             finite = [each for each in spread if np.isfinite(each)]
             ends = interval(finite) if finite else (None, None)
@@ -195,12 +195,12 @@ def optima(laws: Sequence[Law], flops: float) -> Values:
     together = Law(*np.array(laws, dtype=np.float64).T)
     with np.errstate(all="ignore"):
         parameters, tokens = together.optimum(flops)
-        found = np.array([parameters, tokens, np.divide(tokens, parameters)])
-    return np.where(np.minimum(together.alpha, together.beta) > 0, found, np.nan)
+        ratios = np.array([parameters, tokens, np.divide(tokens, parameters)])
+    return np.where(np.minimum(together.alpha, together.beta) > 0, ratios, np.nan)
 
 
 def verdicts(minima: Sequence[Minimum], exponents: Mapping[str, Estimate]) -> Rows:
-    """What the paper says of IsoFLOP curves and what these are like; None where it was not measured."""
+    """The paper's statements about IsoFLOP curves beside these curves; None where nothing was measured."""
     rows: Rows = []
     for account, (value, low, high) in exponents.items():
         curvatures = [each.curvature for each in minima if each.account == account and each.curvature is not None]
@@ -216,7 +216,7 @@ def verdicts(minima: Sequence[Minimum], exponents: Mapping[str, Estimate]) -> Ro
 
 
 def published() -> list[tuple[str, float, float]]:
-    """What follows from the published constants, and what the paper says."""
+    """Quantities that follow from the published constants, beside the paper's own."""
     parameters, tokens = PUBLISHED.optimum(GOPHER_FLOPS)
     return [
         ("exponent of the size", PUBLISHED.size_exponent, 0.46),

@@ -35,7 +35,7 @@ from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 from suite.kernels.portable import narrow
-from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
+from techniques.shared.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
 
 
 @triton.jit

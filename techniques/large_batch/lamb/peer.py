@@ -1,4 +1,4 @@
-"""How LAMB's kernels are checked and timed, and against whom: apex, timm, bitsandbytes."""
+"""Checks and timings of LAMB's kernels, beside apex's, timm's and bitsandbytes'."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
-from techniques.large_batch.lars.technique import INSIDE, SEPARATE, TIMM_EPS, Variant
-from techniques.large_batch.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
+from techniques.large_batch.lars.variants import INSIDE, SEPARATE, TIMM_EPS, Variant
+from techniques.shared.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""How LARS's kernels are checked and timed, and against whom: timm, bitsandbytes, apex (LARC around torch's SGD)."""
+"""Checks and timings of LARS's kernels, beside timm's, bitsandbytes' and apex's (LARC around torch's SGD)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the averaged weights are ahead: their loss over the current weights' at every evaluation of the same run.
+"""The averaged weights' lead: their loss over the current weights' at every evaluation of the same run.
 
 Kaddour (arXiv 2209.14981), figures 1 and 2, under two schedules: the recipe's own, whose rate decays to the end, and
 with the rate held after the warm-up. The training run does not notice the averaging, so that a second contender of the
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from suite.contract.recipe import Recipe
 from suite.judge.statistics import replicate_interval
-from suite.measure.study import Lab, Table
+from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
 from suite.record.schema import Outcome
 
@@ -62,7 +62,7 @@ def study(lab: Lab) -> list[Table]:
 
 
 def ratios_of(pairs: Sequence[tuple[Outcome, Outcome]]) -> dict[int, list[float]]:
-    """By step, for each seed the second contender's test loss over the first's; not of the start, which is both's."""
+    """By step, the second contender's test loss over the first's for each seed; without the start, where they agree."""
     ratios: dict[int, list[float]] = {}
     for current, averaged in pairs:
         losses = {each.step: each.loss for each in current.curve}
@@ -87,7 +87,7 @@ def gain(schedule: str, step: int, ratios: Sequence[float], run: Outcome) -> Gai
 
 
 def share_ahead(ratios: dict[int, list[float]]) -> tuple[int, float, float]:
-    """What AHEAD says."""
+    """The three numbers that AHEAD describes."""
     last = max(ratios)
     late = [ratio for step, seeds in ratios.items() if 2 * step > last for ratio in seeds]
     return len(late), fmean(ratio < 1 for ratio in late), fmean(ratios[last])

@@ -89,8 +89,8 @@ class Lawa(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         size = sum(parameter.nbytes for parameter in run.model.parameters())
-        kept = sum(tensor.nbytes for _, weights in self.taken for tensor in weights.values())
-        return {"copies_of_the_weights": kept / size}
+        stored = sum(tensor.nbytes for _, weights in self.taken for tensor in weights.values())
+        return {"copies_of_the_weights": stored / size}
 
     def state(self) -> dict[str, Any]:
         return {"taken": [{"step": step, "weights": weights} for step, weights in self.taken]}

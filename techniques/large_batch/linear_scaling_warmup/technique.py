@@ -19,7 +19,7 @@ Rule = Literal["linear", "sqrt", "none"]  # none: only the batch grows, which is
 
 
 def scale(k: int, rule: Rule) -> float:
-    """How much the learning rate grows when the batch grows k times."""
+    """The factor by which the learning rate grows when the batch grows k times."""
     return {"linear": float(k), "sqrt": math.sqrt(k), "none": 1.0}[rule]
 
 

@@ -1,4 +1,4 @@
-"""How ACClip's kernel is checked and timed. No other library has one to compare it with."""
+"""Checks and timings of ACClip's kernel. No other library has one to compare it with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACClip's learning rate against AdamW's; and the tail of the gradient noise that clipping is for, by model.
+"""The tail of the gradient noise that clipping is for, by model; beside the learning rates that the card asks for.
 
 Noise: ||g_i - mean g|| over many small batches (the recipe's) of one fixed model, half-way through its training and
 without dropout. Zhang et al. (arXiv 1912.03194), figure 1, find it heavy-tailed in BERT and nearly Gaussian in a
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from suite.contract.baseline import baselines
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
-from suite.measure.study import Lab, Table
-from techniques.optimizers.rate_grid import draw, tuned
+from suite.measure.lab import Lab, Table
+from suite.measure.studies.rate_grid import draw
+from suite.record.job import Job
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,23 +46,13 @@ class PlainNetwork(Technique):
 MODELS = {"bert": "bert", "gpt": "gpt", "vit": "vit", "mlp": "vit"}  # and the baseline that has the data
 
 
-def study(lab: Lab) -> list[Table]:
-    """The tables ``rates`` and ``best`` of the baseline; ``noise`` and ``survival`` of all models, not recorded."""
-    grid = {float(factor): f"acclip:factor={factor}" for factor in (30, 100, 300, 1000, 3000)}
-    return [*tuned(lab, {"ACClip": grid}), *tails(lab)]
-
-
-def tails(lab: Lab, batches: int = BATCHES) -> list[Table]:
-    """The tables ``noise``, a row for each model, and ``survival``, a column for each."""
+def study(lab: Lab, batches: int = BATCHES) -> list[Table]:
+    """The tables ``noise``, a row for each model, and ``survival``, a column for each; these runs are not recorded."""
     norms: dict[str, Tensor] = {}
-    setting = lab.setting
     for number, (name, baseline) in enumerate(MODELS.items()):
         lab.progress(number / len(MODELS), f"the gradient noise of {name}")
         stack = Stack({name: PlainNetwork()} if name == "mlp" else {})
-        run = Run(
-            baselines()[baseline], stack, size=setting.size, recipe=lab.recipe, steps=setting.steps,
-            device=setting.device,
-        )  # fmt: skip
+        run = Run(Job(setting=lab.setting.but(baseline=baseline)), technique=stack)
         run.train(run.recipe.steps // 2)
         norms[name] = noise(run, batches)
     rows = [(name, batches, each.quantile(0.5).item(), kurtosis(each), hill(each)) for name, each in norms.items()]
@@ -82,8 +72,8 @@ def noise(run: Run, batches: int) -> Tensor:
     def gradient(number: int) -> Tensor:
         batch, _ = run.data.batch(0, number * run.recipe.batch_size, run.recipe.batch_size)
         loss = run.forward({name: tensor.to(run.device) for name, tensor in batch.items()})
-        found = torch.autograd.grad(loss, parameters, materialize_grads=True)
-        return torch.cat([each.flatten() for each in found])
+        gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        return torch.cat([each.flatten() for each in gradients])
 
     mean = gradient(0)
     for number in range(1, batches):

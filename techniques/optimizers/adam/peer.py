@@ -1,4 +1,4 @@
-"""How Adam's kernel is checked and timed, with either kind of decay, and against whom: torch, bitsandbytes, apex."""
+"""Checks and timings of Adam's kernel, with either kind of decay, beside torch's, bitsandbytes' and apex's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from suite.kernels.bench import Bench, Inputs, random_lists, with_gradients
-from techniques.optimizers.adam import kernel
+from techniques.shared import adam_kernel as kernel
 
 LR, BETA1, BETA2, EPS, DECAY = 0.1, 0.9, 0.95, 1e-8, 0.1  # a large step, so that bfloat16 parameters show it
 STEP = 3

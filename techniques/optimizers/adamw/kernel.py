@@ -1,7 +1,7 @@
-"""AdamW's kernel is Adam's (`techniques.optimizers.adam.kernel`), compiled for decoupled decay."""
+"""AdamW's kernel is Adam's (`techniques.shared.adam_kernel`), compiled for decoupled decay."""
 
 from __future__ import annotations
 
-from techniques.optimizers.adam import kernel
+from techniques.shared import adam_kernel
 
-MANIFESTS = kernel.manifests(decoupled=True)
+MANIFESTS = adam_kernel.manifests(decoupled=True)

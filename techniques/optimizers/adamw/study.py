@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from statistics import correlation, fmean
 from typing import TYPE_CHECKING
 
-from suite.contract.baseline import baselines
 from suite.contract.recipe import Recipe
 from suite.contract.run import Diverged, Run
 from suite.contract.stack import Stack
-from suite.measure.study import Cell, Lab, Table
-from techniques.optimizers.adam.technique import AdamTechnique, Decay
+from suite.contract.technique import ParameterGroups, Technique
+from suite.measure.lab import Cell, Lab, Table
+from suite.record.job import Job
+from techniques.shared.adam import Adam, Decay
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,9 +37,10 @@ RIDGE = "How the logarithms of these decays correlate with the rate's; n/a: the 
 
 
 @dataclass
-class Decayed(AdamTechnique):
-    """Adam at ``rate`` times the recipe's learning rate, with ``strength`` in its own form of the decay."""
+class Decayed(Technique):
+    """Adam at ``rate`` times the recipe's learning rate, with ``strength`` in the form of the decay."""
 
+    decay: Decay = "coupled"
     rate: float = 1.0
     strength: float = 0.0
 
@@ -48,11 +50,15 @@ class Decayed(AdamTechnique):
         strength = self.strength / rate if self.decay == "decoupled" else self.strength
         return replace(recipe, learning_rate=rate, weight_decay=strength)
 
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Adam:
+        betas, fused = (recipe.beta1, recipe.beta2), recipe.fused_optimizer
+        return Adam(parameters, recipe.learning_rate, betas, recipe.eps, decay=self.decay, fused=fused)
+
 
 def study(lab: Lab) -> list[Table]:
     """The tables ``losses``, ``best`` and ``correlation``, of as many seeds as the time allows, and of one at least."""
     cells = [(side, rate, decay) for side in SIDES for rate in RATES for decay in DECAYS]
-    found: dict[tuple[str, float, float], list[float]] = {cell: [] for cell in cells}
+    losses: dict[tuple[str, float, float], list[float]] = {cell: [] for cell in cells}
     start_s = time.monotonic()
     for seed in range(lab.seeds):
         if seed and (time.monotonic() - start_s) * (seed + 1) / seed > 60 * lab.minutes:
@@ -60,18 +66,14 @@ def study(lab: Lab) -> list[Table]:
             break
         for number, cell in enumerate(cells):
             lab.progress((seed + number / len(cells)) / lab.seeds, f"seed {seed}: {cell[0]}, rate {cell[1]:g}")
-            found[cell].append(final_loss(lab, *cell, seed))
-    return tables([(*cell, len(losses), fmean(losses)) for cell, losses in found.items()])
+            losses[cell].append(final_loss(lab, *cell, seed))
+    return tables([(*cell, len(values), fmean(values)) for cell, values in losses.items()])
 
 
 def final_loss(lab: Lab, side: str, rate: float, decay: float, seed: int) -> float:
     """The test loss after a run at one setting; infinite if it diverges."""
     technique = Decayed(SIDES[side], rate=rate, strength=decay)
-    setting = lab.setting
-    run = Run(
-        baselines()[lab.baseline], Stack({"adam": technique}), size=setting.size, recipe=lab.recipe, seed=seed,
-        steps=setting.steps, device=setting.device,
-    )  # fmt: skip
+    run = Run(Job(setting=lab.setting, seed=seed), technique=Stack({"adam": technique}))
     try:
         run.train(run.recipe.steps)
         return run.evaluate()["loss"]
@@ -80,7 +82,7 @@ def final_loss(lab: Lab, side: str, rate: float, decay: float, seed: int) -> flo
 
 
 def tables(rows: Sequence[tuple[str, float, float, int, float]]) -> list[Table]:
-    """Of rows (side, rate, decay, seeds, loss)."""
+    """The study's tables of rows (side, rate, decay, seeds, loss)."""
     best: list[tuple[str, float, float, float, float]] = []
     for side, rate in dict.fromkeys(row[:2] for row in rows):
         losses = {decay: loss for *cell, decay, _, loss in rows if cell == [side, rate]}

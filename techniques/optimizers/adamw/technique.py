@@ -21,7 +21,7 @@ from torch import Tensor
 
 from suite.contract.recipe import Recipe
 from suite.contract.technique import ParameterGroups, Technique
-from techniques.optimizers.adam.technique import Adam, adam_step
+from techniques.shared.adam import Adam, adam_step
 
 adamw_step = partial(adam_step, decay="decoupled")
 """Algorithm 2 on one tensor, in place, with torch's form of the decay."""

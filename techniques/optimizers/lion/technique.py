@@ -118,7 +118,7 @@ class LionTechnique(Technique):
         return Lion(parameters, lr=recipe.learning_rate, betas=betas, compiled=recipe.compile, momentum_dtype=dtype)
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """How far a step from 0 along the last gradient is from exactly 0 or 1 learning rate, at worst."""
+        """The largest distance of a step from 0 along the last gradient to exactly 0 or 1 learning rate."""
         worst = 0.0
         for parameter, state in run.optimizer.state.items():
             if parameter.grad is None:

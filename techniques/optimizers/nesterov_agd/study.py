@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from suite.measure.study import Lab, Table
-from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe, linear_probe
-from techniques.optimizers.nesterov_agd.technique import accelerated, strongly_convex_momentum
+from suite.measure.lab import Lab, Table
+from techniques.optimizers.nesterov_agd.sequence import accelerated, strongly_convex_momentum
+from techniques.shared.linear_probe import LinearProbe, linear_probe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ MILD = 1e4  # the condition number of the first table, where both bounds are tho
 def study(lab: Lab) -> list[Table]:
     """The tables ``convergence`` and ``condition``; the baseline is trained once, and nothing is recorded."""
     lab.progress(0.0, "training the baseline whose features are classified")
-    probe = linear_probe(lab)
+    probe = linear_probe(lab.setting)
     lab.progress(0.3, "descending")
     return [convergence(probe), condition(probe)]
 

@@ -13,10 +13,8 @@ v = mu v + g, theta = theta - eta (g + mu v), for which no theorem speaks: its t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Literal, get_args
 
 import torch
@@ -26,36 +24,11 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
 from suite.kernels.optimizer import GroupedOptimizer
-from suite.model.anatomy import weight_matrix
-from techniques.optimizers.sgd_momentum.technique import SGD, velocity_norm
+from techniques.optimizers.nesterov_agd.sequence import check_bound, following
+from techniques.shared.head_regression import head_regression
+from techniques.shared.sgd import SGD, velocity_norm
 
 Schedule = Literal["constant", "convex"]
-
-GRADIENTS = 300  # of the theorem's check on the trained head
-ROWS, OUTPUTS = 512, 64  # at most, of the features and of the head
-
-
-def following(t: float) -> float:
-    """t_{k+1} of t_k."""
-    return (1 + math.sqrt(1 + 4 * t * t)) / 2
-
-
-def accelerated(
-    gradient: Callable[[Tensor], Tensor], start: Tensor, rate: float, momentum: float | None = None
-) -> Iterator[Tensor]:
-    """x_1, x_2, ... from x_0 = ``start``, one gradient each; ``rate`` is 1/L. Without ``momentum``: by t_k."""
-    x = y = start
-    t = 1.0
-    while True:
-        before, x = x, y - rate * gradient(y)
-        t, last = following(t), t
-        y = x + ((last - 1) / t if momentum is None else momentum) * (x - before)
-        yield x
-
-
-def strongly_convex_momentum(condition: float) -> float:
-    """The constant momentum for f whose curvature lies in [mu, L], by the condition number kappa = L / mu."""
-    return (math.sqrt(condition) - 1) / (math.sqrt(condition) + 1)
 
 
 class AGD(GroupedOptimizer):
@@ -117,49 +90,5 @@ class NesterovAGD(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """The theorem on the model's own head; and with constant momentum the velocity's norm, in learning rates."""
-        found = check_bound(*head_regression(run))
-        return found if self.schedule == "convex" else found | {"velocity_norm": velocity_norm(run.optimizer)}
-
-
-@torch.no_grad()
-def head_regression(run: Run) -> tuple[Tensor, Tensor]:
-    """A convex problem of the frozen model: to find its output layer again from its features, by least squares.
-
-    Returns Z^T Z / n [width, width] of the features Z that the layer reads on a batch, and its weight W*
-    [outputs, width], both float64. f(W) = tr((W - W*) Z^T Z (W - W*)^T) / 2n has the minimum 0 at W*, for certain.
-    """
-    layer = run.anatomy.head[-1].module
-    seen: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
-    batch, _ = run.next_batch()
-    run.model.eval()
-    try:
-        run.baseline.forward(run.model, batch)
-    finally:
-        handle.remove()
-        run.model.train()
-    features = seen[-1].flatten(0, -2)[:ROWS].double()
-    return features.T @ features / len(features), weight_matrix(layer)[:OUTPUTS].double()
-
-
-def check_bound(gram: Tensor, head: Tensor) -> dict[str, float]:
-    """How much of the bound is used at most, from W = 0; and its distance over gradient descent's at the end."""
-    smoothness = torch.linalg.eigvalsh(gram)[-1].item()
-    squared_distance = head.square().sum().item()
-
-    def value(weight: Tensor) -> float:
-        return 0.5 * ((weight - head) @ gram * (weight - head)).sum().item()
-
-    def gradient(weight: Tensor) -> Tensor:
-        return (weight - head) @ gram
-
-    start, used = torch.zeros_like(head), 0.0
-    for k, x in enumerate(islice(accelerated(gradient, start, 1 / smoothness), GRADIENTS), 1):
-        last = value(x)
-        used = max(used, last * (k + 1) ** 2 / (2 * smoothness * squared_distance))
-    descended = start
-    for _ in range(GRADIENTS):
-        descended = descended - gradient(descended) / smoothness
-    if not value(descended):  # so well conditioned that descent ends at the minimum to the last bit
-        return {"bound_used": used}
-    return {"bound_used": used, "accelerated_over_gradient_descent": last / value(descended)}
+        theorem = check_bound(*head_regression(run))
+        return theorem if self.schedule == "convex" else theorem | {"velocity_norm": velocity_norm(run.optimizer)}

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from suite.measure.study import Lab, Table
-from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe, linear_probe
-from techniques.optimizers.prox_grad_momentum.technique import apgnc, soft_threshold
+from suite.measure.lab import Lab, Table
+from techniques.optimizers.prox_grad_momentum.iterations import apgnc, soft_threshold
+from techniques.shared.linear_probe import LinearProbe, linear_probe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ STRENGTH = 0.02  # of the lambda from which on all weights are 0
 def study(lab: Lab) -> list[Table]:
     """The tables ``descent`` and ``zeros``; the baseline is trained once, and nothing is recorded."""
     lab.progress(0.0, "training the baseline whose features are classified")
-    probe = linear_probe(lab)
+    probe = linear_probe(lab.setting)
     lab.progress(0.3, "descending")
     return tables(probe)
 
@@ -46,7 +46,7 @@ def tables(probe: LinearProbe, steps: int = STEPS) -> list[Table]:
         return soft_threshold(weight, eta * strength)
 
     def left(weight: Tensor) -> float:
-        """How far the proximal gradient step moves, over the rate: the norm of the gradient mapping."""
+        """The norm of the gradient mapping: the length of a proximal gradient step over the rate."""
         return (weight - prox(weight - rate * probe.gradient(weight), rate)).norm().item() / rate
 
     def nonzero(weight: Tensor) -> float:

@@ -13,11 +13,10 @@ the sum of the norms of rows (group lasso). There f is the loss on a batch, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,158 +26,9 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
 from suite.model.anatomy import is_transposed
-from techniques.optimizers.nesterov_agd.technique import head_regression
-
-Penalty = Literal["l1", "group"]
-
-STEPS = 200  # of the check on the trained head
-
-
-def soft_threshold(x: Tensor, threshold: float) -> Tensor:
-    """The proximal map of threshold ||x||_1: towards 0 by the threshold, and exactly 0 within it."""
-    return x.sign() * (x.abs() - threshold).clamp(min=0)
-
-
-def group_threshold(x: Tensor, threshold: float, units: int = 0) -> Tensor:
-    """The proximal map of threshold times the sum of the norms of a matrix's slices along the dimension ``units``."""
-    norms = torch.linalg.vector_norm(x, dim=1 - units, keepdim=True)
-    return x * (1 - threshold / norms.clamp(min=torch.finfo(x.dtype).tiny)).clamp(min=0)
-
-
-def penalty(x: Tensor, kind: Penalty, units: int = 0) -> Tensor:
-    """||x||_1, or the sum of the slices' norms; a scalar."""
-    return x.abs().sum() if kind == "l1" else torch.linalg.vector_norm(x, dim=1 - units).sum()
-
-
-def proximal(x: Tensor, threshold: float, kind: Penalty, units: int = 0) -> Tensor:
-    """The proximal map of threshold times :func:`penalty`."""
-    return soft_threshold(x, threshold) if kind == "l1" else group_threshold(x, threshold, units)
-
-
-class Iteration(NamedTuple):
-    """x_k and y_{k+1} with F of each; whether y_{k+1} is the extrapolated point."""
-
-    x: Tensor
-    y: Tensor
-    value_x: float
-    value_y: float
-    extrapolated: bool
-
-
-def apgnc(
-    objective: Callable[[Tensor], float],
-    gradient: Callable[[Tensor], Tensor],
-    prox: Callable[[Tensor, float], Tensor],
-    start: Tensor,
-    rate: float,
-    momentum: bool = True,
-) -> Iterator[Iteration]:
-    """Iterations 1, 2, ...; ``objective`` is F, ``gradient`` that of f, ``prox(x, eta)`` the map of eta g.
-
-    Without ``momentum`` it is the proximal gradient method.
-    """
-    x = y = start
-    k = 0
-    while True:
-        k, before, x = k + 1, x, prox(y - rate * gradient(y), rate)
-        v = x + k / (k + 3) * (x - before)
-        values = objective(x), objective(v) if momentum else float("inf")
-        extrapolated = values[1] < values[0]
-        y = v if extrapolated else x
-        yield Iteration(x, y, values[0], min(values), extrapolated)
-
-
-class APGnc(torch.optim.Optimizer):
-    """APGnc. Between steps the parameters are x_k, with its exact zeros; the state is ``previous``, x_{k-1}.
-
-    Groups have ``strength`` (0: no penalty), ``kind`` and ``units``, the dimension along which a matrix's units lie.
-    ``step(closure)`` takes a closure that returns the smooth loss with its graph, and does the rest. To do something
-    between backward pass and update, call :meth:`choose`, go backward through what it returns, and call ``step()``.
-    """
-
-    def __init__(self, params: Any, lr: float, strength: float = 0.0, kind: Penalty = "l1", units: int = 0) -> None:
-        if lr < 0 or strength < 0:
-            raise ValueError(f"APGnc needs lr, strength >= 0; got {lr}, {strength}")
-        if kind not in get_args(Penalty):
-            raise ValueError(f"kind, the penalty, must be l1 or group, not {kind!r}")
-        super().__init__(params, {"lr": lr, "strength": strength, "kind": kind, "units": units, "k": 0})
-        self._x: dict[Tensor, Tensor] = {}  # the memory of x while a parameter stands at v
-
-    def choose(self, closure: Callable[[], Tensor]) -> Tensor:
-        """Moves the parameters to y, the better of x and v on the closure's batch; returns the loss there.
-
-        Both losses keep their graphs until the choice is made: one further evaluation, and no second one of the better.
-        """
-        self.restore()
-        loss = closure()
-        if not self.state:
-            return loss
-        value = loss.detach() + self.penalties()
-        self._extrapolate()
-        ahead = closure()
-        if ahead.detach() + self.penalties() < value:
-            return ahead
-        self.restore()
-        return loss
-
-    @torch.no_grad()
-    def _extrapolate(self) -> None:
-        for group in self.param_groups:
-            momentum = group["k"] / (group["k"] + 3)
-            for parameter in group["params"]:
-                if parameter in self.state:
-                    # Other memory, not other contents: what the first loss's graph saved stays what it was.
-                    x = self._x[parameter] = parameter.data
-                    parameter.data = x + momentum * (x - self.state[parameter]["previous"])
-
-    def restore(self) -> None:
-        """Moves the parameters back to x."""
-        for parameter, x in self._x.items():
-            parameter.data = x
-        self._x.clear()
-
-    @property
-    def extrapolated(self) -> bool:
-        """Whether the parameters stand at v."""
-        return bool(self._x)
-
-    @torch.no_grad()
-    def penalties(self) -> Tensor:
-        """g at the parameters; a scalar."""
-        total = torch.zeros(())
-        for group in self.param_groups:
-            if group["strength"]:
-                for each in group["params"]:
-                    total = total + group["strength"] * penalty(each, group["kind"], group["units"]).to(total.device)
-        return total
-
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            self.zero_grad()
-            with torch.enable_grad():
-                loss = self.choose(closure)
-                loss.backward()
-        self._update()
-        return loss
-
-    @torch.no_grad()
-    def _update(self) -> None:
-        ahead = {parameter: parameter.data for parameter in self._x}
-        self.restore()
-        for group in self.param_groups:
-            group["k"] += 1
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                moved = ahead.get(parameter, parameter.data) - group["lr"] * parameter.grad
-                if group["strength"]:
-                    moved = proximal(moved, group["lr"] * group["strength"], group["kind"], group["units"])
-                if parameter in self.state:
-                    self.state[parameter]["previous"].copy_(parameter)
-                else:
-                    self.state[parameter]["previous"] = parameter.clone()
-                parameter.copy_(moved)
+from techniques.optimizers.prox_grad_momentum.iterations import Penalty, check_monotone
+from techniques.optimizers.prox_grad_momentum.optimizer import APGnc
+from techniques.shared.head_regression import head_regression
 
 
 @dataclass
@@ -204,15 +54,15 @@ class ProxGradMomentum(Technique):
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         units = self._units(run)
-        made = []
+        penalised_groups = []
         for group in groups:
             parts: dict[int | None, list[Tensor]] = {}
             for parameter in group["params"]:
                 parts.setdefault(units.get(id(parameter)), []).append(parameter)
             for along, parameters in parts.items():
                 own = {} if along is None else {"strength": self.strength, "kind": self.penalty, "units": along}
-                made.append(group | {"params": parameters} | own)
-        return made
+                penalised_groups.append(group | {"params": parameters} | own)
+        return penalised_groups
 
     def _units(self, run: Run) -> dict[int, int]:
         """The penalised weights by id, with the dimension along which their output units lie."""
@@ -233,7 +83,7 @@ class ProxGradMomentum(Technique):
         losses: list[Tensor] = []
 
         def closure() -> Tensor:
-            with replayed(run) if not losses else undisturbed():
+            with replayed(run) if not losses else nullcontext():
                 losses.append(run.forward(batch))
             return losses[-1]
 
@@ -256,12 +106,12 @@ class ProxGradMomentum(Technique):
                     zeros, weights = zeros + int((each == 0).sum()), weights + each.numel()
                     alive = each.ne(0).any(1 - group["units"])
                     dead, all_units = dead + int((~alive).sum()), all_units + alive.numel()
-        found = {"largest_increase": check_monotone(*head_regression(run))}
+        measured = {"largest_increase": check_monotone(*head_regression(run))}
         if self.choices:
-            found["extrapolated_share"] = self.extrapolations / self.choices
+            measured["extrapolated_share"] = self.extrapolations / self.choices
         if weights:
-            found |= {"zero_share": zeros / weights, "zero_units_share": dead / all_units}
-        return found
+            measured |= {"zero_share": zeros / weights, "zero_units_share": dead / all_units}
+        return measured
 
     def state(self) -> dict[str, Any]:
         return {"choices": self.choices, "extrapolations": self.extrapolations}
@@ -272,39 +122,8 @@ class ProxGradMomentum(Technique):
 
 @contextmanager
 def replayed(run: Run) -> Iterator[None]:
-    """Inside, random numbers are drawn that will be drawn again: a second evaluation sees the same dropout."""
+    """Draws random numbers in such a way that they are drawn again afterwards: both evaluations see one dropout."""
     own = run.generator.get_state()
     with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
         yield
     run.generator.set_state(own)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    yield
-
-
-def check_monotone(gram: Tensor, head: Tensor) -> float:
-    """The largest of F(x_{k+1}) - F(y_{k+1}) and F(y_{k+1}) - F(x_k), in units of F(x_0): 0 or less by the theorem.
-
-    F(W) = tr((W - W*) G (W - W*)^T) / 2 + lambda ||W||_1, with a tenth of the lambda that makes W = 0 the minimum.
-    """
-    rate = 0.99 / torch.linalg.eigvalsh(gram)[-1].item()
-    strength = 0.1 * (head @ gram).abs().max().item()
-
-    def gradient(weight: Tensor) -> Tensor:
-        return (weight - head) @ gram
-
-    def objective(weight: Tensor) -> float:
-        return (0.5 * (gradient(weight) * (weight - head)).sum() + strength * weight.abs().sum()).item()
-
-    start = torch.zeros_like(head)
-    last = objective(start)
-    unit, worst = last, -float("inf")
-    reached = last
-    for each in islice(
-        apgnc(objective, gradient, lambda x, eta: soft_threshold(x, eta * strength), start, rate), STEPS
-    ):
-        worst = max(worst, each.value_x - reached, each.value_y - each.value_x)
-        reached = each.value_y
-    return max(0.0, worst / unit)

@@ -1,4 +1,4 @@
-"""How the kernel of SGD with momentum is checked and timed, and against whom: torch, bitsandbytes, apex.
+"""Checks and timings of the kernel of SGD with momentum, beside torch's, bitsandbytes' and apex's.
 
 Beside them torch's fused AdamW, which moves 28 bytes a float32 parameter for these 20.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from suite.kernels.bench import Bench, Inputs, Prepare, random_lists, with_gradients
-from techniques.optimizers.sgd_momentum import kernel
+from techniques.shared import sgd_kernel as kernel
 
 # A large step, so that bfloat16 parameters show it.
 RATES: dict[str, Any] = {"lr": 0.3, "momentum": 0.9, "weight_decay": 0.1}

@@ -13,114 +13,14 @@ looks ahead: theta = theta - eta (g + mu v). The first v is g, without dampening
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
-
-import torch
-from torch import Tensor
-from torch.optim.sgd import sgd as torch_sgd
+from typing import get_args
 
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
-from suite.kernels.optimizer import GroupedOptimizer
-
-Rate = Literal["outside", "inside"]
-HYPER = ("momentum", "dampening", "weight_decay", "nesterov")
-
-
-def sgd_step(
-    parameter: Tensor,
-    gradient: Tensor,
-    velocity: Tensor | None,
-    *,
-    learning_rate: float,
-    momentum: float,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-    rate: Rate = "outside",
-) -> Tensor | None:
-    """The update of one tensor, in place on ``parameter`` and ``velocity``, which is None before the first step.
-
-    Returns the velocity to keep; None without momentum.
-    """
-    if weight_decay:
-        gradient = gradient.add(parameter, alpha=weight_decay)
-    length = learning_rate if rate == "outside" else 1.0  # what multiplies the velocity in the parameter's update
-    pushed = gradient if rate == "outside" else gradient * learning_rate
-    if momentum:
-        if velocity is None:
-            velocity = pushed.clone()
-        else:
-            velocity.mul_(momentum).add_(pushed, alpha=1 - dampening)
-        pushed = pushed.add(velocity, alpha=momentum) if nesterov else velocity
-    parameter.add_(pushed, alpha=-length)
-    return velocity
-
-
-class SGD(GroupedOptimizer):
-    """SGD with torch's hyper-parameters and a choice of where the learning rate stands.
-
-    State is one buffer a parameter, ``velocity``, in its dtype; none without momentum. ``fused`` takes torch's
-    one-kernel update or, on a GPU, this technique's, for the rate outside; otherwise :func:`sgd_step` goes tensor by
-    tensor.
-    """
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        momentum: float = 0.9,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        rate: Rate = "outside",
-        fused: bool = True,
-    ) -> None:
-        if lr < 0 or weight_decay < 0 or not 0 <= momentum < 1 or not 0 <= dampening < 1:
-            raise ValueError(
-                f"SGD needs lr, weight_decay >= 0 and momentum, dampening in [0, 1); "
-                f"got {lr}, {weight_decay}, {momentum}, {dampening}"
-            )
-        if nesterov and (not momentum or dampening):
-            raise ValueError("Nesterov's form needs momentum and no dampening")
-        if rate not in get_args(Rate):
-            raise ValueError(f"rate, where the learning rate stands, must be outside or inside, not {rate!r}")
-        hyper = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
-        super().__init__(params, hyper | {"nesterov": nesterov, "rate": rate, "fused": fused})
-
-    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> bool:
-        """torch's fused update takes velocities for all of a list or for none of it."""
-        return "velocity" in self.state[parameter]
-
-    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        velocities = [self.state[parameter].get("velocity") for parameter in parameters]
-        hyper = {name: group[name] for name in HYPER}
-        if group["fused"] and group["rate"] == "outside":
-            # fills the list where there are no velocities yet
-            torch_sgd(parameters, gradients, velocities, fused=True, lr=group["lr"], maximize=False, **hyper)
-        else:
-            columns = zip(parameters, gradients, velocities, strict=True)
-            velocities = [
-                sgd_step(*column, learning_rate=group["lr"], rate=group["rate"], **hyper) for column in columns
-            ]
-        if group["momentum"]:
-            for parameter, velocity in zip(parameters, velocities, strict=True):
-                self.state[parameter]["velocity"] = velocity
-
-    def launches(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> bool:
-        one_kernel = group["fused"] and group["rate"] == "outside" and group["momentum"]
-        return bool(one_kernel) and super().launches(group, parameters)
-
-    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
-        from techniques.optimizers.sgd_momentum import kernel
-
-        first = "velocity" not in self.state[parameters[0]]
-        velocities, tables = self.buffers(parameters, "velocity"), self.tables(parameters, kernel.launch_tables)
-        hyper = {"lr": group["lr"], "first": first} | {name: group[name] for name in HYPER}
-        kernel.sgd_step(parameters, gradients, velocities, tables, **hyper, **fused)
+from techniques.shared.sgd import SGD, Rate, velocity_norm
 
 
 @dataclass
@@ -160,9 +60,3 @@ class SGDMomentum(Technique):
     def probes(self, run: Run) -> Mapping[str, float]:
         """The norm of the velocity over all parameters: of the last update, in learning rates if those are outside."""
         return {"velocity_norm": velocity_norm(run.optimizer)}
-
-
-def velocity_norm(optimizer: torch.optim.Optimizer) -> float:
-    """L2 norm over all parameters of what SGD's updates are made of; 0 without momentum."""
-    velocities = [state["velocity"] for state in optimizer.state.values() if "velocity" in state]
-    return torch.nn.utils.get_total_norm(velocities).item() if velocities else 0.0

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.technique import Technique
-from techniques.sharpness.sam.technique import Noise, ascend, finite, restore
-from techniques.sharpness.sharpness import sharpness
+from techniques.shared.ascent import Noise, ascend, check_radius, finite, restore
+from techniques.shared.sharpness import sharpness
 
 
 def drawn(parameters: Sequence[Tensor], beta: float, generator: torch.Generator) -> list[Tensor]:
@@ -61,8 +61,7 @@ class Esam(Technique):
     zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0, "gamma": 1.0}
 
     def __post_init__(self) -> None:
-        if not self.rho >= 0:
-            raise ValueError(f"rho, the radius of the ball, must be 0 or more, not {self.rho}")
+        check_radius(self.rho)
         for name in ("beta", "gamma"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is a share in (0, 1], not {getattr(self, name)}")
@@ -120,7 +119,7 @@ class Esam(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``radius``: ||e|| / rho of one more perturbation along the last gradient; ``kept_share``: |B+| / |B|."""
-        found = {"kept_share": self.kept_share}
+        measured = {"kept_share": self.kept_share}
         trained = trainable(run)
         state = run.generator.get_state()
         chosen = drawn(trained, self.beta, run.generator)
@@ -128,10 +127,10 @@ class Esam(Technique):
         moved, copies = self.perturb(trained, chosen)
         if moved and self.rho:
             distance = nn.utils.get_total_norm(torch._foreach_sub([p.detach() for p in moved], copies))
-            found["radius"] = distance.item() / self.rho
+            measured["radius"] = distance.item() / self.rho
         if moved:
             restore(moved, copies)
-        return found | (sharpness(run) if self.probe_sharpness else {})
+        return measured | (sharpness(run) if self.probe_sharpness else {})
 
 
 def trainable(run: Run) -> list[Tensor]:

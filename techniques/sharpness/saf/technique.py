@@ -15,22 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.technique import Technique
-from techniques.sharpness.sharpness import sharpness
-
-
-def trajectory_losses(logits: Tensor, past: Tensor, temperature: float) -> Tensor:
-    """tau^2 KL(softmax(past / tau) || softmax(logits / tau)) of each row of logits [rows, classes], float32 [rows].
-
-    No gradient flows into ``past``. Logarithms of the softmax, not of its result, which can be zero.
-    """
-    now, then = (F.log_softmax(each.float() / temperature, dim=-1) for each in (logits, past.detach()))
-    return temperature**2 * F.kl_div(now, then, reduction="none", log_target=True).sum(-1)
+from techniques.shared.sharpness import sharpness
+from techniques.shared.trajectory import check_trajectory, trajectory_losses
 
 
 class PastOutputs:
@@ -77,7 +68,7 @@ class Saf(Technique):
     zero_strength: ClassVar[dict[str, Any]] = {"strength": 0.0}
 
     def __post_init__(self) -> None:
-        check(self.strength, self.temperature, self.start)
+        check_trajectory(self.strength, self.temperature, self.start)
         if self.epochs_ago < 1:
             raise ValueError(
                 f"epochs_ago, the age of the outputs to stay near, must be at least 1, not {self.epochs_ago}"
@@ -111,13 +102,13 @@ class Saf(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``stored_outputs``: host bytes of past outputs over those of one float32 output for each example."""
-        found = sharpness(run) if self.probe_sharpness else {}
+        measured = sharpness(run) if self.probe_sharpness else {}
         if self.past is None:
-            return found
+            return measured
         _, examples, classes = self.past.outputs.shape
         known = (self.past.visits > 0).float().mean().item()
         stored = self.past.outputs.nbytes / (4 * examples * classes)
-        return found | {"stored_outputs": stored, "examples_with_a_past": known}
+        return measured | {"stored_outputs": stored, "examples_with_a_past": known}
 
     def state(self) -> dict[str, Any]:
         return {} if self.past is None else {"outputs": self.past.outputs, "visits": self.past.visits}
@@ -127,13 +118,3 @@ class Saf(Technique):
         if state:
             self.past = PastOutputs(*state["outputs"].shape)
             self.past.outputs, self.past.visits = state["outputs"].cpu(), state["visits"].cpu()
-
-
-def check(strength: float, temperature: float, start: float) -> None:
-    """Raises ValueError where the trajectory loss's settings make no sense."""
-    if not strength >= 0:
-        raise ValueError(f"strength, the weight of the trajectory loss, must be 0 or more, not {strength}")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, not {temperature}")
-    if not 0 <= start <= 1:
-        raise ValueError(f"start is a share of the run in [0, 1], not {start}")

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.technique import Technique
-from techniques.sharpness.saf.technique import check, trajectory_losses
-from techniques.sharpness.sharpness import sharpness
+from techniques.shared.sharpness import sharpness
+from techniques.shared.trajectory import check_trajectory, trajectory_losses
 
 HORIZON = 5000 / (90 * 1251)  # 1 / (1 - 0.9998) steps of the authors' run: 90 epochs of 1,251 batches of 1,024
 IGNORED = -100  # torch's label of a position without a target
@@ -63,7 +63,7 @@ class SafMesa(Technique):
     zero_strength: ClassVar[dict[str, Any]] = {"strength": 0.0}
 
     def __post_init__(self) -> None:
-        check(self.strength, self.temperature, self.start)
+        check_trajectory(self.strength, self.temperature, self.start)
         if self.decay is not None and not 0 <= self.decay < 1:
             raise ValueError(f"decay of the average lies in [0, 1), not {self.decay}")
 
@@ -89,11 +89,11 @@ class SafMesa(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``copies_of_the_weights``: bytes of the average over those of the model."""
-        found = sharpness(run) if self.probe_sharpness else {}
+        measured = sharpness(run) if self.probe_sharpness else {}
         if self.teacher is None:
-            return found
+            return measured
         average, model = (sum(p.nbytes for p in each.parameters()) for each in (self.teacher, run.model))
-        return found | {"copies_of_the_weights": average / model}
+        return measured | {"copies_of_the_weights": average / model}
 
     def state(self) -> dict[str, Any]:
         return {} if self.teacher is None else {"teacher": self.teacher.state_dict()}

@@ -1,4 +1,4 @@
-"""How SAM's kernels are checked and timed, and against what: torch's operators, list by list and tensor by tensor."""
+"""Checks and timings of SAM's kernels, beside torch's operators, list by list and tensor by tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.kernels.bench import Bench, Inputs, random_lists, with_gradients
-from techniques.sharpness.sam import kernel
+from techniques.shared import ascent_kernel as kernel
 
 RHO = 100.0  # large, so that bfloat16 parameters show the step
 

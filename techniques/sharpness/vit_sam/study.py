@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.measure.study import Lab, Table
+from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
 from suite.record.schema import Outcome
 
@@ -39,7 +39,7 @@ def study(lab: Lab) -> list[Table]:
     stacks = {rho: f"vit_sam:rho={rho}" for rho in RADII}
     runs = lab.runs(list(stacks.values()))
     finished = {rho: [each for _, each in runs[canonical(stack)]] for rho, stack in stacks.items()}
-    rows = [made for rho, contenders in finished.items() if (made := row(rho, contenders))]
+    rows = [each for rho, contenders in finished.items() if (each := row(rho, contenders))]
     return [Table("flatness", Row._fields, [tuple(each) for each in rows], NOTE)]
 
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from suite.contract.data import Batch
 from suite.contract.run import Run
+from suite.contract.technique import Technique
 from suite.model.anatomy import Block
-from techniques.sharpness.sam.technique import Sam
-from techniques.sharpness.sharpness import sharpness
+from techniques.shared.ascent import check_radius, radius_relative_error, sharpness_aware_update
+from techniques.shared.sharpness import sharpness
 
 
 @contextmanager
@@ -40,20 +43,33 @@ def active_shares(blocks: Sequence[Block]) -> Iterator[list[float]]:
 
 
 @dataclass
-class VitSam(Sam):
-    """SAM with the paper's radius for ViT-B/16; a rho of 0 is the reference with the same probes."""
+class VitSam(Technique):
+    """SAM with the paper's radius for ViT-B/16; a rho of 0 is the reference with the same probes.
+
+    ``adaptive`` is ASAM, whose radii are larger: 0.5 to 2.
+    """
 
     rho: float = 0.2
+    adaptive: bool = False
+    launch: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0}
+
+    def __post_init__(self) -> None:
+        check_radius(self.rho)
+
+    def update(self, run: Run, batch: Batch) -> None:
+        sharpness_aware_update(run, batch, self.rho, self.launch, self.adaptive)
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """SAM's own, `sharpness`, and on the same batch the ``active_share`` of hidden MLP units in all blocks and
         ``active_share_first`` in the first quarter of them."""
-        found = dict(super().probes(run))
+        measured = radius_relative_error(run, self.rho, self.launch, self.adaptive)
         with active_shares(run.anatomy.blocks) as shares:
-            found |= sharpness(run)
+            measured |= sharpness(run)
         shares = shares[: run.anatomy.depth]  # those of the pass at the weights themselves
         first = shares[: max(1, len(shares) // 4)]
-        return found | {
+        return measured | {
             "active_share": sum(shares) / len(shares),
             "active_share_first": sum(first) / len(first),
         }

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.measure.paper_scale import Scale, counted
+from suite.record.job import Setting
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, relative_flops, sources
 from tests.runs import new_run
 
@@ -83,8 +84,8 @@ def test_the_jump_is_that_of_the_first_loss_after_the_last_doubling():
 
 
 def test_a_step_can_be_counted_without_values():
-    found = counted("progressive_stacking", Scale("gpt", "nano", steps=20))
-    assert found.counters is not None, found.unavailable
+    count = counted("progressive_stacking", Scale(Setting(baseline="gpt", steps=20)))
+    assert count.counters is not None, count.unavailable
 
 
 def test_no_stages_is_the_baseline_to_the_bit():

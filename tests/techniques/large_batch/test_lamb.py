@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from timm.optim import Lamb as TimmLamb
 from torch import Tensor, nn
 
-from techniques.large_batch.lamb.technique import Lamb, LambTechnique
+from techniques.large_batch.lamb.optimizer import Lamb
+from techniques.large_batch.lamb.technique import LambTechnique
 
 VARIANTS = ("paper", "google", "nvlamb", "timm")
 SHAPES = ((6, 5), (3, 2, 4), (7,))

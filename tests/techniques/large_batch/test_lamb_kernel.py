@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from techniques.large_batch.lamb import technique
-from tests.techniques.large_batch.trust_lists import BLOCK, PIECE, SHAPES, near, odd, random_lists
+from techniques.large_batch.lamb import optimizer
+from tests.techniques.large_batch.trust_lists import BLOCK, PIECE, SHAPES, misaligned, near, random_lists
 
 kernel = pytest.importorskip("techniques.large_batch.lamb.kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
@@ -35,7 +35,7 @@ def expected(columns: Lists, factor: float = 1.0, **changes: object) -> Lists:
     """Parameters and moments after the step, in float64."""
     wide = [[tensor.double() for tensor in tensors] for tensors in columns]
     p, g, m, v = wide
-    technique.lamb_step(p, [factor * each for each in g], m, v, STEP, **HYPER | changes)  # type: ignore[arg-type]
+    optimizer.lamb_step(p, [factor * each for each in g], m, v, STEP, **HYPER | changes)  # type: ignore[arg-type]
     return [p, m, v]
 
 
@@ -70,7 +70,7 @@ def test_variants(changes: dict[str, object]) -> None:
 @pytest.mark.parametrize("which", [0, 1, 2, 3, None])
 def test_odd_addresses(which: int | None) -> None:
     columns = [
-        odd(tensors) if which in (number, None) else tensors
+        misaligned(tensors) if which in (number, None) else tensors
         for number, tensors in enumerate(lists(shapes=[(BLOCK,), (BLOCK + 9,)]))
     ]
     assert agrees(columns)
@@ -86,7 +86,7 @@ def test_a_tensor_of_many_blocks_has_one_norm() -> None:
 
 
 def test_the_ratio_kernel_adds_up_any_number_of_programs() -> None:
-    from techniques.large_batch.trust_kernel import CHUNK, ratios_kernel
+    from techniques.shared.trust_kernel import CHUNK, ratios_kernel
 
     counts = [1, CHUNK, CHUNK + 3, 2]
     starts = torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()])
@@ -159,7 +159,7 @@ def test_many_steps_with_new_gradients_and_a_new_tensor_follow_the_formula() -> 
                 theirs.append(torch.ones(BLOCK + 1, dtype=torch.float64))
         g = [torch.randn(tensor.shape, generator=generator) for tensor in p]
         kernel.lamb_step(p, g, m, v, tables, step=number, **HYPER)
-        technique.lamb_step(wide[0], [each.double() for each in g], wide[1], wide[2], number, **HYPER)  # type: ignore[arg-type]
+        optimizer.lamb_step(wide[0], [each.double() for each in g], wide[1], wide[2], number, **HYPER)  # type: ignore[arg-type]
     assert all(near(a, b, 16) for ours, other in zip((p, m, v), wide) for a, b in zip(ours, other))
 
 

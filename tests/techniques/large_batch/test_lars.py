@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from timm.optim import Lars as TimmLars
 from torch import Tensor, nn
 
-from techniques.large_batch.lars.technique import INSIDE, SEPARATE, Lars, LarsTechnique
+from techniques.large_batch.lars.optimizer import Lars
+from techniques.large_batch.lars.technique import LarsTechnique
+from techniques.large_batch.lars.variants import INSIDE, SEPARATE
 
 VARIANTS = ("paper", "timm", "moco", "optax")
 SHAPES = ((6, 5), (3, 2, 4))

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from techniques.large_batch.lars import technique
-from tests.techniques.large_batch.trust_lists import BLOCK, PIECE, SHAPES, near, odd, random_lists
+from techniques.large_batch.lars import optimizer
+from tests.techniques.large_batch.trust_lists import BLOCK, PIECE, SHAPES, misaligned, near, random_lists
 
 kernel = pytest.importorskip("techniques.large_batch.lars.kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
@@ -34,7 +34,7 @@ def step(columns: Lists, **changes: object) -> None:
 
 def agrees(columns: Lists, factor: float = 1.0, reference: dict | None = None, **changes: object) -> bool:  # type: ignore[type-arg]
     p, g, v = ([tensor.double() for tensor in tensors] for tensors in columns)
-    technique.lars_step(
+    optimizer.lars_step(
         p,
         [factor * each for each in g],
         v,
@@ -58,7 +58,7 @@ def test_without_decay_or_ratio(changes: dict[str, object]) -> None:
 @pytest.mark.parametrize("which", [0, 1, 2, None])
 def test_odd_addresses(which: int | None) -> None:
     columns = [
-        odd(tensors) if which in (number, None) else tensors
+        misaligned(tensors) if which in (number, None) else tensors
         for number, tensors in enumerate(lists(shapes=[(BLOCK,), (BLOCK + 9,)]))
     ]
     assert agrees(columns)

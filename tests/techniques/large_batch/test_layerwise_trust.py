@@ -9,17 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from techniques.large_batch.lamb.technique import Lamb
-from techniques.large_batch.layerwise_trust.technique import (
-    LayerwiseTrust,
-    LayerwiseTrustTechnique,
-    adam_directions,
-    layer_norms,
-    relative_step_error,
-    sign_directions,
-    trust_ratio,
-)
+from techniques.large_batch.lamb.optimizer import Lamb
+from techniques.large_batch.layerwise_trust.optimizer import LayerwiseTrust, sign_directions
+from techniques.large_batch.layerwise_trust.technique import LayerwiseTrustTechnique
 from techniques.optimizers.lion.technique import lion_step
+from techniques.shared.trust import adam_directions, layer_norms, relative_step_error, trust_ratio
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from suite.contract.recipe import Recipe
+from suite.measure.studies.batch_sweep import SweepRow, sweep_row
 from suite.record.job import canonical
 from suite.record.schema import Evaluation, Outcome
-from techniques.large_batch.linear_scaling_warmup.study import FACTORS, Row, break_points, plot, row, steps_to, study
+from techniques.large_batch.linear_scaling_warmup.study import FACTORS, break_points, plot, study
 from techniques.large_batch.linear_scaling_warmup.technique import LinearScalingWarmup
 
 PAPER = Recipe(steps=900, batch_size=256, learning_rate=0.1, schedule="constant", warmup_fraction=0.0)
@@ -127,7 +128,7 @@ def imagined_lab(critical: int) -> SimpleNamespace:
 
 def test_study_finds_the_critical_batch_and_names_what_was_not_reached() -> None:
     tables = study(imagined_lab(critical=32))  # type: ignore[arg-type]
-    rows = {(row.batch_size, row.rule): row for row in (Row(*each) for each in tables[0].rows)}
+    rows = {(row.batch_size, row.rule): row for row in (SweepRow(*each) for each in tables[0].rows)}
     assert list(rows) == [(8, "reference"), *((8 * k, rule) for k in FACTORS for rule in ("linear", "none"))]
     start = rows[8, "reference"].examples_to_quality
     assert [rows[size, "linear"].examples_to_quality for size in (16, 32)] == pytest.approx([start] * 2, rel=0.05)
@@ -148,26 +149,11 @@ def test_study_finds_the_critical_batch_and_names_what_was_not_reached() -> None
 
 def test_the_break_point_is_judged_by_the_interval_over_seeds() -> None:
     reference = [run_with(8, 8), run_with(8, 7)]
-    start = row("reference", [(each, each) for each in reference])
+    start = sweep_row("reference", [(each, each) for each in reference])
     assert start is not None and start.final_loss_low is not None and start.final_loss_high is not None
     assert start.final_loss_low < min(each.curve[-1].loss for each in reference)
     losses = {16: start.final_loss_high, 32: start.final_loss_high * 1.001, 64: None}
     rows = [start, *(start._replace(rule="sqrt", batch_size=size, final_loss=loss) for size, loss in losses.items())]
-    (found,) = break_points(rows)
-    assert found == ("sqrt", start.final_loss_low, start.final_loss_high, 16, 32)
+    (point,) = break_points(rows)
+    assert point == ("sqrt", start.final_loss_low, start.final_loss_high, 16, 32)
     assert break_points([start._replace(final_loss_low=None)]) == []  # one seed
-
-
-def test_a_failed_run_is_not_reached_and_has_no_final_loss() -> None:
-    failed = Outcome(stack="imagined", status="diverged", recipe={"batch_size": 16, "learning_rate": 1.0})
-    made = row("linear", [(run_with(8, 8), failed)])
-    assert made is not None
-    assert (made.reached, made.steps_to_quality, made.final_loss) == (0, None, None)
-    assert row("linear", []) is None
-
-
-def test_steps_to_quality_interpolates() -> None:
-    curve = [Evaluation(step=0, loss=4.0), Evaluation(step=10, loss=2.0), Evaluation(step=20, loss=1.0)]
-    assert steps_to(1.5, curve) == 15
-    assert steps_to(5.0, curve) == 0
-    assert steps_to(0.5, curve) is None

@@ -15,7 +15,7 @@ def random_lists(count: int, dtypes: list[torch.dtype], shapes: list[tuple[int, 
     return [[torch.randn(shape, generator=generator).to(dtype) for shape in shapes] for dtype in dtypes[:count]]
 
 
-def odd(tensors: list[Tensor]) -> list[Tensor]:
+def misaligned(tensors: list[Tensor]) -> list[Tensor]:
     """The same values at addresses that are not multiples of 16."""
     moved = [torch.cat([tensor.flatten()[:1], tensor.flatten()])[1:].view(tensor.shape) for tensor in tensors]
     assert all(tensor.data_ptr() % 16 for tensor in moved if tensor.numel())

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
-from suite.measure.study import Table
-from techniques.optimizers.acclip.study import hill, kurtosis, plot, tails
-from techniques.optimizers.acclip.technique import ACClip, ACClipTechnique, acclip_step, clipped
-from techniques.optimizers.rate_grid import Row
+from suite.measure.lab import Lab, Table
+from suite.measure.studies.rate_grid import GridRow
+from suite.record.job import Setting
+from techniques.optimizers.acclip.optimizer import ACClip, acclip_step, clipped
+from techniques.optimizers.acclip.study import hill, kurtosis, plot
+from techniques.optimizers.acclip.technique import ACClipTechnique
 
 HYPER = {"learning_rate": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-5, "alpha": 1.0}
 
@@ -140,14 +142,13 @@ def test_the_noise_of_a_model_is_that_of_its_gradients_around_their_mean(monkeyp
     from techniques.optimizers.acclip import study
 
     monkeypatch.setattr(study, "MODELS", {"mlp": "vit"})
-    setting = SimpleNamespace(size="nano", steps=4, device="cpu")
-    lab = SimpleNamespace(recipe="classic", setting=setting, progress=lambda *_: None)
-    noise, survival = tails(lab, batches=20)  # type: ignore[arg-type]
-    assert noise.rows == tails(lab, batches=20)[0].rows  # type: ignore[arg-type]
+    lab = Lab(Setting(baseline="gpt", recipe="classic", steps=4), Path("nowhere"), seeds=1, minutes=1.0)
+    noise, survival = study.study(lab, batches=20)
+    assert noise.rows == study.study(lab, batches=20)[0].rows
     assert noise.rows[0][:2] == ("mlp", 20) and noise.rows[0][2] > 0
     levels = [level for _, level in survival.rows]
     assert levels == sorted(levels) and levels[2] == pytest.approx(1)
-    grid = Table("rates", Row._fields, [tuple(Row("AdamW", 1, 1.0, 1, 2.0, None, None))])
+    grid = Table("rates", GridRow._fields, [tuple(GridRow("AdamW", 1, 1.0, 1, 2.0, None, None))])
     assert [len(axes.lines) for axes in plot([grid, survival]).axes] == [1, 1]
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
-from techniques.optimizers.adam.technique import Adam, AdamTechnique, Decay, adam_step
+from techniques.optimizers.adam.technique import AdamTechnique
 from techniques.optimizers.adamw.technique import AdamW
+from techniques.shared.adam import Adam, Decay, adam_step
 
 HYPER = {"learning_rate": 1.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 

@@ -2,16 +2,18 @@
 
 import copy
 import math
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from suite.contract.recipe import Recipe
-from techniques.optimizers.adam.technique import Decay
+from suite.measure.lab import Lab
+from suite.record.job import Setting
 from techniques.optimizers.adamw.study import Decayed, plot, tables
 from techniques.optimizers.adamw.technique import AdamW, AdamWTechnique, adamw_step
+from techniques.shared.adam import Decay
 
 
 def models() -> tuple[nn.Module, nn.Module]:
@@ -127,12 +129,9 @@ def test_the_study_trains_both_sides_and_stops_at_the_budget(monkeypatch: pytest
     monkeypatch.setattr(study, "RATES", (1.0, 1e6))
     monkeypatch.setattr(study, "DECAYS", (1e-2,))
     warnings: list[str] = []
-    setting = SimpleNamespace(size="nano", steps=2, device="cpu")
-    lab = SimpleNamespace(
-        baseline="vit", recipe="classic", setting=setting, seeds=2, minutes=0, progress=lambda *_: None,
-        warn=warnings.append,
-    )  # fmt: skip
-    losses, *_ = study.study(lab)  # type: ignore[arg-type]
+    setting = Setting(baseline="vit", recipe="classic", steps=2)
+    lab = Lab(setting, Path("nowhere"), seeds=2, minutes=0, warn=warnings.append)
+    losses, *_ = study.study(lab)
     assert [row[:4] for row in losses.rows] == [
         (side, rate, 1e-2, 1) for side in ("AdamW", "Adam with L2") for rate in (1.0, 1e6)
     ]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-kernel = pytest.importorskip("techniques.optimizers.adam.kernel")  # Triton has no wheel for some platforms
+kernel = pytest.importorskip("techniques.shared.adam_kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
 parts = pytest.importorskip("suite.kernels.optimizer_parts")
 BLOCK, PIECE, launch_tables = parts.BLOCK, parts.PIECE, kernel.launch_tables

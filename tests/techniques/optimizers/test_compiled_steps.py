@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from techniques.optimizers.acclip.technique import ACClip
+from techniques.optimizers.acclip.optimizer import ACClip
 from techniques.optimizers.lion.technique import Lion
 
 SHAPES = (33, 7), (5,), (1,)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-sgd_kernel = pytest.importorskip("techniques.optimizers.sgd_momentum.kernel")  # not every platform has Triton
-adam_kernel = pytest.importorskip("techniques.optimizers.adam.kernel")
+sgd_kernel = pytest.importorskip("techniques.shared.sgd_kernel")  # not every platform has Triton
+adam_kernel = pytest.importorskip("techniques.shared.adam_kernel")
 acclip_kernel = pytest.importorskip("techniques.optimizers.acclip.kernel")
 lion_kernel = pytest.importorskip("techniques.optimizers.lion.kernel")
 portable = pytest.importorskip("suite.kernels.portable")

@@ -3,7 +3,6 @@
 import copy
 import math
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,16 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
-from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe, linear_probe
+from suite.record.job import Setting
+from techniques.optimizers.nesterov_agd.sequence import accelerated, check_bound, strongly_convex_momentum
 from techniques.optimizers.nesterov_agd.study import condition, convergence, descended, plot
-from techniques.optimizers.nesterov_agd.technique import (
-    AGD,
-    NesterovAGD,
-    accelerated,
-    check_bound,
-    strongly_convex_momentum,
-)
-from techniques.optimizers.sgd_momentum.technique import SGD
+from techniques.optimizers.nesterov_agd.technique import AGD, NesterovAGD
+from techniques.shared.linear_probe import LinearProbe, linear_probe
+from techniques.shared.sgd import SGD
 
 
 def spectrum(kappa: float, size: int = 50) -> Tensor:
@@ -198,6 +193,5 @@ def test_descent_falls_at_every_step(probe: LinearProbe) -> None:
 
 
 def test_a_baseline_without_labels_is_refused_at_once() -> None:
-    setting = SimpleNamespace(size="nano", steps=1, data=None, model=None, device="cpu")
     with pytest.raises(ValueError, match="use -b vit"):
-        linear_probe(SimpleNamespace(baseline="gpt", recipe="classic", setting=setting))  # type: ignore[arg-type]
+        linear_probe(Setting(baseline="gpt", recipe="classic", steps=1))

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from techniques.optimizers.adam.technique import Adam
 from techniques.optimizers.adamw.technique import AdamW
 from techniques.optimizers.lion.technique import Lion
-from techniques.optimizers.sgd_momentum.technique import SGD
+from techniques.shared.adam import Adam
+from techniques.shared.sgd import SGD
 
 ADAM, DECAYED = {"b1": 0.8, "b2": 0.95, "eps": 1e-6}, {"lr": 3e-2, "weight_decay": 0.3}
 

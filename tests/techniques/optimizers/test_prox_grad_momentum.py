@@ -11,12 +11,8 @@ from sklearn.linear_model import Lasso
 from torch import Tensor, nn
 
 from suite.contract.stack import build
-from techniques.optimizers.nesterov_agd.linear_probe import LinearProbe
-from techniques.optimizers.prox_grad_momentum.study import plot, tables
-from techniques.optimizers.prox_grad_momentum.technique import (
-    APGnc,
+from techniques.optimizers.prox_grad_momentum.iterations import (
     Penalty,
-    ProxGradMomentum,
     apgnc,
     check_monotone,
     group_threshold,
@@ -24,6 +20,10 @@ from techniques.optimizers.prox_grad_momentum.technique import (
     proximal,
     soft_threshold,
 )
+from techniques.optimizers.prox_grad_momentum.optimizer import APGnc
+from techniques.optimizers.prox_grad_momentum.study import plot, tables
+from techniques.optimizers.prox_grad_momentum.technique import ProxGradMomentum
+from techniques.shared.linear_probe import LinearProbe
 from tests.runs import new_run
 
 

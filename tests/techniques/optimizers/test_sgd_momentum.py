@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
-from techniques.optimizers.sgd_momentum.technique import SGD, Rate, SGDMomentum, sgd_step, velocity_norm
+from techniques.optimizers.sgd_momentum.technique import SGDMomentum
+from techniques.shared.sgd import SGD, Rate, sgd_step, velocity_norm
 
 FUSED = pytest.mark.parametrize("fused", [False, True])
 

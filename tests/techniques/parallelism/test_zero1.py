@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from techniques.large_batch.lamb.technique import Lamb
+from techniques.large_batch.lamb.optimizer import Lamb
 from techniques.parallelism.zero1.technique import Flat, Zero1, state_bytes
 
 

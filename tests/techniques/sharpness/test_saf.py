@@ -19,7 +19,8 @@ from suite.contract.run import Run
 from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter
-from techniques.sharpness.saf.technique import PastOutputs, Saf, trajectory_losses
+from techniques.shared.trajectory import trajectory_losses
+from techniques.sharpness.saf.technique import PastOutputs, Saf
 from techniques.sharpness.sam.technique import Sam
 from tests.runs import new_run
 

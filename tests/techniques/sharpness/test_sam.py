@@ -1,8 +1,7 @@
-"""SAM against its closed form on a quadratic, optax and a loop of its own; the identities of the ascent; the study."""
+"""SAM against its closed form on a quadratic, optax and a loop of its own; the identities of the ascent."""
 
 import copy
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,18 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import catalogue
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups, Technique
-from suite.measure.comparison import Comparison, train_in_lock_step
-from suite.measure.study import Lab, study_of
-from suite.record.job import Setting, canonical
-from suite.record.schema import EqualTime, Evaluation, Outcome
-from techniques.sharpness.sam.study import LABEL_NOISE, STACKS, Row, noisy, plot, row, study
-from techniques.sharpness.sam.technique import ETA, Sam, ascend, restore
+from suite.measure.comparison import Comparison, Procedure, train_in_lock_step
+from suite.record.job import Setting
+from techniques.shared.ascent import ETA, ascend, restore
+from techniques.sharpness.sam.technique import Sam
 from tests.runs import new_run
 
 
@@ -243,69 +238,9 @@ def test_only_the_second_gradient_is_reduced_and_clipped(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("reference", ["dp_ddp", "zero1"])
 def test_each_of_several_ranks_ascends_on_its_own_gradient(reference: str) -> None:
     """The first gradient is not reduced, so a step sends what the reference's does (section 4.1: m-sharpness)."""
-    comparison = Comparison((reference, f"sam+{reference}", f"esam+{reference}"), "vit", steps=4, rounds=1)
-    record = train_in_lock_step(comparison, 0, equal_time=False)
+    setting = Setting(baseline="vit", steps=4)
+    comparison = Comparison(setting, (reference, f"sam+{reference}", f"esam+{reference}"), rounds=1)
+    record = train_in_lock_step(comparison, 0, Procedure(equal_time=False))
     assert {each.status for each in record.contenders} == {"ok"}, [each.reason for each in record.contenders]
     alone, *others = (each.counters.communication_bytes for each in record.contenders if each.counters)
     assert alone and others == [alone, alone]
-
-
-# the study ------------------------------------------------------------------------------------------------------------
-
-
-def lab() -> Lab:
-    return Lab("vit", "modern", Setting(), Path("nowhere"), seeds=2, minutes=10.0)
-
-
-def contender(stack: str, accuracy: float, equal_time: EqualTime | None = None, status: Any = "ok") -> Outcome:
-    probes = {f"{stack.split(':')[0]}.{name}": 10 * accuracy for name in ("lambda_max", "ascent_rise")}
-    curve = [Evaluation(step=4, loss=1.0, metrics={"accuracy": accuracy})]
-    return Outcome(stack=stack, status=status, probes=probes, curve=curve, equal_time=equal_time)
-
-
-def test_wrong_labels_are_as_many_as_asked_for_and_only_in_training() -> None:
-    data, clean = (
-        baselines()["vit"].data("nano", "pretrain", each.setting.data) for each in (noisy(lab(), 0.3), lab())
-    )
-    assert data.classes == 10  # type: ignore[attr-defined]
-    assert (data.train.tensors["labels"] != clean.train.tensors["labels"]).float().mean() == pytest.approx(
-        0.3, abs=1e-3
-    )
-    assert torch.equal(data.test.tensors["labels"], clean.test.tensors["labels"])
-    for ours, theirs in ((data.train, clean.train), (data.test, clean.test)):
-        assert torch.equal(ours.tensors["pixels"], theirs.tensors["pixels"].expand(-1, 3, -1, -1))
-    assert noisy(lab(), 0.0).setting == replace(lab().setting, steps=480)
-
-
-def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorter = EqualTime(steps=2, loss=1.0, metrics={"accuracy": 0.25})
-    asked: list[tuple[bool, float]] = []
-
-    def runs(self: Lab, stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
-        asked.append((self.setting.data is None, self.minutes))
-        made = {canonical(each): [contender(each, accuracy, shorter) for accuracy in (0.5, 0.7)] for each in stacks}
-        made[canonical(STACKS["saf"])] = [contender("saf", 0.5, status="failed")]
-        return {stack: [(each, each) for each in contenders] for stack, contenders in made.items()}
-
-    monkeypatch.setattr(Lab, "runs", runs)
-    (table,) = study(lab())
-    assert asked == [(True, 5.0), (False, 5.0)]
-    rows = [Row(*each) for each in table.rows]
-    techniques = [name for name in STACKS if name != "saf"]
-    assert [(each.label_noise, each.technique) for each in rows] == [(s, n) for s in LABEL_NOISE for n in techniques]
-    assert rows[0][2:] == (2, pytest.approx(0.6), pytest.approx(0.6), 1.0, 6.0, 6.0), "the baseline sets the budget"
-    assert rows[1][2:] == (2, pytest.approx(0.6), 0.25, 1.0, 6.0, 6.0)
-    same = row(0.0, "saf", [contender("saf", 0.5)])
-    assert same and same.accuracy_at_equal_time == 0.5
-    assert len(plot([table]).axes) == 2
-
-
-def test_what_the_study_runs_is_the_reference_sam_and_the_others_with_the_same_probes() -> None:
-    runs = {name: new_run("vit", stack, recipe="classic", steps=3) for name, stack in STACKS.items()}
-    for name in ("baseline", "sam"):
-        plain = new_run("vit", name, recipe="classic", steps=3)
-        assert plain.train(2) == runs[name].train(2)
-    for name, run in runs.items():
-        found = {key.split(".")[1] for key in run.technique.probes(run)}
-        assert {"lambda_max", "ascent_rise"} <= found, name
-    assert all(study_of(catalogue()[name]).study is study for name in ("sam", "esam", "saf", "saf_mesa"))

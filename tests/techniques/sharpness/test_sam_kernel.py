@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from techniques.sharpness.sam import technique
+from techniques.shared import ascent
 
-kernel = pytest.importorskip("techniques.sharpness.sam.kernel")  # Triton has no wheel for some platforms
+kernel = pytest.importorskip("techniques.shared.ascent_kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
 optimizer_parts = pytest.importorskip("suite.kernels.optimizer_parts")
 BLOCK, PIECE = optimizer_parts.BLOCK, optimizer_parts.PIECE
@@ -189,13 +189,13 @@ def test_the_technique_on_a_gpu_is_the_technique_elsewhere(
     launch: dict[str, Any] = {}
     moved: dict[bool, list[Tensor]] = {}
     for own, taken in zip(ways, (False, True)):
-        monkeypatch.setattr(technique, "launchable", lambda tensors, taken=taken: taken)
+        monkeypatch.setattr(ascent, "launchable", lambda tensors, taken=taken: taken)
         for _ in range(2):
             for parameter, gradient in zip(own, gradients):
                 parameter.grad = gradient.clone()
-            copies = technique.ascend(own, 0.05, launch)
+            copies = ascent.ascend(own, 0.05, launch)
             moved[taken] = [parameter.detach().clone() for parameter in own]
-            technique.restore(own, copies, launch)
+            ascent.restore(own, copies, launch)
             assert all(map(torch.equal, own, parameters))
     assert all(map(torch.allclose, moved[True], moved[False]))
     assert launches == ["square_sums_kernel", "ascend_kernel", "restore_kernel"] * 2

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from suite.contract.run import Run
 from suite.record.job import canonical
 from suite.record.schema import Evaluation, Outcome
-from techniques.sharpness import sharpness
-from techniques.sharpness.sharpness import hessian_product, largest_eigenvalue
+from techniques.shared import sharpness
+from techniques.shared.sharpness import hessian_product, largest_eigenvalue
 from techniques.sharpness.vit_sam.study import RADII, Row, plot, row, study
 from techniques.sharpness.vit_sam.technique import VitSam, active_shares
 from tests.runs import new_run

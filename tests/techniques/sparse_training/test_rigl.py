@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from suite.contract.run import Run
 from suite.contract.stack import Stack
+from techniques.sparse_training.rigl.densities import erk_densities, random_mask
 from techniques.sparse_training.rigl.technique import (
     RigL,
     drop_fraction,
-    erk_densities,
     masked,
     moved_topology,
-    random_mask,
     relative_flops,
     slots,
 )

@@ -1,4 +1,4 @@
-"""Each tensor's trust ratio from partial norms that another kernel left: the one thing that LARS and LAMB launch apart.
+"""Each tensor's trust ratio from partial norms that another kernel left. For the kernels of ``lars`` and ``lamb``.
 
 A pass over the parameters leaves for each of its programs two partial sums of squares, of weights and of updates. A
 tensor's programs are neighbours, so its sums are two runs of numbers, from ``starts[tensor]`` to
@@ -49,11 +49,11 @@ def ratios_kernel(partials, starts, ratios, programs, coefficient, low, high, de
 
 @triton.jit
 def ratio(ratios, tensor):
-    """What `trust_ratios` found for ``tensor``; 1 where ``ratios`` is None."""
-    found = 1.0
+    """The ratio that `trust_ratios` left for ``tensor``; 1 where ``ratios`` is None."""
+    value = 1.0
     if ratios is not None:
-        found = tl.load(ratios + tensor)
-    return found
+        value = tl.load(ratios + tensor)
+    return value
 
 
 @triton.jit
@@ -63,11 +63,11 @@ def sums_over_block(
 ):  # fmt: skip
     """`multi_tensor.over_block` for a function that returns two sums over its place: this program's ``partials``."""
     tensor, first = multi_tensor.block(blocks, BLOCK)
-    found, bits = multi_tensor.addresses(table, ROWS, tensor, tensors)
+    rows, bits = multi_tensor.addresses(table, ROWS, tensor, tensors)
     remaining = multi_tensor.elements(table, len(DTYPES), tensor, tensors) - first
     if multi_tensor.vectorizable(bits, remaining, BLOCK):
         place = (tensor, first, tl.arange(0, BLOCK), tl.full((BLOCK,), True, tl.int1))
-        weights, updates = function(multi_tensor.pointers(found, first, ROWS, DTYPES, True), place, *arguments)
+        weights, updates = function(multi_tensor.pointers(rows, first, ROWS, DTYPES, True), place, *arguments)
         tl.store(partials + tl.program_id(0), weights)
         tl.store(partials + programs + tl.program_id(0), updates)
     else:
@@ -77,7 +77,7 @@ def sums_over_block(
             if start < remaining:
                 offsets = start + tl.arange(0, PIECE)
                 place = (tensor, first, offsets, offsets < remaining)
-                weights, updates = function(multi_tensor.pointers(found, first, ROWS, DTYPES, False), place, *arguments)
+                weights, updates = function(multi_tensor.pointers(rows, first, ROWS, DTYPES, False), place, *arguments)
                 all_weights += weights
                 all_updates += updates
         tl.store(partials + tl.program_id(0), all_weights)
@@ -85,7 +85,7 @@ def sums_over_block(
 
 
 def room(group: Group) -> Tensor:
-    """For two sums of each program, the weights' first: float32 [2 programs]."""
+    """An empty buffer for two sums of each program, the weights' first: float32 [2 programs]."""
     return torch.empty(2 * group.programs, dtype=torch.float32, device=group.table.device)
 
 

@@ -4,6 +4,8 @@
 
 Its Hessian lies between ridge and lambda_max(Z^T Z / n) / 2 + ridge (Böhning, "Multinomial logistic regression
 algorithm", 1992), so that the constants of the theorems are known. Everything is float64.
+
+For the studies of ``nesterov_agd`` and ``prox_grad_momentum``, which check their theorems on it.
 """
 
 from __future__ import annotations
@@ -14,11 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import lookup
 from suite.contract.run import Run
-from suite.contract.stack import build
-from suite.measure.study import Lab
+from suite.record.job import Job, Setting
 
 EXAMPLES = 600
 
@@ -53,7 +52,7 @@ class LinearProbe:
         return residual.T @ self.features / len(self.labels) + self.ridge * weight
 
     def minimiser(self) -> Tensor:
-        """By a method that has nothing to do with what is studied: limited-memory BFGS (scipy)."""
+        """The minimum, by a method that has nothing to do with what is studied: limited-memory BFGS (scipy)."""
         import numpy
         from scipy.optimize import minimize
 
@@ -64,26 +63,20 @@ class LinearProbe:
             return self.value(weight), self.gradient(weight).flatten().numpy()
 
         settings = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 30}
-        found = minimize(
-            value_and_gradient, self.start.flatten().numpy(), jac=True, method="L-BFGS-B", options=settings
-        )
-        return torch.from_numpy(found.x).reshape(shape)
+        start = self.start.flatten().numpy()
+        solution = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", options=settings)
+        return torch.from_numpy(solution.x).reshape(shape)
 
 
 @torch.no_grad()
-def linear_probe(lab: Lab) -> LinearProbe:
-    """What the baseline's output layer reads after a training run, standardised, with a constant feature added.
+def linear_probe(setting: Setting) -> LinearProbe:
+    """Trains the baseline and takes its output layer's inputs as features, standardised, with a constant one added.
 
     Raises ValueError for a baseline whose examples have no single label.
     """
-    setting = lab.setting
-    baseline = lookup("baseline", lab.baseline, baselines())
-    run = Run(
-        baseline, build("baseline"), size=setting.size, recipe=lab.recipe, steps=setting.steps,
-        data=setting.data, model=setting.model, device=setting.device,
-    )  # fmt: skip
+    run = Run(Job(setting=setting))
     if "labels" not in run.data.train.tensors:
-        raise ValueError(f"the study classifies examples, and those of {lab.baseline} have no label: use -b vit")
+        raise ValueError(f"the study classifies examples, and those of {setting.baseline} have no label: use -b vit")
     with torch.enable_grad():
         run.train(run.recipe.steps)
     layer = run.anatomy.head[-1].module
@@ -92,7 +85,7 @@ def linear_probe(lab: Lab) -> LinearProbe:
     run.model.eval()
     indices = torch.arange(min(EXAMPLES, len(run.data.train)))
     batch = run.data.transform(run.data.train[indices], torch.Generator().manual_seed(0))
-    baseline.forward(run.model, {name: tensor.to(run.device) for name, tensor in batch.items()})
+    run.baseline.forward(run.model, {name: tensor.to(run.device) for name, tensor in batch.items()})
     handle.remove()
     features = seen[-1]
     features = (features - features.mean(0)) / (features.std(0) + 1e-6)

@@ -4,16 +4,22 @@ from types import SimpleNamespace
 
 import pytest
 
+from suite.contract.card import RateGrid
+from suite.contract.catalogue import catalogue
 from suite.contract.recipe import Recipe
 from suite.contract.stack import build
-from suite.record.job import canonical
+from suite.measure.studies.rate_grid import BestRate, GridRow, best, grid_row, plot, study
+from suite.record.job import Setting, canonical
 from suite.record.schema import Evaluation, Outcome
-from techniques.optimizers.acclip import study as acclip
-from techniques.optimizers.lion import study as lion
-from techniques.optimizers.rate_grid import ADAMW, Best, Row, best, plot, row
-from techniques.optimizers.sgd_momentum import study as sgd_momentum
 
+ADAMW = "AdamW"
 RECIPE = Recipe(steps=160, batch_size=8, learning_rate=1e-3, weight_decay=0.1)
+
+
+def grid_of(id: str) -> RateGrid:
+    asked = catalogue()[id].card.study
+    assert isinstance(asked, RateGrid)
+    return asked
 
 
 def run_of(stack: str, seed: int) -> Outcome:
@@ -27,38 +33,37 @@ def run_of(stack: str, seed: int) -> Outcome:
 def lab(asked: list[str], baseline: str = "gpt", seeds: int = 2) -> SimpleNamespace:
     def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
         asked.extend(stacks)
-        made = {name: [run_of(name, seed) for seed in range(seeds)] for name in map(canonical, stacks)}
-        return {name: [(each, each) for each in group] for name, group in made.items()}
+        contenders = {name: [run_of(name, seed) for seed in range(seeds)] for name in map(canonical, stacks)}
+        return {name: [(each, each) for each in group] for name, group in contenders.items()}
 
-    return SimpleNamespace(runs=runs, baseline=baseline)
+    return SimpleNamespace(runs=runs, setting=Setting(baseline=baseline))
 
 
 @pytest.mark.parametrize(("baseline", "sides"), [("gpt", 3), ("vit", 2)])
 def test_every_side_gets_as_many_rates_at_every_batch_and_rows_say_what_ran(baseline: str, sides: int) -> None:
     asked: list[str] = []
-    rates, found = lion.study(lab(asked, baseline))  # type: ignore[arg-type]
+    rates, chosen = study(lab(asked, baseline), grid_of("lion"))  # type: ignore[arg-type]
     assert len(asked) == len(set(map(canonical, asked))) == len(rates.rows) == sides * 5 * 2
-    for stack, made in zip(asked, map(Row._make, rates.rows), strict=True):
+    for stack, row in zip(asked, map(GridRow._make, rates.rows), strict=True):
         recipe = build(stack).recipe(RECIPE)
-        assert ("lion" in stack) == (made.side != ADAMW)
-        assert (recipe.batch_size, recipe.steps) == (8 * made.batch, 160 // made.batch)
+        assert ("lion" in stack) == (row.side != ADAMW)
+        assert (recipe.batch_size, recipe.steps) == (8 * row.batch, 160 // row.batch)
         assert recipe.learning_rate_at(20) == pytest.approx(
-            RECIPE.learning_rate_at(20 * made.batch) * made.rate, rel=0.05
+            RECIPE.learning_rate_at(20 * row.batch) * row.rate, rel=0.05
         )
-    assert [Best._make(each).batch for each in found.rows] == [1] * sides + [8] * sides
-    assert len(plot([rates, found]).axes[0].containers) == 2 * sides
+    assert [BestRate._make(each).batch for each in chosen.rows] == [1] * sides + [8] * sides
+    assert len(plot([rates, chosen]).axes[0].containers) == 2 * sides
 
 
-@pytest.mark.parametrize("module", [sgd_momentum, acclip])
-def test_the_grid_is_around_the_techniques_own_rate(module: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acclip, "tails", lambda lab: [])
+@pytest.mark.parametrize("technique", ["sgd_momentum", "acclip"])
+def test_the_grid_is_around_the_techniques_own_rate(technique: str) -> None:
     asked: list[str] = []
-    rates, found = module.study(lab(asked))
+    rates, chosen = study(lab(asked), grid_of(technique))  # type: ignore[arg-type]
     own = build(asked[-1].partition(":")[0]).recipe(RECIPE).learning_rate / RECIPE.learning_rate
-    side = [made.rate for made in map(Row._make, rates.rows) if made.side != ADAMW]
+    side = [row.rate for row in map(GridRow._make, rates.rows) if row.side != ADAMW]
     assert sorted(side) == pytest.approx([own * each for each in (0.1, 0.3, 1, 3, 10)], rel=0.15)
     assert own in side
-    reference, other = map(Best._make, found.rows)
+    reference, other = map(BestRate._make, chosen.rows)
     assert (reference.side, reference.rate, reference.final_loss, reference.gap) == (ADAMW, 1.0, 1.05, None)
     assert reference.grid_cpu_s == other.grid_cpu_s == 20.0
     assert other.gap == pytest.approx(min(side) * 1e-3 - 1e-3)
@@ -67,8 +72,8 @@ def test_the_grid_is_around_the_techniques_own_rate(module: SimpleNamespace, mon
 
 
 def test_what_is_unknown_stays_unknown() -> None:
-    one = row(ADAMW, 1, 1.0, [Outcome(stack="baseline", curve=[Evaluation(step=9, loss=2.0)])])
-    failed = row("x", 1, 1.0, [Outcome(stack="x", status="crashed")])
+    one = grid_row(ADAMW, 1, 1.0, [Outcome(stack="baseline", curve=[Evaluation(step=9, loss=2.0)])])
+    failed = grid_row("x", 1, 1.0, [Outcome(stack="x", status="crashed")])
     assert (one.standard_error, one.cpu_s, failed.final_loss) == (None, None, None)
-    assert best([one, failed]) == [Best(ADAMW, 1, 1, 1.0, 2.0, None, None, None)]
-    assert best([]) == []
+    assert best([one, failed], ADAMW) == [BestRate(ADAMW, 1, 1, 1.0, 2.0, None, None, None)]
+    assert best([], ADAMW) == []

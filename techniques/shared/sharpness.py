@@ -1,7 +1,9 @@
-"""How sharp the place is where a run ended: the Hessian's largest eigenvalue, the rise of the loss along the gradient.
+"""The sharpness of the place where a run ended: the Hessian's largest eigenvalue, the loss's rise along the gradient.
 
 Chen, Hsieh & Gong (arXiv 2106.01548), table 1, and Foret et al. (arXiv 2010.01412), section 4.2. Both depend on how the
 weights are scaled (Dinh et al., ICML 2017, arXiv 1703.04933): compare them between runs of one model.
+
+For the probes of ``vit_sam``, ``esam``, ``saf`` and ``saf_mesa``, which are to find flat places.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from suite.contract.run import Run
-from techniques.sharpness.sam.technique import ascend, restore
+from techniques.shared.ascent import ascend, restore
 
 RADIUS = 0.2  # of the ascent, whatever a run's own: runs of different radii can be compared
 LANCZOS_STEPS = 12
@@ -58,8 +60,10 @@ def hessian_product(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -
 
 
 def sharpness(run: Run) -> dict[str, float]:
-    """On one training batch, in float32 without dropout: ``lambda_max`` of the Hessian, and ``ascent_rise``, that of
-    the loss at RADIUS along the gradient. Leaves the run without gradients, and otherwise as it was."""
+    """Measures ``lambda_max``, the Hessian's, and ``ascent_rise``, the loss's at RADIUS along the gradient.
+
+    Takes one training batch, in float32 without dropout. Leaves the run without gradients, and otherwise as it was.
+    """
     examples, _ = run.data.batch(0, 0, run.recipe.batch_size)
     batch = {name: tensor.to(run.device) for name, tensor in examples.items()}
     parameters = [p for p in run.model.parameters() if p.requires_grad]

@@ -1,8 +1,8 @@
 """Sharpness and label noise: what each way to seek flat minima costs, and what it is worth at equal steps and time.
 
-SAM's paper (arXiv 2010.01412, section 3.3) reports its largest gains with wrong training labels, on CIFAR-10. So every
-run is made on the baseline's data and on the same with a share of the training labels replaced; test labels stay right.
-Runs are ``LONGER`` than the baseline's, so that examples come back, as SAF needs; the paper's have 200 epochs.
+Foret et al. (arXiv 2010.01412, section 3.3) report their largest gains with wrong training labels, on CIFAR-10. So
+every run is made on the baseline's data and on the same with a share of the training labels replaced; test labels stay
+right. Runs are longer than the baseline's, so that examples come back; the paper's have 200 epochs.
 """
 
 from __future__ import annotations
@@ -16,33 +16,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from suite.contract.baseline import baselines
+from suite.contract.baseline import baseline_of
+from suite.contract.card import LabelNoise
 from suite.contract.data import Data, generator
-from suite.measure.study import Lab, Table
+from suite.measure.lab import Lab, Table
 from suite.record.files import cache_folder, replacing
-from suite.record.job import canonical
+from suite.record.job import BASELINE, canonical
 from suite.record.schema import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BASELINES = ("vit",)  # labels are needed to be wrong
-LABEL_NOISE = (0.0, 0.3)
-LONGER = 4  # 5.7 epochs of the digits at nano
-STACKS = {
-    "baseline": "saf:probe_sharpness=true,strength=0",  # the reference to the bit, at its cost
-    "sam": "vit_sam:rho=0.05",  # sam, with the probes
-    "esam": "esam:probe_sharpness=true",
-    "saf": "saf:probe_sharpness=true",
-    "saf_mesa": "saf_mesa:probe_sharpness=true",
-}
 NOTE = (
     "Medians over the seeds, at the end of the run. At equal time a schedule ends when the reference's budget does. "
     "lambda_max and ascent_rise are of a training batch with its labels as trained on"
 )
 
 
-class Row(NamedTuple):
+class NoiseRow(NamedTuple):
     """One technique at one share of wrong training labels; accuracies are of the test examples."""
 
     label_noise: float
@@ -55,21 +46,22 @@ class Row(NamedTuple):
     ascent_rise: float
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab, asked: LabelNoise) -> list[Table]:
     """The table ``sharpness_and_label_noise``, a row for each share and technique of which a seed finished."""
+    stacks = {BASELINE: asked.reference, **asked.stacks}
     rows = []
-    for share in LABEL_NOISE:
-        runs = noisy(lab, share).runs(list(STACKS.values()))
-        for technique, stack in STACKS.items():
+    for share in asked.shares:
+        runs = noisy(lab, share, asked).runs(list(stacks.values()))
+        for technique, stack in stacks.items():
             contenders = [each for _, each in runs[canonical(stack)]]
-            if technique == "baseline":  # it sets the budget, and fits it whatever the clock said of the two
+            if technique == BASELINE:  # it sets the budget, and fits it whatever the clock said of the two
                 contenders = [each.model_copy(update={"equal_time": None}) for each in contenders]
-            if made := row(share, technique, contenders):
-                rows.append(tuple(made))
-    return [Table("sharpness_and_label_noise", Row._fields, rows, NOTE)]
+            if row := noise_row(share, technique, contenders):
+                rows.append(tuple(row))
+    return [Table("sharpness_and_label_noise", NoiseRow._fields, rows, NOTE)]
 
 
-def row(label_noise: float, technique: str, contenders: Sequence[Outcome]) -> Row | None:
+def noise_row(label_noise: float, technique: str, contenders: Sequence[Outcome]) -> NoiseRow | None:
     """The row of the runs of one technique, one a seed; None where none finished."""
     good = [each for each in contenders if each.status == "ok" and each.curve and each.probes]
     if not good:
@@ -78,7 +70,7 @@ def row(label_noise: float, technique: str, contenders: Sequence[Outcome]) -> Ro
     def probe(name: str) -> float:
         return median(value for each in good for key, value in each.probes.items() if key.endswith(f".{name}"))
 
-    return Row(
+    return NoiseRow(
         label_noise,
         technique,
         len(good),
@@ -90,16 +82,17 @@ def row(label_noise: float, technique: str, contenders: Sequence[Outcome]) -> Ro
     )
 
 
-def noisy(lab: Lab, share: float) -> Lab:
+def noisy(lab: Lab, share: float, asked: LabelNoise) -> Lab:
     """``lab`` with ``share`` of the training labels wrong, for longer runs in a part of its minutes."""
-    baseline = baselines()[lab.baseline]
-    steps = LONGER * baseline.recipe(lab.setting.size, lab.recipe, "pretrain").steps
-    location = lab.setting.data
+    setting = lab.setting
+    baseline = baseline_of(setting)
+    steps = asked.longer * baseline.recipe(setting.size, setting.recipe, "pretrain").steps
+    location = setting.data
     if share:
-        data = baseline.data(lab.setting.size, "pretrain", location)
+        data = baseline.data(setting.size, "pretrain", location)
         location = str(written(data, share, cache_folder() / "label_noise" / f"{data.sha256[:16]}-{share:g}"))
-    setting = replace(lab.setting, steps=steps, data=location)
-    return replace(lab, setting=setting, minutes=lab.minutes / len(LABEL_NOISE))
+    minutes = lab.minutes / len(asked.shares)
+    return replace(lab, setting=setting.but(steps=steps, data=location), minutes=minutes)
 
 
 def written(data: Data, share: float, folder: Path) -> Path:
@@ -123,7 +116,7 @@ def plot(tables: Sequence[Table]) -> Figure:
     """Test accuracy at equal time over the largest eigenvalue, a panel for each share of wrong labels."""
     from matplotlib.figure import Figure
 
-    rows = [Row(*each) for each in tables[0].rows]
+    rows = [NoiseRow(*each) for each in tables[0].rows]
     shares = sorted({each.label_noise for each in rows})
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     for axes, share in zip(figure.subplots(1, max(1, len(shares)), squeeze=False)[0], shares):

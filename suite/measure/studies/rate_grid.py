@@ -1,18 +1,19 @@
-"""Final loss over the learning rate, for AdamW and for what replaces it: an optimizer is compared at its best rate.
+"""Final loss over the learning rate, for the reference and for what replaces its optimizer: each is judged at its best.
 
-Both sides get equally many rates, each around what it is used at; AdamW's is the recipe's. With fixed rates, or a grid
-for one side alone, a comparison of optimizers is one of how well their rates were chosen (Choi et al. 2019, arXiv
-1910.05446). ``batches`` repeats the grids at larger batches, in as many times fewer steps.
+All sides get equally many rates, each around what it is used at; the reference's is the recipe's. With fixed rates, or
+a grid for one side alone, a comparison of optimizers is one of how well their rates were chosen (Choi et al. 2019,
+arXiv 1910.05446). At larger batches the grids are repeated in as many times fewer steps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.measure.study import Lab, Table
+from suite.contract.card import RateGrid, filled
+from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
 from suite.record.schema import Outcome
 
@@ -20,13 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ADAMW = "AdamW"
-RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 ALL = "Means over the seeds, none where a run did not finish; batch and rate in the recipe's; CPU time of all seeds"
-BEST = "Each side's rate of least loss, its gap to AdamW's, the gap's standard error, and what the side's grid cost"
+BEST = "Each side's rate of least loss, its gap to {}'s, the gap's standard error, and what the side's grid cost"
 
 
-class Row(NamedTuple):
+class GridRow(NamedTuple):
     """One rate of one side; the standard error is over the seeds, None for one."""
 
     side: str
@@ -38,8 +37,8 @@ class Row(NamedTuple):
     cpu_s: float | None
 
 
-class Best(NamedTuple):
-    """The best of the ``rates`` that finished; AdamW has no gap to itself."""
+class BestRate(NamedTuple):
+    """The best of the ``rates`` that finished; the reference has no gap to itself."""
 
     side: str
     batch: int
@@ -51,31 +50,33 @@ class Best(NamedTuple):
     grid_cpu_s: float | None
 
 
-def tuned(lab: Lab, sides: Mapping[str, Mapping[float, str]], batches: Sequence[int] = (1,)) -> list[Table]:
-    """Tables ``rates`` (all runs) and ``best`` (one for each side and batch); ``sides`` have a stack for each rate."""
+def study(lab: Lab, asked: RateGrid) -> list[Table]:
+    """Tables ``rates`` (all runs) and ``best`` (one for each side and batch)."""
+    contenders = [each for each in asked.contender if not each.baselines or lab.setting.baseline in each.baselines]
     stacks: dict[tuple[str, int, float], str] = {}
-    for k in batches:
-        batch = f"linear_scaling_warmup:k={k},rule=none"  # with k = 1 only the rate is changed
-        stacks |= {(ADAMW, k, rate): f"{batch},rate={rate}" for rate in RATES}
-        for side, grid in sides.items():
-            stacks |= {(side, k, rate): stack if k == 1 else f"{batch}+{stack}" for rate, stack in grid.items()}
+    for k in asked.batches:
+        stacks |= {(asked.reference, k, rate): filled(asked.reference_scaled, k, rate) for rate in asked.rates}
+        for contender in contenders:
+            for rate, stack in contender.stacks.items():
+                stacks[contender.label, k, rate] = stack if k == 1 else f"{filled(asked.scaled, k, rate)}+{stack}"
     runs = lab.runs(list(stacks.values()))
-    measured = {key: [each for _, each in runs[canonical(stack)]] for key, stack in stacks.items()}
-    rows = [row(*key, contenders) for key, contenders in measured.items() if contenders]
+    outcomes = {key: [each for _, each in runs[canonical(stack)]] for key, stack in stacks.items()}
+    rows = [grid_row(*key, seeds) for key, seeds in outcomes.items() if seeds]
+    note = BEST.format(asked.reference)
     return [
-        Table("rates", Row._fields, [tuple(each) for each in rows], ALL),
-        Table("best", Best._fields, [tuple(each) for each in best(rows)], BEST),
+        Table("rates", GridRow._fields, [tuple(each) for each in rows], ALL),
+        Table("best", BestRate._fields, [tuple(each) for each in best(rows, asked.reference)], note),
     ]
 
 
-def row(side: str, batch: int, rate: float, contenders: Sequence[Outcome]) -> Row:
+def grid_row(side: str, batch: int, rate: float, seeds: Sequence[Outcome]) -> GridRow:
     """The row of the runs at one rate, one a seed."""
-    losses = [each.curve[-1].loss for each in contenders if each.status == "ok" and each.curve]
-    whole = len(losses) == len(contenders)
+    losses = [each.curve[-1].loss for each in seeds if each.status == "ok" and each.curve]
+    whole = len(losses) == len(seeds)
     error = stdev(losses) / math.sqrt(len(losses)) if whole and len(losses) > 1 else None
-    return Row(
-        side, batch, rate, len(contenders), fmean(losses) if whole else None, error,
-        total([each.cpu_s for each in contenders]),
+    return GridRow(
+        side, batch, rate, len(seeds), fmean(losses) if whole else None, error,
+        total([each.cpu_s for each in seeds]),
     )  # fmt: skip
 
 
@@ -85,29 +86,29 @@ def total(seconds: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(seconds) else None
 
 
-def best(rows: Sequence[Row]) -> list[Best]:
-    """For each side and batch what BEST describes; none where no rate finished."""
-    chosen: dict[tuple[str, int], Best] = {}
-    for side, batch in dict.fromkeys((each.side, each.batch) for each in rows):  # AdamW comes first
+def best(rows: Sequence[GridRow], reference: str) -> list[BestRate]:
+    """The best rate of each side and batch, which BEST describes; none where no rate finished."""
+    chosen: dict[tuple[str, int], BestRate] = {}
+    for side, batch in dict.fromkeys((each.side, each.batch) for each in rows):  # the reference comes first
         grid = [each for each in rows if (each.side, each.batch) == (side, batch)]
         finished = [(each.final_loss, each) for each in grid if each.final_loss is not None]
         if not finished:
             continue
         loss, least = min(finished)
-        other = chosen.get((ADAMW, batch))
+        other = chosen.get((reference, batch))
         error = least.standard_error
         if other:
             known = error is not None and other.standard_error is not None
             error = math.hypot(error or 0, other.standard_error or 0) if known else None
         gap = loss - other.final_loss if other else None
         cost = total([each.cpu_s for each in grid])
-        chosen[side, batch] = Best(side, batch, len(finished), least.rate, loss, gap, error, cost)
+        chosen[side, batch] = BestRate(side, batch, len(finished), least.rate, loss, gap, error, cost)
     return list(chosen.values())
 
 
 def draw(axes: Axes, table: Table) -> None:
     """Final loss over the rate, a line for each side and batch; bars are standard errors."""
-    rows = [made for each in table.rows if (made := Row(*each)).final_loss is not None]
+    rows = [row for each in table.rows if (row := GridRow(*each)).final_loss is not None]
     for side, batch in dict.fromkeys((each.side, each.batch) for each in rows):
         line = sorted((each for each in rows if (each.side, each.batch) == (side, batch)), key=lambda each: each.rate)
         axes.errorbar(

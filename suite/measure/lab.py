@@ -1,0 +1,94 @@
+"""A study's laboratory: where it gets its runs from, and the tables that it makes of them.
+
+Runs go through the same contenders and records as everything else: what is stored already is not measured again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from suite.measure.campaign import measure
+from suite.measure.comparison import Progress, silent
+from suite.measure.plan import Pair, pairs_of, seeds_done
+from suite.record.job import Setting
+from suite.record.schema import Outcome, Record
+from suite.record.store import Store
+
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # JSON has no such numbers; Stored writes them as these words
+
+
+def _scalar(cell: Any) -> Any:
+    """A JSON scalar, of NumPy's and torch's too. Raises ValueError for anything else."""
+    cell = cell.item() if hasattr(cell, "item") else cell
+    if not isinstance(cell, bool | int | float | str | None):
+        raise ValueError("a cell is a number, a text, a truth value or None")
+    return float(cell) if cell in NOT_FINITE else cell
+
+
+Cell = Annotated[Any, AfterValidator(_scalar)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A named table of a study; ``note`` says how to read it. Raises ValueError for a row that does not fit."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Cell, ...]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"a row of the table {self.name} has not one cell for each column")
+
+    def as_text(self) -> list[list[str]]:
+        """The cells of every row as people read them: four digits of a float, n/a for None."""
+        return [
+            ["n/a" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
+            for row in self.rows
+        ]
+
+    def as_csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The place that a study gets its runs from: a setting, stored records, and a budget for what is missing."""
+
+    setting: Setting
+    folder: Path
+    seeds: int
+    minutes: float
+    progress: Progress = silent
+    warn: Callable[[str], None] = lambda text: None
+
+    def runs(self, stacks: Sequence[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
+        """(reference, contender) of every seed for each stack, measured where they are missing and time allows."""
+        at = self.setting
+        pairs = pairs_of(stacks, [at.baseline], [at.recipe], at)
+        measure(pairs, self.folder, seeds=self.seeds, minutes=self.minutes, progress=self.progress, warn=self.warn)
+        records, _ = Store(self.folder).read()
+        done = seeds_done(pairs, records)
+        return {pair.stack: list(_outcomes(pair, done[pair], records).values()) for pair in pairs}
+
+
+def _outcomes(pair: Pair, seeds: set[int], records: Sequence[Record]) -> dict[int, tuple[Outcome, Outcome]]:
+    return {
+        record.seed: (record.reference, each)
+        for record in records
+        if record.seed in seeds and seeds_done([pair], [record])[pair]
+        for each in record.contenders[1:]
+        if each.stack == pair.stack
+    }

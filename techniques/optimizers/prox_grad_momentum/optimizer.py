@@ -1,0 +1,104 @@
+"""APGnc as a torch optimizer, of which both losses of a step are on one batch. technique.py has the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from techniques.optimizers.prox_grad_momentum.iterations import Penalty, penalty, proximal
+
+
+class APGnc(torch.optim.Optimizer):
+    """APGnc. Between steps the parameters are x_k, with its exact zeros; the state is ``previous``, x_{k-1}.
+
+    Groups have ``strength`` (0: no penalty), ``kind`` and ``units``, the dimension along which a matrix's units lie.
+    ``step(closure)`` takes a closure that returns the smooth loss with its graph, and does the rest. To do something
+    between backward pass and update, call :meth:`choose`, go backward through what it returns, and call ``step()``.
+    """
+
+    def __init__(self, params: Any, lr: float, strength: float = 0.0, kind: Penalty = "l1", units: int = 0) -> None:
+        if lr < 0 or strength < 0:
+            raise ValueError(f"APGnc needs lr, strength >= 0; got {lr}, {strength}")
+        if kind not in get_args(Penalty):
+            raise ValueError(f"kind, the penalty, must be l1 or group, not {kind!r}")
+        super().__init__(params, {"lr": lr, "strength": strength, "kind": kind, "units": units, "k": 0})
+        self._x: dict[Tensor, Tensor] = {}  # the memory of x while a parameter stands at v
+
+    def choose(self, closure: Callable[[], Tensor]) -> Tensor:
+        """Moves the parameters to y, the better of x and v on the closure's batch; returns the loss there.
+
+        Both losses keep their graphs until the choice is made: one further evaluation, and no second one of the better.
+        """
+        self.restore()
+        loss = closure()
+        if not self.state:
+            return loss
+        value = loss.detach() + self.penalties()
+        self._extrapolate()
+        ahead = closure()
+        if ahead.detach() + self.penalties() < value:
+            return ahead
+        self.restore()
+        return loss
+
+    @torch.no_grad()
+    def _extrapolate(self) -> None:
+        for group in self.param_groups:
+            momentum = group["k"] / (group["k"] + 3)
+            for parameter in group["params"]:
+                if parameter in self.state:
+                    # Other memory, not other contents: what the first loss's graph saved stays what it was.
+                    x = self._x[parameter] = parameter.data
+                    parameter.data = x + momentum * (x - self.state[parameter]["previous"])
+
+    def restore(self) -> None:
+        """Moves the parameters back to x."""
+        for parameter, x in self._x.items():
+            parameter.data = x
+        self._x.clear()
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether the parameters stand at v."""
+        return bool(self._x)
+
+    @torch.no_grad()
+    def penalties(self) -> Tensor:
+        """g at the parameters; a scalar."""
+        total = torch.zeros(())
+        for group in self.param_groups:
+            if group["strength"]:
+                for each in group["params"]:
+                    total = total + group["strength"] * penalty(each, group["kind"], group["units"]).to(total.device)
+        return total
+
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            self.zero_grad()
+            with torch.enable_grad():
+                loss = self.choose(closure)
+                loss.backward()
+        self._update()
+        return loss
+
+    @torch.no_grad()
+    def _update(self) -> None:
+        ahead = {parameter: parameter.data for parameter in self._x}
+        self.restore()
+        for group in self.param_groups:
+            group["k"] += 1
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                moved = ahead.get(parameter, parameter.data) - group["lr"] * parameter.grad
+                if group["strength"]:
+                    moved = proximal(moved, group["lr"] * group["strength"], group["kind"], group["units"])
+                if parameter in self.state:
+                    self.state[parameter]["previous"].copy_(parameter)
+                else:
+                    self.state[parameter]["previous"] = parameter.clone()
+                parameter.copy_(moved)

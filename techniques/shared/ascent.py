@@ -1,0 +1,161 @@
+"""SAM's ascent to the worst point of a small ball around the weights, and the way back to the bit.
+
+For ``sam``, ``vit_sam`` and ``esam``, whose updates begin with it, and for `sharpness`, which measures how far the loss
+rises on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+
+from suite.contract.data import Batch
+from suite.contract.run import Run
+from suite.kernels.optimizer import launchable
+
+ETA = 0.01  # of ASAM's experiments: weights of zero are perturbed too
+
+
+@torch.no_grad()
+def ascend(
+    parameters: Sequence[Tensor], rho: float, launch: dict[str, Any] | None = None, adaptive: bool = False
+) -> list[Tensor]:
+    """Moves ``parameters`` by rho along their joint normalised gradient; returns copies of what they were.
+
+    The norm is over all of them together; where ``adaptive``, the ball is ASAM's. Their gradients may be overwritten
+    with the step. Copies, because subtracting the step again gives back the weights only up to rounding. On a GPU this
+    is two launches, unless ``adaptive``; a dictionary ``launch``, empty at first, keeps their tables between calls for
+    the same parameters.
+    """
+    steps = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not adaptive and launchable([*parameters, *steps]):
+        from techniques.shared import ascent_kernel as kernel
+
+        return kernel.ascend(parameters, steps, rho, _tables(launch, "ascend"))
+    copies = [parameter.clone() for parameter in parameters]
+    scales = scales_of(copies) if adaptive else []
+    if adaptive:
+        torch._foreach_mul_(steps, scales)
+    norm = nn.utils.get_total_norm(steps)
+    torch._foreach_mul_(steps, rho / (norm + 1e-12))  # the guard of the authors' code for a zero gradient
+    if adaptive:
+        torch._foreach_mul_(steps, scales)
+    torch._foreach_add_(list(parameters), steps)
+    return copies
+
+
+def scales_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """ASAM's T: |w| + ETA for matrices, 1 for vectors (biases; here also the scales of norms)."""
+    return [each.abs() + ETA if each.ndim >= 2 else torch.ones_like(each) for each in parameters]
+
+
+@torch.no_grad()
+def restore(parameters: Sequence[Tensor], copies: Sequence[Tensor], launch: dict[str, Any] | None = None) -> None:
+    """The inverse of :func:`ascend`, to the bit."""
+    if launchable([*parameters, *copies]):
+        from techniques.shared import ascent_kernel as kernel
+
+        kernel.restore(parameters, copies, _tables(launch, "restore"))
+    else:
+        torch._foreach_copy_(list(parameters), list(copies))
+
+
+def _tables(launch: dict[str, Any] | None, way: str) -> Any:
+    from techniques.shared import ascent_kernel as kernel
+
+    launch = {} if launch is None else launch
+    if way not in launch:
+        launch[way] = kernel.launch_tables()
+    return launch[way]
+
+
+class Noise:
+    """The state of every random generator that a forward pass draws from, so that a later pass sees the same masks."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state(run.device) if run.device.type == "cuda" else None
+        self.own = run.generator.get_state()
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """A pass in here draws the same noise, and leaves the model's buffers as they are: running statistics are the
+        first pass's, at the weights themselves."""
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, self.run.device)
+        self.run.generator.set_state(self.own)
+        buffers = list(self.run.model.buffers())
+        copies = [buffer.clone() for buffer in buffers]
+        yield
+        for buffer, copied in zip(buffers, copies, strict=True):
+            buffer.copy_(copied)
+
+
+def finite(run: Run, parameters: Sequence[Tensor]) -> bool:
+    """Returns whether the first gradient is finite. Where it is not, the caller leaves the whole update out, so that
+    weights and optimizer state stay.
+
+    Always True under several ranks: none may leave out what the others go on with, and there it spoils the update, as
+    it does the reference's.
+    """
+    if run.world_size > 1:
+        return True
+    norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    return isinstance(norm, FakeTensor) or bool(norm.isfinite())  # a fake one has no value to ask for
+
+
+def weights_with_gradient(run: Run) -> list[Tensor]:
+    """The weights that the ball is around: all that train, whole, also where the optimizer holds shards of them."""
+    return [p for group in run.default_parameters() for p in group["params"] if p.grad is not None]
+
+
+def sharpness_aware_update(
+    run: Run, batch: Batch, rho: float, launch: dict[str, Any] | None = None, adaptive: bool = False
+) -> None:
+    """One step along the gradient taken at the worst point of the ball; ``launch`` as for :func:`ascend`."""
+    run.optimizer.zero_grad(set_to_none=True)
+    noise = Noise(run)
+    with getattr(run.model, "no_sync", nullcontext)():  # of several ranks, each ascends on its own examples
+        loss = run.forward(batch)
+        run.backward(loss)
+    run.loss = loss.detach()
+    trained = weights_with_gradient(run)
+    if not finite(run, trained):
+        return
+    copies = ascend(trained, rho, launch, adaptive)
+    run.model.zero_grad(set_to_none=True)
+    with noise.replayed():
+        run.backward(run.forward(batch))
+    restore(trained, copies, launch)
+    run.apply_gradients()
+
+
+def radius_relative_error(
+    run: Run, rho: float, launch: dict[str, Any] | None = None, adaptive: bool = False
+) -> dict[str, float]:
+    """Takes one more ascent along the last gradient and returns how far its length is from the radius, relatively.
+
+    Returns nothing where there is no ball.
+    """
+    trained = weights_with_gradient(run)
+    if not trained or not rho:
+        return {}
+    copies = ascend(trained, rho, launch, adaptive)
+    moved = torch._foreach_sub([p.detach() for p in trained], copies)
+    restore(trained, copies, launch)
+    if adaptive:
+        torch._foreach_div_(moved, scales_of(copies))
+    return {"radius_relative_error": abs(nn.utils.get_total_norm(moved).item() / rho - 1)}
+
+
+def check_radius(rho: float) -> None:
+    """Raises ValueError for a radius that no ball has."""
+    if not rho >= 0:
+        raise ValueError(f"rho, the radius of the ball, must be 0 or more, not {rho}")

@@ -1,0 +1,148 @@
+"""Layer-wise trust ratios: each layer's step is as long as a function of its weights' norm.
+
+    coefficient phi(||w||) / (||u|| + decay ||w|| + eps)          phi(z) = min(max(z, low), high)
+
+For ``layerwise_trust``, the general strategy (You et al., arXiv 1904.00962, section 3.1), and for its two cases
+``lars`` and ``lamb``. Norms are taken in float32 at least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Granularity = Literal["tensor", "row", "block"]  # what counts as a layer
+
+
+def layer_norms(tensors: Sequence[Tensor], granularity: Granularity = "tensor", block: int = 256) -> list[Tensor]:
+    """L2 norms of each tensor's layers, of a shape that broadcasts to the tensor's; float32 at least.
+
+    ``tensor``: one norm, of shape []. ``row``: one for each index of the first dimension. ``block``: one for every
+    ``block`` consecutive elements (the last block may be shorter), repeated to the tensor's own shape.
+    """
+    if not tensors:
+        return []
+    wide = torch.promote_types(tensors[0].dtype, torch.float32)
+    if granularity == "tensor":
+        return list(torch._foreach_norm(list(tensors), 2, dtype=wide))
+    if granularity == "row":
+        return [
+            torch.linalg.vector_norm(each, dim=tuple(range(1, each.ndim)), keepdim=True, dtype=wide)
+            if each.ndim > 1
+            else each.to(wide).abs()
+            for each in tensors
+        ]
+    return [_block_norms(each, block, wide) for each in tensors]
+
+
+def _block_norms(tensor: Tensor, block: int, dtype: torch.dtype) -> Tensor:
+    flat = tensor.reshape(-1)
+    padded = torch.nn.functional.pad(flat, (0, -flat.numel() % block)).view(-1, block)
+    norms = torch.linalg.vector_norm(padded, dim=1, dtype=dtype)
+    return norms.repeat_interleave(block)[: flat.numel()].view_as(tensor)
+
+
+def trust_ratio(
+    weight_norm: Tensor,
+    update_norm: Tensor,
+    *,
+    coefficient: float = 1.0,
+    low: float = 0.0,
+    high: float = math.inf,
+    decay: float = 0.0,
+    eps: float = 0.0,
+) -> Tensor:
+    """coefficient phi(||w||) / (||u|| + decay ||w|| + eps), elementwise; 1 where either norm is 0 or not a number."""
+    ratio = coefficient * weight_norm.clamp(low, high) / (update_norm + decay * weight_norm + eps)
+    return torch.where((weight_norm > 0) & (update_norm > 0), ratio, 1.0)
+
+
+def trust_ratios(
+    parameters: Sequence[Tensor],
+    directions: Sequence[Tensor],
+    granularity: Granularity = "tensor",
+    block: int = 256,
+    **bounds: float,
+) -> list[Tensor]:
+    """:func:`trust_ratio` of every layer of every tensor, each of a shape that broadcasts to its tensor's."""
+    if not parameters:
+        return []
+    weights, updates = (layer_norms(each, granularity, block) for each in (parameters, directions))
+    if granularity == "tensor":
+        return list(trust_ratio(torch.stack(weights), torch.stack(updates), **bounds).unbind())
+    return [trust_ratio(w, u, **bounds) for w, u in zip(weights, updates, strict=True)]
+
+
+def adam_directions(
+    gradients: Sequence[Tensor],
+    first_moments: Sequence[Tensor],
+    second_moments: Sequence[Tensor],
+    step: int,
+    *,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    bias_correction: bool = True,
+) -> list[Tensor]:
+    """m_hat / (sqrt(v_hat) + eps) of step number ``step``, from 1; without ``bias_correction`` m / (sqrt(v) + eps)."""
+    corrections = (1 - beta1**step, math.sqrt(1 - beta2**step)) if bias_correction else (1.0, 1.0)
+    firsts, seconds, grads = list(first_moments), list(second_moments), list(gradients)
+    torch._foreach_lerp_(firsts, grads, 1 - beta1)
+    torch._foreach_mul_(seconds, beta2)
+    torch._foreach_addcmul_(seconds, grads, grads, 1 - beta2)
+    deviations = torch._foreach_sqrt(seconds)
+    torch._foreach_div_(deviations, corrections[1])
+    torch._foreach_add_(deviations, eps)
+    directions = torch._foreach_div(firsts, corrections[0])
+    torch._foreach_div_(directions, deviations)
+    return list(directions)
+
+
+def with_gradients(group: dict[str, Any], wanted: Callable[[Tensor], bool] = lambda p: True) -> list[Tensor]:
+    """The group's parameters that have a gradient, and are ``wanted``."""
+    return [parameter for parameter in group["params"] if parameter.grad is not None and wanted(parameter)]
+
+
+def check_phi(low: float, high: float) -> None:
+    """Raises ValueError for bounds that no norm fits."""
+    if not 0 <= low <= high:
+        raise ValueError(f"phi_low and phi_high bound the weights' norm: 0 <= low <= high, not {low} and {high}")
+
+
+def relative_step_error(
+    optimizer: torch.optim.Optimizer,
+    phi: tuple[float, float],
+    granularity: Granularity = "tensor",
+    block: int = 256,
+    adapts: Callable[[Tensor], bool] = lambda parameter: parameter.ndim >= 2,
+) -> float:
+    """The relative distance of a step's length from lr phi(||w||), at the worst layer that adapts.
+
+    Takes one more step along the gradients that are there and goes back. At the learning rate 1, where subtracting
+    the weights before from those after keeps the digits; layers that stand still (a norm of 0) do not count.
+    """
+    before = {p: p.detach().clone() for group in optimizer.param_groups for p in with_gradients(group)}
+    state = {p: {k: v.clone() for k, v in optimizer.state[p].items()} for p in before}
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 1.0
+    optimizer.step()
+    worst = 0.0
+    with torch.no_grad():
+        for parameter, old in before.items():
+            if adapts(parameter):
+                moved, length = layer_norms([parameter - old, old], granularity, block)
+                moves = (moved > 0) & (length > 0)
+                error = torch.where(moves, moved / length.clamp(*phi) - 1, 0.0).abs().max().item()
+                worst = max(worst, error)
+            parameter.copy_(old)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for parameter, saved in state.items():
+        for name, value in saved.items():
+            optimizer.state[parameter][name].copy_(value)
+    return worst

@@ -1,0 +1,80 @@
+"""Sharpness and label noise: what the noise changes, what is run, and the rows of what finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from suite.contract.baseline import baselines
+from suite.contract.card import LabelNoise
+from suite.contract.catalogue import catalogue
+from suite.measure.lab import Lab
+from suite.measure.studies.label_noise import NoiseRow, noise_row, noisy, plot, study
+from suite.record.job import Setting, canonical
+from suite.record.schema import EqualTime, Evaluation, Outcome
+from tests.runs import new_run
+
+ASKED = catalogue()["sam"].card.study
+assert isinstance(ASKED, LabelNoise)
+STACKS = {"baseline": ASKED.reference, **ASKED.stacks}
+
+
+def lab() -> Lab:
+    return Lab(Setting(baseline="vit"), Path("nowhere"), seeds=2, minutes=10.0)
+
+
+def contender(stack: str, accuracy: float, equal_time: EqualTime | None = None, status: Any = "ok") -> Outcome:
+    probes = {f"{stack.split(':')[0]}.{name}": 10 * accuracy for name in ("lambda_max", "ascent_rise")}
+    curve = [Evaluation(step=4, loss=1.0, metrics={"accuracy": accuracy})]
+    return Outcome(stack=stack, status=status, probes=probes, curve=curve, equal_time=equal_time)
+
+
+def test_wrong_labels_are_as_many_as_asked_for_and_only_in_training() -> None:
+    data, clean = (
+        baselines()["vit"].data("nano", "pretrain", each.setting.data) for each in (noisy(lab(), 0.3, ASKED), lab())
+    )
+    assert data.classes == 10  # type: ignore[attr-defined]
+    assert (data.train.tensors["labels"] != clean.train.tensors["labels"]).float().mean() == pytest.approx(
+        0.3, abs=1e-3
+    )
+    assert torch.equal(data.test.tensors["labels"], clean.test.tensors["labels"])
+    for ours, theirs in ((data.train, clean.train), (data.test, clean.test)):
+        assert torch.equal(ours.tensors["pixels"], theirs.tensors["pixels"].expand(-1, 3, -1, -1))
+    assert noisy(lab(), 0.0, ASKED).setting == lab().setting.but(steps=480)
+
+
+def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter = EqualTime(steps=2, loss=1.0, metrics={"accuracy": 0.25})
+    asked: list[tuple[bool, float]] = []
+
+    def runs(self: Lab, stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
+        asked.append((self.setting.data is None, self.minutes))
+        groups = {canonical(each): [contender(each, accuracy, shorter) for accuracy in (0.5, 0.7)] for each in stacks}
+        groups[canonical(STACKS["saf"])] = [contender("saf", 0.5, status="failed")]
+        return {stack: [(each, each) for each in group] for stack, group in groups.items()}
+
+    monkeypatch.setattr(Lab, "runs", runs)
+    (table,) = study(lab(), ASKED)
+    assert asked == [(True, 5.0), (False, 5.0)]
+    rows = [NoiseRow(*each) for each in table.rows]
+    techniques = [name for name in STACKS if name != "saf"]
+    assert [(each.label_noise, each.technique) for each in rows] == [(s, n) for s in ASKED.shares for n in techniques]
+    assert rows[0][2:] == (2, pytest.approx(0.6), pytest.approx(0.6), 1.0, 6.0, 6.0), "the baseline sets the budget"
+    assert rows[1][2:] == (2, pytest.approx(0.6), 0.25, 1.0, 6.0, 6.0)
+    same = noise_row(0.0, "saf", [contender("saf", 0.5)])
+    assert same and same.accuracy_at_equal_time == 0.5
+    assert len(plot([table]).axes) == 2
+
+
+def test_what_the_study_runs_is_the_reference_sam_and_the_others_with_the_same_probes() -> None:
+    runs = {name: new_run("vit", stack, recipe="classic", steps=3) for name, stack in STACKS.items()}
+    for name in ("baseline", "sam"):
+        plain = new_run("vit", name, recipe="classic", steps=3)
+        assert plain.train(2) == runs[name].train(2)
+    for name, run in runs.items():
+        probes = {key.split(".")[1] for key in run.technique.probes(run)}
+        assert {"lambda_max", "ascent_rise"} <= probes, name
+    assert all(catalogue()[name].card.study == ASKED for name in ("esam", "saf", "saf_mesa"))
