@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +33,10 @@ from suite.contract.catalogue import lookup
 from suite.contract.sources import Sources
 from suite.guard.calibration import Calibration, Uncalibrated, stored
 from suite.guard.findings import Difference, Finding, changes_between, flat
-from suite.judge.rows import Replicate, pairs, replicate_of
-from suite.judge.statistics import Floats, replication_interval
+from suite.judge.metrics import BY_ROUND
+from suite.judge.replicate import replicate_of
+from suite.judge.rows import pairs
+from suite.judge.statistics import replication_interval
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.comparison import ROUNDS, Comparison, Procedure, Progress, silent, train_in_lock_step
 from suite.measure.contender import Limits
@@ -46,12 +48,6 @@ from suite.record.store import NoRecord, Store
 ALPHA = 0.05
 MEANINGFUL = 0.10
 OF_THE_LOAD = ("timeout", "hung", "out_of_memory")  # what else ran may decide these
-
-RATIOS: Mapping[str, Callable[[Replicate], Floats]] = {
-    "step time": lambda each: each.step_log_ratios,
-    "training time": lambda each: each.training_log_samples,
-}
-"""Round log ratios [rounds after warm-up] whose median is a seed's log cost ratio."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +190,7 @@ def noise_over_seeds(record: Record, index: int, ratio: str, records: Iterable[R
         for row in pairs([record, *others])
         if record.id in row.records and row.stack == record.contenders[index].stack
     ]
-    medians = [float(np.median(RATIOS[ratio](each))) for each in rows[alike_before].replicates]
+    medians = [float(np.median(BY_ROUND[ratio](each))) for each in rows[alike_before].replicates]
     if len(medians) < 2:
         return None
     return Noise(float(np.std(medians, ddof=1)), len(medians) - 1, f"spread over {len(medians)} seeds")
@@ -207,7 +203,7 @@ def compare(old: Record, new: Record, noise: Callable[[int, str], Noise | None])
     """A finding for everything that two records of one comparison can be compared in."""
     elsewhere = _elsewhere(old.machine, new.machine)
     outcomes = list(zip(old.contenders, new.contenders, strict=True))
-    ratios = len(RATIOS) * sum(a.status == b.status == "ok" for a, b in outcomes[1:])
+    ratios = len(BY_ROUND) * sum(a.status == b.status == "ok" for a, b in outcomes[1:])
     findings = []
     for index, (before, after) in enumerate(outcomes):
         if before.status != "ok" or after.status != "ok":
@@ -216,7 +212,7 @@ def compare(old: Record, new: Record, noise: Callable[[int, str], Noise | None])
         findings += [_counters(before, after), _losses(before, after, elsewhere, old.conditions.device)]
         if index:
             level = 1 - ALPHA / ratios
-            findings += [_ratio(old, new, index, name, noise(index, name), elsewhere, level) for name in RATIOS]
+            findings += [_ratio(old, new, index, name, noise(index, name), elsewhere, level) for name in BY_ROUND]
     return findings
 
 
@@ -283,7 +279,7 @@ def _ratio(
         return Finding(old.contenders[index].stack, name, verdict, why)
 
     try:
-        first, second = (RATIOS[name](replicate_of(record, index)) for record in (old, new))
+        first, second = (BY_ROUND[name](replicate_of(record, index)) for record in (old, new))
     except ValueError as error:
         return finding("not comparable", str(error))
     was, now = (math.exp(float(np.median(each))) for each in (first, second))

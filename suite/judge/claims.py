@@ -1,4 +1,4 @@
-"""Verdicts: what the records say of each claim of a technique's card.
+"""Judge each claim of a technique's card by the records.
 
 A verdict is a pure function of the claim and of an *observation*, the interval of the claim's metric under one set of
 conditions. In this order:
@@ -70,7 +70,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class ClaimPlace:
-    """Where a claim was looked at, and the command that gives the evidence (again). ``size``: or a model's own name."""
+    """Where a claim was judged, and the command that measures the evidence again. ``size`` may be a model's name."""
 
     baseline: str = ""
     recipe: str = ""
@@ -87,8 +87,11 @@ class ClaimPlace:
 
 @dataclass(frozen=True)
 class Judgement:
-    """``evidence``: record ids. ``detectable``: the smallest effect that the test had 80 % power to see, in log units
-    of a ratio or the metric's own; None for exact verdicts and where nothing was tested."""
+    """The verdict on one claim at one place.
+
+    ``evidence``: record ids. ``detectable``: the smallest effect that the test had 80 % power to see, in log units of a
+    ratio or in the metric's own unit; None for exact verdicts and where nothing was tested.
+    """
 
     claim: Claim
     technique: str
@@ -111,7 +114,7 @@ class Judgement:
         return self.place.command
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values; what is not finite is None."""
+        """The judgement as JSON values; None stands for what is not finite."""
         interval = interval_as_dict(self.interval)
         return {
             "technique": self.technique,
@@ -142,7 +145,7 @@ class Judgement:
 
 
 def judge(claim: Claim, technique: str, seen: Observation, place: ClaimPlace) -> Judgement:
-    """The judgement of one claim at one place."""
+    """Judge one claim at one place by what was observed there."""
     verdict, reason = decide(claim, seen)
     tested = seen.spread if verdict not in ("quoted", "not testable here") and not seen.exact else None
     return Judgement(
@@ -153,7 +156,7 @@ def judge(claim: Claim, technique: str, seen: Observation, place: ClaimPlace) ->
 
 
 def decide(claim: Claim, seen: Observation) -> tuple[ClaimVerdict, str]:
-    """The verdict and its reason, by the rules at the head of this module."""
+    """Decide the verdict and its reason by the rules at the head of this module."""
     if claim.kind == "literature":
         return "quoted", f"{claim.place}{': ' if claim.conditions else ''}{claim.conditions}"
     interval = seen.interval
@@ -192,7 +195,7 @@ def _compared(claim: Claim, seen: Observation, interval: Interval) -> tuple[Clai
 
 
 def band(claim: Claim) -> tuple[float, float]:
-    """The values that satisfy the claim, tolerance included; an end of a strict relation does not belong to it."""
+    """The range of values that satisfy the claim, tolerance included; a strict relation excludes its end."""
     assert claim.expected is not None
     slack = claim.tolerance * abs(claim.expected)
     low = claim.expected - slack if claim.relation in ("==", ">=", ">") else -math.inf
@@ -202,7 +205,7 @@ def band(claim: Claim) -> tuple[float, float]:
 
 
 def _direction(claim: Claim) -> int:
-    """-1 or 1 where the claim says that a ratio is below or above 1; 0 where it does not."""
+    """-1 where the claim says that a ratio is below 1, 1 where it says above 1, else 0."""
     assert claim.expected is not None
     if claim.absolute or claim.expected == 1:
         return 0
@@ -244,7 +247,7 @@ def _bounded(interval: Interval) -> bool:
 
 
 def _needed(claim: Claim, seen: Observation) -> str:
-    """How many seeds would decide, if the estimate stays where it is."""
+    """A sentence on how many seeds would decide if the estimate stays where it is."""
     spread = seen.spread
     if spread is None or not spread.standard_error > 0:
         return "the interval contains values that satisfy the claim and others that do not"
@@ -262,7 +265,7 @@ def _needed(claim: Claim, seen: Observation) -> str:
 
 
 def exactly(claim: Claim, technique: str, seeds: Sequence[tuple[Outcome, Outcome]]) -> Observation:
-    """The claim's metric in each seed's (reference, contender), known exactly: counters, probes, final losses."""
+    """Observe the claim's metric exactly in each seed's (reference, contender): counters, probes, final losses."""
     if any(side.counters is not None and side.counters.compiled for pair in seeds for side in pair):
         return Observation(reason="counts of a compiled step are what its eager operators do, no evidence")
     values = [_sample(claim, technique, *pair) for pair in seeds]
@@ -289,7 +292,7 @@ def probe(claim: Claim, technique: str) -> str:
 
 
 def _quantity(name: str, side: Outcome) -> float | None:
-    """A quantity of one run that every run repeats; None where the run does not have it."""
+    """A repeatable quantity of one run; None where the run does not have it or no run repeats it."""
     metric = metric_of(name)
     return metric.quantity(side) if metric and metric.repeatable and metric.quantity else None
 
@@ -302,7 +305,7 @@ def is_exact(claim: Claim) -> bool:
 
 
 def observed(claim: Claim, row: Row) -> Observation:
-    """What a row says of the claim's metric."""
+    """Observe the claim's metric in a row."""
     failed = sorted({each.seed for each in row.failures})
     note = f"{len(failed)} of {len(failed) + len(row.seeds)} seeds failed" if failed and row.seeds else ""
     stale = f"stale: {'; '.join(row.stale)}" if row.stale else ""
@@ -348,7 +351,7 @@ def _seen(claim: Claim, row: Row) -> Observation:
 
 
 def chosen(id: str | None) -> list[Card]:
-    """The cards of all techniques, of one, or of one with the single claim ``technique.claim``.
+    """Return the cards of all techniques, of one, or of one with the single claim ``technique.claim``.
 
     Raises UnknownId with the nearest names.
     """
@@ -367,7 +370,7 @@ def verdicts(rows: Iterable[Row], cards: Iterable[Card] | None = None) -> list[J
     """Judge every claim of the cards (all installed ones) at every place with records that it applies to.
 
     Recipes, sizes and machines are judged apart, since a gain over the classic recipe may be none over the modern one.
-    At one place the current row counts before a stale one, then the interleaved, then the one of more seeds.
+    At one place a current row is preferred to a stale one, then an interleaved one, then the one of more seeds.
     """
     known = list(rows)
     chosen = [entry.card for entry in catalogue().values()] if cards is None else list(cards)
@@ -396,7 +399,7 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row]) -> list[Judgement]:
 
 
 def best(rows: Iterable[Row]) -> list[Row]:
-    """One row for each baseline, recipe, size, model, device and machine."""
+    """Choose one row for each baseline, recipe, size, model, device and machine."""
     places: dict[tuple[Any, ...], Row] = {}
     for row in sorted(rows, key=lambda row: (not row.stale, row.pairing == "interleaved", len(row.seeds), row.newest)):
         c = row.conditions
@@ -409,7 +412,7 @@ def _unfit(claim: Claim, row: Row) -> str:
 
 
 def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:
-    """The condition that the claim is not about; "" where it applies."""
+    """Name the condition that the claim is not about; "" where the claim applies."""
     if claim.recipes and recipe not in claim.recipes:
         return f"the {recipe} recipe (claimed for {', '.join(claim.recipes)})"
     if claim.devices and device not in claim.devices:
@@ -430,7 +433,7 @@ def _place(card: Card, row: Row) -> ClaimPlace:
 
 
 def _command(card: Card, claim: Claim, baseline: str) -> str:
-    """What would give the evidence that is missing."""
+    """The command that would measure the missing evidence."""
     if is_exact(claim):
         return exact_command(card, claim, baseline, *claim.sizes[:1])
     options = {"--recipe": claim.recipes, "--size": claim.sizes, "--device": claim.devices}
@@ -475,8 +478,11 @@ COLUMNS = ("verdict", "claim", "claimed", "measured", "where", "why")
 
 
 def table(judgements: Iterable[Judgement]) -> list[tuple[ClaimVerdict, str, str, str, str, str]]:
-    """Lines of COLUMNS, by technique and claim. Places without an interval of their own that agree in verdict and
-    reason share a line, with the range of what they count."""
+    """Lines of a table with COLUMNS, by technique and claim.
+
+    Places without an interval of their own share a line where they agree in verdict and reason; the line has the range
+    of what they count.
+    """
     lines: dict[tuple[ClaimVerdict, str, str, str], list[Judgement]] = {}
     for each in judgements:
         own = "" if each.detectable is None else each.place.title + shown(each)
@@ -498,6 +504,6 @@ def _range(group: Sequence[Judgement]) -> str:
 
 
 def counts(judgements: Iterable[Judgement]) -> dict[ClaimVerdict, int]:
-    """How often each verdict occurs, in the order of CLAIM_VERDICTS; those that do not are left out."""
+    """Count each verdict that occurs, in the order of CLAIM_VERDICTS."""
     verdicts = [each.verdict for each in judgements]
     return {verdict: verdicts.count(verdict) for verdict in CLAIM_VERDICTS if verdict in verdicts}

@@ -1,10 +1,12 @@
-"""Do techniques still help together? A stack, its parts and one reference, trained in one comparison:
+"""The interaction of a stack: do techniques still help together?
+
+A stack, its parts and one reference are trained in one comparison:
 
     interaction = log speedup(A+B) - log speedup(A) - log speedup(B)                           (paired by seed)
 
-0: the speedups multiply. Above 0 the stack gains more than its parts multiply to, below 0 they overlap or stand in each
-other's way. A cost that is no time (bytes, loss) has a saving, reference over contender, in place of the speedup. Of
-three parts or more it is the whole against all of them. The interval is Student's t over seeds
+At 0 the speedups multiply. Above 0 the stack gains more than its parts multiply to; below 0 they overlap or stand in
+each other's way. A cost that is no time (bytes, loss) has a saving, reference over contender, in place of the speedup.
+A stack of three parts or more is compared with all of them. The interval is Student's t over seeds
 (:func:`suite.judge.statistics.interaction`); an exact count has none.
 """
 
@@ -49,7 +51,7 @@ class Interaction:
         return tuple(row for row in self.rows if row.failed)
 
     def reading(self, metric: str) -> str:
-        """The interaction in words; why there is none, or what it could not have seen."""
+        """Say the interaction in words: its direction, why there is none, or what could not have been seen."""
         value = self.values[metric]
         if not value.known:
             return value.reason
@@ -74,7 +76,7 @@ def _direction(gain: float) -> str:
 
 
 def interactions(rows: Iterable[Row]) -> list[Interaction]:
-    """Every stack whose parts have rows that are comparable with its own, in the order of the stacks' rows."""
+    """Find every stack whose parts have rows that are comparable with its own, in the order of the stacks' rows."""
     known = list(rows)
     places = {(_place(row), row.stack): row for row in known}
     complete = []
@@ -87,12 +89,12 @@ def interactions(rows: Iterable[Row]) -> list[Interaction]:
 
 
 def _place(row: Row) -> tuple[str, ...]:
-    """Equal for rows that are comparable; their techniques' code is compared apart."""
+    """A key that comparable rows share; the code of their techniques is compared separately."""
     return *row.board, row.pairing, row.harness_sha256, row.baseline_sha256
 
 
 def interaction_of(whole: Row, parts: Sequence[Row]) -> Interaction:
-    """A pure function of comparable rows."""
+    """Compute the interaction of comparable rows."""
     by_seed = [{each.seed: each for each in row.replicates} for row in (whole, *parts)]
     seeds = tuple(sorted(set.intersection(*(set(each) for each in by_seed))))
     shared = [[replicates[seed] for seed in seeds] for replicates in by_seed]
@@ -102,7 +104,10 @@ def interaction_of(whole: Row, parts: Sequence[Row]) -> Interaction:
 
 
 def _value(metric: Metric, rows: Sequence[Row], shared: Sequence[Sequence[Replicate]]) -> Value:
-    """Of the whole (first) and its parts; ``shared`` are the rows' replicates of the same seeds."""
+    """The interaction by one metric.
+
+    ``rows`` are the whole's and its parts'; ``shared`` are their replicates of the same seeds.
+    """
     for row in rows:
         if row.failed:
             return unavailable(f"{row.stack} has no numbers: {_ended(row)}")
@@ -128,7 +133,7 @@ def _ended(row: Row) -> str:
 
 
 def _exact(metric: Metric, shared: Sequence[Sequence[Replicate]], note: str) -> Value:
-    """Counts multiply exactly where whole * reference^(n-1) equals the product of the n parts."""
+    """The interaction by a count: n parts multiply exactly where whole * reference^(n-1) is the parts' product."""
 
     def count(side: Outcome) -> float:
         number = metric.quantity(side) if metric.quantity else None
@@ -146,7 +151,7 @@ def _exact(metric: Metric, shared: Sequence[Sequence[Replicate]], note: str) -> 
 
 
 def as_dict(stack: Interaction) -> dict[str, Any]:
-    """JSON values; an interaction is in log units, above 0 where the whole gains more. What is not finite is None."""
+    """The interaction as JSON values, in log units, above 0 where the whole gains more; None for what is not finite."""
     return {
         "stack": stack.whole.stack,
         "parts": [part.stack for part in stack.parts],

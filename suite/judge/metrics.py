@@ -70,12 +70,12 @@ class Value:
 
     @property
     def interval(self) -> Interval | None:
-        """Of the cost ratio."""
+        """The interval of the cost ratio."""
         return self.log.ratio() if self.log else None
 
     @property
     def speedup(self) -> Interval | None:
-        """The inverse ratio and its interval."""
+        """The interval of the inverse ratio."""
         return self.log.speedup() if self.log else None
 
 
@@ -93,7 +93,7 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Uses:
-    """Where a metric is used.
+    """Where a metric is used beyond tables of all metrics.
 
     Attributes:
         column: its place among the board's columns, from left to right; 0 where it is no column.
@@ -112,7 +112,7 @@ class Uses:
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric.
+    """A metric: what it is, how it is read, where it is used.
 
     Attributes:
         unit: of the two quantities behind the ratio.
@@ -156,7 +156,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Family:
-    """Metrics whose names only the records know: ``prefix`` and a name that occurs in them."""
+    """Metrics whose names are known only from the records: ``prefix`` and a name that occurs there."""
 
     prefix: str
     names: Callable[[Replicate], Iterable[str]]
@@ -167,7 +167,7 @@ class Family:
 
 
 def _attempt(read: Callable[[], Value]) -> Value:
-    """The estimators raise ValueError, with the reason, on what has no such number."""
+    """Read a value; it is unavailable where the estimators raise ValueError, which has the reason."""
     try:
         return read()
     except (ValueError, ArithmeticError) as error:
@@ -198,7 +198,7 @@ def _timed(
     log_cost_ratio: Callable[[Replicate], float],
     uses: Uses,
 ) -> Metric:
-    """A time that every round of a replicate measures, in seconds a step of the reference."""
+    """Define a time that every round of a replicate measures, in seconds per step of the reference."""
 
     def value(seeds: Seeds) -> Value:
         reference_s = [each.reference_step_s for each in seeds.replicates]
@@ -223,7 +223,7 @@ def _per_run(
     quality: bool = False,
     uses: Uses = Uses(),
 ) -> Metric:
-    """What is measured once a run; unavailable for ``reason`` where a run does not have it."""
+    """Define what is measured once per run; it is unavailable for ``reason`` where a run does not have it."""
     return Metric(
         name, title, unit, kind, _log_ratio(quantity), lambda seeds: _paired(seeds.replicates, quantity, reason),
         quantity, direction=direction, quality=quality, uses=uses,
@@ -248,7 +248,7 @@ def _counted(
     direction: Direction = "lower",
     uses: Uses = Uses(),
 ) -> Metric:
-    """An exact count of one step, or of a whole run."""
+    """Define an exact count of one step or of a whole run."""
     return Metric(
         name, title, unit, "counted", _log_ratio(quantity), lambda seeds: _count_ratio(seeds.replicates, quantity),
         quantity, direction=direction, uses=uses,
@@ -256,7 +256,7 @@ def _counted(
 
 
 def _count_ratio(replicates: Sequence[Replicate], quantity: Quantity) -> Value:
-    """Seeds agree unless the technique's work depends on its data; then the ratio is of their medians."""
+    """The ratio of a count. Seeds differ where the work depends on the data; then it is the ratio of their medians."""
     theirs = [number for each in replicates if (number := quantity(each.reference)) is not None]
     ours = [number for each in replicates if (number := quantity(each.contender)) is not None]
     if len(theirs) < len(replicates) or len(ours) < len(replicates):
@@ -271,7 +271,7 @@ def _count_ratio(replicates: Sequence[Replicate], quantity: Quantity) -> Value:
 
 
 def _with_uncounted(metric: Metric) -> Metric:
-    """Of FLOPs: the value says where operators were left out."""
+    """Let the value of FLOPs say where operators were left out."""
 
     def value(seeds: Seeds) -> Value:
         sides = [side for each in seeds.replicates for side in each.sides]
@@ -286,7 +286,7 @@ COUNTER_USES: Mapping[str, Uses] = {
     "peak_tensor_bytes": Uses(40, "peak tensors", headline=True, in_stacks=True, in_history=True),
     "flops": Uses(in_history=True),
 }
-"""Of the counters that are used beyond tables of all metrics."""
+"""The counters that are used beyond tables of all metrics."""
 
 
 def _counter(name: str, count: Count) -> Metric:
@@ -309,7 +309,7 @@ def _training_flops(side: Outcome) -> float | None:
 
 
 def _final(name: str) -> Metric:
-    """A further test metric of the baseline; only its name says which direction is better."""
+    """Define a further test metric of the baseline; only its name says which direction is better."""
     return _per_run(
         f"final.{name}", name, "", "learned", lambda side: _final_scores(side).get(name), "not recorded",
         direction="none", quality=True,
@@ -368,7 +368,7 @@ def _time_to_quality(seeds: Seeds) -> Value:
 
 
 def _joules(side: Outcome) -> float | None:
-    """Of the whole training."""
+    """The energy of the whole training."""
     return None if side.energy.joules_per_step is None else side.energy.joules_per_step * (side.steps or 0)
 
 
@@ -448,7 +448,7 @@ COLUMNS: tuple[Metric, ...] = tuple(
 HEADLINES: tuple[Metric, ...] = tuple(
     sorted((each for each in COLUMNS if each.uses.headline), key=lambda each: each.exact)
 )
-"""Of a technique's summary: what has noise, then what is counted."""
+"""The numbers of a technique's summary: those with noise, then those that are counted."""
 
 COUNTERS: tuple[Metric, ...] = tuple(METRICS[name] for name in COUNTS)
 IN_STACKS: tuple[Metric, ...] = tuple(each for each in COLUMNS if each.uses.in_stacks)
@@ -460,7 +460,7 @@ BY_ROUND: Mapping[str, Callable[[Replicate], Floats]] = {
 
 
 def metric_of(name: str) -> Metric | None:
-    """The metric of that name, a family's member included; None where no record has such a metric."""
+    """Look up a metric, a family's member included; None where no metric has that name."""
     if name in METRICS:
         return METRICS[name]
     family = next((each for each in FAMILIES if name.startswith(each.prefix)), None)
@@ -468,7 +468,7 @@ def metric_of(name: str) -> Metric | None:
 
 
 def metrics_in(replicates: Sequence[Replicate]) -> list[Metric]:
-    """The registry's metrics, with those members of the families that occur in the seeds."""
+    """List the registry's metrics, with those members of the families that occur in the seeds."""
     present: list[Metric] = []
     for each in REGISTRY:
         if isinstance(each, Metric):
@@ -480,7 +480,7 @@ def metrics_in(replicates: Sequence[Replicate]) -> list[Metric]:
 
 
 def values(seeds: Seeds) -> dict[str, Value]:
-    """The value of every metric by its name; of seeds that all failed only the time to quality."""
+    """Read the value of every metric by its name; only the time to quality where all seeds failed."""
     if not seeds.replicates:
         diverged = Value("missed", reason="every seed diverged")
         return {"time_to_quality": diverged if seeds.diverged else unavailable("no seed finished")}
@@ -488,7 +488,7 @@ def values(seeds: Seeds) -> dict[str, Value]:
 
 
 def log_cost_ratios(replicate: Replicate, among: Iterable[Metric]) -> dict[str, float]:
-    """A seed's log cost ratios by metric, of those that it has."""
+    """Read a seed's log cost ratios by metric; metrics that the seed does not have are left out."""
     ratios = {}
     for each in among:
         try:

@@ -69,7 +69,7 @@ class Replicate:
 
     @property
     def total_cost_ratio(self) -> float:
-        """Set-up and training, over the reference's training."""
+        """The cost of set-up and training over that of the reference's training."""
         assert self.reference.steps
         return math.exp(self.training_log_ratio) + self.setup_cost / self.reference.steps
 
@@ -77,7 +77,7 @@ class Replicate:
         return time_to_quality(self.reference_curve, self.contender_curve, self.costs, self.setup_cost)
 
     def at_equal_cost(self) -> tuple[EqualCost, str] | None:
-        """Losses when the reference's budget is spent, and how they were obtained; None when nothing was by then."""
+        """The losses when the reference's budget is spent, how they were obtained; None where none is known then."""
         final = float(self.reference_curve[-1, 1])
         if self.contender.equal_time:
             return EqualCost(self.contender.equal_time.loss, final, True), "schedule fitted to the budget"
@@ -90,12 +90,12 @@ class Replicate:
 
 
 def curve(contender: Outcome) -> Floats:
-    """(step, test loss) [evaluations, 2]."""
+    """The curve of (step, test loss) [evaluations, 2]."""
     return np.array([(each.step, each.loss) for each in contender.curve], dtype=np.float64).reshape(-1, 2)
 
 
 def replicate_of(record: Record, index: int) -> Replicate:
-    """Outcome ``index`` of a record against its reference, both with status ok.
+    """Compare outcome ``index`` of a record with its reference; both have status ok.
 
     Raises ValueError with one sentence on samples that give no ratio.
     """
@@ -150,13 +150,13 @@ def replicate_of(record: Record, index: int) -> Replicate:
 
 
 def _segments(warmup: int, rounds: int) -> list[np.ndarray]:
-    """The rounds after warm-up, in order, in at most SEGMENTS nearly equal parts of at least two where possible."""
+    """Cut the rounds after warm-up into at most SEGMENTS nearly equal parts, of at least two rounds where possible."""
     left = np.arange(warmup, rounds)
     return np.array_split(left, max(1, min(SEGMENTS, len(left) // 2)))
 
 
 def _excess_s(times_s: Floats, steps: Floats, first: np.ndarray) -> float:
-    """What the rounds before the first segment took beyond that segment's median pace."""
+    """The seconds that the rounds before the first segment took beyond that segment's median pace."""
     pace = median(times_s[first].sum(axis=1) / steps[first].sum(axis=1))
     warmup = slice(0, first[0])
     return float(times_s[warmup].sum() - pace * steps[warmup].sum())

@@ -32,7 +32,7 @@ HIDDEN_COST = 0.02  # a mean this much above the segment medians, beyond its int
 
 @dataclass(frozen=True)
 class Failure:
-    """A seed that gives no numbers. ``stack`` is the side that failed."""
+    """A seed that gives no numbers. ``stack`` is the reference or the contender, whichever failed."""
 
     seed: int
     stack: str
@@ -80,14 +80,15 @@ class Row:
 
     @property
     def board(self) -> tuple[str, str, str]:
-        """Rows with the same one may be ranked together."""
+        """The key of the row's board: rows with the same key may be ranked together."""
         return self.conditions.key, self.machine.key, self.reference
 
 
 def pairs(records: Iterable[Record], current: Sources | None = None) -> list[Row]:
-    """One row per (reference, contender) and set of equal conditions and sources, in order of first appearance.
+    """Pool records into one row per (reference, contender) and set of equal conditions and sources.
 
-    Of several records of one seed the newest counts. With ``current``, rows of other code are marked stale.
+    Rows stand in order of first appearance. The newest of several records of one seed counts. With ``current``, rows of
+    other code are marked stale.
     """
     groups: dict[tuple[Any, ...], dict[int, tuple[Record, int]]] = defaultdict(dict)
     for record in _with_known_data(sorted(records, key=lambda record: record.started)):
@@ -104,7 +105,7 @@ def pairs(records: Iterable[Record], current: Sources | None = None) -> list[Row
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
-    """Without the stale rows that a current or newer one has replaced."""
+    """Drop the stale rows that a current or newer row has replaced."""
     chosen: dict[tuple[Any, ...], Row] = {}
     for row in sorted(rows, key=lambda row: (not row.stale, row.newest)):
         chosen[row.stack, row.pairing, *row.board] = row
@@ -112,7 +113,7 @@ def latest(rows: Iterable[Row]) -> list[Row]:
 
 
 def _with_known_data(records: Sequence[Record]) -> list[Record]:
-    """A record in which nothing got as far as its data belongs to the conditions that are otherwise the same."""
+    """Fill in the data of records in which no run loaded it, from records of otherwise equal conditions."""
 
     def but_data(record: Record) -> str:
         return record.conditions.model_dump_json(exclude={"data", "data_sha256"})
@@ -194,7 +195,7 @@ def _notes(replicates: Sequence[Replicate], pairing: str) -> tuple[str, ...]:
 
 
 def _probes(replicates: Sequence[Replicate]) -> dict[str, Interval]:
-    """Means over the seeds in which the probe is finite."""
+    """The mean of each probe over the seeds in which it is finite."""
     samples: dict[str, list[float]] = defaultdict(list)
     for each in replicates:
         for name, value in each.contender.probes.items():
@@ -207,12 +208,12 @@ def _probes(replicates: Sequence[Replicate]) -> dict[str, Interval]:
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """What the leaderboard shows: every pair, stale ones only where nothing newer replaced them."""
+    """The rows that the leaderboard shows: every pair, and stale rows only where nothing newer replaced them."""
     return latest(pairs(records, current_sources()))
 
 
 def row_of(records: Iterable[Record], setting: Setting, stack: str, reference: str) -> Row:
-    """The current row of a pair on this machine; ``setting`` has its steps. Raises NoRecord when none is of it."""
+    """The current row of a pair on this machine; ``setting`` has its steps. Raises NoRecord where there is none."""
     machine = fingerprint(setting.device, setting.threads).key
     wanted = setting.model_dump(exclude={"data"})
     fitting = [
@@ -227,7 +228,7 @@ def row_of(records: Iterable[Record], setting: Setting, stack: str, reference: s
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """JSON values: everything but the raw samples. What is not finite is None."""
+    """The row as JSON values, without the raw samples; None stands for what is not finite."""
     return {
         "stack": row.stack,
         "reference": row.reference,

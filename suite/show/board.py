@@ -1,4 +1,4 @@
-"""Rows as boards: which belong together, in which order, and how their numbers read. Shared by Markdown and HTML.
+"""Put rows on boards: which belong together, in which order, and how their numbers read, in Markdown and HTML.
 
 A board is what may be ranked: one baseline, recipe, size, task, data and machine, one reference. Within it techniques
 stand in tiers of time to quality, which differ beyond what chance explains (`suite.judge.statistics.tiers`). Below them
@@ -59,7 +59,7 @@ class Board:
 
     @property
     def detectable(self) -> str:
-        """What this board could have seen."""
+        """A sentence on the smallest change that this board could have seen."""
         effects = sorted(row.detectable_effect for _, row in self.ranked if len(row.seeds) > 1)
         if not effects:
             return "No row has two seeds, so nothing says how small a change would have been seen."
@@ -70,13 +70,13 @@ class Board:
         )
 
     def columns(self) -> list[Metric]:
-        """Those in which some row has a number."""
+        """The columns in which some row has a number."""
         return [
             column for column in COLUMNS if any(row.value(column.name).kind != "unavailable" for _, row in self.ranked)
         ]
 
     def empty_columns(self) -> list[tuple[str, str]]:
-        """(heading, reason) of the columns in which no row has a number."""
+        """The (heading, reason) of each column in which no row has a number."""
         filled = self.columns()
         return [
             (column.heading, "; ".join(sorted({row.value(column.name).reason for _, row in self.ranked})))
@@ -86,7 +86,7 @@ class Board:
 
 
 def boards(rows: Iterable[Row]) -> list[Board]:
-    """All boards, those of one baseline together."""
+    """Sort rows into boards; those of one baseline stand together."""
 
     def place(row: Row) -> tuple[str, ...]:
         c = row.conditions
@@ -115,7 +115,7 @@ def _board(rows: Sequence[Row]) -> Board:
 
 
 def number(x: float, decimals: int = 2) -> str:
-    """With ``decimals`` near 1, three significant digits elsewhere: 1.34, 0.052, 12.3, 450."""
+    """Format a number with ``decimals`` near 1, with three significant digits elsewhere: 1.34, 0.052, 12.3, 450."""
     if not math.isfinite(x):
         return "∞" if x > 0 else "−∞" if x < 0 else "?"
     if x == 0 or abs(x) >= 100:
@@ -130,7 +130,7 @@ def bounded(interval: Interval | None) -> bool:
 
 
 def decimals(interval: Interval | None) -> int:
-    """2 or 3, so that the interval's half-width shows."""
+    """The decimals, 2 or 3, that show the interval's half-width."""
     if interval is None or not bounded(interval) or interval.half_width <= 0:
         return 2
     return min(3, max(2, math.ceil(-math.log10(interval.half_width))))
@@ -146,7 +146,7 @@ def ends(interval: Interval | None) -> str:
 
 
 def shown_interval(value: Value, direction: Direction) -> Interval | None:
-    """Of the number that is shown: of the speedup where higher is better, else of the cost ratio."""
+    """The interval of the number that is shown: the speedup where higher is better, else the cost ratio."""
     return value.speedup if direction == "higher" else value.interval
 
 
@@ -206,7 +206,7 @@ def failure_lines(row: Row, longest: int = 160) -> list[str]:
 
 
 def remarks(row: Row, columns: Sequence[Metric]) -> list[str]:
-    """Everything about a row that its numbers do not say, worst first."""
+    """List what a row's numbers do not say, worst first."""
     sentences = [f"stale: {', '.join(row.stale)}"] if row.stale else []
     sentences += failure_lines(row)
     if row.failed:
@@ -238,7 +238,7 @@ NEUTRAL_NOTES = ("equal steps are equal time here", "schedule fitted to the budg
 
 @dataclass(frozen=True)
 class Summary:
-    """What the head of a leaderboard says about all rows."""
+    """What the head of a leaderboard says of all rows."""
 
     rows: int
     records: int

@@ -61,7 +61,7 @@ REFERENCE = CostPoint("reference", 1.0, 1.0, 1.0)
 
 
 def points(rows: Sequence[Row]) -> list[CostPoint]:
-    """Of the rows that have all three."""
+    """The points of those rows that have all three costs."""
     known_points = []
     for row in rows:
         values = [row.metrics.get(name) for name in ("training_time", "peak_tensor_bytes", "loss")]
@@ -72,7 +72,7 @@ def points(rows: Sequence[Row]) -> list[CostPoint]:
 
 
 def front(among: Sequence[CostPoint]) -> list[CostPoint]:
-    """Those that no other one matches in time, memory and loss while beating it in one."""
+    """Choose the points that no other point equals in time, memory and loss while beating it in one."""
 
     def beaten(a: CostPoint, b: CostPoint) -> bool:
         return a.costs != b.costs and all(x >= y for x, y in zip(a.costs, b.costs, strict=True))

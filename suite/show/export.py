@@ -67,7 +67,7 @@ RUN: dict[str, ColumnType] = {
     "energy_method": "text", "energy_reason": "text", **dict.fromkeys(Memory.model_fields, "integer"),
     **{metric.name: "integer" for metric in COUNTERS},
 }  # fmt: skip
-"""Of one run: of the reference and of the contender each."""
+"""The columns of one run, for the reference and for the contender."""
 
 
 def row_values(rows: Iterable[Row]) -> TidyTable:
@@ -202,7 +202,7 @@ def exported(rows: Sequence[Row], form: Format, name: str = "rows", existing: st
 
 
 def as_csv(table: TidyTable) -> str:
-    """RFC 4180. Its line ends have both characters, and only so does the writer quote a text with either of them."""
+    """Write CSV after RFC 4180. With line ends of two characters the writer quotes texts that hold either of them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(map(harmless, table.columns))

@@ -100,7 +100,7 @@ def _contents(placed: Sequence[PlacedRow], has_stacks: bool, has_studies: bool, 
 
 
 def _filters(row: Row) -> dict[str, str]:
-    """What a board is filtered by; the category is a row's."""
+    """The values that a board is filtered by; a row is filtered by its category, too."""
     at = row.conditions
     return {"baseline": at.baseline, "recipe": at.recipe, "size": at.size, "machine": row.machine.name}
 
@@ -119,7 +119,7 @@ def _choices(rows: Sequence[Row], cards: Mapping[str, Card]) -> dict[str, list[s
 
 
 def _select(name: str, values: Sequence[str]) -> str:
-    """Left out where it offers no choice."""
+    """A selection of values; nothing where there is no choice."""
     if len(values) < 2:
         return ""
     options = "".join(f'<option value="{escape(value)}">{escape(value)}</option>' for value in values)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlacedRow:
-    """A row on the page. ``anchor`` is its board's, ``identity`` its own, ``technique`` that of its stack's section."""
+    """A row on the page. The anchors: ``anchor`` of its board, ``identity`` its own, ``technique`` of its stack."""
 
     board: Board
     anchor: str
@@ -36,7 +36,7 @@ class PlacedRow:
 
 
 def placed_rows(boards: Iterable[Board]) -> list[PlacedRow]:
-    """All rows in the order of the page. Identities of the same board and stack last, whatever stands beside them."""
+    """Place all rows in the order of the page. A row keeps its identity whatever other rows are on the page."""
     taken: set[str] = set()
     techniques: dict[str, str] = {}
     placed = []
@@ -52,7 +52,7 @@ def placed_rows(boards: Iterable[Board]) -> list[PlacedRow]:
 
 
 def categories(stack: str, cards: Mapping[str, Card]) -> list[str]:
-    """Of the techniques in the stack that are installed."""
+    """The categories of those techniques in the stack that are installed."""
     return sorted({cards[name].category for name in techniques_of(stack) if name in cards})
 
 
@@ -65,7 +65,7 @@ def kinds(stack: str, cards: Mapping[str, Card]) -> str:
 
 
 def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> str:
-    """A table: what each machine is, its rate of false alarms, and the slow-downs that its gate can see."""
+    """Draw a table of the machines: facts, rate of false alarms, and the slow-downs that the gate can see."""
     from suite.guard.calibration import TABLE_PAIRS  # it loads torch, which a page without machines does not need
     from suite.guard.gate import ALPHA
 
@@ -113,7 +113,7 @@ def _calibrated(calibration: Calibration) -> str:
 
 
 def coverage(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
-    """A table of stacks by conditions: seeds of each, failures, and what of the catalogue nothing is known of."""
+    """Draw a table of stacks by conditions with their seeds, and list the techniques that were not measured."""
     several = len({each.row.machine.key for each in placed}) > 1
     columns: dict[tuple[str, ...], dict[str, list[PlacedRow]]] = {}
     for each in placed:
@@ -150,7 +150,7 @@ def coverage(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
 
 
 def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
-    """The techniques that no row is of, neither alone, nor in a stack, nor as the reference."""
+    """List the techniques that stand in no row: neither alone, nor in a stack, nor as the reference."""
     measured = {name for row in rows for name in (*techniques_of(row.stack), row.reference)}
     return sorted(set(cards) - measured)
 
@@ -173,8 +173,10 @@ def techniques(
     cards: Mapping[str, Card],
     studies: Mapping[str, str],
 ) -> str:
-    """A section for each stack: its cards, its headline numbers everywhere, its claims by verdict, its studies, which
-    ``studies`` has as links by technique."""
+    """Draw a section for each stack: its cards, its headline numbers, its claims by verdict, its studies.
+
+    ``studies`` are links by technique.
+    """
     by_stack: dict[str, list[PlacedRow]] = {}
     for each in placed:
         by_stack.setdefault(each.row.stack, []).append(each)

@@ -30,7 +30,7 @@ def shown(value: Value) -> str:
 
 
 def notes(stack: Interaction) -> list[str]:
-    """On what the numbers rest."""
+    """Say on what the numbers rest."""
     sentences = [f"stale: {why}" for why in sorted({why for row in stack.rows for why in row.stale})]
     sentences += _by_metric((metric, value.note) for metric, value in stack.values.items())
     if not stack.together and stack.seeds:
@@ -39,12 +39,12 @@ def notes(stack: Interaction) -> list[str]:
 
 
 def remarks(stack: Interaction) -> list[str]:
-    """What the numbers do not say: on what they rest, and why some are missing."""
+    """Say what the numbers do not: on what they rest, and why some are missing."""
     return notes(stack) + _by_metric((metric, value.reason) for metric, value in stack.values.items())
 
 
 def _by_metric(sentences: Iterable[tuple[str, str]]) -> list[str]:
-    """Each sentence once, with the metrics that it is about."""
+    """List each sentence once, with the metrics that it is about."""
     about: dict[str, list[str]] = {}
     for metric, sentence in sentences:
         if sentence:
@@ -59,7 +59,7 @@ def _by_metric(sentences: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def table(stack: Interaction) -> tuple[list[str], list[list[str]]]:
-    """Head and lines: a metric a line; the parts' and the whole's ratios, the interaction, and what it says."""
+    """The head and the lines of a table: by metric the ratios of the parts and of the whole, and the interaction."""
     head = ["", *(row.stack for row in stack.rows), "interaction", ""]
     lines = [
         [
@@ -91,29 +91,29 @@ class Stacks:
 
     @property
     def pairs(self) -> Mapping[tuple[str, str], Interaction]:
-        """Those of two parts, by (first, second)."""
+        """The stacks of two parts, by (first, second)."""
         return {(each.parts[0].stack, each.parts[1].stack): each for each in self.interactions if len(each.parts) == 2}
 
     @property
     def firsts(self) -> list[str]:
-        """The matrix' rows."""
+        """The rows of the matrix."""
         return sorted({first for first, _ in self.pairs})
 
     @property
     def seconds(self) -> list[str]:
-        """The matrix' columns."""
+        """The columns of the matrix."""
         return sorted({second for _, second in self.pairs})
 
     @property
     def headline(self) -> str:
-        """The matrix' metric: the first of IN_STACKS that some pair has."""
+        """The metric of the matrix: the first of IN_STACKS that some pair has."""
         names = [metric.name for metric in IN_STACKS]
         known = [name for name in names if any(each.values[name].known for each in self.pairs.values())]
         return (known or names)[0]
 
     @property
     def matrix(self) -> list[list[Value | None]]:
-        """[firsts, seconds]; None where the pair was not tried."""
+        """The interactions [firsts, seconds]; None where the pair was not measured."""
         pairs, metric = self.pairs, self.headline
         return [
             [pairs[first, second].values[metric] if (first, second) in pairs else None for second in self.seconds]
@@ -122,18 +122,18 @@ class Stacks:
 
 
 def stacks(boards: Iterable[Board]) -> list[Stacks]:
-    """Of the boards on which a stack stands beside all its parts."""
+    """Find the boards on which a stack stands beside all its parts."""
     of_boards = [Stacks(board, tuple(interactions(board.rows))) for board in boards]
     return [each for each in of_boards if each.interactions]
 
 
 def head() -> list[str]:
-    """Of the table of all metrics."""
+    """The head of the table of all metrics."""
     return ["parts", "stack", *(f"{metric.heading} ×" for metric in IN_STACKS), "seeds"]
 
 
 def html(of_boards: Sequence[Stacks]) -> str:
-    """One section; nothing when there are no stacks."""
+    """Draw the section; nothing where there are no stacks."""
     if not of_boards:
         return ""
     parts = "\n".join(_html_of(position, each) for position, each in enumerate(of_boards))

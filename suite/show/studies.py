@@ -61,7 +61,7 @@ class PlacedStudy:
 def placed_studies(
     studies: Sequence[Studied], cards: Mapping[str, Card], rows: Sequence[PlacedRow] = ()
 ) -> list[PlacedStudy]:
-    """The studies in the order of a page whose rows have the places ``rows``."""
+    """Place the studies, in order, on a page that has the rows ``rows``."""
     taken = {name for row in rows for name in (row.anchor, row.identity, row.technique)}
     sections: dict[str, PlacedRow] = {}
     for row in sorted(rows, key=lambda row: len(row.row.stack), reverse=True):
@@ -88,7 +88,7 @@ def _title(study: Study) -> tuple[str, ...]:
 
 
 def links(placed: Sequence[PlacedStudy]) -> dict[str, str]:
-    """Technique id -> links to its studies."""
+    """Links to the studies by technique id."""
     by_technique: dict[str, list[str]] = {}
     for each in placed:
         mark = "†" if each.stale else ""
@@ -99,7 +99,7 @@ def links(placed: Sequence[PlacedStudy]) -> dict[str, str]:
 
 
 def html(placed: Sequence[PlacedStudy], cards: Mapping[str, Card]) -> str:
-    """One section; nothing when there are no studies."""
+    """Draw the section; nothing where there are no studies."""
     if not placed:
         return ""
     parts = "\n".join(_html_of(each, cards) for each in placed)

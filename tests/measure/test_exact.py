@@ -26,10 +26,10 @@ def test_exact_claims_hold(card: Card, baseline: str) -> None:
     wrong = [
         f"{each.claim.id}: {expectation(each.claim)}, counted {shown(each)}"
         for each in found
-        if each.claim.verified and each.word != "reproduced"
+        if each.claim.verified and each.verdict != "reproduced"
     ]
     assert not wrong
-    assert {each.word for each in found} <= {"reproduced", "contradicted"}, [each.reason for each in found]
+    assert {each.verdict for each in found} <= {"reproduced", "contradicted"}, [each.reason for each in found]
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.id)
