@@ -44,8 +44,8 @@ from techniques.optimizers.lion.technique import Lion as Lion
 from techniques.optimizers.nesterov_agd.technique import AGD as AGD
 from techniques.optimizers.prox_grad_momentum.technique import APGnc as APGnc
 from techniques.optimizers.sgd_momentum.technique import SGD as SGD
-from techniques.sharpness.sam.technique import ascend as sam_ascend
-from techniques.sharpness.sam.technique import restore as sam_restore
+from techniques.shared.ascent import ascend as sam_ascend
+from techniques.shared.ascent import restore as sam_restore
 
 __all__ = [
     "AGD",

@@ -11,6 +11,6 @@ Folders by role, each on the floors below it::
     model  meters  kernels     a model's parts; what a step costs; what Triton kernels share
     record     what is run, what was seen, where it is stored; imports no torch
 
-Techniques and baselines import from contract, model, meters and kernels (a study also from measure and judge), never the
-other way round.
+Techniques and baselines import from contract, model, meters and kernels (a study also from measure and judge), and the
+suite from neither of them.
 """

@@ -122,7 +122,9 @@ def adam_step(
 def manifests(decoupled: bool) -> dict[str, Manifest]:
     """The compilations for one kind of decay."""
 
-    def manifest_of(parameter: torch.dtype, moment: torch.dtype, stochastic: bool = False, scaled: bool = False) -> Manifest:
+    def manifest_of(
+        parameter: torch.dtype, moment: torch.dtype, stochastic: bool = False, scaled: bool = False
+    ) -> Manifest:
         return optimizer_parts.manifest(
             adam_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2, 3), written=(0, 1, 2),
             scaled=scaled, seeded=stochastic, registers=REGISTERS_OF_RANDOM if stochastic else REGISTERS,
@@ -137,5 +139,3 @@ def manifests(decoupled: bool) -> dict[str, Manifest]:
         "bfloat16_stochastic_scaled": manifest_of(torch.bfloat16, torch.float32, stochastic=True, scaled=True),
         "bfloat16_moments": manifest_of(torch.bfloat16, torch.bfloat16),
     }
-
-

@@ -76,9 +76,7 @@ def test_elements_beyond_2_to_the_31(bench: Bench, elements: int, monkeypatch: p
     before = {name: tensor.clone() for name, (tensor,) in inputs.items()}
     expected = bench.reference({name: [tensor[:elements]] for name, tensor in before.items()})
     bench.kernel(inputs)()
-    assert error_units({name: [inputs[name][0][:elements]] for name in expected}, expected) <= (
-        bench.tolerance
-    )
+    assert error_units({name: [inputs[name][0][:elements]] for name in expected}, expected) <= (bench.tolerance)
     assert all(torch.equal(inputs[name][0][elements:], old[elements:]) for name, old in before.items())
 
 
