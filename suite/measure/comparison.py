@@ -20,7 +20,7 @@ from suite.contract.catalogue import UnknownId
 from suite.contract.data import mixed_seed
 from suite.contract.sources import current_sources, sources_of
 from suite.contract.stack import build
-from suite.measure.contender import Block, Contender, ContenderFailed, Limits, failure
+from suite.measure.contender import TimedBlock, Contender, ContenderFailed, Limits, failure
 from suite.measure.lockstep import in_rounds, steps_of_blocks
 from suite.record.job import Job, Setting, StackError
 from suite.record.machine import fingerprint
@@ -176,7 +176,7 @@ class _Replicate:
         parts = {each: steps_of_blocks(steps, 2 * rounds) for each, steps in ready.items()}
 
         def block(contender: Contender, number: int) -> float | None:
-            reply: Block | None = contender.attempt(Contender.block, parts[contender][number])
+            reply: TimedBlock | None = contender.attempt(Contender.block, parts[contender][number])
             return reply.seconds if reply else None
 
         self._evaluate(ready)

@@ -75,7 +75,7 @@ class SetUp:
 
 
 @dataclass(frozen=True)
-class Block:
+class TimedBlock:
     """Some training steps: their seconds, processor seconds of all threads, and losses (the mean over ranks)."""
 
     seconds: float
@@ -161,9 +161,9 @@ class Contender:
         }  # fmt: skip
         return self.ready
 
-    def block(self, steps: int) -> Block:
+    def block(self, steps: int) -> TimedBlock:
         """``steps`` training steps."""
-        reply = Block(**self._call("block", steps, left_s=self.limits.train_s - self.spent_s))
+        reply = TimedBlock(**self._call("block", steps, left_s=self.limits.train_s - self.spent_s))
         self._charge(reply.seconds)
         self._known["train_loss"] += [float(f"{loss:.6g}") for loss in reply.losses]
         self._known["cpu_s"] += reply.cpu_s
