@@ -47,7 +47,7 @@ class Store:
             lock.acquire()
         except Timeout:
             raise StoreError(
-                f"another run is writing to {target.parent}; wait for it, or give this one its own folder: --results"
+                f"another run is writing to {target.parent}; wait for it, or choose another folder with --results"
             ) from None
         except OSError as error:
             raise StoreError(

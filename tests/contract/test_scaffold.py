@@ -32,8 +32,8 @@ def test_the_new_technique_trains_and_its_test_passes(checkout: Path) -> None:
     )  # fmt: skip
     assert tested.returncode == 0, tested.stdout
     ran = plugin.leantrain(
-        checkout, "run", "-t", "my_idea", "-t", "my_idea:factor=1.0", "-b", "gpt", "--size", "pico",
-        "--recipe", "classic", "--steps", 4, "--seeds", 1, "--threads", 1, "--results", "results",
+        checkout, "run", "-t", "my_idea", "-t", "my_idea:factor=1.0", "-b", "gpt", "--size", "pico", "--recipe",
+        "classic", "--steps", 4, "--seeds", 1, "--threads", 1, "--results", "results",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     (record,) = plugin.records(checkout / "results")
