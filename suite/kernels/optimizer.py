@@ -53,8 +53,8 @@ def compiled_over_lists(step: Callable[..., None]) -> Callable[..., None]:
 
 
 class GroupedOptimizer(torch.optim.Optimizer):
-    """Overrides :meth:`update`; :meth:`launch` where there is a kernel, :meth:`split_by` where the parameters of a
-    group differ in how they are updated.
+    """Overrides :meth:`update`; :meth:`launch` where there is a kernel, :meth:`begin_step` where state has to be made
+    or steps counted, :meth:`split_by` where the parameters of a group differ in how they are updated.
 
     What a step does beside the update costs no pass over the gradients of its own where a kernel updates:
 
@@ -132,6 +132,7 @@ class GroupedOptimizer(torch.optim.Optimizer):
             lists: dict[Hashable, list[Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
+                    self.begin_step(parameter, group)
                     lists.setdefault(self.split_by(parameter, group), []).append(parameter)
             for parameters in lists.values():
                 gradients = [p.grad for p in parameters if p.grad is not None]
@@ -143,8 +144,11 @@ class GroupedOptimizer(torch.optim.Optimizer):
                     scaled = gradients if factor is None else list(torch._foreach_mul(gradients, factor))
                     self.update(group, parameters, scaled)
 
+    def begin_step(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        """Prepares a parameter's state, once a step and before any update: makes it, counts the step."""
+
     def split_by(self, parameter: Tensor, group: dict[str, Any]) -> Hashable:
-        """Parameters of a group are updated together if this is equal; asked once a step, before any update."""
+        """Parameters of a group are updated together if this is equal. A query: it changes nothing."""
         return None
 
     def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:

@@ -78,15 +78,18 @@ class Adam(GroupedOptimizer):
                 if own := self.state.get(parameter):
                     self._fit(own, parameter, group)
 
-    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> float | None:
-        """Splits by the number of steps, which differs where a gradient came late; torch's updates look at each."""
+    def begin_step(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
             state["step"] = 0.0 if group["bias_correction"] else math.inf
             state["first_moment"] = torch.zeros_like(parameter)
             state["second_moment"] = torch.zeros_like(parameter)
             self._fit(state, parameter, group)
-        return None if isinstance(state["step"], Tensor) else state["step"]
+
+    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> float | None:
+        """Splits by the number of steps, which differs where a gradient came late; torch's updates look at each."""
+        step = self.state[parameter]["step"]
+        return None if isinstance(step, Tensor) else step
 
     def _fit(self, state: dict[str, Any], parameter: Tensor, group: dict[str, Any]) -> None:
         """Gives ``state``, perhaps saved on another device, the form that the parameter's update needs."""

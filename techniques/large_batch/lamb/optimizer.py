@@ -97,13 +97,15 @@ class Lamb(GroupedOptimizer):
             norm = norm * factor
         return (norm / first["max_norm"]).clamp(min=1.0).reciprocal()
 
-    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> tuple[bool, int]:
-        """Whether it adapts, and the number of this step, which differs where a gradient was missing at times."""
+    def begin_step(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
         state["step"] += 1
-        return adapts(parameter, group), int(state["step"])
+
+    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> tuple[bool, int]:
+        """Whether it adapts, and the number of this step, which differs where a gradient was missing at times."""
+        return adapts(parameter, group), int(self.state[parameter]["step"])
 
     def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
         first, second = self._moments(parameters)
