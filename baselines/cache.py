@@ -52,8 +52,8 @@ def prepared(parameters: Mapping[str, Any], build: Callable[[Path], Mapping[str,
     """
     key = _digest({"code": _code(), **parameters})
     folder = cache_folder() / "data" / key
-    found = _intact(folder)
-    if found is None:
+    intact = _intact(folder)
+    if intact is None:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -61,8 +61,8 @@ def prepared(parameters: Mapping[str, Any], build: Callable[[Path], Mapping[str,
                 f"cannot write prepared data under {cache_folder()} ({error}): set LEANTRAIN_CACHE to a writable folder"
             ) from error
         with FileLock(f"{folder}.lock"):
-            found = _intact(folder) or _built(folder, build)
-    return found
+            intact = _intact(folder) or _built(folder, build)
+    return intact
 
 
 def content_hash(files: Mapping[str, Path]) -> str:

@@ -44,12 +44,12 @@ def image_data(
     number of both, so that one head fits.
     """
     own = _pictures(size, location, side, labelled) if location is not None else None
-    found = own if own is not None and split != "source" else _digits(side, _DIGITS_OF[split], TEST_PER_DIGIT[size])
-    classes = max((own or found).facts["classes"], 0 if split == "pretrain" else DIGITS)
-    count, columns = found.facts["train"], {name: found.array(name) for name in ("pixels", "labels")}
+    prepared = own if own is not None and split != "source" else _digits(side, _DIGITS_OF[split], TEST_PER_DIGIT[size])
+    classes = max((own or prepared).facts["classes"], 0 if split == "pretrain" else DIGITS)
+    count, columns = prepared.facts["train"], {name: prepared.array(name) for name in ("pixels", "labels")}
     train = Examples({name: column[:count] for name, column in columns.items()})
     test = Examples({name: column[count:] for name, column in columns.items()})
-    return ImageData(found.facts["name"], found.sha256, train, test, transform, classes=classes)
+    return ImageData(prepared.facts["name"], prepared.sha256, train, test, transform, classes=classes)
 
 
 def normalised(pixels: Tensor) -> Tensor:
@@ -84,14 +84,14 @@ def _pictures(size: Size, location: str, side: int, labelled: bool) -> cache.Pre
     limit, test_limit = _TRAIN_LIMIT[size], _TEST_LIMIT[size]
 
     def build(folder: Path) -> dict[str, Any]:
-        found = source.pictures(location, side, limit, test_limit, labelled)
-        shape = (len(found.labels), 3, side, side)
+        pictures = source.pictures(location, side, limit, test_limit, labelled)
+        shape = (len(pictures.labels), 3, side, side)
         pixels = np.lib.format.open_memmap(folder / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
-        for row, image in enumerate(found.pixels):
+        for row, image in enumerate(pictures.pixels):
             pixels[row] = image
         pixels.flush()
-        np.save(folder / "labels.npy", found.labels)
-        return {"name": found.name, "train": found.train, "classes": found.classes}
+        np.save(folder / "labels.npy", pictures.labels)
+        return {"name": pictures.name, "train": pictures.train, "classes": pictures.classes}
 
     which = {"images": source.identity(location), "labelled": labelled, "limits": [limit, test_limit]}
     return cache.prepared({**which, "side": side}, build)

@@ -140,8 +140,8 @@ def _files(location: str) -> tuple[str, dict[str, Path]]:
         known = " ".join(sorted(suffix for suffixes in _KINDS.values() for suffix in suffixes))
         raise ValueError(f"{location}: cannot read a {path.suffix or 'suffix-less'} file; give one of {known}")
     if path.is_dir():
-        found = {file.relative_to(path): file for file in sorted(path.rglob("*")) if file.is_file()}
-        files = {str(name): file for name, file in found.items() if not any(part[0] == "." for part in name.parts)}
+        by_name = {file.relative_to(path): file for file in sorted(path.rglob("*")) if file.is_file()}
+        files = {str(name): file for name, file in by_name.items() if not any(part[0] == "." for part in name.parts)}
         if "dataset_dict.json" in files or "state.json" in files:
             return "saved", files
         for kind, suffixes in _KINDS.items():
@@ -176,14 +176,14 @@ def _load(location: str, folder: str) -> dict[str, Any]:
         if kind == "hub":
             match = _HUB_ID.fullmatch(location)
             assert match
-            found = datasets.load_dataset(match["id"], match["name"], revision=match["revision"])
+            loaded = datasets.load_dataset(match["id"], match["name"], revision=match["revision"])
         elif kind == "saved":
-            found = datasets.load_from_disk(str(Path(location).expanduser()))
+            loaded = datasets.load_from_disk(str(Path(location).expanduser()))
         else:
             by_split: dict[str, list[str]] = {}
             for name, file in files.items():
                 by_split.setdefault(_split_of(name) if len(files) > 1 else "train", []).append(str(file.resolve()))
-            found = datasets.load_dataset(kind, data_files=by_split, cache_dir=folder)
+            loaded = datasets.load_dataset(kind, data_files=by_split, cache_dir=folder)
     except Exception as error:  # the library raises many kinds; what the user needs is the location and the reason
         if "script" in str(error):
             reason = _SCRIPT
@@ -192,7 +192,7 @@ def _load(location: str, folder: str) -> dict[str, Any]:
         hint = " (and no such file or folder here)" if kind == "hub" else ""
         raise ValueError(f"{location}: cannot read this as {kind} data{hint}: {reason}") from error
     splits: dict[str, Any] = {}
-    for name, split in found.items() if isinstance(found, dict) else [("train", found)]:
+    for name, split in loaded.items() if isinstance(loaded, dict) else [("train", loaded)]:
         if len(split):
             splits.setdefault(_split_of(name), split)
     if not splits:

@@ -84,9 +84,9 @@ def text_data(
         return {"name": text.name}
 
     shape = {"rows": TEST_ROWS[size], "length": length, "framed": framed}
-    found = cache.prepared({"text": content, "vocabulary": vocabulary, **shape}, build)
-    train, test = (Examples({"input_ids": found.array(part)}) for part in ("train", "test"))
-    return Data(found.facts["name"], found.sha256, train, test, transform)
+    prepared = cache.prepared({"text": content, "vocabulary": vocabulary, **shape}, build)
+    train, test = (Examples({"input_ids": prepared.array(part)}) for part in ("train", "test"))
+    return Data(prepared.facts["name"], prepared.sha256, train, test, transform)
 
 
 def _identity(split: str, location: str | None) -> str:
