@@ -20,7 +20,7 @@ from suite.contract.catalogue import UnknownId
 from suite.contract.data import mixed_seed
 from suite.contract.sources import current_sources, sources_of
 from suite.contract.stack import build
-from suite.measure.contender import TimedBlock, Contender, ContenderFailed, Limits, failure
+from suite.measure.contender import Contender, ContenderFailed, Limits, TimedBlock, failure
 from suite.measure.lockstep import in_rounds, steps_of_blocks
 from suite.record.job import Job, Setting, StackError
 from suite.record.machine import fingerprint
