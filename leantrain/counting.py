@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from suite.contract.setting import chosen, setting_of
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
-from suite.measure.paper_scale import Scale, SideBySide, lines, notes, side_by_side, title
+from suite.measure.paper_scale import Scale, SideBySide, side_by_side
 from suite.record.job import TASKS
+from suite.show.counts import lines, notes, title
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -134,6 +134,7 @@ def count(
     with understandable(as_json):
         from suite.contract.stack import build
         from suite.measure import paper_scale
+        from suite.show.counts import lines, notes, title
 
         for stack in stacks:
             build(stack)
@@ -148,16 +149,16 @@ def count(
     if as_json:
         print(json.dumps([each.as_dict() for each in counts], indent=1))
     for each in [] if as_json else counts:
-        out.print(escape(paper_scale.title(each)))
+        out.print(escape(title(each)))
         columns = ("", each.reference.stack, each.stack.stack, "ratio") if each.reference else ("", each.stack.stack)
         grid = Table(*columns, box=None, pad_edge=False)
         for column in grid.columns[1:]:
             column.justify = "right"
-        for line in paper_scale.lines(each):
+        for line in lines(each):
             grid.add_row(*map(escape, line))
         if grid.rows:
             out.print(grid)
-        for note in paper_scale.notes(each):
+        for note in notes(each):
             out.print(escape(note))
         out.print()
     if all(each.stack.counters is None for each in counts):

@@ -153,11 +153,13 @@ def compare(
         from suite.measure.plan import pair_of
         from suite.measure.result import result_of
         from suite.record.store import Store
-        from suite.show.plots import draw
+        from suite.show.plots import check_format, draw
         from suite.show.terminal import summary
 
         setting = setting_of(target, training, machine)
         build(stack), build(against or "baseline")
+        if write:
+            check_format(write)
         pair = pair_of(setting, stack, against, task_of(training))
         check_model(pair.setting)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:

@@ -196,6 +196,11 @@ def history(
         from suite.record.job import canonical
         from suite.record.store import Store
 
+        if write:
+            from suite.show.plots import check_format
+            from suite.show.timelines import draw
+
+            check_format(write)
         metrics = [chosen("metric", each, times.METRICS) for each in metric or times.METRICS]
         records, problems = Store(folder).read()
         for problem in problems:
@@ -212,7 +217,7 @@ def history(
             with bar(quiet=as_json) as progress:
                 steps = confirmed(steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn)
         if write:
-            times.draw(all_series, steps, write)
+            draw(all_series, steps, write)
     if as_json:
         print(json.dumps([each.as_dict() for each in steps], indent=1))
     else:

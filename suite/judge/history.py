@@ -16,14 +16,11 @@ Exact counts have no noise: where every revision has one value, every change of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy import stats
 
 from suite.judge.metrics import IN_HISTORY, log_cost_ratios, metric_of
@@ -39,7 +36,6 @@ RESAMPLES = 999
 PLACE_RESAMPLES = 200
 ALPHA = 0.05
 LEVEL = 0.95
-MOST_PANELS = 12
 METRICS = tuple(metric.name for metric in IN_HISTORY)
 
 
@@ -364,42 +360,3 @@ def summary(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> str:
     most = max((len(each.points) for each in short), default=0)
     left = f"; {len(short)} too short to tell ({FEWEST} replicates needed, they have up to {most})" if short else ""
     return f"{len(steps)} change points in {len(all_series)} series{left}"
-
-
-# drawing --------------------------------------------------------------------------------------------------------------
-
-
-def figure(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> Figure:
-    """A panel for each series, those with change points first: ratios in order of time, levels, steps with intervals.
-
-    Raises ValueError when there is nothing to draw.
-    """
-    of: Mapping[int, list[ChangePoint]] = {
-        id(each): [step for step in steps if step.series is each] for each in all_series
-    }
-    chosen = sorted(all_series, key=lambda each: (-len(of[id(each)]), -len(each.points)))[:MOST_PANELS]
-    if not chosen:
-        raise ValueError("there is no series to draw")
-    drawing = Figure(figsize=(9, 2.6 * len(chosen)), layout="constrained")  # no pyplot: no window, no global state
-    for axes, each in zip(drawing.subplots(len(chosen), squeeze=False)[:, 0], chosen, strict=True):
-        for machine in dict.fromkeys(point.machine for point in each.points):
-            places = [place for place, point in enumerate(each.points) if point.machine == machine]
-            axes.plot(places, np.exp(each.values[places]), ".", label=machine.replace("$", r"\$"))
-        cuts = [0, *(step.at for step in of[id(each)]), len(each.points)]
-        for low, high in pairwise(cuts):
-            axes.hlines(math.exp(np.median(each.values[low:high])), low - 0.5, high - 0.5, color="0.3")
-        for step in of[id(each)]:
-            axes.axvline(step.at - 0.5, color="C3")
-            axes.axvspan(step.low - 0.5, step.high - 0.5, color="C3", alpha=0.15, linewidth=0)
-        axes.axhline(1.0, color="0.6", linestyle=":")
-        axes.set_title(each.name.replace("$", r"\$"), fontsize="small", loc="left")
-        axes.set(ylabel="ratio to reference", xlabel="replicate, oldest first")
-        axes.legend(frameon=False, fontsize="x-small")
-    return drawing
-
-
-def draw(all_series: Sequence[Series], steps: Sequence[ChangePoint], path: Path) -> None:
-    """Writes the figure in the format of the file's suffix. Raises ValueError for one that matplotlib cannot write."""
-    drawing = figure(all_series, steps)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawing.savefig(path, dpi=150)

@@ -15,20 +15,14 @@ backward pass; torch's fused attention with dropout, for one, exists on GPUs onl
 
 from __future__ import annotations
 
-import copy
-import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.utils._foreach_utils
-from torch import Tensor, nn
-from torch._subclasses import FakeTensor, FakeTensorMode
-from torch.utils._mode_utils import no_dispatch
+from torch import Tensor
 
 from suite.contract.baseline import Baseline, baseline_of
 from suite.contract.data import Data, Examples
@@ -36,20 +30,15 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
-from suite.judge.metrics import METRICS
 from suite.measure.comparison import Progress, silent
 from suite.measure.plan import reference_of
+from suite.measure.weightless import weightless
 from suite.meters.state import gradient_bytes, parameter_bytes
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
 from suite.record.schema import COUNTS, Counters
 
 PROVENANCE = "counted at paper scale"
 STEPS = 2  # before the counted one: optimizers make their state, and schedules by progress come round
-
-aten = torch.ops.aten
-SEQUENCES = frozenset({aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default})
-FILLED = frozenset({aten.full.default, aten.ones.default, aten.zeros.default})
-LARGEST_KEPT = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -181,175 +170,6 @@ def side_by_side(
         SideBySide(at, known[reference, at] if reference is not None else None, known[stack, at])
         for stack, reference, at in wanted
     ]
-
-
-# for people ---------------------------------------------------------------------------------------------------------
-
-TITLES = {name: each.title + (", bytes" if each.unit == "B" else "") for name, each in METRICS.items()} | {
-    "parameter_bytes": "parameters, bytes",
-    "gradient_bytes": "gradients, bytes",
-}
-
-
-def title(pair: SideBySide) -> str:
-    """What was counted, in one line: every report of these numbers begins with how they came about."""
-    at, side = pair.scale.setting, pair.stack if pair.stack.counters else pair.reference or pair.stack
-    shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in side.batch.items())
-    model = Path(at.model).name if at.model else at.size
-    parts = (at.baseline, model, at.recipe, at.task, shapes and f"batch {shapes} (shapes of {side.data})")
-    return f"{PROVENANCE}: " + " · ".join(filter(None, parts))
-
-
-def lines(pair: SideBySide) -> list[tuple[str, ...]]:
-    """A quantity a line: its title, the reference's number if there is one, the stack's, their ratio."""
-    ours, ratios = pair.stack.quantities(), pair.ratios()
-    theirs = pair.reference.quantities() if pair.reference else {}
-    rows = []
-    for name in ours or theirs:
-        label = TITLES.get(name, f"  of it {name.removeprefix('peak.').replace('_', ' ')}")
-        cells = [_shown(name, numbers.get(name)) for numbers in ([theirs, ours] if pair.reference else [ours])]
-        ratio = [f"{ratios[name]:.4g}" if name in ratios else ""] if pair.reference else []
-        rows.append((label, *cells, *ratio))
-    return rows
-
-
-def notes(pair: SideBySide) -> list[str]:
-    """Why a side was not counted, and what its FLOPs leave out."""
-    sentences = []
-    for side in filter(None, (pair.reference, pair.stack)):
-        if side.counters is None:
-            sentences.append(f"{side.stack}: unavailable: {side.unavailable}")
-        elif side.counters.uncounted_operators:
-            names = ", ".join(side.counters.uncounted_operators)
-            sentences.append(f"{side.stack}: FLOPs are a lower bound, without those of {names}")
-    return sentences
-
-
-def _shown(name: str, number: int | None) -> str:
-    if number is None:
-        return "-"
-    base, units = (1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
-    if name == "flops" or name.endswith("_count"):
-        base, units = 1000, ("", "K", "M", "G", "T", "P")
-    power = max(each for each in range(len(units)) if each == 0 or number >= base**each)
-    return f"{number / base**power:.4g} {units[power]}".strip() if power else f"{number} {units[0]}".strip()
-
-
-# fake tensors -------------------------------------------------------------------------------------------------------
-
-
-class Weightless(FakeTensorMode):
-    """Fake tensors on which a step takes the path, and saves the bytes, that it does on real ones on a CPU.
-
-    Small tensors that a program makes of sizes alone (positions, a step counter, drop rates by depth) keep their
-    values, as it asks for them: "are these positions of one sequence?". Torch's own mode keeps single numbers only.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            allow_non_fake_inputs=True
-        )  # a real one that a library made at import is as good as a fake one
-        self._allow_unsafe_data_ptr_access = False  # whoever wants an address gets an error, not a crash
-
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output: Any = super().dispatch(func, types, args, kwargs or {})
-        if _of_sizes(func, output):
-            with no_dispatch():
-                real = func(*args, **(kwargs or {}))
-            return self.fake_tensor_converter.from_real_tensor(self, real, make_constant=True)
-        if func is aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
-            # Torch's meta kernel gives the statistics the input's type. The CPU's keeps the weight's, and saves it.
-            y, *statistics = output
-            with self:
-                return (y, *(torch.empty_like(each, dtype=args[2].dtype) for each in statistics))
-        return output
-
-    def invalidate_written_to_constants(self, func: Any, flat_arg_fake_tensors: Any, args: Any, kwargs: Any) -> None:
-        """As torch's own, which forgets the tensors that foreach operators write to in lists."""
-        super().invalidate_written_to_constants(func, flat_arg_fake_tensors, args, kwargs)
-        for argument, value in zip(func._schema.arguments, args):
-            if argument.is_write and isinstance(value, list | tuple):
-                for each in value:
-                    if self.is_our_fake(each) and each.constant is not None:
-                        self.fake_tensor_converter.invalidate_constant_aliases(each.constant)
-
-    def may_turn_const(self, t: Tensor) -> bool:
-        return (
-            t.numel() <= LARGEST_KEPT
-            and t.layout is torch.strided
-            and t.device.type == "cpu"
-            and not self.is_our_fake(t)
-        )
-
-
-def _of_sizes(func: Any, output: Any) -> bool:
-    """Whether an operator makes a small tensor whose values follow from sizes: not a weight or a buffer of zeros."""
-    if func not in SEQUENCES and func not in FILLED:
-        return False
-    kept = func in SEQUENCES or output.numel() == 1 or not output.is_floating_point()
-    return kept and output.numel() <= LARGEST_KEPT and output.device.type == "cpu"
-
-
-@contextmanager
-def weightless() -> Iterator[None]:
-    """While active, tensors have no values. What libraries do otherwise with fake tensors they do as with real ones."""
-    foreach: Any = torch.utils._foreach_utils
-    with ExitStack() as stack:
-        # nn.Module.to swaps fake parameters, which fails as the mode itself refers to them; real ones get new data.
-        stack.enter_context(_replaced(torch.utils, "swap_tensors", _with_data_of))
-        # Draws again what fell outside, so it looks; torch itself passes over meta tensors here.
-        stack.enter_context(_replaced(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
-        # torch's own looks at addresses and copies memory.
-        stack.enter_context(_replaced(Tensor, "__deepcopy__", _copied))
-        # torch takes the loop in place of the foreach operators for any subclass of Tensor.
-        types = [*foreach._foreach_supported_types, FakeTensor]
-        stack.enter_context(_replaced(foreach, "_foreach_supported_types", types))
-        # transformers takes fake tensors for a trace, and then makes masks that a real step goes without.
-        for name in ("transformers.masking_utils", "transformers.modeling_attn_mask_utils"):
-            if name in sys.modules:  # a model of that library has imported them
-                stack.enter_context(_replaced(sys.modules[name], "is_tracing", lambda tensor=None: False))
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(Weightless())
-        yield
-
-
-def _with_data_of(parameter: Tensor, converted: Tensor) -> None:
-    parameter.data = converted.detach()
-
-
-@torch.no_grad()
-def _copied(tensor: Any, memo: dict[Any, Any]) -> Tensor:
-    """What deepcopy makes of a tensor: a parameter is cloned, another gets its whole storage copied, once for all."""
-    if id(tensor) in memo:
-        return memo[id(tensor)]
-    if isinstance(tensor, nn.Parameter):
-        copied: Any = nn.Parameter(tensor.detach().clone(), tensor.requires_grad)
-    elif tensor.constant is not None:
-        copied = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-    else:
-        storage = tensor.untyped_storage()
-        storages = memo.setdefault("torch", {})
-        if storage._cdata not in storages:
-            storages[storage._cdata] = torch.empty(storage.nbytes(), dtype=torch.uint8)
-        whole = storages[storage._cdata].view(tensor.dtype)
-        copied = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        copied.requires_grad_(tensor.requires_grad)
-    memo[id(tensor)] = copied
-    copied.grad = copy.deepcopy(tensor.grad, memo)
-    for name, value in vars(tensor).items():
-        if not hasattr(copied, name):
-            setattr(copied, name, copy.deepcopy(value, memo))
-    return copied
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _why(error: RuntimeError) -> str:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from suite.judge.metrics import COLUMNS
 from suite.judge.rows import Row
+from suite.record.files import replacing
 from suite.show.board import text
 
 
@@ -52,6 +53,18 @@ def figure(row: Row) -> Figure:
 
 def draw(row: Row, path: Path) -> None:
     """Writes the figure in the format of the file's suffix. Raises ValueError for one that matplotlib cannot write."""
-    drawn = figure(row)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawn.savefig(path, dpi=150)
+    save(figure(row), path)
+
+
+def save(drawn: Figure, path: Path) -> None:
+    """Writes a figure, whole or not at all, in the format of the file's suffix. Raises ValueError for another."""
+    check_format(path)
+    with replacing(path) as partial:
+        drawn.savefig(partial, dpi=150, format=path.suffix[1:])
+
+
+def check_format(path: Path) -> None:
+    """Raises ValueError, before minutes are spent, for a suffix that matplotlib cannot write."""
+    formats = Figure().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in formats:
+        raise ValueError(f"{path}: a picture's suffix says its format: .{', .'.join(sorted(formats))}")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from suite.judge import history as h
+from suite.show.timelines import figure
 from tests.factories import MACHINE, changed, comparison, conditions, contender, counters, record
 
 N, AT, TRIALS = 40, 30, 120
@@ -181,9 +182,9 @@ def test_a_sentence_says_how_far_a_suspicion_has_come():
 def test_the_plot_has_the_steps_where_they_are_and_what_changed_first(tmp_path):
     old, new = past()
     both = h.series([*old, *new], metrics=("loss", "step_time"))
-    figure = h.figure(both, h.change_points(both))
-    assert [axes.get_title(loc="left").split(": ")[1] for axes in figure.axes] == ["step_time", "loss"]
-    places = [line.get_xdata()[0] for line in figure.axes[0].lines if list(line.get_xdata()) == [len(old) - 0.5] * 2]
+    drawn = figure(both, h.change_points(both))
+    assert [axes.get_title(loc="left").split(": ")[1] for axes in drawn.axes] == ["step_time", "loss"]
+    places = [line.get_xdata()[0] for line in drawn.axes[0].lines if list(line.get_xdata()) == [len(old) - 0.5] * 2]
     assert places == [len(old) - 0.5]
     with pytest.raises(ValueError, match="no series"):
-        h.figure([], [])
+        figure([], [])

@@ -1,0 +1,138 @@
+"""Tensors without values: torch's fake tensors, on which a training step goes as it does on real ones on a CPU.
+
+A fake tensor has a shape, a type and a storage of the right size. Torch's own mode serves tracing; what differs there
+from a real step (masks, foreach operators, copies, statistics' types) is set right here, one reason a line.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.utils._foreach_utils
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+
+aten = torch.ops.aten
+SEQUENCES = frozenset({aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default})
+FILLED = frozenset({aten.full.default, aten.ones.default, aten.zeros.default})
+LARGEST_KEPT = 1 << 16
+
+
+class Weightless(FakeTensorMode):
+    """Fake tensors on which a step takes the path, and saves the bytes, that it does on real ones on a CPU.
+
+    Small tensors that a program makes of sizes alone (positions, a step counter, drop rates by depth) keep their
+    values, as it asks for them: "are these positions of one sequence?". Torch's own mode keeps single numbers only.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            allow_non_fake_inputs=True
+        )  # a real one that a library made at import is as good as a fake one
+        self._allow_unsafe_data_ptr_access = False  # whoever wants an address gets an error, not a crash
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output: Any = super().dispatch(func, types, args, kwargs or {})
+        if _of_sizes(func, output):
+            with no_dispatch():
+                real = func(*args, **(kwargs or {}))
+            return self.fake_tensor_converter.from_real_tensor(self, real, make_constant=True)
+        if func is aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
+            # Torch's meta kernel gives the statistics the input's type. The CPU's keeps the weight's, and saves it.
+            y, *statistics = output
+            with self:
+                return (y, *(torch.empty_like(each, dtype=args[2].dtype) for each in statistics))
+        return output
+
+    def invalidate_written_to_constants(self, func: Any, flat_arg_fake_tensors: Any, args: Any, kwargs: Any) -> None:
+        """As torch's own, which forgets the tensors that foreach operators write to in lists."""
+        super().invalidate_written_to_constants(func, flat_arg_fake_tensors, args, kwargs)
+        for argument, value in zip(func._schema.arguments, args):
+            if argument.is_write and isinstance(value, list | tuple):
+                for each in value:
+                    if self.is_our_fake(each) and each.constant is not None:
+                        self.fake_tensor_converter.invalidate_constant_aliases(each.constant)
+
+    def may_turn_const(self, t: Tensor) -> bool:
+        return (
+            t.numel() <= LARGEST_KEPT
+            and t.layout is torch.strided
+            and t.device.type == "cpu"
+            and not self.is_our_fake(t)
+        )
+
+
+def _of_sizes(func: Any, output: Any) -> bool:
+    """Whether an operator makes a small tensor whose values follow from sizes: not a weight or a buffer of zeros."""
+    if func not in SEQUENCES and func not in FILLED:
+        return False
+    kept = func in SEQUENCES or output.numel() == 1 or not output.is_floating_point()
+    return kept and output.numel() <= LARGEST_KEPT and output.device.type == "cpu"
+
+
+@contextmanager
+def weightless() -> Iterator[None]:
+    """While active, tensors have no values. What libraries do otherwise with fake tensors they do as with real ones."""
+    foreach: Any = torch.utils._foreach_utils
+    with ExitStack() as stack:
+        # nn.Module.to swaps fake parameters, which fails as the mode itself refers to them; real ones get new data.
+        stack.enter_context(_replaced(torch.utils, "swap_tensors", _with_data_of))
+        # Draws again what fell outside, so it looks; torch itself passes over meta tensors here.
+        stack.enter_context(_replaced(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
+        # torch's own looks at addresses and copies memory.
+        stack.enter_context(_replaced(Tensor, "__deepcopy__", _copied))
+        # torch takes the loop in place of the foreach operators for any subclass of Tensor.
+        types = [*foreach._foreach_supported_types, FakeTensor]
+        stack.enter_context(_replaced(foreach, "_foreach_supported_types", types))
+        # transformers takes fake tensors for a trace, and then makes masks that a real step goes without.
+        for name in ("transformers.masking_utils", "transformers.modeling_attn_mask_utils"):
+            if name in sys.modules:  # a model of that library has imported them
+                stack.enter_context(_replaced(sys.modules[name], "is_tracing", lambda tensor=None: False))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(Weightless())
+        yield
+
+
+def _with_data_of(parameter: Tensor, converted: Tensor) -> None:
+    parameter.data = converted.detach()
+
+
+@torch.no_grad()
+def _copied(tensor: Any, memo: dict[Any, Any]) -> Tensor:
+    """What deepcopy makes of a tensor: a parameter is cloned, another gets its whole storage copied, once for all."""
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    if isinstance(tensor, nn.Parameter):
+        copied: Any = nn.Parameter(tensor.detach().clone(), tensor.requires_grad)
+    elif tensor.constant is not None:
+        copied = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    else:
+        storage = tensor.untyped_storage()
+        storages = memo.setdefault("torch", {})
+        if storage._cdata not in storages:
+            storages[storage._cdata] = torch.empty(storage.nbytes(), dtype=torch.uint8)
+        whole = storages[storage._cdata].view(tensor.dtype)
+        copied = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        copied.requires_grad_(tensor.requires_grad)
+    memo[id(tensor)] = copied
+    copied.grad = copy.deepcopy(tensor.grad, memo)
+    for name, value in vars(tensor).items():
+        if not hasattr(copied, name):
+            setattr(copied, name, copy.deepcopy(value, memo))
+    return copied
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)

@@ -1,0 +1,57 @@
+"""A counted step beside its reference's, as people read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from suite.judge.metrics import METRICS
+from suite.measure.paper_scale import PROVENANCE, SideBySide
+
+TITLES = {name: each.title + (", bytes" if each.unit == "B" else "") for name, each in METRICS.items()} | {
+    "parameter_bytes": "parameters, bytes",
+    "gradient_bytes": "gradients, bytes",
+}
+
+
+def title(pair: SideBySide) -> str:
+    """What was counted, in one line: every report of these numbers begins with how they came about."""
+    at, side = pair.scale.setting, pair.stack if pair.stack.counters else pair.reference or pair.stack
+    shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in side.batch.items())
+    model = Path(at.model).name if at.model else at.size
+    parts = (at.baseline, model, at.recipe, at.task, shapes and f"batch {shapes} (shapes of {side.data})")
+    return f"{PROVENANCE}: " + " · ".join(filter(None, parts))
+
+
+def lines(pair: SideBySide) -> list[tuple[str, ...]]:
+    """A quantity a line: its title, the reference's number if there is one, the stack's, their ratio."""
+    ours, ratios = pair.stack.quantities(), pair.ratios()
+    theirs = pair.reference.quantities() if pair.reference else {}
+    rows = []
+    for name in ours or theirs:
+        label = TITLES.get(name, f"  of it {name.removeprefix('peak.').replace('_', ' ')}")
+        cells = [_shown(name, numbers.get(name)) for numbers in ([theirs, ours] if pair.reference else [ours])]
+        ratio = [f"{ratios[name]:.4g}" if name in ratios else ""] if pair.reference else []
+        rows.append((label, *cells, *ratio))
+    return rows
+
+
+def notes(pair: SideBySide) -> list[str]:
+    """Why a side was not counted, and what its FLOPs leave out."""
+    sentences = []
+    for side in filter(None, (pair.reference, pair.stack)):
+        if side.counters is None:
+            sentences.append(f"{side.stack}: unavailable: {side.unavailable}")
+        elif side.counters.uncounted_operators:
+            names = ", ".join(side.counters.uncounted_operators)
+            sentences.append(f"{side.stack}: FLOPs are a lower bound, without those of {names}")
+    return sentences
+
+
+def _shown(name: str, number: int | None) -> str:
+    if number is None:
+        return "-"
+    base, units = (1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+    if name == "flops" or name.endswith("_count"):
+        base, units = 1000, ("", "K", "M", "G", "T", "P")
+    power = max(each for each in range(len(units)) if each == 0 or number >= base**each)
+    return f"{number / base**power:.4g} {units[power]}".strip() if power else f"{number} {units[0]}".strip()
