@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from suite.contract.catalogue import lookup, package_folder
 from suite.contract.recipe import Recipe
-from suite.record.files import hash_files
+from suite.record.code import hash_files
 from suite.record.job import RecipeName, Setting, Size, Split, Task
 
 if TYPE_CHECKING:

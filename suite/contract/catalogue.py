@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from suite.contract.card import Card, read_card
 from suite.contract.technique import Technique
-from suite.record.files import hash_files
+from suite.record.code import hash_files
 from suite.record.job import StackError
 
 T = TypeVar("T")

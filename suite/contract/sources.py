@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from suite.contract.baseline import baseline_hashes
 from suite.contract.catalogue import catalogue, lookup, package_folder
-from suite.record.files import hash_files
+from suite.record.code import hash_files
 from suite.record.job import techniques_of
 
 MEASURING = (

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -85,13 +84,3 @@ def _whole(digits: str) -> int:
 def printable(text: str) -> str:
     """Text of a file in one line, as a message may quote it: control characters written out."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-
-
-def hash_files(*groups: Iterable[Path]) -> str:
-    """SHA-256 over names and contents of files, in the order of their names."""
-    digest = hashlib.sha256()
-    for path in sorted(path for group in groups for path in group):
-        content = path.read_bytes()
-        digest.update(f"{path.name}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()

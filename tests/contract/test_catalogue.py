@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from suite.contract.catalogue import UnknownId, catalogue, lookup
 from suite.contract.stack import build
-from suite.record.files import hash_files
+from suite.record.code import hash_files
 from suite.record.job import StackError
 from tests import plugin
 
@@ -107,9 +107,10 @@ def test_a_changed_card_keeps_the_hash_and_changed_code_does_not(installed: Call
     (folder / "card.toml").write_text((folder / "card.toml").read_text() + "\n# a note\n")
     catalogue.cache_clear()
     assert catalogue()["hashed"].source_sha256 == before
-    (folder / "technique.py").write_text((folder / "technique.py").read_text() + "\n# a note\n")
-    catalogue.cache_clear()
-    assert catalogue()["hashed"].source_sha256 != before
+    for addition, stale in (("\n# a note\n", False), ("\nNUMBER = 1\n", True)):
+        (folder / "technique.py").write_text((folder / "technique.py").read_text() + addition)
+        catalogue.cache_clear()
+        assert (catalogue()["hashed"].source_sha256 != before) == stale
 
 
 def test_what_a_technique_imports_from_its_neighbours_is_part_of_its_hash(installed: Callable[..., Path]) -> None:

@@ -1,0 +1,110 @@
+"""Hashes of source code as it runs: comments, docstrings, layout and annotations that nothing executes do not count.
+
+A Python file is hashed by its syntax tree, written out in a form that does not depend on Python's version. Annotations
+in the bodies of classes and modules stay, since dataclasses read them, and so do those that Triton compiles by
+(``tl.constexpr``). Any other file is hashed by its bytes.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+COMPILED_BY = "constexpr"
+UNTYPED = ("type_comment", "type_params", "kind")  # fields that carry types alone, or nothing that runs
+
+
+def hash_files(*groups: Iterable[Path]) -> str:
+    """SHA-256 over names and code of files, in the order of their paths. A file that does not parse counts whole."""
+    digest = hashlib.sha256()
+    for path in sorted(path for group in groups for path in group):
+        content = path.read_bytes()
+        if path.suffix == ".py":
+            content = running_code(content)
+        digest.update(f"{path.name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def running_code(source: bytes) -> bytes:
+    """What of a Python source is executed, as text that is equal for equal code; ``source`` where it does not parse."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return source
+    return "".join(_written(_Stripped().visit(tree))).encode("utf-8", "surrogatepass")
+
+
+class _Stripped(ast.NodeTransformer):
+    """Takes out what does not run."""
+
+    def __init__(self) -> None:
+        self.inside_function = False
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        return self._without_docstring(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        outside, self.inside_function = self.inside_function, False
+        stripped = self._without_docstring(node)
+        self.inside_function = outside
+        return stripped
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        if node.annotation is not None and COMPILED_BY not in ast.unparse(node.annotation):
+            node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        """A variable of a function: an assignment, or nothing where it has no value."""
+        self.generic_visit(node)
+        if not self.inside_function:
+            return node
+        return ast.Assign([node.target], node.value) if node.value else None
+
+    def visit_If(self, node: ast.If) -> Any:
+        """What is imported for type checkers only does not run; what stands in ``else`` does."""
+        self.generic_visit(node)
+        name = getattr(node.test, "id", getattr(node.test, "attr", ""))  # of TYPE_CHECKING, typing.TYPE_CHECKING
+        return node.orelse if name == "TYPE_CHECKING" else node
+
+    def _function(self, node: Any) -> ast.AST:
+        outside, self.inside_function = self.inside_function, True
+        stripped: Any = self._without_docstring(node)
+        stripped.returns = None
+        self.inside_function = outside
+        return stripped
+
+    def _without_docstring(self, node: Any) -> ast.AST:
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            node.body = node.body[1:]
+        return self.generic_visit(node)
+
+
+def _written(value: Any) -> Iterator[str]:
+    """The tree as text: kinds of nodes and their fields that hold something."""
+    if isinstance(value, ast.AST):
+        yield f"{type(value).__name__}("
+        for name, field in ast.iter_fields(value):
+            if field is not None and field != [] and name not in UNTYPED:
+                yield f"{name}="
+                yield from _written(field)
+        yield ")"
+    elif isinstance(value, list):
+        yield "["
+        for each in value:
+            yield from _written(each)
+            yield ","
+        yield "]"
+    else:
+        yield repr(value)
