@@ -62,8 +62,9 @@ def test_what_does_not_run_does_not_count(old: str, new: str) -> None:
     ("old", "new"),
     [
         ("0.5", "0.25"), ("scaled", "product"), ("self.factor * x", "x * self.factor"),
-        ("factor: float", "factor: int"), ("BLOCK: tl.constexpr", "BLOCK"), ("@jit\n", ""), ("@dataclass\n", "@dataclass(frozen=True)\n"),
-        ("return scaled", "return None"), ("return scaled", "pass"), ("!r", "!s"), ("if TYPE_CHECKING", "if True"),
+        ("factor: float", "factor: int"), ("BLOCK: tl.constexpr", "BLOCK"), ("@jit\n", ""),
+        ("@dataclass\n", "@dataclass(frozen=True)\n"), ("return scaled", "return None"), ("return scaled", "pass"),
+        ("!r", "!s"), ("if TYPE_CHECKING", "if True"),
     ],
 )  # fmt: skip
 def test_what_runs_counts(old: str, new: str) -> None:
