@@ -54,6 +54,7 @@ class MachineCode:
     store_widths: Mapping[int, int]
     instructions: int
     instructions_per_element: float
+    has_hgmma: bool
 
 
 def check(code: MachineCode, budget: Budget) -> list[str]:
@@ -75,6 +76,7 @@ def check(code: MachineCode, budget: Budget) -> list[str]:
                 per_element is not None and code.instructions_per_element > per_element,
                 f"{code.instructions_per_element:.1f} instructions an element, over {per_element}",
             ),
+            (budget.needs_hgmma and not code.has_hgmma, "no HGMMA: the matrix product misses Hopper's tensor cores"),
         )
         if violated
     ]
@@ -125,7 +127,7 @@ def compiled(manifest: Manifest) -> MachineCode:
         constexprs=dict(manifest.constants),
         attrs={(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in manifest.aligned},
     )
-    options = {"num_warps": manifest.num_warps, **manifest.options}
+    options = {"num_warps": manifest.num_warps, "num_stages": manifest.num_stages, **manifest.options}
     binary = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, _WARP_THREADS), options=options)
     sass, usage = _disassembled(binary.asm["cubin"])
     threads = manifest.num_warps * _WARP_THREADS
@@ -148,6 +150,7 @@ def read(sass: str, usage: str, dynamic_shared_bytes: int, elements_per_thread: 
         store_widths=_widths(opcodes, "STG"),
         instructions=instructions,
         instructions_per_element=instructions / elements_per_thread,
+        has_hgmma="HGMMA" in names,
     )
 
 

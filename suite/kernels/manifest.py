@@ -30,6 +30,7 @@ class Budget:
     wide_loads: int | None = None
     wide_stores: int | None = None
     instructions_per_element: float | None = None
+    needs_hgmma: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Manifest:
 
     ``signature`` maps run-time arguments to Triton's types ("*fp32", "i64", "fp32"), ``constants`` the constexpr ones
     to values; together they are all of the kernel's arguments. ``aligned`` names arguments that are multiples of 16.
-    ``options`` are compiler options beside ``num_warps``. ``elements_per_program`` is the number of elements of work
-    that instructions are counted for.
+    ``options`` are compiler options beside ``num_warps`` and ``num_stages``. ``elements_per_program`` is the number of
+    elements of work that instructions are counted for.
     """
 
     kernel: Any
@@ -48,5 +49,6 @@ class Manifest:
     elements_per_program: int
     aligned: tuple[str, ...] = ()
     num_warps: int = 4
+    num_stages: int = 3
     options: Mapping[str, Any] = field(default_factory=dict)
     budget: Budget = Budget()

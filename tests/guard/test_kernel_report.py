@@ -14,7 +14,7 @@ from suite.guard import kernel_report
 from suite.kernels.bench import BenchTiming, Examination
 from suite.kernels.gates import MachineCode
 
-CODE = MachineCode(32, 0, 0, {128: 4}, {128: 2}, 64, 8.0)
+CODE = MachineCode(32, 0, 0, {128: 4}, {128: 2}, 64, 8.0, False)
 
 KERNEL = """
 from types import SimpleNamespace

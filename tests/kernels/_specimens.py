@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from suite.kernels.manifest import Budget, Manifest
-from suite.kernels.portable import narrow
+from suite.kernels.portable import dot, narrow
 
 
 @triton.jit
@@ -27,6 +27,14 @@ def _rereading(source, target, BLOCK: tl.constexpr):
 def _narrowing(source, target, BLOCK: tl.constexpr):
     offsets = tl.arange(0, BLOCK)
     tl.store(target + offsets, narrow(tl.load(source + offsets), target.dtype.element_ty))
+
+
+@triton.jit
+def _product(a, b, c, BLOCK: tl.constexpr):
+    rows = tl.arange(0, BLOCK)
+    cells = rows[:, None] * BLOCK + rows[None, :]
+    acc = dot(tl.load(a + cells), tl.load(b + cells), tl.zeros((BLOCK, BLOCK), tl.float32))
+    tl.store(c + cells, narrow(acc, c.dtype.element_ty))
 
 
 _WIDE = Budget(registers=64, shared_bytes=0, wide_loads=2, wide_stores=2, instructions_per_element=8)
@@ -54,5 +62,13 @@ MANIFESTS = {
         elements_per_program=1024,
         aligned=("source", "target"),
         budget=Budget(wide_loads=2, wide_stores=1, instructions_per_element=8),
+    ),
+    "product": Manifest(
+        kernel=_product,
+        signature={"a": "*bf16", "b": "*bf16", "c": "*bf16"},
+        constants={"BLOCK": 64},
+        elements_per_program=64 * 64,
+        aligned=("a", "b", "c"),
+        budget=Budget(needs_hgmma=True),
     ),
 }

@@ -19,6 +19,7 @@ FINE = MachineCode(
     store_widths={128: 2},
     instructions=64,
     instructions_per_element=8.0,
+    has_hgmma=True,
 )
 TIGHT = Budget(
     registers=32,
@@ -27,6 +28,7 @@ TIGHT = Budget(
     wide_loads=4,
     wide_stores=2,
     instructions_per_element=8.0,
+    needs_hgmma=True,
 )
 
 LISTING = """
@@ -53,6 +55,7 @@ def test_listing_is_read() -> None:
         store_widths={32: 1},
         instructions=8,
         instructions_per_element=2.0,
+        has_hgmma=True,
     )
 
 
@@ -75,6 +78,7 @@ def test_exactly_the_budget_passes() -> None:
         ({"load_widths": {128: 8}}, "8 loads of 16 bytes, not 4"),
         ({"store_widths": {128: 1, 32: 4}}, "1 stores of 16 bytes, not 2"),
         ({"instructions_per_element": 8.5}, "8.5 instructions an element, over 8.0"),
+        ({"has_hgmma": False}, "no HGMMA"),
     ],
 )
 def test_each_fault_is_named(fault: dict, message: str) -> None:
@@ -100,6 +104,7 @@ def test_specimens_compile_and_only_the_faulty_ones_are_caught(tmp_path: Path, m
         "unaligned": ["0 loads of 16 bytes, not 2", "0 stores of 16 bytes, not 2"],
         "rereading": ["4 loads of 16 bytes, not 2"],
         "narrowing": [],
+        "product": [],
     }
     # The second time nothing is compiled.
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))

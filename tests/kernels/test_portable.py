@@ -1,17 +1,26 @@
-"""`narrow` under the interpreter, against torch, to the bit."""
+"""`dot` and `narrow` under the interpreter, against torch, to the bit."""
 
 import pytest
 import torch
 import triton
 import triton.language as tl
 
-from suite.kernels.portable import narrow
+from suite.kernels.portable import dot, narrow
 
 
 @triton.jit
 def _narrow_kernel(source, target, N: tl.constexpr):
     offsets = tl.arange(0, N)
     tl.store(target + offsets, narrow(tl.load(source + offsets), target.dtype.element_ty))
+
+
+@triton.jit
+def _dot_kernel(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    rows, columns, inner = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    x = tl.load(a + rows[:, None] * K + inner[None, :])
+    y = tl.load(b + inner[:, None] * N + columns[None, :])
+    acc = tl.full((M, N), 1.0, tl.float32)
+    tl.store(c + rows[:, None] * N + columns[None, :], dot(x, y, acc))
 
 
 def _floats_of_all_kinds() -> torch.Tensor:
@@ -37,3 +46,14 @@ def test_narrow_rounds_as_torch_does(dtype: torch.dtype) -> None:
     assert target.isnan().equal(nan)
     bits = torch.int32 if dtype == torch.float32 else torch.int16
     assert torch.equal(target[~nan].view(bits), expected[~nan].view(bits))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_dot_is_exact_on_integers(dtype: torch.dtype) -> None:
+    """Small integers have exact products and sums in every dtype, so any order of summation gives the same bits."""
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randint(-8, 9, (16, 64), generator=generator).to(dtype)
+    b = torch.randint(-8, 9, (64, 32), generator=generator).to(dtype)
+    c = torch.empty(16, 32)
+    _dot_kernel[(1,)](a, b, c, M=16, N=32, K=64)
+    assert torch.equal(c, 1 + a.float() @ b.float())
