@@ -79,8 +79,9 @@ class StepCount:
         if counters is None:
             return {}
         known = {name: getattr(counters, name) for name, count in COUNTS.items() if not count.needs_values}
+        peak = {"peak_tensor_bytes": known.pop("peak_tensor_bytes")}  # last, before what it is made of
         known |= {"parameter_bytes": self.parameter_bytes, "gradient_bytes": self.gradient_bytes}
-        return known | {f"peak.{kind}": size for kind, size in counters.peak_by_kind.items()}
+        return known | peak | {f"peak.{kind}": size for kind, size in counters.peak_by_kind.items()}
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
