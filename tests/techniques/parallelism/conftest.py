@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+ROOT = Path(__file__).parents[3]
+
 
 @pytest.fixture(scope="session")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What ``ranks.py`` wrote, by rank."""
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, str(Path(__file__).with_name("ranks.py"))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
     ranks = [
         subprocess.Popen(
             [*command, str(rank), str(folder)],
