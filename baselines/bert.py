@@ -5,6 +5,7 @@ every row has equally many, the mean of row means is the mean over tokens, also 
 is no next-sentence task, which later work found of no use (arXiv 1907.11692, table 2).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -13,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
-from baselines import models
+from baselines import classical, models
 from baselines.recipes import named
 from baselines.text import CLS, MASK, SEP, SPECIAL, VOCABULARY, text_data
-from suite.contract.baseline import Baseline
+from suite.contract.baseline import Baseline, Predictor
 from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
@@ -88,6 +89,15 @@ class Bert(Baseline):
         return BertForMaskedLM(
             BertConfig(vocab_size=_MODEL_VOCABULARY[size], max_position_embeddings=positions, **_CONFIG[size])
         )
+
+    def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
+        if VOCABULARY[size] > classical.LARGEST_VOCABULARY:
+            return {}
+        rows = data.train.tensors["input_ids"]
+        return {
+            "token frequencies": classical.Unigram(rows[:, 1:-1], VOCABULARY[size]),  # framing is never masked
+            "two neighbours": classical.Neighbours(rows, VOCABULARY[size], MASK),
+        }
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         return model(input_ids=batch["input_ids"])

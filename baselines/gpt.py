@@ -1,5 +1,6 @@
 """GPT-2 (Radford et al., 2019): causal language modelling, each token from those before it, on source code."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -8,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from baselines import models
+from baselines import classical, models
 from baselines.recipes import named
 from baselines.text import SEP, VOCABULARY, text_data
-from suite.contract.baseline import Baseline
+from suite.contract.baseline import Baseline, Predictor
 from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
@@ -78,6 +79,11 @@ class Gpt(Baseline):
                 **_CONFIG[size],
             )
         )
+
+    def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
+        if VOCABULARY[size] > classical.LARGEST_VOCABULARY:
+            return {}
+        return {"Kneser-Ney trigram": classical.Trigram(data.train.tensors["input_ids"], VOCABULARY[size])}
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         return model(input_ids=batch["input_ids"])

@@ -5,21 +5,24 @@ draws its mask by sorting noise; the noise comes with the batch, so that every c
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
-from baselines import models
+from baselines import classical, models
 from baselines.images import image_data, normalised
 from baselines.recipes import named
-from suite.contract.baseline import Baseline
-from suite.contract.data import Batch, Data
+from suite.contract.baseline import Baseline, Predictor
+from suite.contract.data import Batch, Data, generator
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
 
+MASKED_SHARE = 0.75
 SIDE: dict[Size, int] = {"pico": 16, "nano": 32, "micro": 32, "base": 224, "large": 224}
 PATCH: dict[Size, int] = {"pico": 4, "nano": 4, "micro": 4, "base": 16, "large": 16}
 _ENCODER: dict[Size, tuple[int, int, int]] = {  # width, depth, heads
@@ -131,15 +134,48 @@ class Mae(Baseline):
         )
         return initialised(ViTMAEForPreTraining(config))
 
+    def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
+        if size in ("base", "large"):
+            return {}
+        training = MaskedPatches(PATCH[size])(dict(data.train.tensors), generator(0))
+        return {"PCA inpainting": Inpainting(training, PATCH[size])}
+
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         return model(pixel_values=batch["pixel_values"], noise=batch["noise"])
 
     def losses(self, outputs: Any, batch: Batch) -> Tensor:
         logits = outputs.logits.float()
         target = patchified(batch["pixel_values"].float(), math.isqrt(logits.shape[-1] // 3))
-        variance, mean = torch.var_mean(target, dim=-1, keepdim=True)
-        error = (logits - (target - mean) / (variance + 1e-6).sqrt()).square().mean(-1)
+        error = (logits - unit_patches(target)).square().mean(-1)
         return (error * outputs.mask).sum(1) / outputs.mask.sum(1)
+
+
+class Inpainting:
+    """Masked patches completed from the others by principal components, then normalised as the model's targets are, and
+    shrunk by the factor of least error on the training examples."""
+
+    def __init__(self, training: Batch, patch: int) -> None:
+        self.parts, self.patch, self.shrinkage = classical.PrincipalComponents(training["pixel_values"]), patch, 1.0
+        guess = self(training)
+        hidden = guess.mask[..., None]
+        target = unit_patches(patchified(training["pixel_values"], patch))
+        self.shrinkage = float((hidden * guess.logits * target).sum() / (hidden * guess.logits.square()).sum())
+
+    def __call__(self, batch: Batch) -> Any:
+        pixels, noise = batch["pixel_values"], batch["noise"]
+        kept = int(noise.shape[1] * (1 - MASKED_SHARE))
+        mask = (noise.argsort(1).argsort(1) >= kept).float()
+        grid = math.isqrt(noise.shape[1])
+        shown = (1 - mask).view(-1, 1, grid, grid)
+        visible = shown.repeat_interleave(self.patch, 2).repeat_interleave(self.patch, 3).expand_as(pixels)
+        whole = self.parts.completed(pixels, visible.flatten(1).double()).view_as(pixels)
+        return SimpleNamespace(logits=self.shrinkage * unit_patches(patchified(whole, self.patch)), mask=mask)
+
+
+def unit_patches(patches: Tensor) -> Tensor:
+    """Patches [..., features] with mean 0 and variance 1 each."""
+    variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
+    return (patches - mean) / (variance + 1e-6).sqrt()
 
 
 def _from_folder(folder: str, side: int, patch: int) -> nn.Module:

@@ -1,5 +1,6 @@
 """ViT (Dosovitskiy et al., arXiv 2010.11929), timm's implementation, trained as DeiT is (arXiv 2012.12877, table 9)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,11 +13,11 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from transformers import AutoModelForImageClassification
 
-from baselines import models
+from baselines import classical, models
 from baselines.images import ImageData, image_data, normalised
 from baselines.recipes import named
-from suite.contract.baseline import Baseline
-from suite.contract.data import Batch, Data
+from suite.contract.baseline import Baseline, Predictor
+from suite.contract.data import Batch, Data, generator
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
 
@@ -55,6 +56,7 @@ class Vit(Baseline):
     modality: ClassVar[Literal["text", "image"]] = "image"
     hub_task: ClassVar[str] = "image-classification"
     quality: ClassVar[str] = "classification cross-entropy (nats)"
+    judged_by: ClassVar[Literal["loss", "accuracy"]] = "accuracy"
 
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
         recipe = _PRETRAIN[size]
@@ -76,6 +78,12 @@ class Vit(Baseline):
             config.num_labels, config.image_size, config.num_channels = data.classes, SIDE[size], 3
             return AutoModelForImageClassification.from_config(config)
         return _timm(override, SIDE[size], data.classes)
+
+    def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
+        if size in ("base", "large"):
+            return {}
+        training = labelled_pixels(dict(data.train.tensors), generator(0))
+        return {"logistic regression": classical.LogisticRegression(training)}
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         outputs = model(batch["pixel_values"])

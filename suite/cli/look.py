@@ -11,6 +11,7 @@ from rich.table import Table
 
 from suite.cli.options import (
     THREADS,
+    Baselines,
     Device,
     Json,
     ModelOption,
@@ -23,7 +24,7 @@ from suite.cli.options import (
     setting_of,
     task_of,
 )
-from suite.cli.shared import Exit, app, bar, escape, out, understandable
+from suite.cli.shared import Exit, app, bar, escape, many, out, understandable
 
 if TYPE_CHECKING:
     from suite.contract.catalogue import Entry
@@ -163,6 +164,46 @@ def count(
         out.print()
     if all(each.stack.counters is None for each in counts):
         raise typer.Exit(int(Exit.UNFIT))
+
+
+@app.command()
+def baselines(
+    names: Baselines = None,
+    size: SizeOption = "nano",
+    recipes: OneRecipe = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds that each reference is trained with.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Train the references and hold them against classical methods on the same data: have they learned anything?
+
+    Exit code 1 if a reference is worse than a classical method: ratios to such a reference mean little.
+    """
+    with understandable(as_json):
+        from suite.contract.baseline import baselines as installed
+        from suite.measure.exact import one_thread
+        from suite.measure.references import learned_references
+
+        settings = [setting_of(TargetOptions([name], size, recipes)) for name in names or installed()]
+        with bar(quiet=as_json) as progress, one_thread():
+            references = learned_references(settings, seeds, progress)
+    if as_json:
+        print(json.dumps([each.as_dict() for each in references], indent=1))
+    for each in [] if as_json else references:
+        metrics = list(each.scores or each.bars[0].scores)
+        grid = Table("", *metrics, "", box=None, pad_edge=False)
+        cells = [f"{each.scores[metric]:.4g}" for metric in metrics] if each.scores else ["-"] * len(metrics)
+        grid.add_row("the reference", *cells, escape(each.why))
+        for classical in each.bars:
+            cells = [f"{classical.scores[metric]:.4g}" for metric in metrics]
+            grid.add_row(classical.method, *cells, "passed" if classical.passed else "not passed")
+        at, trained = each.setting, many(len(each.seeds), "seed")
+        out.print(f"{at.baseline} {at.size} ({at.recipe}, {trained}), judged by {each.judged_by}; loss: {each.quality}")
+        out.print(grid)
+        if not each.bars:
+            out.print("no classical method here: at this size they would take longer than they tell")
+        out.print()
+    if not all(each.passed for each in references):
+        raise typer.Exit(int(Exit.REGRESSED))
 
 
 @app.command()

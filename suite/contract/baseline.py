@@ -7,6 +7,7 @@ entry-point group ``leantrain.baselines``, so this package names none of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 GROUP = "leantrain.baselines"
 
+Predictor = Callable[["Batch"], Any]
+"""Outputs (an object with ``logits``) for a batch: a model's, or a classical method's."""
+
 
 class Baseline(ABC):
     """A model + data + recipe that never changes within a version.
@@ -38,6 +42,7 @@ class Baseline(ABC):
     modality: ClassVar[Literal["text", "image"]]
     hub_task: ClassVar[str]  # the Hugging Face Hub's pipeline tag of such models, e.g. "fill-mask"
     quality: ClassVar[str]  # what evaluate()'s "loss" is, in words, e.g. "masked-token cross-entropy (nats)"
+    judged_by: ClassVar[Literal["loss", "accuracy"]] = "loss"  # in which the model must beat the classical methods
 
     @abstractmethod
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
@@ -68,6 +73,22 @@ class Baseline(ABC):
     def metrics(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """Further per-example test metrics [batch], e.g. accuracy in {0, 1}; none by default."""
         return {}
+
+    def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
+        """Classical methods that the model must beat, by name, fitted to the training examples; none by default."""
+        return {}
+
+    def mean_scores(self, predict: Predictor, batches: Iterable[Batch]) -> dict[str, float]:
+        """Means over all examples of the test loss and the further metrics of what ``predict`` gives."""
+        sums: dict[str, float] = {}
+        examples = 0
+        for batch in batches:
+            outputs = predict(batch)
+            scores = {"loss": self.losses(outputs, batch), **self.metrics(outputs, batch)}
+            examples += len(scores["loss"])
+            for name, values in scores.items():
+                sums[name] = sums.get(name, 0.0) + values.double().sum().item()
+        return {name: total / examples for name, total in sums.items()}
 
 
 @cache

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -234,17 +234,13 @@ class Run:
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), torch.no_grad():
             model = self.technique.evaluated(self.model, self)
             model.eval()
-            sums: dict[str, float] = {}
-            examples = 0
-            for batch in self._test_batches:
+
+            def predict(batch: Batch) -> Any:
                 with self.autocast():
-                    outputs = self.baseline.forward(model, batch)
-                scores = {"loss": self.baseline.losses(outputs, batch), **self.baseline.metrics(outputs, batch)}
-                examples += len(scores["loss"])
-                for name, values in scores.items():
-                    sums[name] = sums.get(name, 0.0) + values.double().sum().item()
+                    return self.baseline.forward(model, batch)
+
+            means = self.baseline.mean_scores(predict, self._test_batches)
             self.model.train()
-        means = {name: total / examples for name, total in sums.items()}
         if not math.isfinite(means["loss"]):
             raise Diverged(f"the test loss became {means['loss']} after step {self.step}")
         return means

@@ -1,0 +1,159 @@
+"""Classical methods that a reference must beat, or it has learned nothing that needs a Transformer.
+
+Each is fitted to a baseline's training examples and gives outputs for a batch as the model does, so both are scored by
+the same losses and metrics on the same test batches, masks and noise included.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from suite.contract.data import Batch
+
+DISCOUNT = 0.75  # of absolute discounting, as Kneser and Ney's experiments have it
+PRIOR_COUNTS = 5.0  # what the next shorter context weighs, in observations
+LARGEST_VOCABULARY = 2048  # tables of pairs are dense
+COMPONENTS = 16  # of the principal component analysis
+POOLED_SIDE = 8  # of the pictures that logistic regression sees; the digits' own
+NEVER = -100.0  # the logit of a class that no training example has
+
+Floats = NDArray[np.float64]
+
+
+def counted(keys: NDArray[np.int64], tokens: NDArray[np.int64], rows: int, vocabulary: int) -> Any:
+    """How often each token came with each key: a sparse matrix [rows, vocabulary]."""
+    ones = np.ones(len(keys), dtype=np.float64)
+    return sparse.csr_matrix((ones, (keys, tokens)), shape=(rows, vocabulary))
+
+
+class Trigram:
+    """Interpolated Kneser-Ney (Kneser & Ney 1995; Chen & Goodman 1998, section 3): each token from the two before it.
+
+    Shorter contexts count in how many longer ones a token was seen, not how often. A context never leaves its row.
+    """
+
+    def __init__(self, rows: Tensor, vocabulary: int) -> None:
+        tokens = rows.numpy().astype(np.int64)
+        first, second, third = (tokens[:, start : tokens.shape[1] - 2 + start].ravel() for start in range(3))
+        self.vocabulary = vocabulary
+        self.trigrams = counted(first * vocabulary + second, third, vocabulary**2, vocabulary)
+        seen = self.trigrams.tocoo()
+        pairs = counted(seen.row % vocabulary, seen.col, vocabulary, vocabulary).toarray()
+        ones = (pairs > 0).sum(axis=0).astype(np.float64)
+        unigram = _interpolated(ones[None], np.full((1, vocabulary), 1 / vocabulary))
+        self.bigram = _interpolated(pairs, np.repeat(unigram, vocabulary, axis=0))
+
+    def __call__(self, batch: Batch) -> Any:
+        tokens = batch["input_ids"].numpy()
+        log = np.zeros((*tokens.shape, self.vocabulary))
+        log[:, 0] = np.log(self.bigram[tokens[:, 0]])
+        before, last = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
+        longer = self.trigrams[before * self.vocabulary + last].toarray()
+        log[:, 1:] = np.log(_interpolated(longer, self.bigram[last])).reshape(len(tokens), -1, self.vocabulary)
+        return SimpleNamespace(logits=torch.from_numpy(log))
+
+
+def _interpolated(counts: Floats, shorter: Floats) -> Floats:
+    """Discounted counts [contexts, vocabulary] with what is discounted given to the shorter contexts' distribution."""
+    total = counts.sum(axis=1, keepdims=True)
+    kept = np.maximum(counts - DISCOUNT, 0)
+    left = np.where(total > 0, total - kept.sum(axis=1, keepdims=True), 1.0)  # an unseen context gives all of it away
+    mixed: Floats = (kept + left * shorter) / np.where(total > 0, total, 1.0)
+    return mixed
+
+
+class Unigram:
+    """How frequent each token is: the plateau that a masked language model first comes to."""
+
+    def __init__(self, rows: Tensor, vocabulary: int) -> None:
+        counts = np.bincount(rows.numpy().astype(np.int64).ravel(), minlength=vocabulary) + 1.0
+        self.probabilities: Floats = counts / counts.sum()
+
+    def __call__(self, batch: Batch) -> Any:
+        log = torch.from_numpy(np.log(self.probabilities))
+        return SimpleNamespace(logits=log.expand(*batch["input_ids"].shape, -1))
+
+
+class Neighbours:
+    """Each token from its left and right neighbour, or from the one that is not masked.
+
+    Counts of a token between two neighbours, smoothed by PRIOR_COUNTS observations of p(w|l) p(w|r) / p(w), the two
+    taken as independent; each of these smoothed by the token's frequency.
+    """
+
+    def __init__(self, rows: Tensor, vocabulary: int, mask: int) -> None:
+        tokens = rows.numpy().astype(np.int64)
+        left, middle, right = (tokens[:, start : tokens.shape[1] - 2 + start].ravel() for start in range(3))
+        self.vocabulary, self.mask = vocabulary, mask
+        self.alone = Unigram(rows, vocabulary).probabilities
+        self.after = self._smoothed(counted(left, middle, vocabulary, vocabulary).toarray(), self.alone)
+        self.before = self._smoothed(counted(right, middle, vocabulary, vocabulary).toarray(), self.alone)
+        self.between = counted(left * vocabulary + right, middle, vocabulary**2, vocabulary)
+
+    def __call__(self, batch: Batch) -> Any:
+        tokens = batch["input_ids"].numpy()
+        masked = np.full((len(tokens), 1), self.mask)
+        left = np.hstack([masked, tokens[:, :-1]]).ravel()
+        right = np.hstack([tokens[:, 1:], masked]).ravel()
+        of_left = np.where((left == self.mask)[:, None], self.alone, self.after[left])
+        of_right = np.where((right == self.mask)[:, None], self.alone, self.before[right])
+        independent = of_left * of_right / self.alone
+        independent /= independent.sum(axis=1, keepdims=True)
+        both = (left != self.mask) & (right != self.mask)
+        counts = self.between[left * self.vocabulary + right].toarray() * both[:, None]
+        log = np.log(self._smoothed(counts, independent))
+        return SimpleNamespace(logits=torch.from_numpy(log.reshape(*tokens.shape, self.vocabulary)))
+
+    @staticmethod
+    def _smoothed(counts: Floats, prior: Floats) -> Floats:
+        mixed: Floats = (counts + PRIOR_COUNTS * prior) / (counts.sum(axis=1, keepdims=True) + PRIOR_COUNTS)
+        return mixed
+
+
+class LogisticRegression:
+    """Multinomial logistic regression on grey pictures of POOLED_SIDE pixels, penalised by half their squared norm."""
+
+    def __init__(self, batch: Batch) -> None:
+        from sklearn.linear_model import LogisticRegression as Fit
+
+        self.fit = Fit(max_iter=1000).fit(self._features(batch), batch["labels"].numpy())
+
+    def __call__(self, batch: Batch) -> Any:
+        classes = int(self.fit.classes_.max()) + 1
+        logits = torch.full((len(batch["labels"]), classes), NEVER, dtype=torch.float64)
+        logits[:, self.fit.classes_] = torch.from_numpy(self.fit.predict_log_proba(self._features(batch)))
+        return SimpleNamespace(logits=logits)
+
+    @staticmethod
+    def _features(batch: Batch) -> Floats:
+        grey = batch["pixel_values"].float().mean(1, keepdim=True)
+        return F.adaptive_avg_pool2d(grey, POOLED_SIDE).flatten(1).double().numpy()
+
+
+class PrincipalComponents:
+    """Pictures [batch, features] completed from some of their features by COMPONENTS principal components."""
+
+    def __init__(self, pictures: Tensor) -> None:
+        flat = pictures.double().flatten(1)
+        self.mean = flat.mean(0)
+        _, scales, directions = torch.linalg.svd(flat - self.mean, full_matrices=False)
+        kept = min(COMPONENTS, len(scales))
+        self.directions = directions[:kept]
+        self.precision = len(flat) / scales[:kept].square().clamp(min=1e-12)  # of each component, a priori
+        self.noise = scales[kept:].square().sum() / len(flat) / max(1, flat.shape[1] - kept)
+
+    def completed(self, pictures: Tensor, visible: Tensor) -> Tensor:
+        """The most probable pictures [batch, features] given where ``visible`` (1 or 0, [batch, features]) is 1."""
+        flat = (pictures.double().flatten(1) - self.mean) * visible
+        products = torch.einsum("kf,bf,jf->bkj", self.directions, visible, self.directions)
+        matrix = products + torch.diag(self.precision * self.noise.clamp(min=1e-9))
+        weights = torch.linalg.solve(matrix, flat @ self.directions.T)
+        return weights @ self.directions + self.mean

@@ -1,0 +1,129 @@
+"""The classical methods, against their formulas written out plainly."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.classical import (
+    DISCOUNT,
+    NEVER,
+    PRIOR_COUNTS,
+    LogisticRegression,
+    Neighbours,
+    PrincipalComponents,
+    Trigram,
+    Unigram,
+)
+from suite.contract.baseline import baselines
+
+VOCABULARY = 5
+MASK = 1
+ROWS = st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=6, max_size=6), min_size=1, max_size=6)
+
+
+def kneser_ney(rows: list[list[int]], context: tuple[int, ...], token: int) -> float:
+    """P(token | context), by the recursion with absolute discounting; shorter contexts count distinct predecessors."""
+    trigrams = Counter(tuple(row[i : i + 3]) for row in rows for i in range(len(row) - 2))
+    pairs = Counter((v, w) for _, v, w in trigrams)  # distinct u before (v, w)
+    ones = Counter(w for _, w in pairs)  # distinct v before w
+
+    def mixed(counts: dict[int, int], shorter: float) -> float:
+        total = sum(counts.values())
+        if not total:
+            return shorter
+        given_away = DISCOUNT * len(counts)
+        return (max(counts.get(token, 0) - DISCOUNT, 0) + given_away * shorter) / total
+
+    probability = mixed(dict(ones), 1 / VOCABULARY)
+    probability = mixed({w: n for (v, w), n in pairs.items() if v == context[-1]}, probability)
+    if len(context) == 2:
+        probability = mixed({w: n for (u, v, w), n in trigrams.items() if (u, v) == context}, probability)
+    return probability
+
+
+@given(ROWS, st.lists(st.integers(0, VOCABULARY - 1), min_size=4, max_size=4))
+def test_the_trigram_is_interpolated_kneser_ney(rows: list[list[int]], row: list[int]) -> None:
+    logits = Trigram(torch.tensor(rows), VOCABULARY)({"input_ids": torch.tensor([row])}).logits[0]
+    assert logits.exp().sum(-1) == pytest.approx(np.ones(4))
+    for position in range(4):
+        context = tuple(row[max(0, position - 1) : position + 1])
+        for token in range(VOCABULARY):
+            assert math.exp(logits[position, token]) == pytest.approx(kneser_ney(rows, context, token))
+
+
+@given(ROWS, st.lists(st.integers(0, VOCABULARY - 1), min_size=4, max_size=4))
+def test_neighbours_are_smoothed_by_their_product_and_a_masked_one_is_left_out(
+    rows: list[list[int]], row: list[int]
+) -> None:
+    alone = np.array([Counter(token for each in rows for token in each)[w] + 1 for w in range(VOCABULARY)], float)
+    alone /= alone.sum()
+
+    def smoothed(counts: list[int], prior: np.ndarray) -> np.ndarray:
+        return (np.array(counts) + PRIOR_COUNTS * prior) / (sum(counts) + PRIOR_COUNTS)
+
+    triples = [tuple(each[i : i + 3]) for each in rows for i in range(len(each) - 2)]
+    logits = Neighbours(torch.tensor(rows), VOCABULARY, MASK)({"input_ids": torch.tensor([row])}).logits[0]
+    for position in range(4):
+        left = row[position - 1] if position else MASK
+        right = row[position + 1] if position < 3 else MASK
+        by_left = by_right = alone
+        if left != MASK:
+            by_left = smoothed([sum(t[:2] == (left, w) for t in triples) for w in range(VOCABULARY)], alone)
+        if right != MASK:
+            by_right = smoothed([sum(t[1:] == (w, right) for t in triples) for w in range(VOCABULARY)], alone)
+        expected = by_left * by_right / alone
+        expected /= expected.sum()
+        if MASK not in (left, right):
+            expected = smoothed([triples.count((left, w, right)) for w in range(VOCABULARY)], expected)
+        assert logits[position].exp().numpy() == pytest.approx(expected)
+
+
+def test_token_frequencies_are_those_of_the_rows() -> None:
+    logits = Unigram(torch.tensor([[0, 0, 2], [2, 2, 3]]), 4)(
+        {"input_ids": torch.zeros(1, 2, dtype=torch.int64)}
+    ).logits
+    assert logits.shape == (1, 2, 4)
+    assert logits[0, 1].exp().tolist() == pytest.approx([0.3, 0.1, 0.4, 0.2])
+
+
+def test_principal_components_complete_what_lies_in_their_span() -> None:
+    random = torch.Generator().manual_seed(0)
+    span = torch.randn(3, 40, generator=random, dtype=torch.float64)
+    pictures = torch.randn(200, 3, generator=random, dtype=torch.float64) @ span + 1.0
+    parts = PrincipalComponents(pictures)
+    visible = (torch.rand(5, 40, generator=random) < 0.5).double()
+    assert torch.allclose(parts.completed(pictures[:5], visible), pictures[:5], atol=1e-3)
+    nothing = parts.completed(pictures[:5], torch.zeros(5, 40, dtype=torch.float64))
+    assert torch.allclose(nothing, pictures.mean(0).expand(5, -1))
+
+
+def test_logistic_regression_never_says_a_class_that_it_has_not_seen() -> None:
+    random = torch.Generator().manual_seed(0)
+    labels = torch.tensor([0, 2] * 30)
+    pixels = 0.1 * torch.randn(60, 3, 16, 16, generator=random) + labels.view(-1, 1, 1, 1)
+    batch = {"pixel_values": pixels, "labels": labels}
+    logits = LogisticRegression(batch)(batch).logits
+    assert logits.shape == (60, 3)
+    assert (logits[:, 1] == NEVER).all()
+    assert (logits.argmax(1) == labels).all()
+
+
+@pytest.mark.parametrize("name", baselines())
+def test_every_baseline_has_a_classical_method_that_learns(name: str) -> None:
+    """Better than no knowledge: than all tokens or classes as likely, than the mean patch."""
+    baseline = baselines()[name]
+    data = baseline.data("pico", "pretrain")
+    ignorant = {"bert": math.log(320), "gpt": math.log(320), "vit": math.log(10), "mae": 1.0}[name]
+    methods = baseline.classical("pico", data)
+    assert methods
+    for predict in methods.values():
+        scores = baseline.mean_scores(predict, data.test_batches(4))
+        assert 0 < scores["loss"] < 0.9 * ignorant
+        assert baseline.mean_scores(predict, data.test_batches(4)) == scores
