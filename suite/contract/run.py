@@ -247,7 +247,7 @@ class Run:
 
     @cached_property
     def _test_batches(self) -> list[Batch]:
-        """In batches of the baseline's own size, whatever a technique trains with: all see the same masks and noise."""
+        """Test batches of the baseline's own size, whatever a technique trains with, so that masks and noise agree."""
         count = self.baseline.recipe_of(self.job.setting).batch_size
         return [self._to_device(batch) for batch in self.data.test_batches(count)]
 

@@ -38,7 +38,7 @@ class Sources:
     techniques: Mapping[str, str]
 
     def changes(self, older: Sources) -> tuple[str, ...]:
-        """What is different here from what ``older`` names, a phrase each; empty where nothing is."""
+        """Phrases that say what differs here from ``older``; empty where nothing does."""
         changed = ["the harness changed"] if older.harness_sha256 != self.harness_sha256 else []
         for kind, then, now in (
             ("the baseline ", older.baselines, self.baselines),

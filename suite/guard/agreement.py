@@ -176,7 +176,7 @@ def noise_of(record: Record, records: Iterable[Record], machine: Machine) -> Cal
 
 
 def noise_when_calibrated(calibration: Calibration) -> Noise:
-    """From process pairs of unchanged code, whose log ratio has mean 0; of one baseline, taken for all."""
+    """The noise of process pairs of unchanged code, whose log ratio has mean 0; one baseline's, taken for all."""
     count = sum(len(each.pairs) for each in calibration.unchanged)
     return Noise(calibration.sigma, count, f"calibration, {count} process pairs")
 

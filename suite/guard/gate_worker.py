@@ -122,7 +122,7 @@ def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_this_layout() -> bool:
-    """By its files: an editable installation would give the modules that an old tree lacks from another tree."""
+    """Looks at the tree's files: an editable installation would lend an old tree the modules that it lacks."""
     import suite
 
     return os.path.isfile(os.path.join(os.path.dirname(suite.__file__), "record", "job.py"))

@@ -350,7 +350,7 @@ def judged(step: ChangePoint, fresh: Floats) -> ChangePoint:
 
 
 def alarms(steps: Iterable[ChangePoint]) -> list[ChangePoint]:
-    """Those that a fresh comparison confirmed to be for the worse."""
+    """The changes for the worse that a fresh comparison confirmed."""
     return [each for each in steps if each.verdict == "regressed"]
 
 

@@ -60,15 +60,15 @@ class Interval:
         return self.low <= value <= self.high
 
     def ratio(self) -> "Interval":
-        """Of a log cost ratio x: the cost ratio exp(x). Its standard error is no longer meaningful."""
+        """Maps a log cost ratio x to the cost ratio exp(x). The result's standard error means nothing."""
         return self._mapped(_exp(self.estimate), _exp(self.low), _exp(self.high))
 
     def speedup(self) -> "Interval":
-        """Of a log cost ratio x: the speedup exp(-x), ends exchanged. Its standard error is no longer meaningful."""
+        """Maps a log cost ratio x to the speedup exp(-x), ends exchanged. The result's standard error means nothing."""
         return self._mapped(_exp(-self.estimate), _exp(-self.high), _exp(-self.low))
 
     def negated(self) -> "Interval":
-        """Of x: of -x, ends exchanged."""
+        """Maps x to -x, ends exchanged."""
         return self._mapped(-self.estimate, -self.high, -self.low)
 
     def _mapped(self, estimate: float, low: float, high: float) -> "Interval":
@@ -497,8 +497,8 @@ def false_alarm_interval(alarms: int, comparisons: int, level: float = 0.95) -> 
 
 
 def median(values: ArrayLike) -> float:
-    """Of a vector, NaN where one of its numbers is: ``numpy.median`` without its overhead, of which a large leaderboard
-    asks a million times, mostly for three seeds."""
+    """Median of a vector, NaN where one of its numbers is. A large leaderboard asks a million times, mostly for three
+    seeds, and ``numpy.median`` has an overhead."""
     x = np.sort(values)
     if not len(x) or math.isnan(x[-1]):  # NaN is sorted to the end
         return math.nan

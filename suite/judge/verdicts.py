@@ -9,7 +9,7 @@ ClaimVerdict = Literal[
     "not testable here", "modelled", "quoted",
 ]  # fmt: skip
 CLAIM_VERDICTS: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
-"""In the order in which reports count them."""
+"""All verdicts on claims, in the order in which reports count them."""
 
 ChangeVerdict = Literal[
     "equal", "equivalent", "improved", "changed", "regressed", "new", "gone", "failed", "not comparable",

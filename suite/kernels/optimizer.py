@@ -106,7 +106,7 @@ class GroupedOptimizer(torch.optim.Optimizer):
         return norm
 
     def gradient_factor(self) -> Tensor | None:
-        """What multiplies this step's gradients, of shape []; None for 1."""
+        """The factor of this step's gradients, of shape []; None for 1."""
         scale: Tensor | None = getattr(self, "grad_scale", None)
         if scale is None:
             return self._clip

@@ -93,7 +93,7 @@ def at_least_as_good(reference: float, bar: float, metric: str) -> bool:
 
 
 def learned_references(settings: Sequence[Setting], seeds: int, progress: Progress = silent) -> list[LearnedReference]:
-    """Those of several settings, one after the other."""
+    """The references of several settings, one after the other."""
     references = []
     for number, setting in enumerate(settings):
         progress(number / len(settings), str(setting))

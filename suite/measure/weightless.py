@@ -51,7 +51,7 @@ class Weightless(FakeTensorMode):
         return output
 
     def invalidate_written_to_constants(self, func: Any, flat_arg_fake_tensors: Any, args: Any, kwargs: Any) -> None:
-        """As torch's own, which forgets the tensors that foreach operators write to in lists."""
+        """Does what torch's own does, also for the lists of tensors that foreach operators write to."""
         super().invalidate_written_to_constants(func, flat_arg_fake_tensors, args, kwargs)
         for argument, value in zip(func._schema.arguments, args):
             if argument.is_write and isinstance(value, list | tuple):

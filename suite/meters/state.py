@@ -18,7 +18,7 @@ DESCRIPTIVE_ATTRIBUTES = frozenset(
 
 
 def _is_optimizer(value: Any) -> bool:
-    """By shape, not by class: many wrappers do not inherit from torch's."""
+    """Decides by shape, not by class: many wrappers do not inherit from torch's."""
     return isinstance(value, torch.optim.Optimizer) or (
         hasattr(value, "param_groups") and hasattr(value, "step") and not isinstance(value, nn.Module)
     )

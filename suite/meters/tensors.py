@@ -151,7 +151,7 @@ class TensorBytes(TorchDispatchMode):
 
     @staticmethod
     def _consuming() -> bool:
-        """In a backward pass, and not in a recomputation inside it, which records a graph: gradients are enabled."""
+        """Whether a backward pass runs, and no recomputation inside it, which records a graph with gradients on."""
         return torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
 
     def _keep_fresh(self) -> None:

@@ -263,7 +263,7 @@ class Anatomy:
 
     @cached_property
     def attention_sites(self) -> AttentionSites:
-        """Where the attention functions of all blocks are computed."""
+        """The places where blocks compute attention."""
         return AttentionSites(self.model, [block.module for block in self.every_block])
 
     def attention(self, function: AttentionFunction) -> AbstractContextManager[None]:
@@ -333,7 +333,7 @@ def _stack(path: str, container: nn.ModuleList | nn.Sequential) -> BlockStack:
 
 
 def _width(block: nn.Module) -> int:
-    """What the block's first attention layer reads; without linear layers in attention, what the first of all reads."""
+    """Input size of the block's first attention layer, or of its first linear layer where attention has none."""
     linears = list(_outermost(block, "", is_linear))
     first = next((part for part in linears if ATTENTION.search(part.path)), linears[0])
     return in_features(first.module)
@@ -449,7 +449,7 @@ def _set_blocks(parts: Anatomy, stack: BlockStack, blocks: list[nn.Module]) -> N
 
 
 def _index_attributes(blocks: Sequence[nn.Module]) -> dict[str, set[str]]:
-    """By submodule: integer attributes called like a layer's index that equal the block's position in all blocks."""
+    """Integer attributes by submodule that are named like a layer's index and equal every block's position."""
     agreed: dict[str, set[str]] | None = None
     for number, block in enumerate(blocks):
         mine = {

@@ -125,7 +125,7 @@ def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple
 
 
 def _without_cache(value: Any, layer: int) -> Any:
-    """None for a key-value cache that holds nothing of this layer, every other value as it is."""
+    """Returns None for a key-value cache that holds nothing of this layer, and any other value as it is."""
     if hasattr(value, "get_seq_length") and hasattr(value, "update"):
         if value.get_seq_length(layer):  # blocks before the segment have filled their own layers
             raise SegmentError("a filled key-value cache cannot enter a segment; leave past_key_values out")

@@ -30,7 +30,7 @@ def hash_files(*groups: Iterable[Path]) -> str:
 
 
 def running_code(source: bytes) -> bytes:
-    """What of a Python source is executed, as text that is equal for equal code; ``source`` where it does not parse."""
+    """The part of a source that runs, as text that is equal for equal code; ``source`` where it does not parse."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -72,7 +72,7 @@ class _Stripped(ast.NodeTransformer):
         return ast.Assign([node.target], node.value) if node.value else None
 
     def visit_If(self, node: ast.If) -> Any:
-        """What is imported for type checkers only does not run; what stands in ``else`` does."""
+        """Drops what is imported for type checkers only, and keeps what stands in its ``else``."""
         self.generic_visit(node)
         name = getattr(node.test, "id", getattr(node.test, "attr", ""))  # of TYPE_CHECKING, typing.TYPE_CHECKING
         return node.orelse if name == "TYPE_CHECKING" else node

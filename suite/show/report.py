@@ -45,7 +45,7 @@ class Report:
 
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
-        """Of a results folder: of these ``stacks`` on the baselines ``on``, of all where none are named."""
+        """Reads a results folder: rows of these ``stacks`` on the baselines ``on``, all rows where none are named."""
         from suite.guard.calibration import beside  # these two load torch, which showing a report does not need
         from suite.measure.study import read_studies
 
