@@ -49,7 +49,7 @@ def image_data(
     count, columns = prepared.facts["train"], {name: prepared.array(name) for name in ("pixels", "labels")}
     train = Examples({name: column[:count] for name, column in columns.items()})
     test = Examples({name: column[count:] for name, column in columns.items()})
-    return ImageData(prepared.facts["name"], prepared.sha256, train, test, transform, classes=classes)
+    return ImageData(prepared.facts["name"], prepared.sha256, train, test, test, transform, classes=classes)
 
 
 def normalised(pixels: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def text_data(
     shape = {"rows": TEST_ROWS[size], "length": length, "framed": framed}
     prepared = cache.prepared({"text": content, "vocabulary": vocabulary, **shape}, build)
     train, test = (Examples({"input_ids": prepared.array(part)}) for part in ("train", "test"))
-    return Data(prepared.facts["name"], prepared.sha256, train, test, transform)
+    return Data(prepared.facts["name"], prepared.sha256, train, test, test, transform)
 
 
 def _identity(split: str, location: str | None) -> str:

@@ -7,6 +7,7 @@ examples in the same order whatever else they do, and a resumed run needs no rep
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from torch import Tensor
 Batch = dict[str, Tensor]
 Transform = Callable[[Batch, torch.Generator], Batch]
 """Makes a model's batch of raw examples: masks tokens, normalises pixels. Random choices come from the generator."""
+
+HeldOut = Literal["validation", "test"]
 
 Sampler = Callable[[int, int, int, int], Tensor]
 """``sampler(examples, seed, position, count)``: int64 indices of ``count`` examples after ``position`` were seen."""
@@ -70,7 +73,8 @@ class Examples:
 
 @dataclass(frozen=True)
 class Data:
-    """Training and test examples with their transform and sampler.
+    """Training, validation and test examples with their transform and sampler. Tuning and stopping see validation
+    examples, reports say what the test examples gave.
 
     ``name`` says where the examples come from; ``sha256`` is the hash of their content, and records carry it.
     """
@@ -78,9 +82,10 @@ class Data:
     name: str
     sha256: str
     train: Examples
+    validation: Examples
     test: Examples
     transform: Transform
-    test_transform: Transform | None = None  # the training transform unless it augments
+    test_transform: Transform | None = None  # the training transform unless it augments; for validation too
     sampler: Sampler = shuffled
 
     def batch(self, seed: int, position: int, count: int) -> tuple[Batch, Tensor]:
@@ -88,12 +93,13 @@ class Data:
         indices = self.sampler(len(self.train), seed, position, count)
         return self.transform(self.train[indices], generator(seed, position, 1)), indices
 
-    def test_batches(self, count: int) -> list[Batch]:
-        """All test examples in order, with the same masks and noise at every call and in every run."""
-        transform = self.test_transform or self.transform
+    def held_out(self, part: HeldOut, count: int) -> list[Batch]:
+        """All examples of a part in order, with the same masks and noise at every call and in every run."""
+        examples, transform = getattr(self, part), self.test_transform or self.transform
+        stream = {"test": 2, "validation": 3}[part]
         return [
-            transform(self.test[torch.arange(start, min(start + count, len(self.test)))], generator(0, start, 2))
-            for start in range(0, len(self.test), count)
+            transform(examples[torch.arange(start, min(start + count, len(examples)))], generator(0, start, stream))
+            for start in range(0, len(examples), count)
         ]
 
     def subset(self, indices: Tensor) -> "Data":

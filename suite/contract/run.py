@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from suite.contract.baseline import Baseline, baseline_of
-from suite.contract.data import Batch, Data, generator, mixed_seed
+from suite.contract.data import Batch, Data, HeldOut, generator, mixed_seed
 from suite.contract.recipe import Recipe
 from suite.contract.stack import build
 from suite.contract.technique import ParameterGroups, Technique
@@ -77,6 +77,7 @@ class Run:
         self.indices = torch.empty(0, dtype=torch.int64)
         self.generator = generator(self.seed, 3)
         self._anatomy: Anatomy | None = None
+        self._held_out_batches: dict[HeldOut, list[Batch]] = {}
         self._ahead: Future[tuple[Batch, Tensor]] | None = None
         self._ahead_key: tuple[Data, int, int] | None = None
 
@@ -226,8 +227,9 @@ class Run:
         sent = traffic.ring_bytes(self.world_size) if traffic else None
         return counters.model_copy(update={"communication_bytes": sent})
 
-    def evaluate(self) -> dict[str, float]:
-        """Mean test loss and further metrics of the evaluated model. Leaves the training state as it was.
+    def evaluate(self, part: HeldOut = "validation") -> dict[str, float]:
+        """Mean loss and further metrics of the evaluated model on held-out examples. Leaves the training state as it
+        was. Tuning and stopping see ``validation``; only what is reported at the end is ``test``.
 
         Raises Diverged if the loss is not finite.
         """
@@ -239,17 +241,18 @@ class Run:
                 with self.autocast():
                     return self.baseline.forward(model, batch)
 
-            means = self.baseline.mean_scores(predict, self._test_batches)
+            means = self.baseline.mean_scores(predict, self._held_out(part))
             self.model.train()
         if not math.isfinite(means["loss"]):
-            raise Diverged(f"the test loss became {means['loss']} after step {self.step}")
+            raise Diverged(f"the {part} loss became {means['loss']} after step {self.step}")
         return means
 
-    @cached_property
-    def _test_batches(self) -> list[Batch]:
-        """Test batches of the baseline's own size, whatever a technique trains with, so that masks and noise agree."""
-        count = self.baseline.recipe_of(self.job.setting).batch_size
-        return [self._to_device(batch) for batch in self.data.test_batches(count)]
+    def _held_out(self, part: HeldOut) -> list[Batch]:
+        """Batches of the baseline's own size, whatever a technique trains with, so that masks and noise agree."""
+        if part not in self._held_out_batches:
+            count = self.baseline.recipe_of(self.job.setting).batch_size
+            self._held_out_batches[part] = [self._to_device(batch) for batch in self.data.held_out(part, count)]
+        return self._held_out_batches[part]
 
     def next_batch(self) -> tuple[Batch, Tensor]:
         """This rank's share of the global batch, on the device; on an accelerator the next is prepared meanwhile."""

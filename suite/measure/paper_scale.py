@@ -202,8 +202,9 @@ def _shaped(baseline: Baseline, scale: Scale) -> Baseline:
 
         def data(self, size: Size, split: Split, location: str | None = None) -> Data:
             data: Data = super().data(size, split, location)
-            train, test = (_without_values(part, scale.sequence_length) for part in (data.train, data.test))
-            return replace(data, train=train, test=test, sampler=in_order)
+            parts = {"train": data.train, "validation": data.validation, "test": data.test}
+            shapes = {name: _without_values(part, scale.sequence_length) for name, part in parts.items()}
+            return replace(data, **shapes, sampler=in_order)
 
     return Shaped()
 

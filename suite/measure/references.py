@@ -68,14 +68,14 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
     """Trains the setting's reference with each seed, in this process, and scores the classical methods beside it."""
     baseline = baseline_of(setting)
     data = baseline.data(setting.size, setting.task, setting.data)
-    batches = data.test_batches(baseline.recipe_of(setting).batch_size)
+    batches = data.held_out("test", baseline.recipe_of(setting).batch_size)
     ends: list[dict[str, float]] = []
     why = ""
     for seed in seeds:
         run = Run(Job(setting=setting, seed=seed))
         try:
             run.train(run.recipe.steps)
-            ends.append(run.evaluate())
+            ends.append(run.evaluate("test"))
         except Diverged as error:
             why = f"seed {seed}: {error}"
     metric = baseline.judged_by

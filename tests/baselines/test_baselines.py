@@ -55,7 +55,7 @@ def test_batches_and_shapes(baseline, split):
     assert all(torch.equal(batch[name], repeated[name]) for name in batch)
     assert not all(torch.equal(batch[name], other[name]) for name in batch)
     assert all(len(tensor) == len(indices) == 8 for tensor in batch.values())
-    first, second = data.test_batches(8), again.test_batches(8)
+    first, second = data.held_out("test", 8), again.test_batches(8)
     assert all(torch.equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
     assert 50 <= len(data.test) <= 256
     model = baseline.model("nano", data)

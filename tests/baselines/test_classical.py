@@ -124,6 +124,6 @@ def test_every_baseline_has_a_classical_method_that_learns(name: str) -> None:
     methods = baseline.classical("pico", data)
     assert methods
     for predict in methods.values():
-        scores = baseline.mean_scores(predict, data.test_batches(4))
+        scores = baseline.mean_scores(predict, data.held_out("test", 4))
         assert 0 < scores["loss"] < 0.9 * ignorant
-        assert baseline.mean_scores(predict, data.test_batches(4)) == scores
+        assert baseline.mean_scores(predict, data.held_out("test", 4)) == scores

@@ -62,7 +62,8 @@ def noisy(batch: Batch, noise: torch.Generator) -> Batch:
 @pytest.fixture
 def data() -> Data:
     examples = Examples({"x": torch.arange(10.0)})
-    return Data("numbers", "0" * 64, examples, Examples({"x": torch.arange(7.0)}), noisy)
+    held_out = Examples({"x": torch.arange(7.0)})
+    return Data("numbers", "0" * 64, examples, held_out, held_out, noisy)
 
 
 def test_a_batch_depends_on_its_position_alone(data: Data) -> None:
@@ -74,8 +75,8 @@ def test_a_batch_depends_on_its_position_alone(data: Data) -> None:
     assert not torch.equal(batch["x"], data.batch(3, 14, 4)[0]["x"])
 
 
-def test_test_batches_hold_every_example_once_and_never_change(data: Data) -> None:
-    first, second = data.test_batches(3), data.test_batches(3)
+def test_held_out_batches_hold_every_example_once_and_never_change(data: Data) -> None:
+    first, second = data.held_out("test", 3), data.held_out("test", 3)
     assert [len(batch["x"]) for batch in first] == [3, 3, 1]
     assert torch.cat([batch["x"] for batch in first]).floor().tolist() == list(range(7))
     assert all(torch.equal(one["x"], two["x"]) for one, two in zip(first, second, strict=True))

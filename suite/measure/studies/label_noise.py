@@ -96,14 +96,18 @@ def noisy(lab: Lab, share: float, asked: LabelNoise) -> Lab:
 
 
 def written(data: Data, share: float, folder: Path) -> Path:
-    """``folder`` with ``data``'s examples as train.jsonl and test.jsonl, as ``--data`` takes them: ``share`` of the
+    """``folder`` with ``data``'s examples as train.jsonl, validation.jsonl and test.jsonl, as ``--data`` takes them: ``share`` of the
     training labels, drawn once, are another class's."""
     labels = data.train.tensors["labels"]
     random = generator(0)
     wrong = torch.randperm(len(labels), generator=random)[: round(share * len(labels))]
     classes, changed = int(labels.max()) + 1, labels.clone()
     changed[wrong] += torch.randint(1, classes, wrong.shape, generator=random)
-    parts = {"train": {**data.train.tensors, "labels": changed % classes}, "test": data.test.tensors}
+    parts = {
+        "train": {**data.train.tensors, "labels": changed % classes},
+        "validation": data.validation.tensors,
+        "test": data.test.tensors,
+    }
     for name, tensors in parts.items():
         pictures, known = tensors["pixels"].tolist(), tensors["labels"].tolist()
         with replacing(folder / f"{name}.jsonl") as partial, partial.open("w") as file:

@@ -76,7 +76,7 @@ def test_a_trained_network_finds_wrong_labels_hard() -> None:
     run = new_run("vit", "baseline", recipe="classic", steps=30)
     run.train(30)
     run.model.eval()
-    batch = run.data.test_batches(128)[0]
+    batch = run.data.held_out("test", 128)[0]
     wrong = torch.arange(len(batch["labels"])) % 8 == 0
     labels = torch.where(wrong, (batch["labels"] + 1) % 10, batch["labels"])
     with torch.no_grad():

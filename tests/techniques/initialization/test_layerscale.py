@@ -42,7 +42,7 @@ def test_equals_timms_layer_scale() -> None:
 def test_merging_the_scales_into_the_branch_outputs_changes_nothing(baseline: str) -> None:
     run = new_run(baseline, "layerscale", recipe="classic")
     run.model.eval()
-    batch = run.data.test_batches(4)[0]
+    batch = run.data.held_out("test", 4)[0]
     layers = [(part.path, part.module) for block in run.anatomy.every_block for part in block.branches]
     with torch.no_grad():
         for _, layer in layers:
