@@ -147,7 +147,7 @@ def test_a_test_loss_that_is_no_number_is_a_divergence() -> None:
     run.train(1)
     for parameter in run.model.parameters():
         parameter.data.fill_(math.nan)
-    with pytest.raises(Diverged, match="test loss became nan after step 1"):
+    with pytest.raises(Diverged, match="validation loss became nan after step 1"):
         run.evaluate()
 
 
