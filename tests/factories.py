@@ -1,21 +1,40 @@
-"""Synthetic records with known truth: what a comparison would have stored, without training anything."""
+"""Synthetic evidence with known truth: what a campaign would have stored, without training anything."""
 
 from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from suite.contract.card import Claim
 from suite.judge.claims import Observation
+from suite.judge.rows import Row, pairs
+from suite.judge.ruler import BUDGETS, steps_at
 from suite.judge.statistics import OVER_SEEDS, Interval
-from suite.record.schema import Conditions, Counters, Evaluation, Machine, Memory, Outcome, Record
+from suite.record.schema import (
+    Code,
+    Conditions,
+    Counted,
+    CountedStep,
+    Counters,
+    Evaluation,
+    Learned,
+    Line,
+    Machine,
+    Memory,
+    Side,
+    Timed,
+    Window,
+)
+from suite.record.store import Records
 
-ROUNDS = 40
+ROUNDS = 20
 STEPS = 200
+SLOPE = -0.2  # of the ln final loss in the ln budget
+CODE = Code(trajectory="t" * 32, counts="c" * 32)
 MACHINE = Machine(name="test-2c-8g-abcdef", key="abcdef0123456789", facts={"cpu": "test", "cores": 2})
 
 
@@ -27,9 +46,16 @@ def conditions(**changes: Any) -> Conditions:
     return Conditions(**values | changes)
 
 
-def loss_at(progress: float, final: float = 2.0) -> float:
-    """A loss curve from 4 down to ``final``."""
-    return final + (4.0 - final) * (1 - progress) ** 2
+def heading(name: str, number: int = 0) -> dict[str, Any]:
+    """The fields of all evidence; ``name`` and ``number`` decide the id."""
+    return {
+        "id": uuid.uuid5(uuid.NAMESPACE_OID, f"{name} {number}").hex,
+        "started": f"2026-01-01T00:00:{number % 60:02d}+00:00",
+        "duration_s": 10.0,
+        "leantrain": "0.1.0",
+        "machine": MACHINE,
+        "conditions": conditions(),
+    }
 
 
 def counters(**changes: Any) -> Counters:
@@ -41,84 +67,148 @@ def counters(**changes: Any) -> Counters:
     return Counters(**values | changes)
 
 
-def contender(
+def counted(stack: str = "baseline", *, points: Sequence[Counters] = (), **changes: Any) -> Counted:
+    """Exact counts of a stack, one for each of ``points``, over the whole run."""
+    each = list(points) or [counters()]
+    steps = [CountedStep(progress=number / len(each), counters=one) for number, one in enumerate(each)]
+    values = {**heading(f"counted {stack}"), "stack": stack, "code": CODE, "steps": STEPS, "points": steps}
+    return Counted(**values | changes)
+
+
+def loss_at(progress: float, final: float = 2.0) -> float:
+    """A loss curve from 4 down to ``final``."""
+    return final + (4.0 - final) * (1 - progress) ** 2
+
+
+def learned(
+    stack: str = "baseline", seed: int = 0, *, final: float = 2.0, steps: int = STEPS, **changes: Any
+) -> Learned:
+    """A finished run that ended at the test loss ``final``."""
+    budget = changes.get("conditions", conditions()).steps
+    values: dict[str, Any] = {
+        **heading(f"learned {stack} {budget}", seed), "stack": stack, "code": CODE, "seed": seed, "steps": steps,
+        "train_loss": [loss_at(i / 50, final) for i in range(50)],
+        "curve": [Evaluation(step=steps * i // 10, loss=loss_at(i / 10, final)) for i in range(11)],
+        "final": Evaluation(step=steps, loss=final, metrics={"accuracy": 1 / final}),
+        "trajectory_sha256": f"{stack} {seed} {final}", "cpu_s": 20.0,
+    }  # fmt: skip
+    return Learned(**values | changes)
+
+
+def ruler_runs(seeds: int = 5, noise: float = 0.004, final: float = 2.0, slope: float = SLOPE) -> list[Learned]:
+    """The reference at all budgets: a power law with a level for each seed, and ``noise`` on top."""
+    rng = np.random.default_rng(7)
+    level = noise * rng.standard_normal(seeds)
+    runs = []
+    for seed in range(seeds):
+        for share in BUDGETS:
+            steps = steps_at(share, STEPS)
+            loss = final * math.exp(slope * math.log(share) + level[seed] + noise / 4 * rng.standard_normal())
+            runs.append(learned(seed=seed, final=loss, steps=steps, conditions=conditions(steps=steps)))
+    return runs
+
+
+def side(
     stack: str = "baseline",
     *,
     pace_s: float | Callable[[float], float] = 0.02,
     noise: float = 0.01,
-    final: float = 2.0,
-    steps: int = STEPS,
+    windows: int = 1,
     rounds: int = ROUNDS,
+    steps: int = STEPS,
     setup_s: float = 0.1,
     drift: np.ndarray | None = None,
     rng: np.random.Generator | None = None,
     **changes: Any,
-) -> Outcome:
-    """A finished run; ``pace_s`` is seconds per step, constant or a function of progress in [0, 1]."""
+) -> Side:
+    """One side of a timing; ``pace_s`` is seconds per own step, constant or a function of progress in [0, 1]."""
     rng = rng or np.random.default_rng(0)
-    cuts = [block * steps // (2 * rounds) for block in range(2 * rounds + 1)]
-    block_steps = np.diff(cuts).reshape(rounds, 2)
-    pace = np.array([pace_s((r + 0.5) / rounds) if callable(pace_s) else pace_s for r in range(rounds)])
+    block_steps = max(1, round(2 * steps / STEPS))
+    each_rounds = rounds // windows
     shared = np.ones(rounds) if drift is None else drift
-    block_s = block_steps * (pace * shared)[:, None] * np.exp(noise * rng.standard_normal((rounds, 2)))
+    parts = []
+    for window in range(windows):
+        pace = pace_s((window + 0.5) / windows) if callable(pace_s) else pace_s
+        here = shared[window * each_rounds : (window + 1) * each_rounds]
+        block_s = block_steps * pace * here[:, None] * np.exp(noise * rng.standard_normal((each_rounds, 2)))
+        parts.append(Window(progress=window / windows, block_s=block_s.tolist(), block_steps=block_steps))
+    seconds = sum(sum(map(sum, each.block_s)) for each in parts)
     values: dict[str, Any] = {
-        "stack": stack,
-        "steps": steps,
-        "setup_s": setup_s,
-        "block_s": block_s.tolist(),
-        "block_steps": block_steps.tolist(),
-        "curve": [Evaluation(step=steps * i // 10, loss=loss_at(i / 10, final)) for i in range(11)],
-        "counters": counters(),
-        "memory": Memory(process_peak_bytes=500 * 2**20),
-        "cpu_s": float(block_s.sum()),
-        "sources": {} if stack == "baseline" else {stack: "1" * 64},
-    }
-    return Outcome(**values | changes)
+        "stack": stack, "code": CODE, "steps": steps, "setup_s": setup_s, "windows": parts,
+        "memory": Memory(process_peak_bytes=500 * 2**20), "cpu_s": seconds,
+    }  # fmt: skip
+    return Side(**values | changes)
 
 
-def failure(stack: str, status: str, reason: str) -> Outcome:
-    return Outcome(stack=stack, status=status, reason=reason, sources={stack: "1" * 64})  # type: ignore[arg-type]
-
-
-def record(contenders: Sequence[Outcome], seed: int = 0, **changes: Any) -> Record:
+def timed(sides: Sequence[Side], replicate: int = 0, **changes: Any) -> Timed:
     values: dict[str, Any] = {
-        "id": uuid.uuid5(uuid.NAMESPACE_OID, f"{seed}{changes}{[each.stack for each in contenders]}").hex,
-        "started": f"2026-01-01T00:00:{seed:02d}+00:00",
-        "duration_s": 10.0,
-        "leantrain": "0.1.0",
-        "conditions": conditions(),
-        "machine": MACHINE,
-        "harness_sha256": "h" * 64,
-        "baseline_sha256": "b" * 64,
-        "seed": seed,
-        "spawn_order": list(range(len(contenders))),
-        "orders": [list(range(len(contenders)))] * ROUNDS,
-        "contenders": list(contenders),
-    }
-    return Record(**values | changes)
+        **heading(f"timed {[each.stack for each in sides]}", replicate), "replicate": replicate,
+        "spawn_order": list(range(len(sides))), "orders": [list(range(len(sides)))] * ROUNDS,
+        "contenders": list(sides),
+    }  # fmt: skip
+    return Timed(**values | changes)
 
 
-def changed(records: Sequence[Record], **changes: Any) -> list[Record]:
-    """The records with their first contender changed."""
-    return [
-        record([each.reference, Outcome.model_validate(each.contenders[1].model_dump() | changes)], each.seed)
-        for each in records
-    ]
-
-
-def comparison(stack: str, seeds: int = 3, **changes: Any) -> list[Record]:
-    """Records of ``stack`` against the baseline; the machine drifts, seeds differ in pace and in final loss."""
-    final, pace = changes.pop("final", 2.0), changes.pop("pace_s", 0.02)
-    records = []
-    for seed in range(seeds):
-        rng = np.random.default_rng([seed, *map(ord, stack)])
+def timings(stack: str, replicates: int = 3, *, pace_s: float | Callable[[float], float] = 0.02, reference: str = "baseline",
+            spread: float = 0.002, **changes: Any) -> list[Timed]:  # fmt: skip
+    """Timings of ``stack``; the machine drifts, and each set of processes is off by ``spread``."""
+    made = []
+    for replicate in range(replicates):
+        rng = np.random.default_rng([replicate, *map(ord, stack)])
         drift = np.exp(np.cumsum(0.02 * rng.standard_normal(ROUNDS)))
-        jitter = np.exp(0.002 * rng.standard_normal(4))
-        scaled = (lambda progress, j=jitter[1]: pace(progress) * j) if callable(pace) else pace * jitter[1]
-        reference = contender(pace_s=0.02 * jitter[0], final=2.0 * jitter[2], drift=drift, rng=rng)
-        other = contender(stack, pace_s=scaled, final=final * jitter[3], drift=drift, rng=rng, **changes)
-        records.append(record([reference, other], seed))
-    return records
+        off = np.exp(spread * rng.standard_normal(2))
+        scaled = (lambda progress, j=off[1]: pace_s(progress) * j) if callable(pace_s) else pace_s * off[1]
+        windows = changes.get("windows", 1)
+        a = side(reference, pace_s=0.02 * off[0], drift=drift, rng=rng, windows=windows)
+        made.append(timed([a, side(stack, pace_s=scaled, drift=drift, rng=rng, **changes)], replicate))
+    return made
+
+
+def evidence(
+    stack: str,
+    *,
+    seeds: int = 3,
+    replicates: int = 3,
+    final: float = 2.0,
+    pace_s: float | Callable[[float], float] = 0.02,
+    steps: int = STEPS,
+    seed_noise: float = 0.002,
+    points: Sequence[Counters] = (),
+    ruler: bool = True,
+    probes: dict[str, float] | None = None,
+    windows: int = 1,
+) -> list[Line]:
+    """All that a campaign knows of ``stack`` against the baseline: seeds differ in their final losses."""
+    rng = np.random.default_rng(list(map(ord, stack)))
+    lines: list[Line] = [counted(), counted(stack, points=points)]
+    for seed in range(seeds):
+        off = np.exp(seed_noise * rng.standard_normal(2))
+        lines.append(learned(seed=seed, final=2.0 * off[0]))
+        lines.append(learned(stack, seed, final=final * off[1], steps=steps, probes=probes or {}))
+    lines += timings(stack, replicates, pace_s=pace_s, steps=steps, windows=windows)
+    if ruler:
+        lines += [each for each in ruler_runs() if each.conditions.steps != STEPS]
+    return lines
+
+
+def records(*groups: Iterable[Line]) -> Records:
+    """Records of all lines, each once."""
+    return Records.of({line.id: line for group in groups for line in group}.values())
+
+
+def installed(setting: object, stack: str) -> Code:
+    """The code of the synthetic evidence, as if it were installed."""
+    return CODE
+
+
+def rows(*groups: Iterable[Line]) -> list[Row]:
+    """The rows of the lines; none is unverified."""
+    return pairs(records(*groups), lambda stack: "baseline", installed)
+
+
+def row(stack: str, **changes: Any) -> Row:
+    """The one row of :func:`evidence`."""
+    return next(each for each in rows(evidence(stack, **changes)) if each.stack == stack)
 
 
 def claim(**changes: Any) -> Claim:

@@ -13,9 +13,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from suite.contract.catalogue import lookup, package_folder
+from suite.contract.catalogue import lookup
 from suite.contract.recipe import Recipe
-from suite.record.code import hash_files
 from suite.record.job import RecipeName, Setting, Size, Split, Task
 
 if TYPE_CHECKING:
@@ -100,12 +99,3 @@ def baselines() -> dict[str, Baseline]:
 def baseline_of(setting: Setting) -> Baseline:
     """Raises UnknownId with the nearest names."""
     return lookup("baseline", setting.baseline, baselines())
-
-
-@cache
-def baseline_hashes() -> dict[str, str]:
-    """Hash of the code of each baseline's package, by id. Imports none of it."""
-    return {
-        point.name: hash_files(package_folder(point.module.rpartition(".")[0]).glob("*.py"))
-        for point in entry_points(group=GROUP)
-    }

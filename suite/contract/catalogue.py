@@ -6,10 +6,9 @@ The project's own catalogue comes through that group too, so a plug-in is a pack
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cache, cached_property
 from importlib.metadata import entry_points
@@ -19,8 +18,7 @@ from typing import TypeVar
 
 from suite.contract.card import Card, read_card
 from suite.contract.technique import Technique
-from suite.record.code import hash_files
-from suite.record.job import StackError
+from suite.record.job import BASELINE, StackError, Task, techniques_of
 
 T = TypeVar("T")
 
@@ -69,49 +67,10 @@ class Entry:
             )
         return classes[0]
 
-    @cached_property
-    def source_sha256(self) -> str:
-        """Hash of the code that a run executes, imports from neighbours included. Records of another hash are stale."""
-        own = [path for path in self.folder.glob("*.py") if path.name not in NOT_EXECUTED]
-        return hash_files(own + imported(own, self.module.split(".")[0]), self.folder.glob("*.cu"))
-
-
-NOT_EXECUTED = ("study.py", "peer.py")  # by a run
-
 
 def package_folder(package: str) -> Path:
     """The folder of an installed package, without importing it."""
     return Path(next(iter(find_spec(package).submodule_search_locations)))  # type: ignore[union-attr,arg-type]
-
-
-def imported(files: Sequence[Path], package: str) -> list[Path]:
-    """The files of ``package`` that ``files`` import, and those that these import; without ``files`` themselves."""
-    root = package_folder(package)
-    reached: dict[Path, None] = dict.fromkeys(files)
-    waiting = list(files)
-    while waiting:
-        for name in _imports(waiting.pop()):
-            if name.split(".")[0] == package:
-                path = root.joinpath(*name.split(".")[1:])
-                for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-                    if candidate not in reached and candidate.is_file():
-                        reached[candidate] = None
-                        waiting.append(candidate)
-    return [path for path in reached if path not in files]
-
-
-def _imports(file: Path) -> Iterator[str]:
-    """The absolute names that a source file imports; of ``from a import b`` both a and a.b, since b may be a module."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # it will be named where it is imported
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 @cache
@@ -131,3 +90,14 @@ def catalogue() -> dict[str, Entry]:
                     )
                 entries[folder.name] = entry
     return dict(sorted(entries.items()))
+
+
+def reference_of(stack: str) -> tuple[str, Task]:
+    """The reference and the task that the stack's cards ask for; of several, the one that is not the default.
+
+    Raises UnknownId.
+    """
+    entries = catalogue()
+    cards = [lookup("technique", name, entries).card for name in techniques_of(stack)]
+    reference = next((card.reference for card in cards if card.reference != BASELINE), BASELINE)
+    return reference, "adapt" if any(card.task == "adapt" for card in cards) else "pretrain"

@@ -1,58 +1,118 @@
-"""The code that evidence depends on, as hashes: of the harness, of each baseline and of each technique."""
+"""The code that a run loads, as hashes: what evidence depends on, and nothing else.
+
+A run of a stack on a baseline loads the loop (:mod:`suite.contract.run`), the baseline's module, those of the
+techniques, and all modules of these packages that they import, at any remove. Imports inside of functions load what
+only a GPU needs (Triton's kernels), so they count there and nowhere else. What only records (``suite.record``) decides
+no number. Meters count and do not steer, so they are a layer of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 
-from suite.contract.baseline import baseline_hashes
+from suite.contract.baseline import GROUP
 from suite.contract.catalogue import catalogue, lookup, package_folder
-from suite.record.code import hash_files
-from suite.record.job import techniques_of
+from suite.record.code import hash_file, imports
+from suite.record.job import Setting, techniques_of
+from suite.record.schema import Code
 
-MEASURING = (
-    "contract/baseline", "contract/data", "contract/pretrained", "contract/recipe", "contract/run", "contract/stack",
-    "contract/technique", "measure/comparison", "measure/contender", "measure/worker", "model/*", "kernels/*",
-    "meters/*",
-)  # fmt: skip
+LOOP = "suite.contract.run"
+METERS = "suite.meters"
+RECORDS = "suite.record"
 
-
-def harness_sha256() -> str:
-    """Hash of the harness code that a measurement depends on: records of another hash are stale."""
-    folder = package_folder("suite")
-    return hash_files(path for name in MEASURING for path in folder.glob(f"{name}.py"))
-
-
-def sources_of(stack: str) -> dict[str, str]:
-    """Technique id -> hash of its code, for every technique of the stack. Raises UnknownId."""
-    entries = catalogue()
-    return {name: lookup("technique", name, entries).source_sha256 for name in techniques_of(stack)}
+CodeOf = Callable[[Setting, str], Code | None]
+"""``(setting, stack)`` -> hashes of the installed code; None where the baseline or a technique is not installed."""
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Hashes of code: of the harness, and of baselines and techniques by id."""
+class Module:
+    """A module of the project or of a plug-in: its file's hash, and what it imports when it is loaded."""
 
-    harness_sha256: str
-    baselines: Mapping[str, str]
-    techniques: Mapping[str, str]
-
-    def changes(self, older: Sources) -> tuple[str, ...]:
-        """Phrases that say what differs here from ``older``; empty where nothing does."""
-        changed = ["the harness changed"] if older.harness_sha256 != self.harness_sha256 else []
-        for kind, then, now in (
-            ("the baseline ", older.baselines, self.baselines),
-            ("", older.techniques, self.techniques),
-        ):
-            changed += [
-                f"{kind}{name} {'changed' if name in now else 'is not installed'}"
-                for name, sha256 in then.items()
-                if sha256 != now.get(name)
-            ]
-        return tuple(changed)
+    sha256: str
+    imports: tuple[str, ...]
 
 
-def current_sources() -> Sources:
-    """The installed code."""
-    techniques = {name: entry.source_sha256 for name, entry in catalogue().items()}
-    return Sources(harness_sha256(), baseline_hashes(), techniques)
+def code_of(setting: Setting, stack: str) -> Code:
+    """The hashes of the code that a run of ``stack`` loads in this setting. Raises UnknownId."""
+    entries = catalogue()
+    roots = [lookup("technique", name, entries).module for name in techniques_of(stack)]
+    return _code(frozenset([LOOP, lookup("baseline", setting.baseline, _baselines()), *roots]), setting.device != "cpu")
+
+
+def installed_code(setting: Setting, stack: str) -> Code | None:
+    """As :func:`code_of`; None where the baseline or a technique is not installed."""
+    try:
+        return code_of(setting, stack)
+    except LookupError:
+        return None
+
+
+@cache
+def _baselines() -> dict[str, str]:
+    """The module of each installed baseline by its id."""
+    return {point.name: point.module for point in entry_points(group=GROUP)}
+
+
+@cache
+def _code(roots: frozenset[str], kernels: bool) -> Code:
+    modules = loaded(roots, kernels)
+    counts = {name: module for name, module in modules.items() if not _below(RECORDS, name)}
+    trajectory = {name: module for name, module in counts.items() if not _below(METERS, name)}
+    return Code(trajectory=_hashed(trajectory), counts=_hashed(counts))
+
+
+def _hashed(modules: dict[str, Module]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(modules):
+        digest.update(f"{name}\0{modules[name].sha256}\0".encode())
+    return digest.hexdigest()[:32]
+
+
+def loaded(roots: Iterable[str], kernels: bool) -> dict[str, Module]:
+    """The modules by name that are loaded with ``roots``: of their packages and the suite, at any remove; with
+    ``kernels`` those too that functions import."""
+    waiting, modules = list(roots), dict[str, Module]()
+    packages = {"suite", *(name.split(".")[0] for name in waiting)}
+    while waiting:
+        name = waiting.pop()
+        if name in modules or name.split(".")[0] not in packages:
+            continue
+        if module := _module(name, kernels):
+            modules[name] = module
+            waiting += [*_parents(name), *module.imports]
+    return modules
+
+
+def _parents(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts)))
+
+
+@cache
+def _module(name: str, kernels: bool) -> Module | None:
+    """None where ``name`` is no module, but something in one."""
+    path = _file(name)
+    if path is None:
+        return None
+    beside = sorted(path.parent.glob("*.cu")) if path.name == "kernel.py" else []
+    digests = [hash_file(each) for each in (path, *beside)]
+    return Module(hashlib.sha256("".join(digests).encode()).hexdigest(), tuple(imports(path, inside_functions=kernels)))
+
+
+def _file(name: str) -> Path | None:
+    top, *rest = name.split(".")
+    spec = find_spec(top)
+    if spec is None or not spec.submodule_search_locations:
+        return Path(spec.origin) if spec and spec.origin and not rest else None
+    path = package_folder(top).joinpath(*rest)
+    return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
+
+
+def _below(package: str, name: str) -> bool:
+    return name == package or name.startswith(f"{package}.")

@@ -31,10 +31,10 @@ from typing import Any
 
 from suite.contract.card import Card, Claim
 from suite.contract.catalogue import catalogue, lookup
+from suite.judge.known import Facts
 from suite.judge.metrics import metric_of
 from suite.judge.rows import Row, finite, interval_as_dict
 from suite.judge.statistics import (
-    QUALITY_TOLERANCE,
     WITHIN_ONE_SEED,
     Interval,
     detectable_effect,
@@ -42,7 +42,6 @@ from suite.judge.statistics import (
 )
 from suite.judge.verdicts import CLAIM_VERDICTS, ClaimVerdict
 from suite.record.job import Setting, Size
-from suite.record.schema import Outcome
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
 MOST_SEEDS = 1000  # beyond this, more seeds are no advice
@@ -243,7 +242,9 @@ def _wrong_way(claim: Claim, interval: Interval) -> bool:
 
 
 def _bounded(interval: Interval) -> bool:
-    return math.isfinite(interval.high) and math.isfinite(interval.low) and (interval.n > 1 or interval.level == 1)
+    if interval.level == 1:
+        return True
+    return math.isfinite(interval.high) and math.isfinite(interval.low) and interval.degrees_of_freedom > 0
 
 
 def _needed(claim: Claim, seen: Observation) -> str:
@@ -264,7 +265,7 @@ def _needed(claim: Claim, seen: Observation) -> str:
 # what is known ------------------------------------------------------------------------------------------------------
 
 
-def exactly(claim: Claim, technique: str, seeds: Sequence[tuple[Outcome, Outcome]]) -> Observation:
+def exactly(claim: Claim, technique: str, seeds: Sequence[tuple[Facts, Facts]]) -> Observation:
     """Observe the claim's metric exactly in each seed's (reference, contender): counters, probes, final losses."""
     if any(side.counters is not None and side.counters.compiled for pair in seeds for side in pair):
         return Observation(reason="counts of a compiled step are what its eager operators do, no evidence")
@@ -276,7 +277,7 @@ def exactly(claim: Claim, technique: str, seeds: Sequence[tuple[Outcome, Outcome
     return Observation(Interval(sorted(known)[len(known) // 2], low, high, 1.0, "every seed", len(known)), exact=True)
 
 
-def _sample(claim: Claim, technique: str, reference: Outcome, contender: Outcome) -> float | None:
+def _sample(claim: Claim, technique: str, reference: Facts, contender: Facts) -> float | None:
     if claim.metric.startswith("probe."):
         return contender.probes.get(probe(claim, technique))
     theirs, ours = _quantity(claim.metric, reference), _quantity(claim.metric, contender)
@@ -291,7 +292,7 @@ def probe(claim: Claim, technique: str) -> str:
     return name if name.startswith(f"{technique}.") else f"{technique}.{name}"
 
 
-def _quantity(name: str, side: Outcome) -> float | None:
+def _quantity(name: str, side: Facts) -> float | None:
     """A repeatable quantity of one run; None where the run does not have it or no run repeats it."""
     metric = metric_of(name)
     return metric.quantity(side) if metric and metric.repeatable and metric.quantity else None
@@ -306,10 +307,10 @@ def is_exact(claim: Claim) -> bool:
 
 def observed(claim: Claim, row: Row) -> Observation:
     """Observe the claim's metric in a row."""
-    failed = sorted({each.seed for each in row.failures})
+    failed = sorted({each.replicate for each in row.failures if each.kind == "learned"})
     note = f"{len(failed)} of {len(failed) + len(row.seeds)} seeds failed" if failed and row.seeds else ""
-    stale = f"stale: {'; '.join(row.stale)}" if row.stale else ""
-    seen = _failed(claim, row) if row.failed else _seen(claim, row)
+    stale = f"unverified: the code changed since it was {' and '.join(row.unverified)}" if row.unverified else ""
+    seen = _failed(claim, row) if row.failed and row.failures else _seen(claim, row)
     return replace(seen, note="; ".join(filter(None, (seen.note, note, stale))))
 
 
@@ -317,16 +318,16 @@ def _failed(claim: Claim, row: Row) -> Observation:
     first = row.failures[0]
     metric = metric_of(claim.metric)
     about_quality = (metric is not None and metric.quality) or claim.quality_within is not None
-    if about_quality and all(each.status == "diverged" for each in row.failures):
-        seeds = len({each.seed for each in row.failures})
-        return Observation(missed="diverged in every seed", certain=seeds > 1)
+    learned = [each for each in row.failures if each.kind == "learned"]
+    if about_quality and learned and all(each.status == "diverged" for each in learned):
+        return Observation(missed="diverged in every seed", certain=len(learned) > 1)
     return Observation(reason=f"no seed finished: {first.stack}: {first.status}: {first.reason}")
 
 
 def _seen(claim: Claim, row: Row) -> Observation:
     if is_exact(claim) or (claim.kind == "modelled" and claim.metric.startswith("probe.")):
-        return exactly(claim, row.stack, [(each.reference, each.contender) for each in row.replicates])
-    loss = row.metrics["loss"]
+        return exactly(claim, row.stack, row.known.facts())
+    loss = row.value("loss")
     if claim.metric.startswith("probe."):
         spread = row.probes.get(probe(claim, row.stack))
         if spread is None:
@@ -336,11 +337,13 @@ def _seen(claim: Claim, row: Row) -> Observation:
     if value is None or value.kind == "unavailable":
         return Observation(reason=value.reason if value else f"{claim.metric} is not measured")
     if value.kind == "missed":
-        worse = loss.log is not None and loss.log.low > QUALITY_TOLERANCE
-        diverged = sum(each.status == "diverged" for each in row.failures) > 1
-        return Observation(missed=f"the reference's loss was not reached: {value.reason}", certain=worse or diverged)
+        return Observation(missed=value.reason, certain=len(row.failures) > 1)
     if claim.absolute:
         return Observation(reason=f"{claim.metric} is measured as a ratio to the reference only")
+    if value.kind == "bound":  # beyond the reference's scaling curve: one end is known, in every seed
+        ends = (0.0, value.number) if value.at_most else (value.number, math.inf)
+        certain = Interval(value.number, *ends, 1.0, "beyond the scaling curve", max(2, len(row.seeds)))
+        return Observation(certain, quality=loss.interval, note=value.note)
     if value.log is None:  # an exact count behind a claim of another kind
         ends = Interval(value.number, value.number, value.number, 1.0, "every seed", max(1, len(row.seeds)))
         return Observation(ends, quality=loss.interval, note=value.note)
@@ -401,7 +404,7 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row]) -> list[Judgement]:
 def best(rows: Iterable[Row]) -> list[Row]:
     """Choose one row for each baseline, recipe, size, model, device and machine."""
     places: dict[tuple[Any, ...], Row] = {}
-    for row in sorted(rows, key=lambda row: (not row.stale, row.pairing == "interleaved", len(row.seeds), row.newest)):
+    for row in sorted(rows, key=lambda row: (not row.unverified, len(row.seeds), len(row.known.timed), row.newest)):
         c = row.conditions
         places[c.baseline, c.recipe, c.size, c.model or "", c.device, row.machine.key] = row
     return [row for _, row in sorted(places.items())]
@@ -429,7 +432,9 @@ def _place(card: Card, row: Row) -> ClaimPlace:
         "--seeds": max(3, len(row.seeds)), "--model": c.model, "--device": c.device, "--threads": c.threads,
     }  # fmt: skip
     size = c.model or c.size
-    return ClaimPlace(c.baseline, c.recipe, size, row.machine.name, row.records, row.stale, _compare(card, setting))
+    return ClaimPlace(
+        c.baseline, c.recipe, size, row.machine.name, row.records, row.unverified, _compare(card, setting)
+    )
 
 
 def _command(card: Card, claim: Claim, baseline: str) -> str:

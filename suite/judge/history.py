@@ -16,19 +16,21 @@ Exact counts have no noise: where every revision has one value, every change of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from suite.judge.metrics import IN_HISTORY, log_cost_ratios, metric_of
-from suite.judge.replicate import replicate_of
+from suite.contract.catalogue import reference_of
+from suite.judge.known import Known, LearnedPair, timed_pair
+from suite.judge.metrics import IN_HISTORY, metric_of, samples
 from suite.judge.statistics import Floats
 from suite.judge.verdicts import ChangeVerdict
-from suite.record.job import Setting
-from suite.record.schema import Conditions, Record
+from suite.record.job import BASELINE, Setting
+from suite.record.schema import Conditions, Evidence
+from suite.record.store import Records
 
 LEAST = 3  # points on either side of a step
 FEWEST = 8  # points of a series: with fewer, no order of them is improbable enough
@@ -264,35 +266,82 @@ class ChangePoint:
         )
 
 
-def series(records: Iterable[Record], stacks: Sequence[str] = (), metrics: Sequence[str] = METRICS) -> list[Series]:
-    """Every pair's metrics by conditions; replicates that failed have no point. ``stacks``: only these."""
-    points: dict[tuple[str, str, str, str, str], list[SeriesPoint]] = {}
+def series(records: Records, stacks: Sequence[str] = (), metrics: Sequence[str] = METRICS) -> list[Series]:
+    """Every pair's metrics by conditions; what failed has no point. ``stacks``: only these.
+
+    Timings and counts are points of their own; a learned run is paired with the reference's of the same seed and
+    machine.
+    """
+    points: dict[tuple[str, str, str, str], list[SeriesPoint]] = {}
     known: dict[str, Conditions] = {}
-    for record in sorted(records, key=lambda each: (each.started, each.seed)):
-        for index, contender in enumerate(record.contenders[1:], 1):
-            reference = record.reference
-            if (stacks and contender.stack not in stacks) or {contender.status, reference.status} != {"ok"}:
+    for each in _moments(records):
+        if stacks and each.stack not in stacks:
+            continue
+        line, c = each.evidence, each.evidence.conditions
+        known[c.key] = c
+        for metric, values in samples(each.known, IN_HISTORY).items():
+            for value in values.values() if metric in metrics else ():
+                point = SeriesPoint(
+                    line.started, each.replicate, value, each.revision, line.machine.name,
+                    str(line.machine.context.get("git_commit") or ""), line.id,
+                )  # fmt: skip
+                points.setdefault((each.stack, each.reference, c.key, metric), []).append(point)
+    return [
+        Series(stack, reference, known[key], metric, tuple(sorted(its_points, key=lambda point: point.started)))
+        for (stack, reference, key, metric), its_points in points.items()
+    ]
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A piece of evidence that compares a stack with its reference. ``revision``: all code behind it."""
+
+    evidence: Evidence
+    reference: str
+    stack: str
+    revision: tuple[str, ...]
+    replicate: int
+    known: Known
+
+
+def _moments(records: Records) -> Iterator[_Moment]:
+    for timed in records.timed:
+        reference = timed.reference
+        for index, side in enumerate(timed.contenders[1:], 1):
+            if {side.status, reference.status} != {"ok"}:
                 continue
             try:
-                measured = log_cost_ratios(replicate_of(record, index), IN_HISTORY)
+                pair = timed_pair(timed, index)
             except (ValueError, ArithmeticError):
                 continue  # its samples give no ratio; the leaderboard says which
-            c = record.conditions
-            known[c.key] = c
-            code = sorted((reference.sources | contender.sources).items())
-            revision = (record.harness_sha256, record.baseline_sha256, *(f"{name} {sha}" for name, sha in code))
-            for metric in metrics:
-                if (value := measured.get(metric)) is not None and math.isfinite(value):
-                    point = SeriesPoint(
-                        record.started, record.seed, value, revision, record.machine.name,
-                        str(record.machine.context.get("git_commit") or ""), record.id,
-                    )  # fmt: skip
-                    key = (contender.stack, reference.stack, c.key, record.pairing, metric)
-                    points.setdefault(key, []).append(point)
-    return [
-        Series(stack, reference, known[conditions], metric, tuple(its_points))
-        for (stack, reference, conditions, _, metric), its_points in points.items()
-    ]
+            revision = (str(timed.protocol), reference.code.trajectory, side.code.trajectory)
+            yield _Moment(timed, reference.stack, side.stack, revision, timed.replicate, Known(timed=(pair,)))
+    runs = {
+        (each.conditions.key, each.machine.key, each.seed, each.stack): each
+        for each in records.learned
+        if each.status == "ok"
+    }
+    for ours in records.learned:
+        against = _reference(ours.stack)
+        theirs = runs.get((ours.conditions.key, ours.machine.key, ours.seed, against))
+        if theirs and ours.status == "ok" and ours.stack != against:
+            revision = (theirs.code.trajectory, ours.code.trajectory)
+            known = Known(learned=(LearnedPair(theirs, ours),))
+            yield _Moment(ours, against, ours.stack, revision, ours.seed, known)
+    counts = {(each.conditions.key, each.stack): each for each in records.counted if each.status == "ok"}
+    for counted in records.counted:
+        against = _reference(counted.stack)
+        partner = counts.get((counted.conditions.key, against))
+        if partner and counted.status == "ok" and counted.stack != against:
+            revision = (partner.code.counts, counted.code.counts)
+            yield _Moment(counted, against, counted.stack, revision, 0, Known(counted=(partner, counted)))
+
+
+def _reference(stack: str) -> str:
+    try:
+        return reference_of(stack)[0]
+    except LookupError:  # a technique that is not installed
+        return BASELINE
 
 
 def change_points(all_series: Iterable[Series]) -> list[ChangePoint]:

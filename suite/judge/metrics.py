@@ -1,4 +1,4 @@
-"""The registry of metrics: what is reported of a pair, how it is read from records, and where it is used.
+"""The registry of metrics: what is reported of a pair, how it is read from evidence, and where it is used.
 
 Adding a metric is one entry in REGISTRY; putting it on the board, into the interaction of stacks or into the history is
 one field of that entry. Boards, exports, claims, interactions, histories and the repetition of records follow the
@@ -19,23 +19,27 @@ from typing import Literal
 
 import numpy as np
 
-from suite.judge.replicate import Replicate
+from suite.judge.known import Facts, Known, LearnedPair, TimedPair, counters_of
+from suite.judge.ruler import Ruler
 from suite.judge.statistics import (
     Floats,
     Interval,
+    Prior,
     TimeToQuality,
-    combined_interval,
+    difference_interval,
     median,
-    quality_ratio_interval,
+    moderated_interval,
+    pooled_variance,
+    time_to_quality,
     time_to_quality_interval,
 )
-from suite.record.schema import COUNTS, Count, Energy, Outcome
+from suite.record.schema import COUNTS, Count, Energy, Learned, Side
 
-ValueKind = Literal["measured", "exact", "missed", "unavailable"]
-MetricKind = Literal["counted", "learned", "timed", "measured"]
-"""``counted``: equal code gives equal numbers. ``learned``: what the model learned in equal steps; equal code gives it
-again on one machine. ``timed``: depends on how long the training took. ``measured``: read from the machine, where it
-has such a figure, and unavailable elsewhere."""
+ValueKind = Literal["measured", "modelled", "exact", "bound", "missed", "unavailable"]
+MetricKind = Literal["counted", "learned", "timed", "measured", "composed"]
+"""``counted``: equal code gives equal numbers. ``learned``: what the model learned; equal code gives it again on one
+machine. ``timed``: how long it took. ``measured``: read from the machine, where it has such a figure, and unavailable
+elsewhere. ``composed``: of several of these."""
 
 Direction = Literal["lower", "higher", "none"]
 """Which direction is better in the number that is shown. ``lower``: the cost ratio is shown. ``higher``: the speedup,
@@ -43,22 +47,29 @@ its inverse. ``none``: the metric describes, and neither is better."""
 
 ARROWS: Mapping[Direction, str] = {"lower": "↓", "higher": "↑", "none": ""}
 
-Quantity = Callable[[Outcome], float | None]
-"""What one run cost or reached; None where the record does not have it."""
+Samples = Mapping[int, float]
+"""Replicate (a seed, or the number of a set of processes) -> ln of the cost ratio."""
+
+Priors = Mapping[str, Prior]
+"""Metric -> the variance of a replicate, shared by the rows of a baseline."""
+
+Quantity = Callable[[Facts], float | None]
+"""What one run cost or reached, without noise; None where it is not known."""
 
 
 @dataclass(frozen=True)
 class Value:
     """A cost ratio, contender over reference, and where it comes from.
 
-    ``log`` is the interval of its logarithm where it was measured; exact counts have none. ``missed`` is a
-    time to quality of a contender that did not reach it. ``reference`` and ``contender`` are the medians over seeds of
-    the two quantities themselves, in the unit of the metric.
+    ``log`` is the interval of its logarithm where it was measured; exact counts have none. A ``bound`` is the least
+    cost ratio that is possible, or with ``at_most`` the largest. A ``missed`` quality was reached in no seed.
+    ``reference`` and ``contender`` are the medians of the two quantities themselves, in the unit of the metric.
     """
 
     kind: ValueKind
     number: float = math.nan
     log: Interval | None = None
+    at_most: bool = False
     reason: str = ""  # why there is no number
     note: str = ""  # what the number does not show
     reference: float | None = None
@@ -66,7 +77,7 @@ class Value:
 
     @property
     def known(self) -> bool:
-        return self.kind in ("measured", "exact")
+        return self.kind in ("measured", "modelled", "exact")
 
     @property
     def interval(self) -> Interval | None:
@@ -81,14 +92,6 @@ class Value:
 
 def unavailable(reason: str) -> Value:
     return Value("unavailable", reason=reason)
-
-
-@dataclass(frozen=True)
-class Seeds:
-    """The seeds of a row: those that finished, and the missed qualities of those whose contender diverged."""
-
-    replicates: Sequence[Replicate]
-    diverged: Sequence[TimeToQuality] = ()
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,10 @@ class Metric:
 
     Attributes:
         unit: of the two quantities behind the ratio.
-        log_cost_ratio: reads a seed's log cost ratio. Raises ValueError where the seed has none.
-        value: reads the row's value over all seeds.
-        quantity: reads the quantity of one run; None where only a pair has the metric.
-        round_samples: reads the log ratios of a seed's rounds, whose median is the seed's; None where rounds have none.
+        samples: reads the log cost ratio of every replicate. Raises ValueError where there is none.
+        value: reads the value of a pair, with the variance that its baseline's rows share.
+        quantity: reads the quantity of one run; None where only a pair has the metric, or no run repeats it.
+        round_samples: reads the log ratios of the rounds of one set of processes; None where rounds have none.
         quality: whether it judges how well the model learned.
     """
 
@@ -127,10 +130,10 @@ class Metric:
     title: str
     unit: str
     kind: MetricKind
-    log_cost_ratio: Callable[[Replicate], float]
-    value: Callable[[Seeds], Value]
+    samples: Callable[[Known], Samples]
+    value: Callable[[Known, Priors], Value]
     quantity: Quantity | None = None
-    round_samples: Callable[[Replicate], Floats] | None = None
+    round_samples: Callable[[TimedPair], Floats] | None = None
     direction: Direction = "lower"
     quality: bool = False
     uses: Uses = Uses()
@@ -156,10 +159,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class Family:
-    """Metrics whose names are known only from the records: ``prefix`` and a name that occurs there."""
+    """Metrics whose names are known only from the evidence: ``prefix`` and a name that occurs there."""
 
     prefix: str
-    names: Callable[[Replicate], Iterable[str]]
+    names: Callable[[Known], Iterable[str]]
     member: Callable[[str], Metric]
 
 
@@ -176,108 +179,133 @@ def _attempt(read: Callable[[], Value]) -> Value:
 
 def _value_of(log: Interval, reference: Sequence[float], contender: Sequence[float], note: str = "") -> Value:
     return Value(
-        "measured", math.exp(log.estimate), log, note=note,
-        reference=median(reference), contender=median(contender),
-    )  # fmt: skip
+        "measured", math.exp(log.estimate), log, note=note, reference=median(reference), contender=median(contender)
+    )
 
 
-def _log_ratio(quantity: Quantity) -> Callable[[Replicate], float]:
-    def read(each: Replicate) -> float:
-        theirs, ours = (quantity(side) for side in each.sides)
-        if theirs is None or ours is None or not (0 < theirs < math.inf and 0 < ours < math.inf):
-            raise ValueError("a log ratio needs two positive and finite numbers")
-        return math.log(ours / theirs)
-
-    return read
+def _log(theirs: float | None, ours: float | None, reason: str) -> float:
+    if theirs is None or ours is None:
+        raise ValueError(reason)
+    if not (0 < theirs < math.inf and 0 < ours < math.inf):
+        raise ValueError("a log ratio needs two positive and finite numbers")
+    return math.log(ours / theirs)
 
 
-def _timed(
-    name: str,
-    title: str,
-    round_samples: Callable[[Replicate], Floats],
-    log_cost_ratio: Callable[[Replicate], float],
-    uses: Uses,
-) -> Metric:
-    """Define a time that every round of a replicate measures, in seconds per step of the reference."""
-
-    def value(seeds: Seeds) -> Value:
-        reference_s = [each.reference_step_s for each in seeds.replicates]
-        ratios = [math.exp(log_cost_ratio(each)) for each in seeds.replicates]
-        contender_s = [s * ratio for s, ratio in zip(reference_s, ratios, strict=True)]
-        return _value_of(
-            combined_interval([round_samples(each) for each in seeds.replicates]), reference_s, contender_s
-        )
-
-    return Metric(name, title, "s", "timed", log_cost_ratio, value, round_samples=round_samples, uses=uses)
+def _moderated(name: str, samples: Samples, priors: Priors) -> Interval:
+    return moderated_interval(list(samples.values()), priors.get(name))
 
 
-def _per_run(
-    name: str,
-    title: str,
-    unit: str,
-    kind: MetricKind,
-    quantity: Quantity,
-    reason: str,
-    *,
-    direction: Direction = "lower",
-    quality: bool = False,
+NOT_TIMED = "not timed yet: measure it with leantrain run"
+NOT_LEARNED = "nothing was learned yet: measure it with leantrain run"
+
+
+def _timed(name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Callable[[TimedPair], float],
+           uses: Uses = Uses()) -> Metric:  # fmt: skip
+    """Define a time that every round of a set of processes measures, in seconds per step of the reference."""
+
+    def samples(known: Known) -> Samples:
+        if not known.timed:
+            raise ValueError(NOT_TIMED)
+        return {each.replicate: log(each) for each in known.timed}
+
+    def value(known: Known, priors: Priors) -> Value:
+        ratios = samples(known)
+        reference_s = [each.reference_step_s for each in known.timed]
+        contender_s = [s * math.exp(ratio) for s, ratio in zip(reference_s, ratios.values(), strict=True)]
+        return _value_of(_moderated(name, ratios, priors), reference_s, contender_s)
+
+    return Metric(name, title, "s", "timed", samples, value, round_samples=rounds, uses=uses)
+
+
+def _of_process(
+    name: str, title: str, unit: str, kind: MetricKind, quantity: Callable[[Side], float | None], reason: str,
     uses: Uses = Uses(),
-) -> Metric:
-    """Define what is measured once per run; it is unavailable for ``reason`` where a run does not have it."""
+) -> Metric:  # fmt: skip
+    """Define what every timed process has once; it is unavailable for ``reason`` where one has not."""
+
+    def samples(known: Known) -> Samples:
+        if not known.timed:
+            raise ValueError(NOT_TIMED)
+        return {each.replicate: _log(*map(quantity, each.sides), reason) for each in known.timed}
+
+    def value(known: Known, priors: Priors) -> Value:
+        log = _moderated(name, samples(known), priors)
+        sides = zip(*(each.sides for each in known.timed), strict=True)
+        theirs, ours = ([quantity(side) or math.nan for side in each] for each in sides)
+        return _value_of(log, theirs, ours)
+
+    return Metric(name, title, unit, kind, samples, value, uses=uses)
+
+
+def _learned(
+    name: str, title: str, quantity: Callable[[Facts], float | None], *, direction: Direction = "lower",
+    uses: Uses = Uses(),
+) -> Metric:  # fmt: skip
+    """Define what every learned run ends with."""
+
+    def samples(known: Known) -> Samples:
+        if not known.learned:
+            raise ValueError(NOT_LEARNED)
+        return {
+            each.seed: _log(quantity(theirs), quantity(ours), "not recorded")
+            for each, (theirs, ours) in zip(known.learned, known.facts(), strict=True)
+        }
+
+    def value(known: Known, priors: Priors) -> Value:
+        log = _moderated(name, samples(known), priors)
+        theirs, ours = ([quantity(side) or math.nan for side in each] for each in zip(*known.facts(), strict=True))
+        return _value_of(log, theirs, ours)
+
     return Metric(
-        name, title, unit, kind, _log_ratio(quantity), lambda seeds: _paired(seeds.replicates, quantity, reason),
-        quantity, direction=direction, quality=quality, uses=uses,
+        name, title, "", "learned", samples, value, quantity, direction=direction, quality=True, uses=uses
     )  # fmt: skip
-
-
-def _paired(replicates: Sequence[Replicate], quantity: Quantity, reason: str, note: str = "") -> Value:
-    theirs = [quantity(each.reference) for each in replicates]
-    ours = [quantity(each.contender) for each in replicates]
-    a, b = [x for x in theirs if x is not None], [x for x in ours if x is not None]
-    if len(a) < len(theirs) or len(b) < len(ours):
-        return unavailable(reason)
-    return _attempt(lambda: _value_of(quality_ratio_interval(a, b), a, b, note))
 
 
 def _counted(
-    name: str,
-    title: str,
-    unit: str,
-    quantity: Quantity,
-    *,
-    direction: Direction = "lower",
-    uses: Uses = Uses(),
+    name: str, title: str, unit: str, quantity: Quantity, *, direction: Direction = "lower", uses: Uses = Uses()
 ) -> Metric:
     """Define an exact count of one step or of a whole run."""
-    return Metric(
-        name, title, unit, "counted", _log_ratio(quantity), lambda seeds: _count_ratio(seeds.replicates, quantity),
-        quantity, direction=direction, uses=uses,
-    )  # fmt: skip
+
+    def numbers(known: Known) -> tuple[float, float]:
+        sides = [
+            quantity(Facts(each.stack, _whole_steps(known, index), counters_of(each))) if each else None
+            for index, each in enumerate(known.counted)
+        ]
+        if sides[0] is None or sides[1] is None:
+            raise ValueError("not counted")
+        return sides[0], sides[1]
+
+    def samples(known: Known) -> Samples:
+        return {0: _log(*numbers(known), "not counted")}
+
+    def value(known: Known, priors: Priors) -> Value:
+        theirs, ours = numbers(known)
+        if theirs == 0:
+            return replace(unavailable("the reference has none"), reference=theirs, contender=ours)
+        compiled = any(each.counters.compiled for side in known.counted if side for each in side.points)
+        note = "counts what the eager operators do, though timed compiled" if compiled else ""
+        return Value("exact", ours / theirs, note=note, reference=theirs, contender=ours)
+
+    return Metric(name, title, unit, "counted", samples, value, quantity, direction=direction, uses=uses)
 
 
-def _count_ratio(replicates: Sequence[Replicate], quantity: Quantity) -> Value:
-    """The ratio of a count. Seeds differ where the work depends on the data; then it is the ratio of their medians."""
-    theirs = [number for each in replicates if (number := quantity(each.reference)) is not None]
-    ours = [number for each in replicates if (number := quantity(each.contender)) is not None]
-    if len(theirs) < len(replicates) or len(ours) < len(replicates):
-        return unavailable("not counted")
-    a, b = median(theirs), median(ours)
-    if a == 0:
-        return replace(unavailable("the reference has none"), reference=a, contender=b)
-    notes = ["differs between seeds: median"] if len(set(zip(theirs, ours, strict=True))) > 1 else []
-    if any(side.counters and side.counters.compiled for each in replicates for side in each.sides):
-        notes.append("counts what the eager operators do, though timed compiled")
-    return Value("exact", b / a, note="; ".join(notes), reference=a, contender=b)
+def _whole_steps(known: Known, index: int) -> int | None:
+    """The steps of a side's whole run: counts are taken in a short one."""
+    of_runs = [pair.sides[index].steps for pair in known.learned] + [pair.sides[index].steps for pair in known.timed]
+    counted = known.counted[index]
+    if of_runs or counted is None or counted.steps is None:
+        return of_runs[0] if of_runs else None
+    return counted.steps
 
 
 def _with_uncounted(metric: Metric) -> Metric:
     """Let the value of FLOPs say where operators were left out."""
 
-    def value(seeds: Seeds) -> Value:
-        sides = [side for each in seeds.replicates for side in each.sides]
-        if any(side.counters and side.counters.uncounted_operators for side in sides):
-            return replace(metric.value(seeds), note="some operators have no FLOP formula: lower bounds")
-        return metric.value(seeds)
+    def value(known: Known, priors: Priors) -> Value:
+        steps = [each for side in known.counted if side for each in side.points]
+        if any(each.counters.uncounted_operators for each in steps):
+            return replace(metric.value(known, priors), note="some operators have no FLOP formula: lower bounds")
+        return metric.value(known, priors)
 
     return replace(metric, value=value)
 
@@ -291,7 +319,7 @@ COUNTER_USES: Mapping[str, Uses] = {
 
 def _counter(name: str, count: Count) -> Metric:
     metric = _counted(
-        name, count.title, count.unit, lambda side: getattr(side.counters, name) if side.counters else None,
+        name, count.title, count.unit, lambda facts: getattr(facts.counters, name) if facts.counters else None,
         direction="lower" if count.cost else "none", uses=COUNTER_USES.get(name, Uses()),
     )  # fmt: skip
     return _with_uncounted(metric) if name == "flops" else metric
@@ -300,85 +328,152 @@ def _counter(name: str, count: Count) -> Metric:
 def _peak(kind: str) -> Metric:
     return _counted(
         f"peak.{kind}", f"{kind.replace('_', ' ')} at the peak", "B",
-        lambda side: side.counters.peak_by_kind.get(kind, 0) if side.counters else None,
+        lambda facts: facts.counters.peak_by_kind.get(kind, 0) if facts.counters else None,
     )  # fmt: skip
 
 
-def _training_flops(side: Outcome) -> float | None:
-    return side.counters.flops * side.steps if side.counters and side.steps else None
+def _training_flops(facts: Facts) -> float | None:
+    return facts.counters.flops * facts.steps if facts.counters and facts.steps else None
 
 
 def _final(name: str) -> Metric:
     """Define a further test metric of the baseline; only its name says which direction is better."""
-    return _per_run(
-        f"final.{name}", name, "", "learned", lambda side: _final_scores(side).get(name), "not recorded",
-        direction="none", quality=True,
-    )  # fmt: skip
+    return _learned(
+        f"final.{name}", name, lambda facts: facts.final.metrics.get(name) if facts.final else None, direction="none"
+    )
 
 
-def _final_scores(side: Outcome) -> Mapping[str, float]:
-    return side.curve[-1].metrics if side.curve else {}
+def _final_loss(facts: Facts) -> float | None:
+    return facts.final.loss if facts.final else None
 
 
-def _final_loss(side: Outcome) -> float | None:
-    return side.curve[-1].loss if side.curve else None
+# composed ------------------------------------------------------------------------------------------------------------
 
 
-def _losses(replicates: Sequence[Replicate]) -> tuple[list[float], list[float]]:
-    """Final losses of the references and of the contenders. Raises ValueError where one is none."""
-    theirs, ours = ([_final_loss(each.sides[side]) or math.nan for each in replicates] for side in (0, 1))
-    if not all(loss > 0 for loss in (*theirs, *ours)):
-        raise ValueError("no final test loss, positive and finite, was recorded")
-    return theirs, ours
+def _equivalent_samples(known: Known) -> Samples:
+    """Of -ln(equivalent budget over the reference's own): a cost."""
+    ruler = _ruler(known)
+    theirs, ours = known.losses()
+    return {
+        each.seed: -float(ratio)
+        for each, ratio in zip(known.learned, ruler.log_budget_ratios(theirs, ours), strict=True)
+    }
 
 
-def _loss(seeds: Seeds) -> Value:
-    theirs, ours = _losses(seeds.replicates)
-    return _value_of(quality_ratio_interval(theirs, ours), theirs, ours)
+def _ruler(known: Known) -> Ruler:
+    if known.ruler is None:
+        raise ValueError("the reference's scaling curve was not learned here: leantrain run --ruler learns it")
+    return known.ruler
 
 
-def _loss_at_equal_time(seeds: Seeds) -> Value:
-    _losses(seeds.replicates)
-    read = [each.at_equal_cost() for each in seeds.replicates]
-    known = [each for each in read if each is not None]
-    if len(known) < len(read):
-        raise ValueError("the reference's budget was spent before the first evaluation")
-    theirs, ours = [each.reference_quality for each, _ in known], [each.quality for each, _ in known]
-    note = "; ".join(sorted({how for _, how in known}))
-    return _value_of(quality_ratio_interval(theirs, ours), theirs, ours, note)
+def _equivalent_budget(known: Known, priors: Priors) -> Value:
+    ruler, (theirs, ours) = _ruler(known), known.losses()
+    if side := ruler.beyond(ours):
+        end = ruler.ends[0 if side < 0 else 1]
+        words = f"{'less' if side < 0 else 'more'} than {end:g} of the reference's budget ends there"
+        return Value("bound", 1 / end, at_most=side > 0, note=words)
+    log = _moderated("equivalent_budget", _equivalent_samples(known), priors)
+    wider = difference_interval(log, _exactly(0.0, log), ruler.uncertainty(theirs, ours))
+    own = float(known.learned[0].reference.steps or 0)
+    note = f"curve learned on {ruler.machine}" if ruler.machine else ""
+    return replace(_value_of(wider, [own], [own * math.exp(-wider.estimate)]), note=note)
 
 
-def _log_loss_at_equal_time(each: Replicate) -> float:
-    _losses([each])
-    read = each.at_equal_cost()
-    if read is None:
-        raise ValueError("the reference's budget was spent before the first evaluation")
-    return read[0].log_ratio
+def _exactly(x: float, like: Interval) -> Interval:
+    return Interval(x, x, x, like.level, like.method, like.n)
 
 
-def _time_to_quality(seeds: Seeds) -> Value:
-    _losses(seeds.replicates)
-    results = [*(each.time_to_quality() for each in seeds.replicates), *seeds.diverged]
+def _time_to_quality(known: Known, priors: Priors) -> Value:
+    """Of the contender's whole cost over the equivalent budget: ln ratio = ln cost - ln budget."""
+    budget = _equivalent_budget(known, priors)
+    cost = _moderated("whole_time", METRICS["whole_time"].samples(known), priors)
+    if budget.kind == "bound":
+        number = budget.number * math.exp(cost.estimate)
+        return Value("bound", number, at_most=budget.at_most, note=budget.note)
+    assert budget.log is not None
+    log = difference_interval(cost, budget.log.negated())
+    own = float(known.learned[0].reference.steps or 0)
+    return _value_of(log, [own], [own * math.exp(log.estimate)], budget.note)
+
+
+def _time_to_quality_samples(known: Known) -> Samples:
+    """By seed, at the mean cost of all timings."""
+    costs = METRICS["whole_time"].samples(known)
+    cost = float(np.mean(list(costs.values())))
+    return {seed: cost + each for seed, each in _equivalent_samples(known).items()}
+
+
+def _loss_at_equal_time_samples(known: Known) -> Samples:
+    """The reference is read off its curve at the budget that costs what the contender cost."""
+    ruler, (theirs, ours) = _ruler(known), known.losses()
+    cost = float(np.mean(list(METRICS["whole_time"].samples(known).values())))
+    low, high = ruler.ends
+    if not math.log(low) <= cost <= math.log(high):
+        raise ValueError(f"the contender cost {math.exp(cost):.2g} of the reference's budget: beyond its curve")
+    shift = ruler.log_loss(cost) - ruler.log_loss(0.0)
+    return {each.seed: math.log(b / a) - shift for each, a, b in zip(known.learned, theirs, ours, strict=True)}
+
+
+def _loss_at_equal_time(known: Known, priors: Priors) -> Value:
+    samples = _loss_at_equal_time_samples(known)
+    _, ours = known.losses()
+    log = _moderated("loss", samples, priors)
+    reached = [each / math.exp(sample) for each, sample in zip(ours, samples.values(), strict=True)]
+    return _value_of(log, reached, ours, "the reference read off its scaling curve")
+
+
+def _crossings(known: Known) -> Samples:
+    if not known.timed:
+        raise ValueError(NOT_TIMED)
+    return {each.seed: _crossing(known, each).log_cost_ratio for each in known.learned}
+
+
+def _crossing(known: Known, pair: LearnedPair) -> TimeToQuality:
+    reference, contender = (_curve(each) for each in pair.sides)
+    steps, own = float(reference[-1, 0]), contender[:, 0] / contender[-1, 0]
+    costs = np.array([np.mean([each.cost_at(share) for each in known.timed]) for share in own])
+    setup = float(costs[0])
+    return time_to_quality(reference, contender, (costs - setup) * steps, setup * steps)
+
+
+def _curve(learned: Learned) -> Floats:
+    return np.array([(each.step, each.loss) for each in learned.curve], dtype=np.float64).reshape(-1, 2)
+
+
+def _first_crossing(known: Known, priors: Priors) -> Value:
+    if not known.timed:
+        raise ValueError(NOT_TIMED)
+    if not known.learned:
+        raise ValueError(NOT_LEARNED)
+    results = [_crossing(known, each) for each in known.learned]
     interval = time_to_quality_interval(results)
     if interval is None:
         gap = float(np.mean([each.log_quality_gap for each in results]))
-        in_seeds = f"in {len(seeds.diverged)} of {len(results)} seeds" if seeds.diverged else ""
-        return Value("missed", reason=f"diverged {in_seeds}" if in_seeds else f"ended {math.expm1(gap):.1%} worse")
+        return Value("missed", reason=f"ended {math.expm1(gap):.1%} worse")
     return _value_of(interval, [each.reference_cost for each in results], [each.contender_cost for each in results])
 
 
-def _joules(side: Outcome) -> float | None:
+# of processes --------------------------------------------------------------------------------------------------------
+
+
+def _processor_s(side: Side) -> float | None:
+    """Processor seconds of the whole training, from those of the timed steps."""
+    timed = sum(2 * len(each.block_s) * each.block_steps for each in side.windows)
+    return side.cpu_s / timed * side.steps if side.cpu_s and side.steps and timed else None
+
+
+def _joules(side: Side) -> float | None:
     """The energy of the whole training."""
     return None if side.energy.joules_per_step is None else side.energy.joules_per_step * (side.steps or 0)
 
 
-def _energy(seeds: Seeds) -> Value:
-    for each in seeds.replicates:
+def _energy(known: Known, priors: Priors) -> Value:
+    for each in known.timed:
         for side in reversed(each.sides):  # the contender's own reason first
             if side.energy.joules_per_step is None:
                 return unavailable(side.energy.reason or "not measured")
-    note = "; ".join(sorted({_scope(each.contender.energy) for each in seeds.replicates}))
-    return _paired(seeds.replicates, _joules, "", note)
+    note = "; ".join(sorted({_scope(each.contender.energy) for each in known.timed}))
+    return replace(_JOULES.value(known, priors), note=note)
 
 
 def _scope(energy: Energy) -> str:
@@ -386,9 +481,16 @@ def _scope(energy: Energy) -> str:
     return f"{energy.method or 'counter'}: {energy.scope or 'scope not stated'}{bound}"
 
 
+_JOULES = _of_process("energy", "energy", "J", "measured", _joules, "not measured", Uses(70))
+
 # the registry -------------------------------------------------------------------------------------------------------
 
 REGISTRY: tuple[Metric | Family, ...] = (
+    Metric(
+        "time_to_quality", "time to the same quality", "reference steps", "composed",
+        _time_to_quality_samples, _time_to_quality,
+        direction="higher", quality=True, uses=Uses(10, headline=True, in_stacks=True),
+    ),
     _timed(
         "step_time", "step time", attrgetter("step_log_ratios"), lambda each: median(each.step_log_ratios),
         Uses(20, headline=True, in_stacks=True, in_history=True),
@@ -397,44 +499,58 @@ REGISTRY: tuple[Metric | Family, ...] = (
         "training_time", "training time", attrgetter("training_log_samples"), attrgetter("training_log_ratio"),
         Uses(30, in_stacks=True, in_history=True),
     ),
+    _timed("whole_time", "time with set-up", attrgetter("training_log_samples"), attrgetter("log_cost")),
     Metric(
-        "time_to_quality", "time to quality", "reference steps", "timed",
-        lambda each: each.time_to_quality().log_cost_ratio, _time_to_quality,
-        direction="higher", quality=True, uses=Uses(10, headline=True, in_stacks=True),
+        "equivalent_budget", "equivalent budget", "reference steps", "learned", _equivalent_samples,
+        _equivalent_budget, direction="higher", quality=True, uses=Uses(15),
     ),
+    _learned("loss", "final loss", _final_loss, uses=Uses(80, headline=True, in_stacks=True, in_history=True)),
     Metric(
-        "loss", "loss, equal steps", "", "learned", _log_ratio(_final_loss), _loss, _final_loss,
-        quality=True, uses=Uses(80, headline=True, in_stacks=True, in_history=True),
-    ),
-    Metric(
-        "loss_at_equal_time", "loss, equal time", "", "timed", _log_loss_at_equal_time, _loss_at_equal_time,
+        "loss_at_equal_time", "loss, equal time", "", "composed", _loss_at_equal_time_samples, _loss_at_equal_time,
         quality=True, uses=Uses(90),
     ),
-    Metric("energy", "energy", "J", "measured", _log_ratio(_joules), _energy, _joules, uses=Uses(70)),
-    _per_run("processor_time", "processor time", "s", "timed", attrgetter("cpu_s"), "not recorded"),
-    _per_run(
+    Metric(
+        "first_crossing", "first crossing", "reference steps", "composed", _crossings, _first_crossing,
+        direction="higher", quality=True,
+    ),
+    replace(_JOULES, value=_energy),
+    _of_process("processor_time", "processor time", "s", "timed", _processor_s, "not recorded"),
+    _of_process(
         "process_peak_bytes", "process peak", "B", "measured", attrgetter("memory.process_peak_bytes"),
-        "not readable on this machine", uses=Uses(50),
+        "not readable on this machine", Uses(50),
     ),
-    _per_run(
+    _of_process(
         "cuda_allocated_peak_bytes", "CUDA peak", "B", "measured", attrgetter("memory.cuda_allocated_peak_bytes"),
-        "no CUDA device", uses=Uses(60),
+        "no CUDA device", Uses(60),
     ),
-    _per_run(
+    _of_process(
         "cuda_reserved_peak_bytes", "CUDA peak, reserved", "B", "measured",
         attrgetter("memory.cuda_reserved_peak_bytes"), "no CUDA device",
     ),
     *(_counter(name, count) for name, count in COUNTS.items()),
-    Family("peak.", lambda each: {kind for side in each.sides if side.counters for kind in side.counters.peak_by_kind},
-           _peak),
-    _with_uncounted(_counted("training_flops", "FLOPs of the training", "FLOP", _training_flops,
-                             uses=Uses(100, "FLOPs"))),
-    Family("final.", lambda each: _final_scores(each.contender), _final),
+    Family(
+        "peak.",
+        lambda known: {
+            kind for side in known.counted if side for each in side.points for kind in each.counters.peak_by_kind
+        },
+        _peak,
+    ),
+    _with_uncounted(
+        _counted("training_flops", "FLOPs of the training", "FLOP", _training_flops, uses=Uses(100, "FLOPs"))
+    ),
+    Family(
+        "final.",
+        lambda known: {name for each in known.learned if each.contender.final for name in each.contender.final.metrics},
+        _final,
+    ),
 )  # fmt: skip
 """In the order of tables of all metrics.
 
-``step_time`` is of an own step, ``training_time`` per reference step of progress, ``time_to_quality`` with set-up,
-``loss`` the final test loss after equal steps, ``energy`` of the whole training.
+``time_to_quality``: the whole cost of reaching what the reference reaches in the same time, set-up included.
+``step_time`` is of an own step, ``training_time`` per reference step of progress, ``equivalent_budget`` the steps that
+the reference would have needed to end at the contender's loss, ``loss`` the final test loss at each one's own full
+schedule, ``first_crossing`` the cost of first reaching the worse of the final validation losses, ``energy`` of the
+whole training.
 """
 
 METRICS: Mapping[str, Metric] = {each.name: each for each in REGISTRY if isinstance(each, Metric)}
@@ -453,10 +569,10 @@ HEADLINES: tuple[Metric, ...] = tuple(
 COUNTERS: tuple[Metric, ...] = tuple(METRICS[name] for name in COUNTS)
 IN_STACKS: tuple[Metric, ...] = tuple(each for each in COLUMNS if each.uses.in_stacks)
 IN_HISTORY: tuple[Metric, ...] = tuple(each for each in METRICS.values() if each.uses.in_history)
-BY_ROUND: Mapping[str, Callable[[Replicate], Floats]] = {
+BY_ROUND: Mapping[str, Callable[[TimedPair], Floats]] = {
     each.title: each.round_samples for each in METRICS.values() if each.round_samples
 }
-"""Title -> reader of the round log ratios [rounds after warm-up] whose median is a seed's log cost ratio."""
+"""Title -> reader of the round log ratios of a set of processes."""
 
 
 def metric_of(name: str) -> Metric | None:
@@ -467,32 +583,34 @@ def metric_of(name: str) -> Metric | None:
     return family.member(name.removeprefix(family.prefix)) if family else None
 
 
-def metrics_in(replicates: Sequence[Replicate]) -> list[Metric]:
-    """List the registry's metrics, with those members of the families that occur in the seeds."""
+def metrics_in(known: Known) -> list[Metric]:
+    """List the registry's metrics, with those members of the families that occur in the evidence."""
     present: list[Metric] = []
     for each in REGISTRY:
-        if isinstance(each, Metric):
-            present.append(each)
-        else:
-            names = {name for replicate in replicates for name in each.names(replicate)}
-            present += map(each.member, sorted(names))
+        present += [each] if isinstance(each, Metric) else map(each.member, sorted(each.names(known)))
     return present
 
 
-def values(seeds: Seeds) -> dict[str, Value]:
-    """Read the value of every metric by its name; only the time to quality where all seeds failed."""
-    if not seeds.replicates:
-        diverged = Value("missed", reason="every seed diverged")
-        return {"time_to_quality": diverged if seeds.diverged else unavailable("no seed finished")}
-    return {each.name: _attempt(partial(each.value, seeds)) for each in metrics_in(seeds.replicates)}
+def values(known: Known, priors: Priors) -> dict[str, Value]:
+    """Read the value of every metric by its name."""
+    return {each.name: _attempt(partial(each.value, known, priors)) for each in metrics_in(known)}
 
 
-def log_cost_ratios(replicate: Replicate, among: Iterable[Metric]) -> dict[str, float]:
-    """Read a seed's log cost ratios by metric; metrics that the seed does not have are left out."""
-    ratios = {}
+def samples(known: Known, among: Iterable[Metric]) -> dict[str, Samples]:
+    """Read the log cost ratios of all replicates by metric; metrics that the pair does not have are left out."""
+    read = {}
     for each in among:
         try:
-            ratios[each.name] = each.log_cost_ratio(replicate)
+            read[each.name] = each.samples(known)
         except (ValueError, ArithmeticError):
             continue
-    return ratios
+    return read
+
+
+def priors(pairs: Sequence[Known]) -> dict[str, Prior]:
+    """The variance of a replicate by metric, shared by comparable pairs."""
+    noisy = [each for each in METRICS.values() if each.kind in ("learned", "timed", "measured")]
+    read = [samples(known, noisy) for known in pairs]
+    shared = {each.name: pooled_variance([list(one[each.name].values()) for one in read if each.name in one])
+              for each in noisy}  # fmt: skip
+    return {name: prior for name, prior in shared.items() if prior}

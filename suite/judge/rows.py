@@ -1,40 +1,56 @@
-"""Views over records: every pair (reference, contender) as one row with its seeds, failures, ratios and intervals.
+"""Views over evidence: every pair (reference, contender) as one row, with its failures, ratios and intervals.
 
-Pure functions of records. Replicates are pooled into a row only under equal conditions, machine, harness, baseline and
-technique code, and pairing; interleaved and sequential timings are never mixed.
+Pure functions of records. Timings count on their own machine only. What was learned and counted travels: a row takes
+its machine's own where there is some, else another's, and says whose. Evidence of other code is unverified, not wrong:
+it stands where there is nothing better, and the row says so.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from suite.contract.sources import Sources, current_sources
-from suite.judge.metrics import METRICS, Seeds, Value, unavailable, values
-from suite.judge.replicate import Replicate, replicate_of
+from suite.contract.catalogue import reference_of
+from suite.contract.sources import CodeOf, installed_code
+from suite.judge.known import Known, LearnedPair, TimedPair, timed_pair
+from suite.judge.metrics import METRICS, Priors, Value, priors, unavailable, values
+from suite.judge.ruler import Ruler, ruler_of
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
     Interval,
-    TimeToQuality,
     detectable_effect,
+    moderated_interval,
     replicate_interval,
 )
-from suite.record.job import Setting
+from suite.record.job import BASELINE, Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import Conditions, Machine, Record, Status
-from suite.record.store import NoRecord
+from suite.record.schema import (
+    TIMING_PROTOCOL,
+    Conditions,
+    Counted,
+    Ended,
+    Learned,
+    Machine,
+    Renewal,
+    Status,
+    Timed,
+)
+from suite.record.store import NoRecord, Records
 
-HIDDEN_COST = 0.02  # a mean this much above the segment medians, beyond its interval, is worth a note
+HIDDEN_COST = 0.02  # a mean this much above the medians, beyond its interval, is worth a note
+FEWEST_TIMED = 2  # sets of processes for an interval of a time
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A seed that gives no numbers. ``stack`` is the reference or the contender, whichever failed."""
+    """A run that gives no numbers. ``stack`` is the reference or the contender, whichever failed; ``replicate`` the
+    seed of what should have been learned, the number of what should have been timed, None of a count."""
 
-    seed: int
+    kind: str
+    replicate: int | None
     stack: str
     status: Status
     reason: str
@@ -42,41 +58,45 @@ class Failure:
 
 @dataclass(frozen=True)
 class Row:
-    """One contender against one reference under one set of conditions, over seeds.
+    """One contender against one reference under one set of conditions.
 
-    ``metrics`` by their names in the registry (:mod:`suite.judge.metrics`); of a row that failed, hardly any.
+    Attributes:
+        machine: where it was timed, else where it was learned or counted.
+        metrics: by their names in the registry (:mod:`suite.judge.metrics`).
+        setup: what the set-up takes beyond the reference's, in reference steps.
+        learned_on: the machine that learned the curves; empty where there are none.
+        detectable_effect: of the time to the same quality: the log ratio that this row had the power (80 %) to see.
+        unverified: kinds of evidence whose code has changed since.
     """
 
     stack: str
     reference: str
     conditions: Conditions
     machine: Machine
-    pairing: Literal["interleaved", "sequential"]
-    harness_sha256: str
-    baseline_sha256: str
-    sources: Mapping[str, str]
-    newest: str  # start of the newest record, ISO 8601
-    records: tuple[str, ...]
-    replicates: tuple[Replicate, ...]
+    known: Known
     failures: tuple[Failure, ...]
     metrics: Mapping[str, Value]
-    setup: Interval | None  # in reference steps, beyond the reference's
+    setup: Interval | None
     probes: Mapping[str, Interval]
-    reached: int  # seeds whose final loss came within the tolerance of the reference's
-    detectable_effect: float  # of step time: the log ratio that this row had the power (80 %) to see
+    newest: str  # start of the newest evidence, ISO 8601
+    records: tuple[str, ...]
+    learned_on: str
+    detectable_effect: float
     notes: tuple[str, ...] = ()
-    stale: tuple[str, ...] = ()  # what changed since; empty when current
+    unverified: tuple[str, ...] = ()
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(each.seed for each in self.replicates)
+        """Of what was learned."""
+        return tuple(each.seed for each in self.known.learned)
 
     def value(self, metric: str) -> Value:
-        return self.metrics.get(metric, unavailable("no seed finished"))
+        return self.metrics.get(metric, unavailable("not measured"))
 
     @property
     def failed(self) -> bool:
-        return not self.replicates
+        """Whether nothing was learned, timed or counted of it."""
+        return not (self.known.learned or self.known.timed or all(self.known.counted))
 
     @property
     def board(self) -> tuple[str, str, str]:
@@ -84,147 +104,306 @@ class Row:
         return self.conditions.key, self.machine.key, self.reference
 
 
-def pairs(records: Iterable[Record], current: Sources | None = None) -> list[Row]:
-    """Pool records into one row per (reference, contender) and set of equal conditions and sources.
+# code ---------------------------------------------------------------------------------------------------------------
 
-    Rows stand in order of first appearance. The newest of several records of one seed counts. With ``current``, rows of
-    other code are marked stale.
+
+@dataclass(frozen=True)
+class Currency:
+    """Whether evidence is of the code that is installed, or was renewed under it."""
+
+    code_of: CodeOf
+    renewed: frozenset[tuple[str, str, str, str]]
+
+    @classmethod
+    def of(cls, renewals: Iterable[Renewal], code_of: CodeOf = installed_code) -> Currency:
+        """Renewals follow each other: a to b and b to c renew a under c."""
+        steps = {(each.conditions_key, each.stack, each.old, each.new) for each in renewals}
+        while longer := {(*a[:3], b[3]) for a in steps for b in steps if a[:2] == b[:2] and a[3] == b[2]} - steps:
+            steps |= longer
+        return cls(code_of, frozenset(steps))
+
+    def has(self, evidence: Counted | Learned) -> bool:
+        """Whether it is of the installed code."""
+        now = self.code_of(evidence.conditions, evidence.stack)
+        if now is None:
+            return False
+        if isinstance(evidence, Counted):
+            return evidence.code.counts == now.counts
+        old, new = evidence.code.trajectory, now.trajectory
+        return old == new or (evidence.conditions.key, evidence.stack, old, new) in self.renewed
+
+    def has_side(self, timed: Timed, side: Ended) -> bool:
+        """Whether a side of a timing is of the installed code, and timed as it is now."""
+        now = self.code_of(timed.conditions, side.stack)
+        return now is not None and timed.protocol == TIMING_PROTOCOL and side.code.trajectory == now.trajectory
+
+
+# pooling ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A pair under one set of conditions, on one machine."""
+
+    stack: str
+    reference: str
+    key: str
+    machine: str
+
+
+class _Pool:
+    """The evidence, indexed for rows."""
+
+    def __init__(self, records: Records, currency: Currency) -> None:
+        self.currency = currency
+        self.conditions: dict[str, Conditions] = {}
+        self.machines: dict[str, Machine] = {}
+        self.learned: dict[tuple[str, str], dict[str, dict[int, Learned]]] = defaultdict(lambda: defaultdict(dict))
+        self.counted: dict[tuple[str, str], dict[str, Counted]] = defaultdict(dict)
+        self.timed: dict[tuple[str, str, str], dict[str, dict[tuple[int, int], tuple[Timed, int]]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
+        self.curves: dict[str, list[Learned]] = defaultdict(list)
+        self._rulers: dict[tuple[str, int], Ruler | None] = {}
+        for each in [*records.counted, *records.learned, *records.timed]:
+            self.conditions[each.conditions.key] = each.conditions
+            self.machines[each.machine.key] = each.machine
+        for learned in _better_last(records.learned, currency.has):
+            self.learned[learned.conditions.key, learned.stack][learned.machine.key][learned.seed] = learned
+            if learned.stack == BASELINE:
+                self.curves[_but_steps(learned.conditions)].append(learned)
+        for counted in _better_last(records.counted, currency.has):
+            self.counted[counted.conditions.key, counted.stack][counted.machine.key] = counted
+        for timed in _better_last(records.timed, lambda each: currency.has_side(each, each.reference)):
+            for index, side in enumerate(timed.contenders[1:], 1):
+                twin = sum(each.stack == side.stack for each in timed.contenders[1:index])
+                at = timed.conditions.key, timed.reference.stack, side.stack
+                self.timed[at][timed.machine.key][timed.replicate, twin] = (timed, index)
+
+    def ruler(self, conditions: Conditions) -> Ruler | None:
+        key = _but_steps(conditions), conditions.steps
+        if key not in self._rulers:
+            by_machine: dict[str, list[Learned]] = defaultdict(list)
+            for each in self.curves[key[0]]:
+                by_machine[each.machine.key].append(each)
+            candidates = [ruler_of(learned, conditions.steps) for learned in by_machine.values()]
+            known = [each for each in candidates if each]
+            self._rulers[key] = max(known, key=lambda each: each.losses.size, default=None)
+        return self._rulers[key]
+
+
+def _better_last(evidence: Sequence[Any], current: Callable[[Any], bool]) -> list[Any]:
+    """Current evidence after other, newer after older: what comes last is kept."""
+    return sorted(evidence, key=lambda each: (current(each), each.started))
+
+
+def _but_steps(conditions: Conditions) -> str:
+    return conditions.model_copy(update={"steps": 0}).key
+
+
+def pairs(records: Records, reference: Callable[[str], str], code_of: CodeOf = installed_code) -> list[Row]:
+    """A row for each pair that has evidence, on each machine that timed it, or where none did on one that learned it.
+
+    A pair is what was timed together, and any other stack with what ``reference`` says of it.
     """
-    groups: dict[tuple[Any, ...], dict[int, tuple[Record, int]]] = defaultdict(dict)
-    for record in _with_known_data(sorted(records, key=lambda record: record.started)):
-        twins: dict[str, int] = defaultdict(int)  # of one stack in one record, as in A/A comparisons
-        for index, contender in enumerate(record.contenders[1:], 1):
-            key = (
-                contender.stack, record.reference.stack, twins[contender.stack], record.conditions.key,
-                record.machine.key, record.pairing, record.harness_sha256, record.baseline_sha256,
-                tuple(sorted(contender.sources.items())), tuple(sorted(record.reference.sources.items())),
-            )  # fmt: skip
-            twins[contender.stack] += 1
-            groups[key][record.seed] = (record, index)
-    return [_row([group[seed] for seed in sorted(group)], current) for group in groups.values()]
+    currency = Currency.of(records.renewals, code_of)
+    pool = _Pool(records, currency)
+    places: dict[_Place, None] = {}
+    timed_anywhere: set[tuple[str, str, str]] = set()
+    for (key, against, stack), by_machine in pool.timed.items():
+        timed_anywhere.add((key, against, stack))
+        places |= {_Place(stack, against, key, machine): None for machine in by_machine}
+    for source in (pool.learned, pool.counted):
+        for (key, stack), of_machines in source.items():
+            against = reference(stack)
+            if stack == against or (key, against, stack) in timed_anywhere:
+                continue
+            if pool.learned.get((key, against)) or pool.counted.get((key, against)):
+                own = next(iter(of_machines))
+                places.setdefault(_Place(stack, against, key, own), None)
+    drafts = [_Draft.of(place, pool) for place in places]
+    shared: dict[tuple[str, str], list[Known]] = defaultdict(list)
+    for draft in drafts:
+        shared[draft.place.key, draft.place.machine].append(draft.known)
+    moderation = {board: priors(known) for board, known in shared.items()}
+    return [draft.row(moderation[draft.place.key, draft.place.machine]) for draft in drafts]
 
 
-def latest(rows: Iterable[Row]) -> list[Row]:
-    """Drop the stale rows that a current or newer row has replaced."""
-    chosen: dict[tuple[Any, ...], Row] = {}
-    for row in sorted(rows, key=lambda row: (not row.stale, row.newest)):
-        chosen[row.stack, row.pairing, *row.board] = row
-    return sorted(chosen.values(), key=lambda row: (row.board, row.stack))
+@dataclass(frozen=True)
+class _Draft:
+    """A row before its metrics are computed, which takes all rows of its board."""
+
+    place: _Place
+    pool: _Pool
+    known: Known
+    failures: tuple[Failure, ...]
+    evidence: tuple[Counted | Learned | Timed, ...]
+    learned_on: str
+    unverified: tuple[str, ...]
+
+    @classmethod
+    def of(cls, place: _Place, pool: _Pool) -> _Draft:
+        failures: list[Failure] = []
+        evidence: list[Counted | Learned | Timed] = []
+        unverified: dict[str, None] = {}
+        learned, learned_on = _learned_pairs(place, pool)
+        good: list[LearnedPair] = []
+        for pair in learned:
+            evidence += pair.sides
+            if not all(map(pool.currency.has, pair.sides)):
+                unverified["learned"] = None
+            if broken := next((each for each in reversed(pair.sides) if each.status != "ok"), None):
+                failures.append(Failure("learned", pair.seed, broken.stack, broken.status, broken.reason))
+            else:
+                good.append(pair)
+        counted = tuple(_nearest(pool.counted[place.key, each], place.machine)
+                        for each in (place.reference, place.stack))  # fmt: skip
+        for one in counted:
+            if one is None:
+                continue
+            evidence.append(one)
+            if not pool.currency.has(one):
+                unverified["counted"] = None
+            if one.status != "ok":
+                failures.append(Failure("counted", None, one.stack, one.status, one.reason))
+        timed: list[TimedPair] = []
+        of_machine = pool.timed.get((place.key, place.reference, place.stack), {}).get(place.machine, {})
+        for (replicate, _), (timing, index) in sorted(of_machine.items()):
+            evidence.append(timing)
+            sides = timing.contenders[index], timing.reference
+            if not all(pool.currency.has_side(timing, side) for side in sides):
+                unverified["timed"] = None
+            if side := next((each for each in sides if each.status != "ok"), None):
+                failures.append(Failure("timed", replicate, side.stack, side.status, side.reason))
+                continue
+            try:
+                timed.append(replace(timed_pair(timing, index), replicate=len(timed)))
+            except (ValueError, ArithmeticError) as error:
+                why = f"its samples give no ratio: {error}"
+                failures.append(Failure("timed", replicate, place.stack, "failed", why))
+        sound = tuple(one if one and one.status == "ok" else None for one in counted)
+        known = Known((sound[0], sound[1]), tuple(good), tuple(timed), pool.ruler(pool.conditions[place.key]))
+        return cls(place, pool, known, tuple(failures), tuple(evidence), learned_on, tuple(unverified))
+
+    def row(self, moderation: Priors) -> Row:
+        metrics = values(self.known, moderation)
+        if not self.known.learned and _diverged(self.failures):
+            metrics["time_to_quality"] = Value("missed", reason="every seed diverged")
+        headline = metrics["time_to_quality"].log
+        setup = [each.setup_cost for each in self.known.timed]
+        return Row(
+            stack=self.place.stack,
+            reference=self.place.reference,
+            conditions=self.pool.conditions[self.place.key],
+            machine=self.pool.machines[self.place.machine],
+            known=self.known,
+            failures=self.failures,
+            metrics=metrics,
+            setup=replicate_interval(setup) if setup else None,
+            probes=_probes(self.known),
+            newest=max(each.started for each in self.evidence),
+            records=tuple(each.id for each in self.evidence),
+            learned_on=self.learned_on,
+            detectable_effect=detectable_effect(headline) if headline else math.inf,
+            notes=self._notes(),
+            unverified=self.unverified,
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        known, here = self.known, self.pool.machines[self.place.machine].name
+        notes = []
+        if any(isinstance(each, Timed) and each.pairing == "sequential" for each in self.evidence):
+            notes.append("timed one after the other, not interleaved")
+        if self.learned_on and self.learned_on != here:
+            notes.append(f"curves learned on {self.learned_on}")
+        if 0 < len(known.timed) < FEWEST_TIMED:
+            notes.append("one set of processes: the interval of its times is that of the other rows")
+        hidden = [_hidden_cost(each) for each in known.timed]
+        if len(hidden) >= FEWEST_TIMED:
+            interval = replicate_interval(hidden)
+            if interval.low > 0 and interval.estimate > HIDDEN_COST:
+                more = math.expm1(interval.estimate)
+                notes.append(f"rare expensive steps: summed training time is {more:.0%} above what the medians price")
+        return tuple(notes)
 
 
-def _with_known_data(records: Sequence[Record]) -> list[Record]:
-    """Fill in the data of records in which no run loaded it, from records of otherwise equal conditions."""
-
-    def but_data(record: Record) -> str:
-        return record.conditions.model_dump_json(exclude={"data", "data_sha256"})
-
-    known = {but_data(record): record.conditions for record in records if record.conditions.data_sha256}
-    return [
-        record
-        if record.conditions.data_sha256 or but_data(record) not in known
-        else record.model_copy(update={"conditions": known[but_data(record)]})
-        for record in records
-    ]
+def _hidden_cost(pair: TimedPair) -> float:
+    """ln of summed over median-priced time, contender over reference."""
+    summed = [sum(sum(map(sum, each.block_s)) / (2 * len(each.block_s) * each.block_steps) for each in side.windows)
+              for side in pair.sides]  # fmt: skip
+    assert pair.contender.steps and pair.reference.steps
+    progress = math.log(pair.contender.steps / pair.reference.steps)
+    return math.log(summed[1] / summed[0]) - (pair.training_log_ratio - progress)
 
 
-def _row(members: Sequence[tuple[Record, int]], current: Sources | None) -> Row:
-    newest, index = max(members, key=lambda member: member[0].started)
-    replicates: list[Replicate] = []
-    failures: list[Failure] = []
-    diverged: list[TimeToQuality] = []
-    for record, position in members:
-        contender, reference = record.contenders[position], record.reference
-        broken = next((each for each in (contender, reference) if each.status != "ok"), None)
-        if broken:
-            failures.append(Failure(record.seed, broken.stack, broken.status, broken.reason))
-            if contender.status == "diverged" and reference.status == "ok" and reference.curve and reference.steps:
-                diverged.append(TimeToQuality(reference.curve[-1].loss, reference.steps, math.inf, math.inf))
-            continue
-        try:
-            replicates.append(replicate_of(record, position))
-        except (ValueError, ArithmeticError) as error:
-            failures.append(Failure(record.seed, contender.stack, "failed", f"its samples give no ratio: {error}"))
-    metrics = values(Seeds(replicates, diverged))
-    step = metrics["step_time"].log if replicates else None
-    sources = {**newest.reference.sources, **newest.contenders[index].sources}
-    return Row(
-        stack=newest.contenders[index].stack,
-        reference=newest.reference.stack,
-        conditions=newest.conditions,
-        machine=newest.machine,
-        pairing=newest.pairing,
-        harness_sha256=newest.harness_sha256,
-        baseline_sha256=newest.baseline_sha256,
-        sources=sources,
-        newest=newest.started,
-        records=tuple(record.id for record, _ in members),
-        replicates=tuple(replicates),
-        failures=tuple(failures),
-        metrics=metrics,
-        setup=replicate_interval([each.setup_cost for each in replicates]) if replicates else None,
-        probes=_probes(replicates),
-        reached=sum(map(_reached, replicates)),
-        detectable_effect=detectable_effect(step) if step else math.inf,
-        notes=_notes(replicates, newest.pairing),
-        stale=current.changes(_sources(newest, sources)) if current else (),
-    )
+def _diverged(failures: Sequence[Failure]) -> bool:
+    learned = [each for each in failures if each.kind == "learned"]
+    return bool(learned) and all(each.status == "diverged" for each in learned)
 
 
-def _sources(record: Record, techniques: Mapping[str, str]) -> Sources:
-    return Sources(record.harness_sha256, {record.conditions.baseline: record.baseline_sha256}, techniques)
+def _learned_pairs(place: _Place, pool: _Pool) -> tuple[list[LearnedPair], str]:
+    """Both sides' runs by seed, of the row's own machine, or else of the one with the most, and that machine's name."""
+    ours, theirs = pool.learned[place.key, place.stack], pool.learned[place.key, place.reference]
+
+    def shared(machine: str) -> list[LearnedPair]:
+        seeds = sorted(set(ours.get(machine, {})) & set(theirs.get(machine, {})))
+        return [LearnedPair(theirs[machine][seed], ours[machine][seed]) for seed in seeds]
+
+    if own := shared(place.machine):
+        return own, pool.machines[place.machine].name
+    best = max(({machine: shared(machine) for machine in ours}).items(), key=lambda each: len(each[1]), default=None)
+    return (best[1], pool.machines[best[0]].name) if best and best[1] else ([], "")
 
 
-def _reached(each: Replicate) -> bool:
-    """Whether the contender's final loss came within the tolerance of the reference's."""
-    try:
-        return METRICS["loss"].log_cost_ratio(each) <= QUALITY_TOLERANCE
-    except ValueError:
-        return False  # one of them is no loss
+def _nearest(by_machine: Mapping[str, Counted], own: str) -> Counted | None:
+    return by_machine.get(own) or next(iter(by_machine.values()), None)
 
 
-def _notes(replicates: Sequence[Replicate], pairing: str) -> tuple[str, ...]:
-    notes = ["timed one after the other, not interleaved"] if pairing == "sequential" else []
-    if len(replicates) == 1:
-        notes.append("one seed: the interval cannot see how processes differ")
-    if len(replicates) > 1:
-        hidden = replicate_interval([each.hidden_log_cost for each in replicates])
-        if hidden.low > 0 and hidden.estimate > HIDDEN_COST:
-            more = math.expm1(hidden.estimate)
-            notes.append(f"rare expensive steps: summed training time is {more:.0%} above what the medians price")
-    return tuple(notes)
-
-
-def _probes(replicates: Sequence[Replicate]) -> dict[str, Interval]:
+def _probes(known: Known) -> dict[str, Interval]:
     """The mean of each probe over the seeds in which it is finite."""
-    samples: dict[str, list[float]] = defaultdict(list)
-    for each in replicates:
+    read: dict[str, list[float]] = defaultdict(list)
+    for each in known.learned:
         for name, value in each.contender.probes.items():
             if math.isfinite(value):
-                samples[name].append(value)
-    return {name: replicate_interval(values) for name, values in sorted(samples.items())}
+                read[name].append(value)
+    return {name: moderated_interval(numbers, None) for name, numbers in sorted(read.items())}
+
+
+def reached(row: Row) -> int:
+    """Seeds whose final loss came within the tolerance of the reference's."""
+    try:
+        return sum(each <= QUALITY_TOLERANCE for each in METRICS["loss"].samples(row.known).values())
+    except ValueError:
+        return 0
 
 
 # for commands -------------------------------------------------------------------------------------------------------
 
 
-def rows(records: Iterable[Record]) -> list[Row]:
-    """The rows that the leaderboard shows: every pair, and stale rows only where nothing newer replaced them."""
-    return latest(pairs(records, current_sources()))
+def rows(records: Records) -> list[Row]:
+    """The rows that the leaderboard shows, in the order of their boards."""
+    return sorted(pairs(records, _card_reference), key=lambda row: (row.board, row.stack))
 
 
-def row_of(records: Iterable[Record], setting: Setting, stack: str, reference: str) -> Row:
-    """The current row of a pair on this machine; ``setting`` has its steps. Raises NoRecord where there is none."""
+def _card_reference(stack: str) -> str:
+    try:
+        return reference_of(stack)[0]
+    except LookupError:  # a technique that is not installed
+        return BASELINE
+
+
+def row_of(records: Records, setting: Setting, stack: str, reference: str) -> Row:
+    """The row of a pair on this machine; ``setting`` has its steps. Raises NoRecord where there is none."""
     machine = fingerprint(setting.device, setting.threads).key
     wanted = setting.model_dump(exclude={"data"})
     fitting = [
         row
-        for row in rows(records)
-        if (row.stack, row.reference, row.machine.key) == (stack, reference, machine)
-        and wanted.items() <= row.conditions.model_dump().items()
+        for row in pairs(records, lambda _: reference)
+        if (row.stack, row.reference) == (stack, reference) and wanted.items() <= row.conditions.model_dump().items()
     ]
     if not fitting:
         raise NoRecord(f"no record of {stack} against {reference} on {setting.baseline}; measure it again")
-    return max(fitting, key=lambda row: (not row.stale, row.newest))
+    return max(fitting, key=lambda row: (row.machine.key == machine, not row.unverified, row.newest))
 
 
 def as_dict(row: Row) -> dict[str, Any]:
@@ -235,16 +414,17 @@ def as_dict(row: Row) -> dict[str, Any]:
         "conditions": row.conditions.model_dump(),
         "machine": row.machine.name,
         "machine_key": row.machine.key,
-        "pairing": row.pairing,
+        "learned_on": row.learned_on,
         "newest": row.newest,
         "records": list(row.records),
         "seeds": list(row.seeds),
+        "timings": len(row.known.timed),
         "failures": [vars(each) for each in row.failures],
-        "stale": list(row.stale),
+        "unverified": list(row.unverified),
         "notes": list(row.notes),
         "metrics": {name: _value_as_dict(value) for name, value in row.metrics.items()},
         "setup_reference_steps": interval_as_dict(row.setup),
-        "seeds_reaching_quality": row.reached,
+        "seeds_reaching_quality": reached(row),
         "detectable_effect": finite(row.detectable_effect),
         "probes": {name: interval_as_dict(interval) for name, interval in row.probes.items()},
     }
@@ -254,6 +434,7 @@ def _value_as_dict(value: Value) -> dict[str, Any]:
     return {
         "kind": value.kind,
         "ratio": finite(value.number),
+        "at_most": value.at_most,
         "interval": interval_as_dict(value.interval),
         "reference": value.reference,
         "contender": value.contender,

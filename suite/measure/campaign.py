@@ -1,84 +1,235 @@
-"""Fills a results folder: replicate after replicate, least known pair first, until all is measured or time is up."""
+"""Fills a results folder with the evidence that is missing: counts, then learns, then times, until time is up.
+
+Counting and learning fill every core, since nothing there is on a clock. Timing comes last and alone: what else keeps
+the machine busy then is waited for or named, and never timed against.
+"""
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from suite.measure.comparison import Procedure, Progress, silent, train_in_lock_step
-from suite.measure.plan import GROUP, Pair, comparison_of, next_group, remaining, seeds_done, seeds_done_together
-from suite.record.machine import fingerprint
-from suite.record.schema import Record
-from suite.record.store import Store
+from suite.measure.contender import Limits
+from suite.measure.counting import count
+from suite.measure.evidence import Progress, States, silent
+from suite.measure.learning import cores, learn_all
+from suite.measure.plan import Pair, Plan, Timing, Wanted
+from suite.measure.timing import ROUNDS, Protocol, time_together
+from suite.record.job import Job
+from suite.record.machine import busy_cores, fingerprint
+from suite.record.schema import FIFTHS, Counted, Learned, Line, Renewal, Timed
+from suite.record.store import Records, Store
+
+BUSY = 0.5  # cores that others use: above, times are theirs as well
+PATIENCE_S = 30.0  # for what we started ourselves to end
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured, and how. ``time`` False leaves the timings out."""
+
+    wanted: Wanted = Wanted()  # noqa: RUF009  it is frozen
+    minutes: float = 10.0
+    limits: Limits = Limits()  # noqa: RUF009
+    rounds: int = ROUNDS
+    sequential: bool = False
+    time: bool = True
+
+
+@dataclass
+class Measured:
+    """What a campaign added."""
+
+    added: list[Line] = field(default_factory=list)
+    left: str = ""  # what was not measured, and why
+
+    @property
+    def failures(self) -> list[tuple[str, str, str]]:
+        """Stack, status and reason of every run that failed."""
+        ended = [each for each in self.added if isinstance(each, Counted | Learned)]
+        sides = [*ended, *(side for each in self.added if isinstance(each, Timed) for side in each.contenders)]
+        return [(each.stack, each.status, each.reason) for each in sides if each.status not in ("ok", "unavailable")]
 
 
 def measure(
     pairs: Sequence[Pair],
     folder: Path,
+    effort: Effort,
     *,
-    seeds: int,
-    minutes: float,
-    procedure: Procedure = Procedure(),  # noqa: B008  it is frozen
-    rounds: int | None = None,
-    one_comparison: bool = False,
+    together: bool = False,
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda text: None,
-    stored: Callable[[Record], None] | None = None,
-) -> list[Record]:
-    """Replicates of the pairs up to ``seeds`` each, appended to ``folder`` as they come; returns the new ones.
+    stored: Callable[[Line], None] = lambda line: None,
+) -> Measured:
+    """Measures what is missing of the pairs, which share a device, and appends it to ``folder`` as it comes.
 
-    The pairs share a device. Stops before a replicate that would not end within ``minutes``. What is stored under the
-    same conditions, machine and sources is not measured again. With ``one_comparison`` all pairs, which may differ in
-    the stack alone, share one reference run, and only records that hold all of them count as stored. ``stored`` gets
-    each record after it was appended, while nothing runs. Raises StoreError if the folder cannot be written or another
-    run holds it.
+    With ``together`` the pairs, which differ in the stack alone, are timed in one set of processes. ``stored`` gets
+    each piece after it was appended. Raises StoreError if the folder cannot be written or another run holds it.
     """
     store = Store(folder)
     setting = pairs[0].setting
     machine = fingerprint(setting.device, setting.threads)
-    start_s, budget_s = time.monotonic(), 60 * minutes
-    new: list[Record] = []
     with store.writing(machine.name):
         records, problems = store.read()
         for problem in problems:
             warn(problem)
-        progress(0.0, "preparing data")
-        done = (seeds_done_together if one_comparison else seeds_done)(pairs, records)
-        wanted = dict.fromkeys(pairs, seeds)
-        total = remaining(done, wanted)
-        while group := next_group(done, wanted, len(pairs) if one_comparison else GROUP):
-            seed, together = group
-            left_s = start_s + budget_s - time.monotonic()
-            finished = total - remaining(done, wanted)
-            if left_s <= 0 or (new and _expected_s(new, len(together)) > left_s):
-                warn(f"the budget of {minutes:g} minutes is spent, {finished / total:.0%} done; run it again to go on")
-                break
-            comparison = comparison_of(together)
-            if rounds:
-                comparison = replace(comparison, rounds=rounds)
-            at = comparison.setting
-            label = f"{at.baseline} {at.recipe} seed {seed}: {', '.join(comparison.stacks[1:])}"
-
-            def report(
-                share: float, what: str, finished: float = finished, size: int = len(together), label: str = label
-            ) -> None:
-                spent = min(1.0, (time.monotonic() - start_s) / budget_s)
-                progress(max((finished + share * (size + 1)) / total, spent), f"{label} ({what})")
-
-            report(0.0, "starting")
-            limits = replace(procedure.limits, train_s=min(procedure.limits.train_s, max(left_s, 60.0)))
-            record = train_in_lock_step(comparison, seed, replace(procedure, limits=limits), report)
-            store.append(record)
-            new.append(record)
-            if stored:
-                stored(record)
-            for pair in together:
-                done[pair].add(seed)
-    return new
+        return _Campaign(pairs, records, effort, together, store, machine.name, progress, warn, stored).run()
 
 
-def _expected_s(new: Sequence[Record], contenders: int) -> float:
-    """Seconds that the next replicate may take, judged by the slowest of the latest."""
-    return max(record.duration_s / len(record.contenders) for record in new[-8:]) * (contenders + 1)
+class _Campaign:
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        records: Records,
+        effort: Effort,
+        together: bool,
+        store: Store,
+        machine: str,
+        progress: Progress,
+        warn: Callable[[str], None],
+        stored: Callable[[Line], None],
+    ) -> None:
+        self.pairs, self.effort, self.together, self.store, self.machine = pairs, effort, together, store, machine
+        self.progress, self.warn, self.stored = progress, warn, stored
+        self.lines = records.lines
+        self.measured = Measured()
+        self.end_s = time.monotonic() + 60 * effort.minutes
+
+    def run(self) -> Measured:
+        self.progress(0.0, "preparing data")
+        self._count()
+        self._learn()
+        if self.effort.time:
+            self._time()
+        return self.measured
+
+    def _plan(self) -> Plan:
+        return Plan(self.pairs, Records.of(self.lines), self.effort.wanted, self.together)
+
+    def _keep(self, line: Line) -> None:
+        self.store.append(line, self.machine)
+        self.lines.append(line)
+        self.measured.added.append(line)
+        self.stored(line)
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() > self.end_s
+
+    def _stop(self, what: str, left: int, of: int) -> None:
+        self.measured.left = what
+        self.warn(
+            f"the budget of {self.effort.minutes:g} minutes is spent, {left} of {of} {what} left; run it again to go on"
+        )
+
+    # counted --------------------------------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        wanted = self._plan().counts()
+        device = self.pairs[0].setting.device
+        with ThreadPoolExecutor(cores() if device == "cpu" else 1, "counting") as pool:
+            counts = pool.map(lambda each: None if self._late else count(*each, self.effort.limits), wanted)
+            for number, (each, counted) in enumerate(zip(wanted, counts, strict=True)):
+                if counted is None:
+                    return self._stop("counts", len(wanted) - number, len(wanted))
+                self._keep(counted)
+                self.progress(number / len(wanted), f"counting on {each[0].baseline}: {each[1]}")
+
+    # learned --------------------------------------------------------------------------------------------------------
+
+    def _learn(self) -> None:
+        plan = self._plan()
+        jobs = plan.jobs()
+        again, fresh = self._to_repeat(plan, jobs), list(jobs)
+        if again:
+            self._run(again, plan)
+            plan = self._plan()  # what was equal to the bit has renewed the other seeds
+            fresh = plan.jobs()
+        resumed = [job for job in self._to_resume(plan) if job not in fresh]
+        self._run([*resumed, *fresh], plan)
+
+    def _run(self, jobs: Sequence[Job], plan: Plan) -> None:
+        stateful = set(self._to_resume(plan))
+        finished = 0
+        runs = learn_all(
+            jobs, stop=lambda: self._late, limits=self.effort.limits, keep_states=lambda job: job in stateful,
+            progress=lambda share, what: self.progress(share, f"learning on {what}"),
+        )  # fmt: skip
+        for job, learned in runs:
+            finished += 1
+            if not self._renews(plan, job, learned):
+                self._keep(learned)
+        if finished < len(jobs):
+            self._stop("runs", len(jobs) - finished, len(jobs))
+
+    @staticmethod
+    def _to_repeat(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
+        """One seed of every stack that has runs by other code."""
+        first: dict[tuple[str, str], Job] = {}
+        for job in jobs:
+            if plan.unverified(job):
+                first.setdefault((job.setting.model_dump_json(), job.stack), job)
+        return list(first.values())
+
+    @staticmethod
+    def _to_resume(plan: Plan) -> list[Job]:
+        """The runs whose states timings will want, and which the cache does not have."""
+        wanted: dict[Job, None] = {}
+        for timing in plan.timings():
+            if timing.windows > 1:
+                wanted |= {Job(setting=timing.setting, stack=stack): None for stack in timing.stacks}
+        return [job for job in wanted if not States(job).complete(range(1, FIFTHS))]
+
+    def _renews(self, plan: Plan, job: Job, learned: Learned) -> bool:
+        """Whether the run repeats a stored one to the bit; what that one's code learned is then renewed."""
+        if learned.status != "ok":
+            return False
+        equal = [each for each in plan.runs(job) if _same(each, learned)]
+        for old in {each.code.trajectory for each in equal} - {learned.code.trajectory}:
+            self._keep(
+                Renewal(
+                    id=uuid.uuid4().hex, started=learned.started, conditions_key=learned.conditions.key,
+                    stack=learned.stack, old=old, new=learned.code.trajectory,
+                )
+            )  # fmt: skip
+        return bool(equal)
+
+    # timed ----------------------------------------------------------------------------------------------------------
+
+    def _time(self) -> None:
+        timings = self._plan().timings()
+        if not timings:
+            return
+        if (busy := self._others()) > BUSY:
+            self.measured.left = "timings"
+            self.warn(
+                f"too busy to time: others use {busy:.1f} cores; {len(timings)} timings are left out, "
+                "run it again when the machine is idle"
+            )
+            return
+        for number, timing in enumerate(timings):
+            if self._late:
+                return self._stop("timings", len(timings) - number, len(timings))
+            label = f"timing on {timing.setting.baseline}: {', '.join(timing.stacks[1:])}"
+            self.progress(number / len(timings), label)
+            self._keep(self._timed(timing))
+
+    def _timed(self, timing: Timing) -> Timed:
+        protocol = Protocol(timing.windows, self.effort.rounds, self.effort.sequential, self.effort.limits)
+        return time_together(timing.setting, timing.stacks, timing.replicate, protocol)
+
+    def _others(self) -> float:
+        """Cores that others use, once what we started has ended."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while (busy := busy_cores()) > BUSY and time.monotonic() < deadline_s:
+            time.sleep(1.0)
+        return busy
+
+
+def _same(old: Learned, new: Learned) -> bool:
+    """Whether two runs are equal to the bit."""
+    return (old.status, old.trajectory_sha256, old.final) == (new.status, new.trajectory_sha256, new.final)

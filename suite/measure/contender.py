@@ -1,19 +1,21 @@
-"""A contender: one training run in its own process (or process group), driven in lock-step from outside.
+"""A contender: one training run in its own process (or process group), driven from outside.
 
 ::
 
     parent                         child (one a rank, forked from a server that has the libraries loaded)
-      start()    ───────────────►    a process
-      prepare()  ───────────────►    caches data and checkpoint; off the clock
-      set_up()   ───────────────►    builds the Run; its seconds are the set-up cost
-      block(n)   ───────────────►    n training steps; replies seconds and losses
-      evaluate() ───────────────►    test loss; off the clock
-      finish()   ───────────────►    one extra step under the exact counters, energy window, probes
+      start()     ──────────────►    a process
+      prepare()   ──────────────►    caches data and checkpoint; off the clock
+      set_up()    ──────────────►    builds the Run; its seconds are the set-up cost
+      block(n)    ──────────────►    n training steps; replies seconds and losses
+      evaluate()  ──────────────►    loss and metrics on held-out examples; off the clock
+      count()     ──────────────►    one training step under the exact counters
+      save(path)  load(path)  ──►    the training state, a file for each rank
+      probes()    ──────────────►    the technique's own measurements
+      usage()     ──────────────►    peaks of memory, and the energy of a window of steps
       close()
 
 A child that raises, dies, hangs or outlives its limit turns into :class:`ContenderFailed` in the parent, and nothing
-else: the other contenders go on. What the replies say is collected, and :meth:`Contender.outcome` is what a record
-holds of it.
+else: the other contenders go on.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -35,16 +38,22 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
 
+from suite.contract.baseline import baseline_of
+from suite.contract.catalogue import UnknownId
+from suite.contract.data import HeldOut
 from suite.contract.run import Diverged
+from suite.contract.stack import build
 from suite.contract.technique import Unavailable
-from suite.record.job import Job
-from suite.record.schema import EqualTime, Evaluation, Outcome, Status
+from suite.record.job import Job, StackError
+from suite.record.schema import Counters, Energy, Evaluation, Memory, Status
 
 PRELOADED = ["suite.measure.worker", "suite.measure.contender"]
 STARTING = threading.Lock()
+LIVE: WeakSet[Contender] = WeakSet()
 
 
 class ContenderFailed(RuntimeError):
@@ -70,17 +79,20 @@ class SetUp:
     setup_s: float
     steps: int
     recipe: dict[str, Any]
-    data: str
-    data_sha256: str
 
 
 @dataclass(frozen=True)
-class TimedBlock:
-    """Some training steps: their seconds, processor seconds of all threads, and losses (the mean over ranks)."""
+class Block:
+    """Some training steps: their seconds, processor seconds of all threads and ranks, losses (the mean over ranks)."""
 
     seconds: float
     cpu_s: float
     losses: list[float]
+
+
+def world_size(job: Job) -> int:
+    """Ranks that the stack's recipe asks for. Also where a stack that cannot be built raises, in the parent."""
+    return build(job.stack).recipe(baseline_of(job.setting).recipe_of(job.setting)).world_size
 
 
 def server() -> multiprocessing.context.ForkServerContext:
@@ -109,28 +121,35 @@ def without_main() -> Iterator[None]:
 
 
 class Contender:
-    """The parent's handle on one job. Commands raise ContenderFailed; :meth:`attempt` keeps the failure instead."""
+    """The parent's handle on one job. Commands raise ContenderFailed. Use as a context manager: starts and closes it.
 
-    def __init__(
-        self,
-        job: Job,
-        *,
-        world_size: int = 1,
-        limits: Limits = Limits(),
-        sources: dict[str, str] | None = None,
-    ) -> None:
-        self.job, self.world_size, self.limits = job, world_size, limits
+    Raises UnknownId or StackError for a job that cannot be built.
+    """
+
+    def __init__(self, job: Job, limits: Limits = Limits()) -> None:
+        self.job, self.limits = job, limits
         self.spent_s = 0.0
-        self.failure: ContenderFailed | None = None
         self.ready: SetUp | None = None
-        self._known: dict[str, Any] = {"stack": job.stack, "sources": sources or {}}
         self._ranks: list[tuple[BaseProcess, Connection]] = []
         self._rendezvous = ""
+        try:
+            self.world_size = world_size(job)
+        except (UnknownId, StackError):
+            raise
+        except Exception as error:  # the technique's recipe method runs in this process, and its failure is its row
+            raise ContenderFailed(*failure(error)) from error
+
+    def __enter__(self) -> Contender:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     # commands -------------------------------------------------------------------------------------------------------
 
     def start(self) -> Contender:
         """Starts the processes, one a rank."""
+        LIVE.add(self)
         context = server()
         self._rendezvous = tempfile.mkdtemp(prefix="leantrain-") if self.world_size > 1 else ""
         setting = self.job.setting
@@ -153,33 +172,52 @@ class Contender:
 
     def set_up(self) -> SetUp:
         """Builds the run."""
-        self.ready = SetUp(**self._call("set_up", left_s=self.limits.train_s - self.spent_s))
+        self.ready = SetUp(**self._call("set_up", left_s=self.limits.train_s - self.spent_s)[0])
         self._charge(self.ready.setup_s)
-        self._known |= {
-            "setup_s": self.ready.setup_s, "steps": self.ready.steps, "recipe": self.ready.recipe,
-            "block_s": [], "block_steps": [], "train_loss": [], "curve": [], "cpu_s": 0.0,
-        }  # fmt: skip
         return self.ready
 
-    def block(self, steps: int) -> TimedBlock:
+    def block(self, steps: int) -> Block:
         """``steps`` training steps."""
-        reply = TimedBlock(**self._call("block", steps, left_s=self.limits.train_s - self.spent_s))
+        ranks = self._call("block", steps, left_s=self.limits.train_s - self.spent_s)
+        losses = [sum(each) / len(ranks) for each in zip(*(rank["losses"] for rank in ranks), strict=True)]
+        reply = Block(ranks[0]["seconds"], sum(rank["cpu_s"] for rank in ranks), losses)
         self._charge(reply.seconds)
-        self._known["train_loss"] += [float(f"{loss:.6g}") for loss in reply.losses]
-        self._known["cpu_s"] += reply.cpu_s
         return reply
 
-    def evaluate(self) -> Evaluation:
-        """Test loss and further metrics, after the steps that were made."""
-        scores = self._call("evaluate")
-        reply = Evaluation(step=len(self._known["train_loss"]), loss=scores.pop("loss"), metrics=scores)
-        self._known["curve"].append(reply)
-        return reply
+    def evaluate(self, part: HeldOut, step: int) -> Evaluation:
+        """Loss and further metrics on held-out examples; the evaluation says that it was after ``step`` steps."""
+        scores = self._call("evaluate", part)[0]
+        return Evaluation(step=step, loss=scores.pop("loss"), metrics=scores)
 
-    def finish(self, energy_window_s: float = 0.0) -> Outcome:
-        """Takes exact counters of one extra step, process memory, energy and probes."""
-        self._known |= self._call("finish", energy_window_s, reply_s=self.limits.reply_s + energy_window_s)
-        return self.outcome()
+    def count(self) -> Counters:
+        """The exact counts of one training step, which is made."""
+        counters: Counters = self._call("count")[0]
+        return counters
+
+    def probes(self) -> dict[str, float]:
+        """The technique's own measurements, for its claims."""
+        probes: dict[str, float] = self._call("probes")[0]
+        return probes
+
+    def save(self, path: Path) -> None:
+        """Writes the training state, a file for each rank."""
+        self._call("save", path)
+
+    def load(self, path: Path) -> None:
+        """Goes on from a state that :meth:`save` wrote."""
+        self._call("load", path)
+
+    def usage(self, energy_window_s: float = 0.0) -> tuple[Memory, Energy]:
+        """The peaks of memory so far, and the energy of a window of steps where there is a counter."""
+        usage: tuple[Memory, Energy] = self._call(
+            "usage", energy_window_s, reply_s=self.limits.reply_s + energy_window_s
+        )[0]
+        return usage
+
+    def kill(self) -> None:
+        """Ends the processes; whoever waits for them gets ContenderFailed."""
+        for process, _ in list(self._ranks):
+            process.kill()
 
     def close(self) -> None:
         """Ends the processes, whatever they are doing."""
@@ -191,47 +229,8 @@ class Contender:
             process.join()
         self._ranks = []
         if self._rendezvous:
-            for path in Path(self._rendezvous).iterdir():
-                path.unlink(missing_ok=True)
-            os.rmdir(self._rendezvous)
+            shutil.rmtree(self._rendezvous, ignore_errors=True)
             self._rendezvous = ""
-
-    # what is known --------------------------------------------------------------------------------------------------
-
-    @property
-    def alive(self) -> bool:
-        """Whether it is started, and has neither failed nor been closed."""
-        return bool(self._ranks) and self.failure is None
-
-    def attempt(self, command: Callable[..., Any], *arguments: Any) -> Any:
-        """``command(self, *arguments)`` if it is alive; a failure ends this contender alone, and gives None."""
-        if not self.alive:
-            return None
-        try:
-            return command(self, *arguments)
-        except ContenderFailed as failure:
-            self.fail(failure)
-            return None
-
-    def fail(self, failure: ContenderFailed) -> None:
-        """Ends it with that status."""
-        self.failure = failure
-        self.close()
-
-    def timed_round(self, block_s: tuple[float, float], block_steps: tuple[int, int]) -> None:
-        """Notes the seconds and steps of its two blocks of a round."""
-        self._known["block_s"].append((round(block_s[0], 7), round(block_s[1], 7)))
-        self._known["block_steps"].append(block_steps)
-
-    def at_equal_time(self, other: EqualTime) -> None:
-        """Notes how a second run ended whose schedule fits the reference's budget."""
-        self._known["equal_time"] = other
-
-    def outcome(self) -> Outcome:
-        """What is known so far."""
-        ended = self.failure
-        status = {"status": ended.status, "reason": ended.reason, "details": ended.details} if ended else {}
-        return Outcome(**self._known | status)
 
     # the channel ----------------------------------------------------------------------------------------------------
 
@@ -243,7 +242,8 @@ class Contender:
     def _timeout(self) -> ContenderFailed:
         return ContenderFailed("timeout", f"more than the time limit of {self.limits.train_s:g} s")
 
-    def _call(self, command: str, *arguments: Any, reply_s: float | None = None, left_s: float = math.inf) -> Any:
+    def _call(self, command: str, *arguments: Any, reply_s: float | None = None, left_s: float = math.inf) -> list[Any]:
+        """The reply of every rank."""
         reply_s = reply_s or self.limits.reply_s
         try:
             for _, connection in self._ranks:
@@ -267,11 +267,7 @@ class Contender:
                 if kind == "failed":
                     raise ContenderFailed(*value)
                 replies[connection] = value
-        first, *others = (replies[connection] for connection in open_ends)
-        if others and command == "block":
-            ranks = [first, *others]
-            first["losses"] = [sum(each) / len(ranks) for each in zip(*(rank["losses"] for rank in ranks), strict=True)]
-        return first
+        return [replies[connection] for connection in open_ends]
 
     def _death(self) -> ContenderFailed:
         for process, _ in self._ranks:
@@ -283,6 +279,12 @@ class Contender:
         if code is not None and code < 0:
             return ContenderFailed("crashed", f"died of {signal.Signals(-code).name}")
         return ContenderFailed("crashed", f"the process ended with exit code {code}")
+
+
+def end_all() -> None:
+    """Ends the processes of all contenders; whoever waits for one gets ContenderFailed."""
+    for contender in list(LIVE):
+        contender.kill()
 
 
 def _child(job: Job, connection: Connection, rank: int, world_size: int, rendezvous: str) -> None:

@@ -18,11 +18,14 @@ import torch
 from suite.contract.card import Card, Claim
 from suite.contract.run import Run
 from suite.judge.claims import ClaimPlace, Judgement, Observation, exact_command, exactly, is_exact, judge, unfit
+from suite.judge.known import Facts, counters_of
 from suite.measure import paper_scale
-from suite.measure.comparison import Comparison, Procedure, train_in_lock_step, world_size
+from suite.measure.contender import world_size
+from suite.measure.counting import count
+from suite.measure.learning import learn
 from suite.measure.paper_scale import PROVENANCE, Scale
 from suite.record.job import Job, RecipeName, Setting, Size
-from suite.record.schema import COUNTS, Evaluation, Outcome
+from suite.record.schema import COUNTS, Evaluation
 
 STEPS = 16  # a whole run: schedules by progress come round
 RANK_STEPS = 4
@@ -60,47 +63,47 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
     else:
         reference, contender = sides(setting, card.id, card.reference)
     for side in (contender, reference):
-        if side.status != "ok":
-            return Observation(reason=f"{side.stack}: {side.status}: {side.reason}")
+        if side.unavailable:
+            return Observation(reason=f"{side.stack}: {side.unavailable}")
     seen = exactly(claim, card.id, [(reference, contender)])
     return seen if size in TRAINED else replace(seen, note=PROVENANCE)
 
 
 @cache
-def at_scale(setting: Setting, stack: str) -> Outcome:
+def at_scale(setting: Setting, stack: str) -> Facts:
     """One step of a stack at a size that need not fit this machine."""
-    count = paper_scale.counted(stack, Scale(setting))
-    if count.counters is None:
-        return Outcome(stack=stack, status="unavailable", reason=count.unavailable)
-    return Outcome(stack=stack, counters=count.counters)
+    one = paper_scale.counted(stack, Scale(setting))
+    return Facts(stack, counters=one.counters, unavailable=one.unavailable)
 
 
-def sides(setting: Setting, stack: str, reference: str) -> tuple[Outcome, Outcome]:
+def sides(setting: Setting, stack: str, reference: str) -> tuple[Facts, Facts]:
     """Short runs of a reference and a stack, counted."""
-    if max(world_size(setting, name) for name in (reference, stack)) == 1:
-        return counted(setting, reference), counted(setting, stack)
-    pair = Comparison(setting.but(steps=RANK_STEPS), (reference, stack), rounds=2)
-    record = train_in_lock_step(pair, 0, Procedure(equal_time=False))
-    return record.contenders[0], record.contenders[1]
+    ranks = max(world_size(Job(setting=setting, stack=name)) for name in (reference, stack))
+    of = counted if ranks == 1 else counted_in_processes
+    return of(setting, reference), of(setting, stack)
 
 
 @cache
-def counted(setting: Setting, stack: str) -> Outcome:
+def counted(setting: Setting, stack: str) -> Facts:
     """A whole run of STEPS reference steps in this process, then one step counted. From random weights: what is
     counted does not depend on them."""
     with one_thread():
         run = Run(Job(setting=setting.but(steps=STEPS), stack=stack))
         run.train(run.recipe.steps)
-        scores = run.evaluate()
+        scores = run.evaluate("test")
         probes = dict(run.technique.probes(run))
         counters = run.count_step()
-    return Outcome(
-        stack=stack,
-        steps=run.recipe.steps,
-        curve=[Evaluation(step=run.recipe.steps, loss=scores.pop("loss"), metrics=scores)],
-        probes=probes,
-        counters=counters,
-    )
+    final = Evaluation(step=run.recipe.steps, loss=scores.pop("loss"), metrics=scores)
+    return Facts(stack, run.recipe.steps, counters, final, probes)
+
+
+@cache
+def counted_in_processes(setting: Setting, stack: str) -> Facts:
+    """The same of a stack of several ranks, which are processes."""
+    learned = learn(Job(setting=setting.but(steps=RANK_STEPS), stack=stack))
+    one = count(setting, stack)
+    failed = next((f"{each.status}: {each.reason}" for each in (learned, one) if each.status != "ok"), "")
+    return Facts(stack, learned.steps, counters_of(one), learned.final, learned.probes, failed)
 
 
 @contextmanager

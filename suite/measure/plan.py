@@ -1,25 +1,25 @@
-"""What is worth measuring next: every pair of a technique and its reference that its card names, least known first.
+"""What is worth measuring next: of every pair of a technique and its reference, the evidence that is missing.
 
-A pair that has a record under the same conditions, machine and sources is not measured again; a technique, baseline or
-harness that changed makes its records stale, and only those are repeated.
+What is stored under the same conditions and code is not measured again. Code that changed makes evidence unverified,
+and only that is repeated: one seed of what was learned, which renews all of them where it is equal to the bit.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from suite.contract.baseline import baseline_of
-from suite.contract.catalogue import catalogue, lookup
-from suite.contract.sources import current_sources, sources_of
+from suite.contract.catalogue import catalogue, lookup, reference_of
+from suite.contract.sources import installed_code
 from suite.contract.stack import build
-from suite.measure.comparison import Comparison, reference_steps
-from suite.record.job import BASELINE, RecipeName, Setting, Task, canonical, parts_of, techniques_of
+from suite.judge.rows import Currency
+from suite.judge.ruler import BUDGETS, steps_at
+from suite.measure.evidence import conditions_of
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, parts_of, techniques_of
 from suite.record.machine import fingerprint
-from suite.record.schema import Record
-
-GROUP = 3  # contenders that share one reference run
+from suite.record.schema import FIFTHS, Counted, Learned, Timed
+from suite.record.store import Records
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,10 @@ class Pair:
     stack: str
     reference: str = BASELINE
 
-
-def reference_of(stack: str) -> tuple[str, Task]:
-    """The reference and the task that the stack's cards ask for; of several, the one that is not the default."""
-    entries = catalogue()
-    cards = [lookup("technique", name, entries).card for name in techniques_of(stack)]
-    reference = next((card.reference for card in cards if card.reference != BASELINE), BASELINE)
-    task: Task = "adapt" if any(card.task == "adapt" for card in cards) else "pretrain"
-    return reference, task
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The reference's stack and the contender's."""
+        return self.reference, self.stack
 
 
 def pair_of(setting: Setting, stack: str, against: str | None = None, task: Task | None = None) -> Pair:
@@ -97,92 +93,143 @@ def _listed(phrases: Mapping[str, str], verb: str) -> str:
     return ", ".join(f"{part} {verb} {phrase}" for part, phrase in phrases.items())
 
 
-def comparison_of(pairs: Sequence[Pair]) -> Comparison:
-    """The comparison that measures these pairs together: they differ in the stack alone."""
-    return Comparison(pairs[0].setting, (pairs[0].reference, *(pair.stack for pair in pairs)))
+@dataclass(frozen=True)
+class Wanted:
+    """How much evidence a pair should have. ``ruler_seeds``: of the reference's scaling curve; 0 for none. ``here``:
+    whether curves that another machine learned do not count."""
+
+    seeds: int = 3
+    timings: int = 3
+    ruler_seeds: int = 0
+    here: bool = False
 
 
-def seeds_done(pairs: Iterable[Pair], records: Iterable[Record]) -> dict[Pair, set[int]]:
-    """The seeds of each pair that have a current record: same conditions, machine and sources."""
-    now = current_sources()
-    known = [record for record in records if record.harness_sha256 == now.harness_sha256]
-    hashes: dict[Setting, str] = {}
-    done: dict[Pair, set[int]] = {}
-    for pair in pairs:
-        setting = pair.setting
-        baseline, machine = baseline_of(setting), fingerprint(setting.device, setting.threads)
-        if setting not in hashes:
-            hashes[setting] = baseline.data(setting.size, setting.task, setting.data).sha256
-        expected = setting.model_dump(exclude={"data"}) | {
-            "baseline_version": baseline.version, "steps": reference_steps(setting),
-        }  # fmt: skip
-        code, reference_code = sources_of(pair.stack), sources_of(pair.reference)
-        done[pair] = {
-            record.seed
-            for record in known
-            if record.machine.key == machine.key
-            and record.baseline_sha256 == now.baselines.get(setting.baseline)
-            and (record.reference.stack, record.reference.sources) == (pair.reference, reference_code)
-            and any((each.stack, each.sources) == (pair.stack, code) for each in record.contenders[1:])
-            and record.conditions.model_dump(exclude={"data", "data_sha256"}) == expected
-            and record.conditions.data_sha256 in (hashes[setting], "")
-        }
-    return done
+@dataclass(frozen=True)
+class Timing:
+    """Stacks to be timed together, the reference first. ``windows``: FIFTHS where the cost of one of them changes."""
+
+    setting: Setting
+    stacks: tuple[str, ...]
+    replicate: int
+    windows: int
 
 
-def holding(records: Iterable[Record], pairs: Iterable[Pair]) -> list[Record]:
-    """The records in which the stacks of all pairs were measured together."""
-    stacks = {pair.stack for pair in pairs}
-    return [record for record in records if stacks <= {each.stack for each in record.contenders[1:]}]
+class Plan:
+    """What is known of some pairs, and what is missing.
 
-
-def seeds_done_together(pairs: Iterable[Pair], records: Iterable[Record]) -> dict[Pair, set[int]]:
-    """The same seeds for every pair: those whose current records hold all of them in one comparison."""
-    wanted = list(pairs)
-    done = seeds_done(wanted, holding(records, wanted))
-    common = set.intersection(*done.values())
-    return {pair: set(common) for pair in wanted}
-
-
-def next_group(done: dict[Pair, set[int]], wanted: dict[Pair, int], most: int = GROUP) -> tuple[int, list[Pair]] | None:
-    """The seed and the pairs to measure next, or None when every pair has its wanted number of seeds.
-
-    Pairs with the fewest seeds come first; among them those of the stack with the fewest replicates anywhere, then of
-    the recipe named first, then of the least used baseline: a short plan sees the whole catalogue once before it sees
-    a part of it well. Up to ``most`` pairs that differ only in the stack share a reference run.
+    With ``together`` the pairs, which differ in the stack alone, are timed in one set of processes.
     """
-    open_pairs = [pair for pair in done if len(done[pair]) < wanted[pair]]
-    if not open_pairs:
-        return None
-    fewest = min(len(done[pair]) for pair in open_pairs)
-    of_stack: Counter[str] = Counter()
-    of_baseline: Counter[str] = Counter()
-    for pair, seeds in done.items():
-        of_stack[pair.stack] += len(seeds)
-        of_baseline[pair.setting.baseline] += len(seeds)
-    recipes = list(dict.fromkeys(pair.setting.recipe for pair in done))
-    position = {pair: number for number, pair in enumerate(done)}
 
-    def urgency(pair: Pair) -> tuple[int, ...]:
-        at = pair.setting
-        return of_stack[pair.stack], recipes.index(at.recipe), of_baseline[at.baseline], position[pair]
+    def __init__(self, pairs: Sequence[Pair], records: Records, wanted: Wanted, together: bool = False) -> None:
+        self.pairs, self.records, self.wanted, self.together = list(pairs), records, wanted, together
+        self.currency = Currency.of(records.renewals, installed_code)
+        setting = pairs[0].setting
+        self.machine = fingerprint(setting.device, setting.threads).key
+        self._known_counts = {
+            (each.conditions.key, each.stack): each for each in records.counted if self.currency.has(each)
+        }
 
-    def missing(pair: Pair) -> int:
-        return next(seed for seed in range(len(done[pair]) + 1) if seed not in done[pair])
+    # counted --------------------------------------------------------------------------------------------------------
 
-    candidates = [pair for pair in open_pairs if len(done[pair]) == fewest]
-    first = min(candidates, key=urgency)
-    alike = [
-        pair
-        for pair in candidates
-        if (pair.setting, pair.reference) == (first.setting, first.reference) and missing(pair) == missing(first)
-    ]
-    return missing(first), sorted(alike, key=urgency)[:most]
+    def counts(self) -> list[tuple[Setting, str]]:
+        """The stacks to count."""
+        sides = dict.fromkeys((pair.setting, stack) for pair in self.pairs for stack in pair.sides)
+        return [(setting, stack) for setting, stack in sides if self.counted(setting, stack) is None]
+
+    def counted(self, setting: Setting, stack: str) -> Counted | None:
+        """The current counts of a stack."""
+        return self._known_counts.get((_key(setting), stack))
+
+    # learned --------------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[Job]:
+        """The runs to learn from: all pairs' first seeds first, and budgets of the ruler in between."""
+        jobs: dict[Job, None] = {}
+        for seed in range(max(self.wanted.seeds, self.wanted.ruler_seeds)):
+            if seed < self.wanted.seeds:
+                jobs |= {
+                    Job(setting=pair.setting, stack=stack, seed=seed): None
+                    for pair in self.pairs
+                    if not self._learned_elsewhere(pair)
+                    for stack in pair.sides
+                }
+            if seed < self.wanted.ruler_seeds:
+                for setting in dict.fromkeys(pair.setting for pair in self.pairs):
+                    jobs |= dict.fromkeys(ruler_jobs(setting, seed))
+        return [job for job in jobs if self.learned(job) is None]
+
+    def learned(self, job: Job) -> Learned | None:
+        """The current run of a job on this machine."""
+        return next(filter(self.currency.has, self.runs(job)), None)
+
+    def unverified(self, job: Job) -> list[Learned]:
+        """Runs of a job on this machine by other code."""
+        return [each for each in self.runs(job) if not self.currency.has(each)]
+
+    def runs(self, job: Job) -> list[Learned]:
+        """All runs of a job on this machine."""
+        return self._runs.get((_key(job.setting), job.stack, job.seed, self.machine), [])
+
+    @cached_property
+    def _runs(self) -> Mapping[tuple[str, str, int, str], list[Learned]]:
+        index: dict[tuple[str, str, int, str], list[Learned]] = {}
+        for each in self.records.learned:
+            index.setdefault((each.conditions.key, each.stack, each.seed, each.machine.key), []).append(each)
+        return index
+
+    def _learned_elsewhere(self, pair: Pair) -> bool:
+        """Whether another machine has all seeds of both sides."""
+        if self.wanted.here:
+            return False
+        key = _key(pair.setting)
+        seeds: dict[tuple[str, str], set[int]] = {}
+        for each in self.records.learned:
+            if each.conditions.key == key and each.machine.key != self.machine and self.currency.has(each):
+                seeds.setdefault((each.machine.key, each.stack), set()).add(each.seed)
+        machines = {machine for machine, _ in seeds}
+        return any(
+            len(set.intersection(*(seeds.get((machine, stack), set()) for stack in pair.sides))) >= self.wanted.seeds
+            for machine in machines
+        )
+
+    # timed ----------------------------------------------------------------------------------------------------------
+
+    def timings(self) -> list[Timing]:
+        """The sets of processes to time, every pair's first one first."""
+        groups = [self.pairs] if self.together else [[pair] for pair in self.pairs]
+        missing = []
+        for replicate in range(self.wanted.timings):
+            for group in groups:
+                setting, stacks = group[0].setting, (group[0].reference, *(pair.stack for pair in group))
+                if not any(each.replicate == replicate for each in self.timed(setting, stacks)):
+                    changing = any(self.changes(setting, stack) for stack in stacks)
+                    missing.append(Timing(setting, stacks, replicate, FIFTHS if changing else 1))
+        return missing
+
+    def timed(self, setting: Setting, stacks: Sequence[str]) -> list[Timed]:
+        """The current timings of these stacks together on this machine."""
+        key = _key(setting)
+        return [
+            each
+            for each in self.records.timed
+            if each.conditions.key == key
+            and each.machine.key == self.machine
+            and [side.stack for side in each.contenders] == list(stacks)
+            and all(self.currency.has_side(each, side) for side in each.contenders)
+        ]
+
+    def changes(self, setting: Setting, stack: str) -> bool:
+        """Whether the cost of a step changes during a run of the stack, as its counts tell."""
+        counted = self.counted(setting, stack)
+        return counted is not None and len(counted.points) > 1
 
 
-def remaining(done: dict[Pair, set[int]], wanted: dict[Pair, int]) -> float:
-    """Replicates that are still to do, in contender runs (a group's shared reference counted once)."""
-    together: dict[tuple[Setting, str], int] = Counter()
-    for pair in done:
-        together[pair.setting, pair.reference] += max(0, wanted[pair] - len(done[pair]))
-    return float(sum(missing + -(-missing // GROUP) for missing in together.values()))
+def ruler_jobs(setting: Setting, seed: int) -> list[Job]:
+    """The reference's runs of a seed at all budgets of its scaling curve."""
+    own = conditions_of(setting).steps
+    budgets = [setting.but(steps=setting.steps if share == 1 else steps_at(share, own)) for share in BUDGETS]
+    return [Job(setting=each, stack=BASELINE, seed=seed) for each in budgets]
+
+
+def _key(setting: Setting) -> str:
+    return conditions_of(setting).key

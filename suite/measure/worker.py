@@ -11,6 +11,7 @@ import torch
 
 from suite.contract.baseline import baseline_of, baselines
 from suite.contract.catalogue import catalogue
+from suite.contract.data import HeldOut
 from suite.contract.pretrained import checkpoint
 from suite.contract.run import Run
 from suite.contract.technique import Unavailable
@@ -18,6 +19,7 @@ from suite.meters.clock import Clock
 from suite.meters.energy import EnergyMeter
 from suite.meters.process import ProcessMemory, cuda_memory
 from suite.record.job import Job
+from suite.record.schema import Counters, Energy, Memory
 
 LOOPBACK = Path("/sys/class/net/lo")
 
@@ -51,7 +53,7 @@ class Session:
         on_rank = f"cuda:{rank}" if world_size > 1 and setting.device == "cuda" else setting.device
         self.job = job.model_copy(update={"setting": setting.but(device=on_rank)})
         self.memory = ProcessMemory()
-        self.memory.__enter__()  # closed in finish, which reads the peak
+        self.memory.__enter__()  # closed in usage, which reads the peak
 
     def prepare(self) -> None:
         setting = self.job.setting
@@ -67,8 +69,6 @@ class Session:
             "setup_s": self.clock.now_s() - start_s,
             "steps": self.run.recipe.steps,
             "recipe": self.run.recipe.as_dict(),
-            "data": self.run.data.name,
-            "data_sha256": self.run.data.sha256,
         }
 
     def block(self, steps: int) -> dict[str, Any]:
@@ -78,26 +78,35 @@ class Session:
         seconds = self.clock.now_s() - start_s
         return {"seconds": seconds, "cpu_s": time.process_time() - cpu_s, "losses": losses}
 
-    def evaluate(self) -> dict[str, float]:
-        return self.run.evaluate()
+    def evaluate(self, part: HeldOut) -> dict[str, float]:
+        return self.run.evaluate(part)
 
-    def finish(self, energy_window_s: float) -> dict[str, Any]:
+    def count(self) -> Counters:
+        return self.run.count_step()
+
+    def probes(self) -> dict[str, float]:
+        return dict(self.run.technique.probes(self.run))
+
+    def save(self, path: Path) -> None:
+        self.run.save(self._own(path))
+
+    def load(self, path: Path) -> None:
+        self.run.load(self._own(path))
+
+    def _own(self, path: Path) -> Path:
+        return path.with_name(f"{path.name}.{self.run.rank}")
+
+    def usage(self, energy_window_s: float) -> tuple[Memory, Energy]:
         self.memory.__exit__()
         cuda = cuda_memory(self.job.setting.device) if self.run.device.type == "cuda" else None
-        probes = dict(self.run.technique.probes(self.run))
-        energy = self._energy(energy_window_s)
-        return {
-            "counters": self.run.count_step(),
-            "memory": {
-                "process_peak_bytes": self.memory.peak_bytes,
-                "cuda_allocated_peak_bytes": cuda.allocated_bytes if cuda else None,
-                "cuda_reserved_peak_bytes": cuda.reserved_bytes if cuda else None,
-            },
-            "probes": probes,
-            "energy": energy,
-        }
+        memory = Memory(
+            process_peak_bytes=self.memory.peak_bytes,
+            cuda_allocated_peak_bytes=cuda.allocated_bytes if cuda else None,
+            cuda_reserved_peak_bytes=cuda.reserved_bytes if cuda else None,
+        )
+        return memory, self._energy(energy_window_s)
 
-    def _energy(self, window_s: float) -> dict[str, Any]:
+    def _energy(self, window_s: float) -> Energy:
         steps = 0
         with EnergyMeter(self.job.setting.device) as meter:
             end_s = self.clock.now_s() + (window_s if meter.available else 0.0)
@@ -105,12 +114,12 @@ class Session:
                 self.run.train(1)
                 steps += 1
         reading = meter.reading
-        return {
-            "joules_per_step": reading.joules / steps if reading.joules is not None and steps else None,
-            "kind": reading.kind if steps else "unavailable",
-            "method": reading.method,
-            "scope": reading.scope,
-            "window_s": reading.window_s,
-            "relative_error_bound": reading.relative_error_bound,
-            "reason": reading.reason or ("" if steps else "no window was asked for"),
-        }
+        return Energy(
+            joules_per_step=reading.joules / steps if reading.joules is not None and steps else None,
+            kind=reading.kind if steps else "unavailable",
+            method=reading.method,
+            scope=reading.scope,
+            window_s=reading.window_s,
+            relative_error_bound=reading.relative_error_bound,
+            reason=reading.reason or ("" if steps else "no window was asked for"),
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,31 @@ COMPILED_BY = "constexpr"
 UNTYPED = ("type_comment", "type_params", "kind")  # fields that carry types alone, or nothing that runs
 
 
-def hash_files(*groups: Iterable[Path]) -> str:
-    """SHA-256 over names and code of files, in the order of their paths. A file that does not parse counts whole."""
-    digest = hashlib.sha256()
-    for path in sorted(path for group in groups for path in group):
-        content = path.read_bytes()
-        if path.suffix == ".py":
-            content = running_code(content)
-        digest.update(f"{path.name}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's code. One that does not parse counts whole."""
+    content = path.read_bytes()
+    return hashlib.sha256(running_code(content) if path.suffix == ".py" else content).hexdigest()
+
+
+def imports(path: Path, inside_functions: bool) -> Iterator[str]:
+    """The names that a source file imports when it is loaded, with those that its functions import when called.
+
+    Of ``from a import b`` both a and a.b, since b may be a module. Nothing of a file that does not parse.
+    """
+    try:
+        tree = _Stripped().visit(ast.parse(path.read_bytes()))
+    except (SyntaxError, ValueError):
+        return
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            elif inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                waiting.append(node)
 
 
 def running_code(source: bytes) -> bytes:

@@ -62,13 +62,17 @@ def parse_versioned(content: bytes | str, model: type[M], newest: int, oldest: i
     if version > newest:
         raise ValueError(f"schema version {version} is newer than {newest}; update leantrain to read it")
     if version < oldest:
-        raise ValueError(f"schema version {version} is older than {oldest} and cannot be read any more")
+        raise OlderSchema(f"schema version {version} is older than {oldest} and cannot be read any more")
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise ValueError(f"not {name}: {printable(problem)}") from None
+
+
+class OlderSchema(ValueError):
+    """Written by an older version, in a form that is not read any more."""
 
 
 class TooLarge(ValueError):

@@ -225,6 +225,16 @@ def fitness(device: str, root: Path = ROOT, window_s: float = WINDOW_S) -> list[
     return [each for each in warnings if each]
 
 
+def busy_cores(root: Path = ROOT, window_s: float = WINDOW_S) -> float:
+    """How many cores all processes together used during ``window_s`` seconds; 0 where that cannot be read."""
+    before = _cpu_ticks(root)
+    time.sleep(window_s)
+    after = _cpu_ticks(root)
+    idle = sum(after.get(name, 0) - before.get(name, 0) for name in ("idle", "iowait"))
+    total = sum(after.values()) - sum(before.values())
+    return (total - idle) / total * (os.cpu_count() or 1) if total else 0.0
+
+
 def _load_warning(load: float | None, cores: int) -> str | None:
     if load is None or load <= cores / 2:
         return None

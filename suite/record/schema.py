@@ -1,6 +1,14 @@
-"""Records: one replicate (one seed) of a comparison, as stored. :mod:`suite.record.store` has the files.
+"""Evidence, as stored: what is known of a job. :mod:`suite.record.store` has the files.
 
-A record keeps raw samples, so every number of a report can be computed again, differently. Failures are rows too.
+========  ====================================================================  =================  ====================
+kind      what                                                                  replicate          travels
+========  ====================================================================  =================  ====================
+counted   exact counts of one step in each fifth of the run                     none: no noise     yes
+learned   one run alone: its curve, final test metrics, probes                  the seed           yes, up to rounding
+timed     a process of each side in lock-step, resumed in each fifth            the processes      never
+========  ====================================================================  =================  ====================
+
+Raw samples are kept, so every number of a report can be computed again, differently. Failures are evidence too.
 """
 
 from __future__ import annotations
@@ -17,10 +25,14 @@ from pydantic import Field, ValidationError
 from suite.record.files import Stored, parse_versioned
 from suite.record.job import Setting
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-SAME_COST = 0.05
-"""Training costs within this relative distance: equal steps are equal time."""
+TIMING_PROTOCOL = 1
+"""How :mod:`suite.measure.timing` times. Raise it with every change there that can move a ratio: timings of another
+protocol are measured again."""
+
+FIFTHS = 5
+"""Parts of a run in which a step is counted and timed: its cost may change on the way."""
 
 Status = Literal["ok", "diverged", "out_of_memory", "timeout", "hung", "crashed", "failed", "unavailable"]
 
@@ -50,15 +62,7 @@ class Machine(Stored):
 
 class Evaluation(Stored):
     step: int
-    loss: float  # test loss, lower is better
-    metrics: dict[str, float] = Field(default_factory=dict)
-
-
-class EqualTime(Stored):
-    """A second run of a contender, its schedule shortened or stretched to end when the reference's budget ends."""
-
-    steps: int
-    loss: float
+    loss: float  # lower is better
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
@@ -135,66 +139,154 @@ class Energy(Stored):
     reason: str = ""
 
 
-class Outcome(Stored):
-    """How one training run of a comparison went.
+class Code(Stored):
+    """Hashes of the code that a run loads (:func:`suite.contract.sources.code_of`).
 
-    ``block_s[round]`` are the seconds of its two blocks in that round, ``block_steps[round]`` their steps; evaluation
-    and harness time are not in them. ``setup_s`` is what the run cost before its first step.
+    Attributes:
+        trajectory: of what decides every number of a training run: loop, model, data, techniques.
+        counts: of that and of the meters.
     """
 
+    trajectory: str
+    counts: str
+
+
+class Evidence(Stored):
+    """What all evidence says of itself. ``started``: ISO 8601, UTC."""
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    started: str
+    duration_s: float
+    leantrain: str
+    machine: Machine
+    conditions: Conditions
+
+
+class Ended(Stored):
+    """How a run ended."""
+
     stack: str  # "baseline" or the techniques in canonical spelling
+    code: Code
     status: Status = "ok"
     reason: str = ""
     details: str = ""  # traceback of a failure
     steps: int | None = None
-    setup_s: float | None = None
-    block_s: list[tuple[float, float]] = Field(default_factory=list)
-    block_steps: list[tuple[int, int]] = Field(default_factory=list)
-    train_loss: list[float] = Field(default_factory=list)
-    curve: list[Evaluation] = Field(default_factory=list)
     recipe: dict[str, Any] = Field(default_factory=dict)
-    counters: Counters | None = None
+
+
+class CountedStep(Stored):
+    """The counts of the step at ``progress`` in [0, 1) of a run."""
+
+    progress: float
+    counters: Counters
+
+
+class Counted(Ended, Evidence):
+    """Exact counts: of one step, or of one step in each fifth of a run whose cost changes on the way."""
+
+    kind: Literal["counted"] = "counted"
+    points: list[CountedStep] = Field(default_factory=list)
+
+
+class Learned(Ended, Evidence):
+    """One training run alone, off every clock.
+
+    Attributes:
+        train_loss: means of the training loss over equal parts of the run.
+        trajectory_sha256: of every training loss, to the bit: equal hashes are equal trajectories.
+        curve: evaluations on validation examples along the way.
+        final: the evaluation on test examples, after the last step.
+        cpu_s: processor seconds of the training steps, all threads and ranks.
+    """
+
+    kind: Literal["learned"] = "learned"
+    seed: int
+    train_loss: list[float] = Field(default_factory=list)
+    trajectory_sha256: str = ""
+    curve: list[Evaluation] = Field(default_factory=list)
+    final: Evaluation | None = None
+    probes: dict[str, float] = Field(default_factory=dict)
+    cpu_s: float | None = None
+
+
+class Window(Stored):
+    """A part of a run in which both sides were timed, from ``progress`` in [0, 1) on.
+
+    ``block_s[round]`` are the seconds of a side's two blocks in that round, ``block_steps`` its steps in each.
+    """
+
+    progress: float
+    block_s: list[tuple[float, float]]
+    block_steps: int
+
+
+class Side(Ended):
+    """One contender of a timing. ``setup_s`` is what its run cost before its first step, ``warmup_s`` what its first
+    ``warmup_steps`` steps took, compilation included, before the first window."""
+
+    setup_s: float | None = None
+    warmup_s: float | None = None
+    warmup_steps: int = 0
+    windows: list[Window] = Field(default_factory=list)
     memory: Memory = Memory()
     energy: Energy = Energy()
-    cpu_s: float | None = None  # processor seconds of the training blocks, all threads
-    probes: dict[str, float] = Field(default_factory=dict)
-    equal_time: EqualTime | None = None
-    sources: dict[str, str] = Field(default_factory=dict)  # technique id -> hash of its code
+    cpu_s: float | None = None  # processor seconds of the timed blocks, all threads
 
 
-class Record(Stored):
-    """One seed of a comparison. ``contenders[0]`` is the reference."""
+class Timed(Evidence):
+    """Fresh processes of several contenders in lock-step; ``contenders[0]`` is the reference.
 
-    schema_version: int = SCHEMA_VERSION
-    id: str
-    started: str  # ISO 8601, UTC
-    duration_s: float
-    leantrain: str
-    conditions: Conditions
-    machine: Machine
-    harness_sha256: str
-    baseline_sha256: str
-    seed: int
+    Attributes:
+        replicate: the number of this set of processes: each set is one replicate.
+        orders: of each round's first half, over all windows; the second half is its reverse.
+    """
+
+    kind: Literal["timed"] = "timed"
+    replicate: int
+    protocol: int = TIMING_PROTOCOL
     pairing: Literal["interleaved", "sequential"] = "interleaved"
     spawn_order: list[int]
-    orders: list[list[int]]  # of each round's first half; the second half is its reverse
-    harness_s: float = 0.0  # between blocks, in all
-    contenders: list[Outcome] = Field(min_length=1)
+    orders: list[list[int]]
+    contenders: list[Side] = Field(min_length=1)
 
     @property
-    def reference(self) -> Outcome:
+    def reference(self) -> Side:
         return self.contenders[0]
 
 
-def parse(line: bytes | str) -> Record:
-    """One line as a record. Raises ValueError with one sentence: damaged, incomplete, or of a newer schema."""
+class Renewal(Stored):
+    """Code changed from ``old`` to ``new`` (trajectory hashes), and one run, repeated under the new one, was equal to
+    the bit: all that was learned under these conditions with the stack is renewed."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["renewal"] = "renewal"
+    id: str
+    started: str
+    conditions_key: str
+    stack: str
+    old: str
+    new: str
+
+
+Line = Counted | Learned | Timed | Renewal
+KINDS: Mapping[str, type[Line]] = {"counted": Counted, "learned": Learned, "timed": Timed, "renewal": Renewal}
+
+
+def parse(line: bytes | str) -> Line:
+    """One line as evidence or a renewal.
+
+    Raises ValueError with one sentence: damaged, incomplete, of another schema.
+    """
+    kind = re.search(rb'"kind":\s?"(\w+)"', line if isinstance(line, bytes) else line.encode())
+    model = KINDS.get(kind.group(1).decode() if kind else "", Evidence)
     try:
-        record = None if _has_long_digits(line) else Record.model_validate_json(line)
+        parsed = None if _has_long_digits(line) else model.model_validate_json(line)
     except ValidationError:
-        record = None  # the slow way finds out why
-    if record and record.schema_version == SCHEMA_VERSION:
-        return record
-    return parse_versioned(line, Record, SCHEMA_VERSION)
+        parsed = None  # the slow way finds out why
+    if parsed and parsed.schema_version == SCHEMA_VERSION:
+        return parsed  # type: ignore[return-value]
+    return parse_versioned(line, model, SCHEMA_VERSION, oldest=SCHEMA_VERSION)  # type: ignore[return-value]
 
 
 def _has_long_digits(line: bytes | str) -> bool:

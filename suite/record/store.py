@@ -1,6 +1,6 @@
-"""The append-only store of records: JSON Lines under ``<results>/<machine>/records.jsonl``.
+"""The append-only store of evidence: JSON Lines, ``<results>/<machine>/{counted,learned,timed}.jsonl``.
 
-A record is appended whole or not at all; folders are merged with ``cat``.
+A line is appended whole or not at all; folders are merged with ``cat``.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 import errno
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from suite.record.files import printable
-from suite.record.schema import Record, parse
+from suite.record.files import OlderSchema, printable
+from suite.record.schema import Counted, Learned, Line, Renewal, Timed, parse
 
 
 class StoreError(RuntimeError):
@@ -26,23 +28,50 @@ class NoRecord(LookupError):
     """No record is what was asked for; the message says what to do."""
 
 
+LOCK = "writing"
+
+
+@dataclass(frozen=True)
+class Records:
+    """All that a results folder holds, oldest first."""
+
+    counted: list[Counted] = field(default_factory=list)
+    learned: list[Learned] = field(default_factory=list)
+    timed: list[Timed] = field(default_factory=list)
+    renewals: list[Renewal] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> Records:
+        """The lines by kind, in order of their start."""
+        records = cls()
+        lists: dict[str, list[Any]] = {
+            "counted": records.counted, "learned": records.learned, "timed": records.timed, "renewal": records.renewals,
+        }  # fmt: skip
+        for line in sorted(lines, key=lambda each: each.started):
+            lists[line.kind].append(line)
+        return records
+
+    @property
+    def lines(self) -> list[Line]:
+        """Everything, kind by kind."""
+        return [*self.counted, *self.learned, *self.timed, *self.renewals]
+
+
 class Store:
-    """The records of one results folder (of all its machines), appended for one machine."""
+    """The evidence in one results folder (of all its machines), appended for one machine."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def path(self, machine: str) -> Path:
-        return self.folder / machine / "records.jsonl"
+    def path(self, machine: str, kind: str) -> Path:
+        return self.folder / machine / f"{kind}.jsonl"
 
     @contextmanager
     def writing(self, machine: str) -> Iterator[None]:
         """Holds the folder for one writer. Raises StoreError if another run has it or it cannot be written."""
-        target = self.path(machine)
+        target = self.folder / machine / LOCK
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("a"):
-                pass
             lock = FileLock(target.with_suffix(".lock"), timeout=0)
             lock.acquire()
         except Timeout:
@@ -58,15 +87,15 @@ class Store:
         finally:
             lock.release()  # the empty lock file stays: removing it could let two writers in
 
-    def append(self, record: Record) -> None:
+    def append(self, added: Line, machine: str) -> None:
         """Adds one line, whole or not at all, and flushes it to the disk. Raises StoreError, e.g. on a full disk."""
-        target = self.path(record.machine.name)
-        line = record.model_dump_json(exclude_defaults=False).encode() + b"\n"
+        target = self.path(machine, "learned" if isinstance(added, Renewal) else added.kind)
+        line = added.model_dump_json().encode() + b"\n"
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(target, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise StoreError(f"cannot write {target}: {error.strerror}; this replicate is not kept") from None
+            raise StoreError(f"cannot write {target}: {error.strerror}; this one is not kept") from None
         end = os.lseek(handle, 0, os.SEEK_END)
         try:
             if end and os.pread(handle, 1, end - 1) != b"\n":  # a line that a crash cut off: keep it apart from ours
@@ -79,19 +108,19 @@ class Store:
             os.ftruncate(handle, end)
             what = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
             raise StoreError(
-                f"cannot write {target}: {what}; what was measured before is kept, this replicate is not"
+                f"cannot write {target}: {what}; what was measured before is kept, this one is not"
             ) from None
         finally:
             os.close(handle)
 
-    def read(self) -> tuple[list[Record], list[str]]:
-        """All records of all machines, oldest first, and one sentence for each line that cannot be read."""
+    def read(self) -> tuple[Records, list[str]]:
+        """All evidence of all machines, and one sentence for each line that cannot be read."""
         with collection_paused():
             return self._read()
 
-    def _read(self) -> tuple[list[Record], list[str]]:
-        records: dict[str, Record] = {}
-        lines_of: dict[str, int] = {}  # what a line was, without keeping it
+    def _read(self) -> tuple[Records, list[str]]:
+        lines_by_id: dict[str, Line] = {}
+        texts: dict[str, int] = {}  # what a line was, without keeping it
         problems: list[str] = []
         for path in sorted(self.folder.glob("*/*.jsonl")):
             try:
@@ -103,14 +132,17 @@ class Store:
                 if not line.strip():
                     continue
                 try:
-                    record = parse(line)
-                    if lines_of.setdefault(record.id, hash(line.strip())) != hash(line.strip()):
-                        raise ValueError(f"it has the id of another one, {printable(record.id)}")
+                    parsed = parse(line)
+                    if texts.setdefault(parsed.id, hash(line.strip())) != hash(line.strip()):
+                        raise ValueError(f"it has the id of another one, {printable(parsed.id)}")
+                except OlderSchema as error:
+                    problems.append(f"{path}: {error}; delete the file and measure again with: leantrain run")
+                    break
                 except ValueError as error:
                     problems.append(f"{path}:{number}: {error}; the line is left out and left in place")
                 else:
-                    records[record.id] = record
-        return sorted(records.values(), key=lambda record: record.started), problems
+                    lines_by_id[parsed.id] = parsed
+        return Records.of(lines_by_id.values()), problems
 
 
 @contextmanager

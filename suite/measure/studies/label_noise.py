@@ -96,8 +96,8 @@ def noisy(lab: Lab, share: float, asked: LabelNoise) -> Lab:
 
 
 def written(data: Data, share: float, folder: Path) -> Path:
-    """``folder`` with ``data``'s examples as train.jsonl, validation.jsonl and test.jsonl, as ``--data`` takes them: ``share`` of the
-    training labels, drawn once, are another class's."""
+    """``folder`` with ``data``'s examples as train, validation and test.jsonl, as ``--data`` takes them: ``share`` of
+    the training labels, drawn once, are another class's."""
     labels = data.train.tensors["labels"]
     random = generator(0)
     wrong = torch.randperm(len(labels), generator=random)[: round(share * len(labels))]

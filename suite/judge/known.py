@@ -1,0 +1,197 @@
+"""What is known of a pair, a contender against its reference: counted, learned seed by seed, timed set by set.
+
+Every ratio is a *cost*, contender over reference: below 1 is better, a speedup is its inverse. The sides may have
+different numbers of steps, so the unit of progress is the *reference step*: a contender of half the steps makes two
+with each of its own. Training cost is the time per such step.
+
+A step's cost may change during a run (growth, pruning, freezing): each timed window is priced at the median of its
+rounds' log ratios, which keeps the hiccups of a shared machine out, and all windows weigh alike. What the warm-up took
+beyond that pace (compilation) belongs to the set-up cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from suite.judge.ruler import Ruler
+from suite.judge.statistics import Floats, median, round_log_ratios
+from suite.record.schema import Counted, Counters, Evaluation, Learned, Side, Timed
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one run of a stack gives without noise: its counts, and how it ended; or why there is nothing."""
+
+    stack: str
+    steps: int | None = None
+    counters: Counters | None = None
+    final: Evaluation | None = None
+    probes: Mapping[str, float] = field(default_factory=dict)
+    unavailable: str = ""
+
+
+def counters_of(counted: Counted | None) -> Counters | None:
+    """The counts of a run: FLOPs are the mean over its fifths, all else is of the step with the largest peak."""
+    if counted is None or not counted.points:
+        return None
+    each = [point.counters for point in counted.points]
+    largest = max(each, key=lambda counters: counters.peak_tensor_bytes)
+    return largest.model_copy(update={"flops": round(sum(counters.flops for counters in each) / len(each))})
+
+
+@dataclass(frozen=True)
+class LearnedPair:
+    """One seed: what both sides learned."""
+
+    reference: Learned
+    contender: Learned
+
+    @property
+    def seed(self) -> int:
+        return self.contender.seed
+
+    @property
+    def sides(self) -> tuple[Learned, Learned]:
+        return self.reference, self.contender
+
+
+@dataclass(frozen=True)
+class TimedPair:
+    """One set of processes: what both sides cost. ``record``: the timing's id.
+
+    ``window_log_ratios``: of each window the ln of the contender's time per own step over the reference's, a value a
+    round. ``setup_cost``: what the contender's set-up took more than the reference's, in reference steps, what its
+    warm-up took beyond its pace included; negative when it took less.
+    """
+
+    replicate: int
+    record: str
+    reference: Side
+    contender: Side
+    progress: tuple[float, ...]
+    window_log_ratios: tuple[Floats, ...]
+    reference_step_s: float
+    setup_cost: float
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.reference, self.contender
+
+    @cached_property
+    def step_log_ratios(self) -> Floats:
+        """Of all rounds."""
+        return np.concatenate(self.window_log_ratios)
+
+    @cached_property
+    def paces(self) -> Floats:
+        """ln of the time per reference step of progress [windows]."""
+        assert self.contender.steps and self.reference.steps
+        progress = math.log(self.contender.steps / self.reference.steps)
+        return np.array([median(each) for each in self.window_log_ratios]) + progress
+
+    @property
+    def training_log_ratio(self) -> float:
+        """ln of the contender's training time over the reference's."""
+        return math.log(float(np.exp(self.paces).mean()))
+
+    @property
+    def training_log_samples(self) -> Floats:
+        """As round log ratios around :attr:`training_log_ratio`."""
+        middles = np.array([median(each) for each in self.window_log_ratios])
+        around = np.concatenate([each - middle for each, middle in zip(self.window_log_ratios, middles, strict=True)])
+        return around + self.training_log_ratio
+
+    @property
+    def log_cost(self) -> float:
+        """ln of the contender's whole cost, set-up included, over that of the reference's training."""
+        assert self.reference.steps
+        whole = math.exp(self.training_log_ratio) + self.setup_cost / self.reference.steps
+        return math.log(whole) if whole > 0 else -math.inf
+
+    def cost_at(self, progress: float) -> float:
+        """What the contender has spent when a share of its run is done, in shares of the reference's training."""
+        assert self.reference.steps
+        ends = np.array([*self.progress, 1.0])
+        spent = np.concatenate([[0.0], np.cumsum(np.exp(self.paces) * np.diff(ends))])
+        return float(np.interp(progress, ends, spent)) + self.setup_cost / self.reference.steps
+
+
+def timed_pair(timed: Timed, index: int) -> TimedPair:
+    """Contender ``index`` of a timing against its reference; both have status ok.
+
+    Raises ValueError with one sentence on samples that give no ratio.
+    """
+    reference, contender = timed.reference, timed.contenders[index]
+    if not (reference.steps and contender.steps):
+        raise ValueError("the number of steps was not recorded")
+    if reference.setup_s is None or contender.setup_s is None:
+        raise ValueError("the set-up time was not recorded")
+    shared = min(len(reference.windows), len(contender.windows))
+    windows = list(zip(reference.windows[:shared], contender.windows[:shared], strict=True))
+    if not windows or any(len(a.block_s) != len(b.block_s) for a, b in windows):
+        raise ValueError("the sides were not timed in the same rounds")
+    ratios, paces_s = [], []
+    for a, b in windows:
+        times_a, times_b = (np.array(each.block_s, dtype=np.float64) / each.block_steps for each in (a, b))
+        ratios.append(round_log_ratios(times_a, times_b))
+        paces_s.append(median(times_a.mean(axis=1)))
+    pair = TimedPair(
+        replicate=timed.replicate,
+        record=timed.id,
+        reference=reference,
+        contender=contender,
+        progress=tuple(a.progress for a, _ in windows),
+        window_log_ratios=tuple(ratios),
+        reference_step_s=paces_s[0],
+        setup_cost=(_setup_s(contender) - _setup_s(reference)) / paces_s[0],
+    )
+    if not np.isfinite([pair.training_log_ratio, pair.setup_cost, pair.reference_step_s, pair.log_cost]).all():
+        raise ValueError("its times are not those of a run")
+    return pair
+
+
+def _setup_s(side: Side) -> float:
+    """Seconds of the set-up, and of the warm-up beyond the pace of the first window."""
+    assert side.setup_s is not None
+    first = side.windows[0]
+    pace_s = median(np.array(first.block_s).mean(axis=1)) / first.block_steps
+    excess_s = side.warmup_s - side.warmup_steps * pace_s if side.warmup_s is not None else 0.0
+    return side.setup_s + excess_s
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that is known of a pair. ``counted`` are both sides, reference first."""
+
+    counted: tuple[Counted | None, Counted | None] = (None, None)
+    learned: Sequence[LearnedPair] = ()
+    timed: Sequence[TimedPair] = ()
+    ruler: Ruler | None = None
+
+    def facts(self) -> list[tuple[Facts, Facts]]:
+        """Both sides of every seed; where nothing was learned, one pair with the counts alone."""
+        counters = [counters_of(each) for each in self.counted]
+        if not self.learned:
+            names = [each.stack if each else "" for each in self.counted]
+            sides = [Facts(name, counters=count) for name, count in zip(names, counters, strict=True)]
+            return [(sides[0], sides[1])] if any(counters) else []
+
+        def side(learned: Learned, count: Counters | None) -> Facts:
+            return Facts(learned.stack, learned.steps, count, learned.final, learned.probes)
+
+        return [(side(each.reference, counters[0]), side(each.contender, counters[1])) for each in self.learned]
+
+    def losses(self) -> tuple[list[float], list[float]]:
+        """Final test losses of the references and of the contenders, by seed. Raises ValueError where one is none."""
+        if not self.learned:
+            raise ValueError("nothing was learned yet")
+        theirs, ours = ([side.final.loss if side.final else math.nan for side in sides]
+                        for sides in zip(*(each.sides for each in self.learned), strict=True))  # fmt: skip
+        if not all(loss > 0 for loss in (*theirs, *ours)):
+            raise ValueError("no final test loss, positive and finite, was recorded")
+        return theirs, ours

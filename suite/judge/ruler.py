@@ -1,0 +1,144 @@
+"""The ruler: the reference's own scaling curve, on which a final loss is read as an equivalent budget.
+
+The reference is trained at several budgets, each with its full, fully decayed schedule. Its final test loss against
+the budget is monotone and smooth, close to a power law, so it is read in log-log: h(ln loss) = ln(budget / own budget).
+Losses are averaged over seeds, made monotone (isotonic regression; Barlow et al. 1972) and interpolated by a monotone
+cubic (Fritsch & Carlson 1980). A technique that ended at loss L is worth exp(h(ln L)) of the reference's budget; with
+a mean beyond the ends, the answer is a bound.
+
+A seed's own h(ln L) is taken relative to the reference of that seed, h(ln L) - h(ln L_ref): same initial weights and
+batches, so that what a seed is lucky with cancels where trajectories are alike. The curve's own uncertainty enters by
+the jackknife over its seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+from scipy.optimize import isotonic_regression
+
+from suite.judge.statistics import Floats
+from suite.record.schema import Learned
+
+BUDGETS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
+"""Of the reference's own steps."""
+
+FEWEST = 3  # budgets of a curve that is one
+LEAST_SLOPE = 1e-3  # of ln loss in ln budget: below, a curve is flat, and reads nothing
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """Final losses of the reference, [seeds, budgets], NaN where a seed was not trained at a budget.
+
+    ``shares`` [budgets] are the budgets over the reference's own, ascending. ``machine``: where it was learned.
+    """
+
+    shares: tuple[float, ...]
+    losses: Floats
+    machine: str = ""
+
+    @cached_property
+    def log_budgets(self) -> Floats:
+        return np.log(np.array(self.shares))
+
+    @cached_property
+    def log_losses(self) -> Floats:
+        """Monotone means over seeds [budgets], falling."""
+        means = _means(np.log(self.losses))
+        monotone = -np.asarray(isotonic_regression(-means).x)
+        slack = LEAST_SLOPE * (self.log_budgets - self.log_budgets[0])  # ties would have no inverse
+        falling: Floats = monotone - slack
+        return falling
+
+    @cached_property
+    def _inverse(self) -> PchipInterpolator:
+        return PchipInterpolator(self.log_losses[::-1], self.log_budgets[::-1], extrapolate=False)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of the budgets over the reference's own: the least and the largest."""
+        return self.shares[0], self.shares[-1]
+
+    def log_budget(self, loss: float) -> float:
+        """ln of the equivalent budget over the reference's own; beyond the ends along the slope of the last part."""
+        x = math.log(loss)
+        x_min, x_max = self.log_losses[-1], self.log_losses[0]
+        if x > x_max:
+            return float(self.log_budgets[0] + (x - x_max) * self._slope(0))
+        if x < x_min:
+            return float(self.log_budgets[-1] + (x - x_min) * self._slope(-2))
+        return float(self._inverse(x))
+
+    def log_loss(self, log_budget: float) -> float:
+        """ln of the loss at a budget between the ends."""
+        return float(PchipInterpolator(self.log_budgets, self.log_losses)(log_budget))
+
+    def _slope(self, at: int) -> float:
+        """d ln budget / d ln loss of the part that begins at a budget; negative."""
+        x, y = self.log_losses[at : at + 2 or None], self.log_budgets[at : at + 2 or None]
+        return float((y[1] - y[0]) / (x[1] - x[0]))
+
+    def beyond(self, losses: Sequence[float]) -> int:
+        """-1 where the mean of the losses is above what the smallest budget gives, 1 where it is below what the largest
+        gives, else 0."""
+        x = float(np.mean(np.log(losses)))
+        return -1 if x > self.log_losses[0] else 1 if x < self.log_losses[-1] else 0
+
+    def log_budget_ratios(self, reference: Sequence[float], contender: Sequence[float]) -> Floats:
+        """Per seed: ln of the equivalent budget of the contender's final loss over that of the reference's."""
+        pairs = zip(reference, contender, strict=True)
+        return np.array([self.log_budget(ours) - self.log_budget(theirs) for theirs, ours in pairs])
+
+    def uncertainty(self, reference: Sequence[float], contender: Sequence[float]) -> float:
+        """Standard error of the mean of :meth:`log_budget_ratios` that comes from the curve: the jackknife over its
+        seeds (Efron & Stein 1981). 0 where there is one seed."""
+        seeds = len(self.losses)
+        if seeds < 2:
+            return 0.0
+        left_out = [Ruler(self.shares, np.delete(self.losses, each, axis=0)) for each in range(seeds)]
+        means = [
+            float(each.log_budget_ratios(reference, contender).mean())
+            for each in left_out
+            if not np.isnan(each.losses).all(axis=0).any()
+        ]
+        if len(means) < 2:
+            return 0.0
+        return math.sqrt((len(means) - 1) / len(means) * float(np.square(np.array(means) - np.mean(means)).sum()))
+
+
+def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:
+    """The curve of a reference's runs, which differ in steps and seed alone; None where there are too few budgets."""
+    by_budget: dict[int, dict[int, float]] = {}
+    machine = ""
+    for each in learned:
+        if each.status == "ok" and each.final and each.steps and each.final.loss > 0:
+            by_budget.setdefault(each.conditions.steps, {})[each.seed] = each.final.loss
+            machine = each.machine.name
+    if len(by_budget) < FEWEST or own_steps not in by_budget:
+        return None
+    budgets = sorted(by_budget)
+    seeds = sorted({seed for losses in by_budget.values() for seed in losses})
+    table = np.array([[by_budget[steps].get(seed, math.nan) for steps in budgets] for seed in seeds])
+    return Ruler(tuple(steps / own_steps for steps in budgets), table, machine)
+
+
+def steps_at(share: float, own_steps: int) -> int:
+    """The reference's steps at a budget."""
+    return max(2, round(share * own_steps))
+
+
+def _means(values: Floats) -> Floats:
+    """Means over seeds [budgets], where seeds are missing at some budgets: of each seed's distance to the others at the
+    budgets that they share (two-way fit without interaction), so that a missing seed shifts nothing."""
+    level = np.nanmean(values, axis=0)
+    for _ in range(20):
+        offset = np.nanmean(values - level, axis=1)
+        offset = offset - offset.mean()
+        level = np.nanmean(values - offset[:, None], axis=0)
+    return level

@@ -1,0 +1,47 @@
+"""Counted evidence: the exact counts of one step, in each fifth of a run whose cost changes on the way.
+
+Counts depend on the code, the shapes and the schedule, and on no weight: a run of STEPS reference steps, in which every
+schedule by progress comes round, gives those of the whole run, in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from suite.contract.sources import code_of
+from suite.measure.contender import Contender, ContenderFailed, Limits
+from suite.measure.evidence import Heading
+from suite.record.job import Job, Setting
+from suite.record.schema import FIFTHS, Counted, CountedStep
+
+STEPS = 20
+
+
+def count(setting: Setting, stack: str, limits: Limits = Limits()) -> Counted:  # noqa: B008  it is frozen
+    """Counts a stack's steps; a run that fails is evidence, too.
+
+    Raises UnknownId or StackError for a stack that cannot be built.
+    """
+    heading = Heading(setting)
+    known: dict[str, Any] = {"stack": stack, "code": code_of(setting, stack)}
+    points: list[CountedStep] = []
+    try:
+        with Contender(Job(setting=setting.but(steps=STEPS), stack=stack), limits) as contender:
+            contender.prepare()
+            ready = contender.set_up()
+            known |= {"steps": ready.steps, "recipe": ready.recipe}
+            done = 0
+            for step in counted_steps(ready.steps):
+                contender.block(step - done)
+                points.append(CountedStep(progress=step / ready.steps, counters=contender.count()))
+                done = step + 1
+    except ContenderFailed as failure:
+        known |= {"status": failure.status, "reason": failure.reason, "details": failure.details}
+    if all(each.counters == points[0].counters for each in points):
+        points = points[:1]
+    return Counted(**heading.fields(), **known, points=points)
+
+
+def counted_steps(steps: int) -> list[int]:
+    """The 0-based steps to count: the middle of each fifth, and never the first, in which optimizers make their state."""
+    return sorted({max(1, min(steps - 1, (2 * fifth + 1) * steps // (2 * FIFTHS))) for fifth in range(FIFTHS)})

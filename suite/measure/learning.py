@@ -1,0 +1,151 @@
+"""Learned evidence: a run trained alone, off every clock, as many side by side as there are cores.
+
+A run is deterministic: its seed decides it to the bit on one machine, whatever else that machine does meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from suite.contract.sources import code_of
+from suite.measure.contender import Contender, ContenderFailed, Limits, end_all, world_size
+from suite.measure.evidence import Heading, Progress, States, silent
+from suite.measure.lockstep import steps_of_blocks
+from suite.record.job import Job
+from suite.record.schema import FIFTHS, Evaluation, Learned
+
+EVALUATIONS = 2 * FIFTHS
+LOSSES = 50  # means over parts of the run, for a curve to look at
+
+
+def learn(job: Job, *, limits: Limits = Limits(), keep_states: bool = False, progress: Progress = silent) -> Learned:
+    """Trains a job to its end and returns what was learned; a run that fails is evidence, too.
+
+    With ``keep_states`` the training states at the beginnings of its fifths are left in the cache.
+
+    Raises UnknownId or StackError for a job that cannot be built.
+    """
+    heading = Heading(job.setting)
+    known: dict[str, Any] = {"stack": job.stack, "code": code_of(job.setting, job.stack), "seed": job.seed}
+    losses: list[float] = []
+    curve: list[Evaluation] = []
+    cpu_s = 0.0
+    try:
+        with Contender(job, limits) as contender:
+            contender.prepare()
+            ready = contender.set_up()
+            known |= {"steps": ready.steps, "recipe": ready.recipe}
+            curve.append(contender.evaluate("validation", 0))
+            blocks = min(EVALUATIONS, ready.steps)
+            for number, steps in enumerate(steps_of_blocks(ready.steps, blocks), 1):
+                block = contender.block(steps)
+                losses += block.losses
+                cpu_s += block.cpu_s
+                curve.append(contender.evaluate("validation", len(losses)))
+                progress(number / blocks, job.stack)
+                fifth, rest = divmod(number, EVALUATIONS // FIFTHS)
+                if keep_states and blocks == EVALUATIONS and not rest and fifth < FIFTHS:
+                    contender.save(States(job).path(fifth))
+            known["final"] = contender.evaluate("test", len(losses))
+            known["probes"] = contender.probes()
+    except ContenderFailed as failure:
+        known |= {"status": failure.status, "reason": failure.reason, "details": failure.details}
+    parts = np.array_split(np.array(losses), min(LOSSES, max(1, len(losses))))
+    return Learned(
+        **heading.fields(), **known, curve=curve, cpu_s=round(cpu_s, 3) if losses else None,
+        train_loss=[float(f"{part.mean():.6g}") for part in parts if len(part)],
+        trajectory_sha256=trajectory_sha256(losses, curve),
+    )  # fmt: skip
+
+
+def trajectory_sha256(losses: Sequence[float], curve: Sequence[Evaluation]) -> str:
+    """A hash of every training loss and every evaluation, to the bit."""
+    evaluated = [value for each in curve for value in (each.loss, *each.metrics.values())]
+    numbers = [*losses, *evaluated]
+    return hashlib.sha256(struct.pack(f"<{len(numbers)}d", *numbers)).hexdigest()
+
+
+def learn_all(
+    jobs: Iterable[Job],
+    *,
+    at_once: int | None = None,
+    limits: Limits = Limits(),  # noqa: B008  it is frozen
+    keep_states: Callable[[Job], bool] = lambda job: False,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Progress = silent,
+) -> Iterator[tuple[Job, Learned]]:
+    """Each job with what it learned, in the order in which they end; a run takes a core for each of its threads.
+
+    ``at_once`` are the cores to fill, by default all; on an accelerator one run at a time. No run begins after ``stop``
+    says so.
+    """
+    waiting = list(jobs)
+    if not waiting:
+        return
+    count = at_once or (cores() if waiting[0].setting.device == "cpu" else 1)
+    free, total, stopped = Cores(count), len(waiting), threading.Event()
+
+    def one(job: Job) -> tuple[Job, Learned]:
+        with free.taking(max(job.setting.threads, world_size(job))):
+            if stopped.is_set() or stop():
+                raise CancelledError
+            return job, learn(job, limits=limits, keep_states=keep_states(job))
+
+    with ThreadPoolExecutor(count, "learning") as pool:
+        pending: set[Future[tuple[Job, Learned]]] = {pool.submit(one, job) for job in waiting}
+        finished = 0
+        try:
+            while pending:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for each in done:
+                    try:
+                        job, learned = each.result()
+                    except CancelledError:
+                        continue
+                    finished += 1
+                    progress(finished / total, f"{job.setting.baseline} seed {job.seed}: {job.stack}")
+                    yield job, learned
+        finally:
+            for each in pending:
+                each.cancel()
+            if pending:  # left early: what still trains is of no use to anybody
+                stopped.set()
+                end_all()
+
+
+class Cores:
+    """A number of cores that runs take and give back."""
+
+    def __init__(self, count: int) -> None:
+        self.count = self._free = count
+        self._change = threading.Condition()
+
+    @contextmanager
+    def taking(self, wanted: int) -> Iterator[None]:
+        """Holds ``wanted`` cores, or all where there are fewer."""
+        taken = min(wanted, self.count)
+        with self._change:
+            self._change.wait_for(lambda: self._free >= taken)
+            self._free -= taken
+        try:
+            yield
+        finally:
+            with self._change:
+                self._free += taken
+                self._change.notify_all()
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    with suppress(AttributeError):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

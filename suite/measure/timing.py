@@ -1,0 +1,193 @@
+"""Timed evidence: fresh processes of a reference and its contenders, in lock-step, on an otherwise idle machine.
+
+::
+
+    start, set up     warm-up     round 0      round 1     ...     usage
+    B A C             B A C       B A C C A B  A C B B C A
+                                  order  its reverse
+
+Every letter is a block of STEPS training steps of one side; only one computes at a time
+(:mod:`suite.measure.lockstep`). Where the cost of a step changes during a run, as the counts tell, all sides are resumed at the beginning of each fifth
+from states that learned runs left, and every fifth is a window of its own; else one window serves the whole run.
+The processes are the replicate: rounds of one set of processes agree with each other about a wrong number.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from suite.contract.data import mixed_seed
+from suite.contract.sources import code_of
+from suite.measure.contender import Contender, ContenderFailed, Limits
+from suite.measure.evidence import Heading, Progress, States, silent
+from suite.measure.lockstep import in_rounds
+from suite.record.job import Job, Setting
+from suite.record.schema import Side, Timed, Window
+
+ROUNDS = 20  # of a whole timing, over all windows
+STEPS = 2  # of the reference, a block
+SEED = 0  # of every side: what a step costs depends on the states, not on their seed
+ENERGY_WINDOW_S = 20.0  # the energy counters update every 0.1 s: an edge error of at most 1 %
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a timing is made. ``windows``: 1, or FIFTHS where the cost changes. ``sequential`` holds one side in memory
+    at a time, at the price of pairing."""
+
+    windows: int = 1
+    rounds: int = ROUNDS
+    sequential: bool = False
+    limits: Limits = Limits()  # noqa: RUF009  it is frozen
+
+
+def time_together(
+    setting: Setting,
+    stacks: Sequence[str],
+    replicate: int,
+    protocol: Protocol = Protocol(),
+    progress: Progress = silent,
+) -> Timed:
+    """Times ``stacks``, the first of which is the reference, in one set of fresh processes.
+
+    Failures are evidence. Raises UnknownId or StackError for a stack that cannot be built.
+    """
+    return _Timing(setting, stacks, replicate, protocol, progress).evidence()
+
+
+class _TimedSide:
+    """One side while it is timed; a failure ends this side alone."""
+
+    def __init__(self, setting: Setting, stack: str, limits: Limits) -> None:
+        self.job = Job(setting=setting, stack=stack, seed=SEED)
+        self.failure: ContenderFailed | None = None
+        self.cpu_s = 0.0
+        self.known: dict[str, Any] = {"stack": stack, "code": code_of(setting, stack), "windows": []}
+        self.contender: Contender | None = None
+        try:
+            self.contender = Contender(self.job, limits)
+        except ContenderFailed as failure:
+            self.failure = failure
+
+    def attempt(self, command: str, *arguments: Any) -> Any:
+        """The command's reply; None where it fails or the side has failed before."""
+        if self.failure or self.contender is None:
+            return None
+        try:
+            return getattr(self.contender, command)(*arguments)
+        except ContenderFailed as failure:
+            self.fail(failure)
+            return None
+
+    def fail(self, failure: ContenderFailed) -> None:
+        """Ends this side."""
+        self.failure = self.failure or failure
+        self.close()
+
+    def close(self) -> None:
+        if self.contender:
+            self.contender.close()
+
+    @property
+    def alive(self) -> bool:
+        return self.failure is None
+
+    def block(self, steps: int) -> float | None:
+        """Seconds of a block that is timed."""
+        reply = self.attempt("block", steps)
+        if reply is None:
+            return None
+        self.cpu_s += reply.cpu_s
+        return float(reply.seconds)
+
+    def evidence(self) -> Side:
+        ended = self.failure
+        status = {"status": ended.status, "reason": ended.reason, "details": ended.details} if ended else {}
+        return Side(**self.known, **status, cpu_s=round(self.cpu_s, 4))
+
+
+class _Timing:
+    """One replicate while it runs."""
+
+    def __init__(
+        self, setting: Setting, stacks: Sequence[str], replicate: int, protocol: Protocol, progress: Progress
+    ) -> None:
+        self.setting, self.replicate, self.protocol, self.progress = setting, replicate, protocol, progress
+        self.heading = Heading(setting)
+        self.coin = random.Random(mixed_seed(replicate, *map(ord, "".join(stacks))))
+        self.sides = [_TimedSide(setting, stack, protocol.limits) for stack in stacks]
+        self.spawn_order = self.coin.sample(range(len(stacks)), len(stacks))
+        self.orders: list[list[int]] = []
+
+    def evidence(self) -> Timed:
+        groups = [[index] for index in self.spawn_order] if self.protocol.sequential else [self.spawn_order]
+        try:
+            for group in groups:
+                self._time([self.sides[index] for index in group])
+        finally:
+            for side in self.sides:
+                side.close()
+        return Timed(
+            **self.heading.fields(),
+            replicate=self.replicate,
+            pairing="sequential" if self.protocol.sequential else "interleaved",
+            spawn_order=self.spawn_order,
+            orders=self.orders,
+            contenders=[side.evidence() for side in self.sides],
+        )
+
+    def _time(self, group: Sequence[_TimedSide]) -> None:
+        for command in ("start", "prepare"):
+            for side in group:
+                side.attempt(command)
+        for side in group:
+            if ready := side.attempt("set_up"):
+                side.known |= {"setup_s": ready.setup_s, "steps": ready.steps, "recipe": ready.recipe}
+        for window in range(self.protocol.windows):
+            if not self._reference_lives(group):
+                return
+            self._window(group, window)
+            self.progress((window + 1) / self.protocol.windows, ", ".join(side.job.stack for side in group))
+        energy_s = ENERGY_WINDOW_S if self.setting.device != "cpu" else 0.0
+        for side in group:
+            if usage := side.attempt("usage", energy_s):
+                side.known |= {"memory": usage[0], "energy": usage[1]}
+
+    def _window(self, group: Sequence[_TimedSide], window: int) -> None:
+        share = 1 / self.protocol.windows
+        alive = [side for side in group if side.alive]
+        if window:
+            for side in alive:
+                side.attempt("load", States(side.job).path(window))
+        fewest = min((side.known["steps"] for side in alive if side.alive), default=0)
+        reference_steps = self.sides[0].known.get("steps") or fewest
+        steps = {side: max(1, round(STEPS * side.known["steps"] / reference_steps)) for side in alive if side.alive}
+        room = min((int(side.known["steps"] * share) // each for side, each in steps.items()), default=0)
+        rounds = max(1, min(self.protocol.rounds // self.protocol.windows, (room - 1) // 2))
+        times: dict[_TimedSide, list[tuple[float, float]]] = {side: [] for side in steps}
+        for side, count in steps.items():
+            warmup = side.attempt("block", count)
+            if warmup and not window:
+                side.known |= {"warmup_s": warmup.seconds, "warmup_steps": count}
+        for each in in_rounds(list(steps), rounds, self.coin, lambda side, number: side.block(steps[side])):
+            self.orders.append([self.sides.index(side) for side in each.order])
+            for side, seconds in each.block_s.items():
+                times[side].append((round(seconds[0], 7), round(seconds[1], 7)))
+            if not self._reference_lives(group):
+                return
+        for side, block_s in times.items():
+            if side.alive:
+                side.known["windows"].append(Window(progress=window * share, block_s=block_s, block_steps=steps[side]))
+
+    def _reference_lives(self, group: Sequence[_TimedSide]) -> bool:
+        """Whether the reference has not failed; if it has, whoever still runs is stopped."""
+        failure = self.sides[0].failure
+        if failure is None:
+            return True
+        for side in group:
+            if side.alive:
+                side.fail(ContenderFailed("failed", f"stopped because the reference {failure.status}"))
+        return False
