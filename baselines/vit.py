@@ -62,7 +62,7 @@ class Vit(Baseline):
         recipe = _PRETRAIN[size]
         if task == "adapt":
             recipe = replace(recipe, steps=recipe.steps // 2, learning_rate=recipe.learning_rate / 4)
-        return named(recipe, name)
+        return named(recipe, name, size)
 
     def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
         return image_data(size, split, location, SIDE[size], labelled=True, transform=labelled_pixels)

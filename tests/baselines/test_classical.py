@@ -21,6 +21,7 @@ from baselines.classical import (
     Trigram,
     Unigram,
 )
+from baselines.text import CHARACTERS
 from suite.contract.baseline import baselines
 
 VOCABULARY = 5
@@ -120,7 +121,7 @@ def test_every_baseline_has_a_classical_method_that_learns(name: str) -> None:
     """Better than no knowledge: than all tokens or classes as likely, than the mean patch."""
     baseline = baselines()[name]
     data = baseline.data("pico", "pretrain")
-    ignorant = {"bert": math.log(320), "gpt": math.log(320), "vit": math.log(10), "mae": 1.0}[name]
+    ignorant = {"bert": math.log(CHARACTERS), "gpt": math.log(CHARACTERS), "vit": math.log(10), "mae": 1.0}[name]
     methods = baseline.classical("pico", data)
     assert methods
     for predict in methods.values():
