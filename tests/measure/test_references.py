@@ -46,7 +46,7 @@ def test_the_reference_is_the_run_that_a_comparison_trains() -> None:
     run = new_run("vit", size="pico", recipe="classic", seed=1)
     run.train(run.recipe.steps)
     reference = learned(VIT, range(2))
-    assert reference.seeds[1] == run.evaluate()
+    assert reference.seeds[1] == run.evaluate("test")
     assert reference.scores["loss"] == pytest.approx((reference.seeds[0]["loss"] + reference.seeds[1]["loss"]) / 2)
 
 

@@ -87,17 +87,16 @@ def noisy(lab: Lab, share: float, asked: LabelNoise) -> Lab:
     setting = lab.setting
     baseline = baseline_of(setting)
     steps = asked.longer * baseline.recipe(setting.size, setting.recipe, "pretrain").steps
-    location = setting.data
-    if share:
-        data = baseline.data(setting.size, "pretrain", location)
-        location = str(written(data, share, cache_folder() / "label_noise" / f"{data.sha256[:16]}-{share:g}"))
+    data = baseline.data(setting.size, "pretrain", setting.data)
+    # None of them wrong is written too: given data may be shaped otherwise than the baseline's own.
+    location = str(written(data, share, cache_folder() / "label_noise" / f"{data.sha256[:16]}-{share:g}"))
     minutes = lab.minutes / len(asked.shares)
     return replace(lab, setting=setting.but(steps=steps, data=location), minutes=minutes)
 
 
 def written(data: Data, share: float, folder: Path) -> Path:
-    """``folder`` with ``data``'s examples as train.jsonl, validation.jsonl and test.jsonl, as ``--data`` takes them: ``share`` of the
-    training labels, drawn once, are another class's."""
+    """``folder`` with ``data``'s examples as train.jsonl, validation.jsonl and test.jsonl, as ``--data`` takes them:
+    ``share`` of the training labels, drawn once, are another class's."""
     labels = data.train.tensors["labels"]
     random = generator(0)
     wrong = torch.randperm(len(labels), generator=random)[: round(share * len(labels))]
