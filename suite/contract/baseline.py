@@ -7,7 +7,7 @@ entry-point group ``leantrain.baselines``, so this package names none of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
@@ -87,8 +87,9 @@ class Baseline(ABC):
         """Classical methods that the model must beat, by name, fitted to the training examples; none by default."""
         return {}
 
-    def further_scores(self, model: nn.Module, data: Data) -> dict[str, float]:
-        """What else a trained model is worth, by name, beside what a simpler method gets; nothing by default."""
+    def further_scores(self, model: nn.Module, data: Data, test: Sequence[Batch]) -> dict[str, float]:
+        """What else a trained model is worth, by name, and what simpler methods are, which it need not beat; ``test``
+        are the test batches. Nothing by default."""
         return {}
 
     def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:

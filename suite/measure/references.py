@@ -79,7 +79,7 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
         try:
             run.train(run.recipe.steps)
             ends.append(run.evaluate("test"))
-            further.append(baseline.further_scores(run.model, data))
+            further.append(baseline.further_scores(run.model, data, batches))
         except Diverged as error:
             why = f"seed {seed}: {error}"
     metric = baseline.judged_by

@@ -1,6 +1,7 @@
 """Each baseline's own arithmetic, against the model's own loss or a direct count."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from baselines.bert import IGNORED, MASKED_SHARE, Bert, MaskedTokens
 from baselines.gpt import Gpt
 from baselines.images import DIGITS, TEST_PER_DIGIT, VALIDATION_PER_DIGIT, normalised
-from baselines.mae import Mae, patchified, sine_cosine_positions
+from baselines.mae import Mae, features, patchified, sine_cosine_positions, targets
 from baselines.text import CLS, MASK, SEP, SPECIAL
 from baselines.vit import Vit
 from suite.model.anatomy import anatomy
@@ -143,6 +144,54 @@ def test_the_small_maes_initialisation():
     assert _std(patches) == pytest.approx(5 * math.sqrt(2 / (4 + len(patches))), rel=0.2)
     prediction = parts.model.decoder.decoder_pred.weight
     assert _std(prediction) == pytest.approx(0.1 * math.sqrt(2 / sum(prediction.shape)), rel=0.2)
+
+
+def test_maes_features_are_of_all_patches_in_order():
+    """Two pictures that differ in one patch differ most in that patch's features; hiding patches would mix them."""
+    torch.manual_seed(0)
+    mae = Mae()
+    data = mae.data("nano", "pretrain")
+    model, share = mae.model("nano", data), 0.5
+    pixels, _ = data.batch(0, 0, 4)
+    changed = pixels["pixel_values"].clone()
+    changed[:, :, 2:4, 6:8] = -changed[:, :, 2:4, 6:8]  # the fourth patch of the second row
+    change = features(model, pixels) - features(model, {"pixel_values": changed})
+    assert change.shape == (4, 16 * 64)
+    assert (change.view(4, 16, 64).norm(dim=-1).argmax(1) == 7).all()
+    assert model.config.mask_ratio == share, "the model hides patches again"
+
+
+def test_mae_is_scored_by_its_features_and_beside_its_neighbours():
+    mae = Mae()
+    data = mae.data("pico", "pretrain")
+    scores = mae.further_scores(mae.model("pico", data), data, data.held_out("test", 4))
+    loss, on_features, on_pixels = scores.values()
+    assert 0 < loss < 0.3 and on_features > 0.5 and on_pixels > 0.8
+
+
+@pytest.mark.parametrize("size", ["nano", "base"])
+def test_samples_are_grey_pictures_of_what_the_model_says(size):
+    """Of a model that is always right: what MAE completes is the original, and ViT's predictions are the labels."""
+    for baseline in (Vit(), Mae()):
+        batch = baseline.data(size, "pretrain").held_out("test", 12)[0]
+
+        def right(few):
+            if "labels" in few:
+                return SimpleNamespace(logits=torch.nn.functional.one_hot(few["labels"], DIGITS).float())
+            return SimpleNamespace(logits=targets(few), mask=(few["noise"] > 0.5).float())
+
+        (sample,) = baseline.samples(right, batch)
+        assert sample.picture.dtype == torch.uint8 and sample.picture.ndim == 2
+        height, width = sample.picture.shape
+        if baseline.id == "vit":
+            labels = batch["labels"][:10].tolist()
+            assert sample.caption == f"labels {labels}, predictions {labels}"
+            assert width == 10 * height
+            continue
+        shown, completed, original = sample.picture.split(width // 3, dim=1)
+        assert (completed.float() - original.float()).abs().max() <= 1, "up to rounding"
+        assert not torch.equal(shown, original)
+        assert height == 8 * (width // 3)
 
 
 def test_vit_loss_and_accuracy():
