@@ -56,10 +56,13 @@ class Texts:
 
 @dataclass(frozen=True)
 class Pictures:
-    """RGB images and class labels, training examples first; ``pixels`` yields uint8 [3, side, side] per example."""
+    """RGB images and class labels: training examples, then validation, then test; ``parts`` are their numbers.
+
+    ``pixels`` yields uint8 [3, side, side] per example.
+    """
 
     name: str
-    train: int
+    parts: list[int]
     labels: NDArray[np.int64]  # [examples], -1 where the data has no labels
     classes: int
     pixels: Iterator[NDArray[np.uint8]]
@@ -95,9 +98,11 @@ def texts(location: str, limit_bytes: int) -> Texts:
     return Texts(_name(location, taken, total), train, **parts)
 
 
-def pictures(location: str, side: int, limit: int, test_limit: int, labelled: bool) -> Pictures:
-    """Images cropped to the square and resized to ``side``, with labels where ``labelled``; at most ``limit`` training
-    and ``test_limit`` test examples, spread evenly over the data (which is often sorted by class).
+def pictures(location: str, side: int, limits: Mapping[str, int], labelled: bool) -> Pictures:
+    """Images cropped to the square and resized to ``side``, with labels where ``labelled``; at most ``limits`` examples
+    of ``train``, ``validation`` and ``test``, spread evenly over the data (which is often sorted by class).
+
+    What the data has no split of is a share of its training examples, chosen by their content.
 
     Raises ValueError where there is no image (or label) column, FileNotFoundError where there is nothing.
     """
@@ -106,15 +111,18 @@ def pictures(location: str, side: int, limit: int, test_limit: int, labelled: bo
     column = _column(location, splits["train"], "image")
     label = _column(location, splits["train"], "label") if labelled else None
     kept = {name: _labelled(split, label) for name, split in splits.items()}
-    total = len(kept["train"])
-    train = _spread(kept["train"], limit)
-    if len(kept.get("test", ())):
-        parts = [splits["train"].select(train), splits["test"].select(_spread(kept["test"], test_limit))]
-    else:
-        rows = splits["train"].select(train)
-        held = _held_out(location, [_raw(value) for value in _undecoded(rows, column)])
-        parts = [rows.select(np.flatnonzero(~held)), rows.select(_spread(np.flatnonzero(held), test_limit))]
-    values = [np.asarray(part[label], dtype=np.int64) if label else np.full(len(part), -1) for part in parts]
+    train = splits["train"].select(_spread(kept["train"], limits["train"]))
+    name = _name(location, len(train), len(kept["train"]))
+    parts = {}
+    for part in ("test", "validation"):
+        if len(kept.get(part, ())):
+            parts[part] = splits[part].select(_spread(kept[part], limits[part]))
+        else:
+            held = _held_out(location, [_raw(value) for value in _undecoded(train, column)])
+            parts[part] = train.select(_spread(np.flatnonzero(held), limits[part]))
+            train = train.select(np.flatnonzero(~held))
+    ordered = [train, parts["validation"], parts["test"]]
+    values = [np.asarray(part[label], dtype=np.int64) if label else np.full(len(part), -1) for part in ordered]
     names, labels = np.unique(np.concatenate(values), return_inverse=True)
     declared = getattr(splits["train"].features[label], "num_classes", None) if label else None
     if declared:  # keep the data's own numbering, also where a class is missing from what was taken
@@ -122,15 +130,14 @@ def pictures(location: str, side: int, limit: int, test_limit: int, labelled: bo
 
     def pixels() -> Iterator[NDArray[np.uint8]]:
         with folder:
-            for part in parts:
+            for part in ordered:
                 for row, value in enumerate(_undecoded(part, column)):
                     try:
                         yield _square(value, side)
                     except (OSError, ValueError, Image.DecompressionBombError) as error:
                         raise ValueError(f"{location}: cannot decode the image of example {row}: {error}") from error
 
-    name = _name(location, len(train), total)
-    return Pictures(name, len(parts[0]), labels.astype(np.int64), declared or len(names), pixels())
+    return Pictures(name, [len(part) for part in ordered], labels.astype(np.int64), declared or len(names), pixels())
 
 
 def _files(location: str) -> tuple[str, dict[str, Path]]:

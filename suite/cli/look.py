@@ -199,6 +199,8 @@ def baselines(
         at, trained = each.setting, many(len(each.seeds), "seed")
         out.print(f"{at.baseline} {at.size} ({at.recipe}, {trained}), judged by {each.judged_by}; loss: {each.quality}")
         out.print(grid)
+        for name, value in each.further.items():
+            out.print(escape(f"{name}: {value:.4g}"))
         if not each.bars:
             out.print("no classical method here: at this size they would take longer than they tell")
         out.print()

@@ -7,8 +7,8 @@ entry-point group ``leantrain.baselines``, so this package names none of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -27,6 +27,15 @@ GROUP = "leantrain.baselines"
 
 Predictor = Callable[["Batch"], Any]
 """Outputs (an object with ``logits``) for a batch: a model's, or a classical method's."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One thing that a model says, to look at: text or a picture (uint8 [height, width], grey)."""
+
+    caption: str
+    text: str = ""
+    picture: Tensor | None = None
 
 
 class Baseline(ABC):
@@ -76,6 +85,15 @@ class Baseline(ABC):
     def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
         """Classical methods that the model must beat, by name, fitted to the training examples; none by default."""
         return {}
+
+    def further_scores(self, model: nn.Module, data: Data, test: Sequence[Batch]) -> dict[str, float]:
+        """What else a trained model is worth, by name, and what simpler methods are, which it need not beat; ``test``
+        are the test batches. Nothing by default."""
+        return {}
+
+    def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:
+        """What ``predict`` makes of the first examples of a batch, to look at; nothing by default."""
+        return []
 
     def mean_scores(self, predict: Predictor, batches: Iterable[Batch]) -> dict[str, float]:
         """Means over all examples of the test loss and the further metrics of what ``predict`` gives."""

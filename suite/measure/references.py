@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -38,12 +38,13 @@ class LearnedReference:
     quality: str
     seeds: Sequence[Mapping[str, float]]
     bars: Sequence[Bar]
+    further: Mapping[str, float] = field(default_factory=dict)  # what else it is worth, means over the seeds
     why: str = ""
 
     @property
     def scores(self) -> dict[str, float]:
         """Means over the seeds."""
-        return {name: fmean(each[name] for each in self.seeds) for name in self.seeds[0]} if self.seeds else {}
+        return means(self.seeds)
 
     @property
     def passed(self) -> bool:
@@ -59,6 +60,7 @@ class LearnedReference:
             "scores": self.scores,
             "seeds": [dict(each) for each in self.seeds],
             "bars": [{"method": bar.method, "scores": dict(bar.scores), "passed": bar.passed} for bar in self.bars],
+            "further": dict(self.further),
             "passed": self.passed,
             "why": self.why,
         }
@@ -70,21 +72,28 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
     data = baseline.data(setting.size, setting.task, setting.data)
     batches = data.held_out("test", baseline.recipe_of(setting).batch_size)
     ends: list[dict[str, float]] = []
+    further: list[dict[str, float]] = []
     why = ""
     for seed in seeds:
         run = Run(Job(setting=setting, seed=seed))
         try:
             run.train(run.recipe.steps)
             ends.append(run.evaluate("test"))
+            further.append(baseline.further_scores(run.model, data, batches))
         except Diverged as error:
             why = f"seed {seed}: {error}"
     metric = baseline.judged_by
-    reference = fmean(each[metric] for each in ends) if ends else math.nan
+    scores = means(ends)
     bars = []
     for method, predict in baseline.classical(setting.size, data).items():
-        scores = baseline.mean_scores(predict, batches)
-        bars.append(Bar(method, scores, at_least_as_good(reference, scores[metric], metric)))
-    return LearnedReference(setting, metric, baseline.quality, ends, bars, why)
+        theirs = baseline.mean_scores(predict, batches)
+        bars.append(Bar(method, theirs, at_least_as_good(scores.get(metric, math.nan), theirs[metric], metric)))
+    return LearnedReference(setting, metric, baseline.quality, ends, bars, means(further), why)
+
+
+def means(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over the seeds, by name."""
+    return {name: fmean(each[name] for each in seeds) for name in seeds[0]} if seeds else {}
 
 
 def at_least_as_good(reference: float, bar: float, metric: str) -> bool:

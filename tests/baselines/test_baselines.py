@@ -1,5 +1,6 @@
 """What holds for every baseline: it learns, is deterministic, and can be replaced; its recipes differ as they say."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -122,7 +123,7 @@ def test_recipes_differ_only_in_how_they_run(baseline):
     ],
 )
 def test_base_and_large_are_the_papers(baseline, size, millions):
-    data = baseline.data("nano", "pretrain")
+    data = baseline.data(size if baseline.modality == "image" else "nano", "pretrain")
     with torch.device("meta"):
         model = baseline.model(size, data)
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.15)
@@ -130,9 +131,9 @@ def test_base_and_large_are_the_papers(baseline, size, millions):
 
 @each
 def test_sizes_are_in_order_and_the_smallest_has_two_blocks(baseline):
-    data = baseline.data("pico", "pretrain")
+    data = {size: baseline.data(size if baseline.modality == "image" else "pico", "pretrain") for size in SIZES}
     with torch.device("meta"):
-        built = [baseline.model(size, data) for size in SIZES]
+        built = [baseline.model(size, data[size]) for size in SIZES]
     counts = [sum(parameter.numel() for parameter in model.parameters()) for model in built]
     assert counts == sorted(counts) and SIZES[0] == "pico"
     assert anatomy(built[0]).depth == 2
@@ -140,7 +141,7 @@ def test_sizes_are_in_order_and_the_smallest_has_two_blocks(baseline):
 
 
 _TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-_VIT = {**_TINY, "image_size": 224, "patch_size": 4}
+_VIT = {**_TINY, "image_size": 224, "patch_size": 2}
 
 
 @pytest.mark.parametrize(
@@ -187,9 +188,12 @@ def test_an_encoder_becomes_causal_for_gpt(tmp_path):
 def test_timm_models_take_vits_place():
     vit = Vit()
     data = vit.data("nano", "pretrain")
-    model = vit.model("nano", data, "deit_tiny_patch16_224")
     batch, _ = data.batch(0, 0, 2)
-    assert vit.losses(vit.forward(model, batch), batch).shape == (2,)
+    for name in ("vit_tiny_patch16_224", "deit3_small_patch16_224", "swin_tiny_patch4_window7_224"):
+        model = vit.model("nano", data, name)
+        assert anatomy(model).blocks[0].attention_output is not None
+        assert vit.losses(vit.forward(model, batch), batch).shape == (2,)
+        assert vit.forward(copy.deepcopy(model), batch).logits.shape == (2, 10), "which takes the small pictures, too"
     with pytest.raises(ValueError, match=r"did you mean .*vit_tiny_patch16_224"):
         vit.model("nano", data, "vit_tiny_patch16_225")
     with pytest.raises(ValueError, match="32x32"):
@@ -205,7 +209,7 @@ def test_models_that_cannot_serve_are_refused(tmp_path):
         with pytest.raises(ValueError, match=missing):
             baseline.model("nano", baseline.data("nano", "pretrain"), str(tmp_path))
     ViTMAEConfig(**{**_VIT, "patch_size": 16}).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="patch_size to 4"):
+    with pytest.raises(ValueError, match="patch_size to 2"):
         Mae().model("nano", Mae().data("nano", "pretrain"), str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "evil.Config"}}')
     (tmp_path / "evil.py").write_text("raise SystemExit('was run')")

@@ -110,11 +110,29 @@ def test_images_of_every_kind_train_a_classifier(tmp_path, kind, classes):
     data = vit.data("nano", "pretrain", location)
     assert data.classes == classes
     assert data.train.tensors["pixels"].shape[1:] == (3, 32, 32)
-    assert len(data.train) + len(data.test) == 60
-    assert len(data.test) == (12 if kind == "folder" else 6)
+    parts = [len(part) for part in (data.train, data.validation, data.test)]
+    assert parts == ([43, 5, 12] if kind == "folder" else [49, 5, 6])
     model = vit.model("nano", data)
     batch, _ = data.batch(0, 0, 4)
     assert vit.forward(model, batch).logits.shape == (4, classes)
+
+
+def test_an_images_own_validation_split_is_taken_and_test_examples_never_are(tmp_path):
+    """One colour a split: validation examples are the data's own, or else come from the training examples."""
+    for name, value in (("train", 10), ("validation", 20), ("test", 30)):
+        table = {"image": [np.full((4, 4), value + 100 * (i % 2), np.uint8).tolist() for i in range(20)]}
+        table["label"] = [0, 1] * 10
+        datasets.Dataset.from_dict(table).to_json(tmp_path / f"{name}.jsonl")
+    colours = {part: _colours(Vit().data("nano", "pretrain", str(tmp_path)), part) for part in ("validation", "test")}
+    assert colours == {"validation": {20, 120}, "test": {30, 130}}
+    (tmp_path / "validation.jsonl").unlink()
+    data = Vit().data("nano", "pretrain", str(tmp_path))
+    assert _colours(data, "validation") <= {10, 110} and _colours(data, "test") == {30, 130}
+    assert (len(data.train), len(data.validation), len(data.test)) == (18, 2, 20)
+
+
+def _colours(data, part):
+    return set(getattr(data, part).tensors["pixels"].unique().tolist())
 
 
 def test_each_image_keeps_its_label(tmp_path):
@@ -124,7 +142,7 @@ def test_each_image_keeps_its_label(tmp_path):
     table = {"image": colours, "label": [0, 1, 2] * 20}
     datasets.Dataset.from_dict(table, features=features).to_parquet(tmp_path / "d.parquet")
     data = Vit().data("nano", "pretrain", str(tmp_path / "d.parquet"))
-    for part in (data.train, data.test):
+    for part in (data.train, data.validation, data.test):
         assert (part.tensors["pixels"][:, 0].amax((1, 2)) == 80 * part.tensors["labels"]).all()
 
 
@@ -135,7 +153,7 @@ def test_unlabelled_test_examples_are_not_tested_on(tmp_path):
         datasets.Dataset.from_dict(table, features=features).to_parquet(tmp_path / f"{name}.parquet")
     data = Vit().data("nano", "pretrain", str(tmp_path))
     assert data.classes == 2
-    assert (len(data.train), len(data.test)) == (18, 2)
+    assert (len(data.train), len(data.validation), len(data.test)) == (16, 2, 2)
     assert len(Mae().data("nano", "pretrain", str(tmp_path)).test) == 5, "which needs no labels"
 
 
@@ -144,7 +162,7 @@ def test_a_large_data_set_is_thinned_evenly(tmp_path, monkeypatch):
     location = _write_images(tmp_path, "image")
     data = Vit().data("nano", "pretrain", str(location))
     assert "30 of 60" in data.name
-    assert len(data.train) + len(data.test) == 30
+    assert len(data.train) + len(data.validation) + len(data.test) == 30
     assert set(data.train.tensors["labels"].tolist()) == {0, 1, 2}
 
 
@@ -153,7 +171,10 @@ def test_adapting_to_user_data_fits_the_checkpoint_of_the_embedded_source(tmp_pa
     vit = Vit()
     before, after = (vit.data("nano", split, location) for split in ("source", "adapt"))
     assert before.name.startswith("scikit-learn digits")
-    assert len(after.train) + len(after.test) == 60
+    assert len(after.train) + len(after.validation) + len(after.test) == 60
+    for baseline in (vit, Mae()):
+        states = [baseline.model("nano", data).state_dict() for data in (before, after)]
+        assert [each.shape for each in states[0].values()] == [each.shape for each in states[1].values()]
     assert before.classes == after.classes == 10
     gpt, location = Gpt(), str(_write_text(tmp_path, "jsonl"))
     before, after = (gpt.data("nano", split, location) for split in ("source", "adapt"))
