@@ -57,9 +57,10 @@ class Baseline(ABC):
         """The fixed hyper-parameters."""
 
     def recipe_of(self, setting: Setting) -> Recipe:
-        """The hyper-parameters of a setting, with its own steps where it names some."""
+        """The hyper-parameters of a setting, with its own steps where it names some, and its learning rate."""
         recipe = self.recipe(setting.size, setting.recipe, setting.task)
-        return recipe if setting.steps is None else replace(recipe, steps=setting.steps)
+        rate = recipe.learning_rate * setting.rate
+        return replace(recipe, steps=setting.steps or recipe.steps, learning_rate=rate)
 
     @abstractmethod
     def data(self, size: Size, split: Split, location: str | None = None) -> Data:
