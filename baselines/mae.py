@@ -160,7 +160,7 @@ class Mae(Baseline):
         recipe = _PRETRAIN[size]
         if task == "adapt":
             recipe = replace(recipe, steps=recipe.steps // 2, learning_rate=recipe.learning_rate / 2)
-        return named(recipe, name)
+        return named(recipe, name, size)
 
     def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
         return image_data(size, split, location, labelled=False, transform=MaskedPatches(picture_shape(size, location)))

@@ -173,7 +173,7 @@ def _split_of(name: str) -> str:
 
 
 def _load(location: str, folder: str) -> dict[str, Any]:
-    """The location's ``train`` split, and ``test`` and ``validation`` where it has them; an only one is for testing."""
+    """The location's ``train`` split and, where it has them, ``test`` and ``validation``; an only one is for tests."""
     kind, files = _files(location)
     try:
         import datasets
