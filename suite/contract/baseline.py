@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,6 +28,21 @@ GROUP = "leantrain.baselines"
 
 Predictor = Callable[["Batch"], Any]
 """Outputs (an object with ``logits``) for a batch: a model's, or a classical method's."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Something that a model makes of a held-out example, for people to look at: a text, or a picture uint8 [height,
+    width] in grey."""
+
+    caption: str
+    text: str = ""
+    picture: Tensor | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        picture = None if self.picture is None else self.picture.tolist()
+        return {"caption": self.caption, "text": self.text, "picture": picture}
 
 
 class Baseline(ABC):
@@ -77,6 +92,10 @@ class Baseline(ABC):
     def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
         """Classical methods that the model must beat, by name, fitted to the training examples; none by default."""
         return {}
+
+    def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:
+        """What ``predict`` makes of the examples of a test batch, shown; none by default."""
+        return []
 
     def mean_scores(self, predict: Predictor, batches: Iterable[Batch]) -> dict[str, float]:
         """Means over all examples of the test loss and the further metrics of what ``predict`` gives."""

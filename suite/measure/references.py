@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from suite.contract.baseline import baseline_of
+from suite.contract.baseline import Sample, baseline_of
 from suite.contract.run import Diverged, Run
 from suite.measure.comparison import Progress, silent
 from suite.record.job import Job, Setting
@@ -31,13 +31,15 @@ class Bar:
 
 @dataclass(frozen=True)
 class LearnedReference:
-    """A baseline's reference: its final test scores, seed by seed, and the bars. ``why``: what kept it from an end."""
+    """A baseline's reference: its final test scores, seed by seed, and the bars; what the first seed's model makes of
+    test examples. ``why``: what kept it from an end."""
 
     setting: Setting
     judged_by: str
     quality: str
     seeds: Sequence[Mapping[str, float]]
     bars: Sequence[Bar]
+    samples: Sequence[Sample] = ()
     why: str = ""
 
     @property
@@ -60,6 +62,7 @@ class LearnedReference:
             "seeds": [dict(each) for each in self.seeds],
             "bars": [{"method": bar.method, "scores": dict(bar.scores), "passed": bar.passed} for bar in self.bars],
             "passed": self.passed,
+            "samples": [sample.as_dict() for sample in self.samples],
             "why": self.why,
         }
 
@@ -70,12 +73,14 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
     data = baseline.data(setting.size, setting.task, setting.data)
     batches = data.held_out("test", baseline.recipe_of(setting).batch_size)
     ends: list[dict[str, float]] = []
+    samples: list[Sample] = []
     why = ""
     for seed in seeds:
         run = Run(Job(setting=setting, seed=seed))
         try:
             run.train(run.recipe.steps)
             ends.append(run.evaluate("test"))
+            samples = samples or run.samples()
         except Diverged as error:
             why = f"seed {seed}: {error}"
     metric = baseline.judged_by
@@ -84,7 +89,7 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
     for method, predict in baseline.classical(setting.size, data).items():
         scores = baseline.mean_scores(predict, batches)
         bars.append(Bar(method, scores, at_least_as_good(reference, scores[metric], metric)))
-    return LearnedReference(setting, metric, baseline.quality, ends, bars, why)
+    return LearnedReference(setting, metric, baseline.quality, ends, bars, samples, why)
 
 
 def at_least_as_good(reference: float, bar: float, metric: str) -> bool:
