@@ -46,10 +46,11 @@ HELD_OUT = 0.1  # of the examples, for testing, where the data has no split of i
 
 @dataclass(frozen=True)
 class Texts:
-    """Documents to train and to test on; ``name`` says how many of the location's were taken."""
+    """Documents to train, to validate and to test with; ``name`` says how many of the location's were taken."""
 
     name: str
     train: list[str]
+    validation: list[str]
     test: list[str]
 
 
@@ -74,7 +75,8 @@ def identity(location: str) -> str:
 
 
 def texts(location: str, limit_bytes: int) -> Texts:
-    """The non-empty strings of the text column, the first ``limit_bytes`` of them in each split.
+    """The non-empty strings of the text column, the first ``limit_bytes`` of them in each split. What the data has no
+    split of is a share of its training examples, chosen by their content.
 
     Raises ValueError where there is no text column or too few texts, FileNotFoundError where there is nothing.
     """
@@ -83,14 +85,17 @@ def texts(location: str, limit_bytes: int) -> Texts:
         column = _column(location, splits["train"], "text")
         train, total = _first(splits["train"][column], limit_bytes)
         taken = len(train)
-        test, _ = _first(splits["test"][column], limit_bytes) if "test" in splits else ([], 0)
-    if not test:
-        held_out = _held_out(location, [text.encode() for text in train])
-        test = [text for text, held in zip(train, held_out, strict=True) if held]
-        train = [text for text, held in zip(train, held_out, strict=True) if not held]
+        own = {part: _first(splits[part][column], limit_bytes)[0] for part in ("test", "validation") if part in splits}
+    parts: dict[str, list[str]] = {}
+    for part in ("test", "validation"):
+        parts[part] = own.get(part, [])
+        if not parts[part]:
+            held_out = _held_out(location, [text.encode() for text in train])
+            parts[part] = [text for text, held in zip(train, held_out, strict=True) if held]
+            train = [text for text, held in zip(train, held_out, strict=True) if not held]
     if not train:
         raise ValueError(f"{location}: column {column!r} has no text in it")
-    return Texts(_name(location, taken, total), train, test)
+    return Texts(_name(location, taken, total), train, **parts)
 
 
 def pictures(location: str, side: int, limits: Mapping[str, int], labelled: bool) -> Pictures:
