@@ -21,8 +21,8 @@ from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 from baselines import classical, models
 from baselines.initialisation import begin_at_sinusoids, shrink_branches, weight_deviation
 from baselines.recipes import named
-from baselines.text import CLS, MASK, SEP, SPECIAL, VOCABULARY, text_data
-from suite.contract.baseline import Baseline, Predictor
+from baselines.text import CHARACTERS, CLS, MASK, SEP, SPECIAL, VOCABULARY, spelled, text_data
+from suite.contract.baseline import Baseline, Predictor, Sample
 from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
@@ -113,6 +113,24 @@ class Bert(Baseline):
             "token frequencies": classical.Unigram(rows[:, 1:-1], VOCABULARY[size]),  # framing is never masked
             "two neighbours": classical.Neighbours(rows, VOCABULARY[size], MASK),
         }
+
+    def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:
+        """Each row with the likeliest letters in place of the chosen ones; none of rows that are not letters."""
+        shown, labels = batch["input_ids"], batch["labels"]
+        if shown.max() >= CHARACTERS:
+            return []
+        chosen = labels != IGNORED
+        original = shown.where(~chosen, labels)
+        likeliest = len(SPECIAL) + predict(batch).logits[..., len(SPECIAL) : CHARACTERS].argmax(-1)
+        rows = (each[:, 1:-1] for each in (original, likeliest, chosen))  # without the framing
+        samples = []
+        for row, guesses, hidden in zip(*rows, strict=True):
+            letters = zip(spelled(row), spelled(guesses), hidden.tolist(), strict=True)
+            filled = "".join(f"[{guess}]" if hid else letter for letter, guess, hid in letters)
+            samples.append(
+                Sample("the model's guesses at the letters hidden from it | the row", f"{filled} | {spelled(row)}")
+            )
+        return samples
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         return model(input_ids=batch["input_ids"])

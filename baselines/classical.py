@@ -39,31 +39,38 @@ def counted(keys: NDArray[np.int64], tokens: NDArray[np.int64], rows: int, vocab
     return sparse.csr_matrix((ones, (keys, tokens)), shape=(rows, vocabulary))
 
 
-class Trigram:
-    """Interpolated Kneser-Ney (Kneser & Ney 1995; Chen & Goodman 1998, section 3): each token from the two before it.
+class KneserNey:
+    """Interpolated Kneser-Ney (Kneser & Ney 1995; Chen & Goodman 1998, section 3): each token from the ``order`` - 1
+    before it.
 
     Shorter contexts count in how many longer ones a token was seen, not how often. A context never leaves its row.
     """
 
-    def __init__(self, rows: Tensor, vocabulary: int) -> None:
-        tokens = rows.numpy().astype(np.int64)
-        first, second, third = (tokens[:, start : tokens.shape[1] - 2 + start].ravel() for start in range(3))
+    def __init__(self, rows: Tensor, vocabulary: int, order: int) -> None:
         self.vocabulary = vocabulary
-        self.trigrams = counted(first * vocabulary + second, third, vocabulary**2, vocabulary)
-        seen = self.trigrams.tocoo()
-        pairs = counted(seen.row % vocabulary, seen.col, vocabulary, vocabulary).toarray()
-        ones = (pairs > 0).sum(axis=0).astype(np.float64)
-        unigram = _interpolated(ones[None], np.full((1, vocabulary), 1 / vocabulary))
-        self.bigram = _interpolated(pairs, np.repeat(unigram, vocabulary, axis=0))
+        tokens = rows.numpy().astype(np.int64)
+        contexts = tokens.shape[1] - order + 1
+        windows = [tokens[:, start : start + contexts].ravel() for start in range(order)]
+        key = np.zeros_like(windows[0])
+        for window in windows[:-1]:
+            key = key * vocabulary + window
+        tables = [counted(key, windows[-1], vocabulary ** (order - 1), vocabulary)]
+        for length in range(order - 2, -1, -1):
+            seen = tables[-1].tocoo()
+            tables.append(counted(seen.row % vocabulary**length, seen.col, vocabulary**length, vocabulary))
+        self.tables = tables[::-1]  # by the context's length, from 0
 
     def __call__(self, batch: Batch) -> Any:
         tokens = batch["input_ids"].numpy()
-        log = np.zeros((*tokens.shape, self.vocabulary))
-        log[:, 0] = np.log(self.bigram[tokens[:, 0]])
-        before, last = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
-        longer = self.trigrams[before * self.vocabulary + last].toarray()
-        log[:, 1:] = np.log(_interpolated(longer, self.bigram[last])).reshape(len(tokens), -1, self.vocabulary)
-        return SimpleNamespace(logits=torch.from_numpy(log))
+        probabilities = np.full((*tokens.shape, self.vocabulary), 1 / self.vocabulary)
+        context = np.zeros_like(tokens)  # the last ``length`` tokens as one number
+        for length, table in enumerate(self.tables):
+            if length:
+                context[:, length - 1 :] += tokens[:, : tokens.shape[1] - length + 1] * self.vocabulary ** (length - 1)
+            reached = probabilities[:, max(0, length - 1) :]
+            counts = table[context[:, max(0, length - 1) :].ravel()].toarray()
+            reached[:] = _interpolated(counts, reached.reshape(-1, self.vocabulary)).reshape(reached.shape)
+        return SimpleNamespace(logits=torch.from_numpy(np.log(probabilities)))
 
 
 def _interpolated(counts: Floats, shorter: Floats) -> Floats:

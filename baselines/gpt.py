@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from baselines import classical, models
 from baselines.initialisation import begin_at_sinusoids, weight_deviation
 from baselines.recipes import named
-from baselines.text import SEP, VOCABULARY, text_data
-from suite.contract.baseline import Baseline, Predictor
-from suite.contract.data import Batch, Data
+from baselines.text import CHARACTERS, PAD, SEP, SPECIAL, VOCABULARY, spelled, text_data
+from suite.contract.baseline import Baseline, Predictor, Sample
+from suite.contract.data import Batch, Data, generator
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
 
@@ -43,6 +43,7 @@ _PRETRAIN: dict[Size, Recipe] = {
     "base": Recipe(steps=600, batch_size=8, learning_rate=6e-4, **_GPT3),
     "large": Recipe(steps=600, batch_size=4, learning_rate=3e-4, **_GPT3),
 }
+TEMPERATURE = 0.5  # of the letters that samples are drawn with: the likeliest ones alone repeat "the the the"
 
 
 def next_tokens(batch: Batch, generator: torch.Generator) -> Batch:
@@ -94,7 +95,24 @@ class Gpt(Baseline):
     def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
         if VOCABULARY[size] > classical.LARGEST_VOCABULARY:
             return {}
-        return {"Kneser-Ney trigram": classical.Trigram(data.train.tensors["input_ids"], VOCABULARY[size])}
+        rows = data.train.tensors["input_ids"]
+        orders = {"Kneser-Ney trigram": 3, **({"Kneser-Ney 4-gram": 4} if size == "micro" else {})}
+        return {name: classical.KneserNey(rows, VOCABULARY[size], order) for name, order in orders.items()}
+
+    def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:
+        """Letters drawn one by one after the first half of each row; none where the tokens are not letters."""
+        rows = batch["input_ids"].clone()
+        if rows.max() >= CHARACTERS:
+            return []
+        half = rows.shape[1] // 2
+        rows[:, half:] = PAD
+        noise = generator(0)
+        for position in range(half, rows.shape[1]):
+            logits = predict({"input_ids": rows}).logits[:, position - 1, len(SPECIAL) : CHARACTERS].float()
+            drawn = (logits.cpu() / TEMPERATURE).softmax(-1).multinomial(1, generator=noise)
+            rows[:, position] = len(SPECIAL) + drawn[:, 0].to(rows.device)
+        texts = [f"{spelled(row[:half])}|{spelled(row[half:])}" for row in rows]
+        return [Sample("a held-out beginning | what the model writes after it", text) for text in texts]
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         return model(input_ids=batch["input_ids"])

@@ -138,8 +138,8 @@ def characters(documents: Sequence[str]) -> Iterator[np.ndarray]:
 
 
 def spelled(tokens: Tensor) -> str:
-    """The text of a row of characters [length]: ``_`` for a mask, ``|`` where a document ends, nothing for CLS, PAD."""
-    signs = ["", "_", "", "|", *ALPHABET]
+    """The text of a row of characters [length], a sign for each: ``_`` for a mask, ``.`` where a text ends."""
+    signs = ["~", "_", "^", ".", *ALPHABET]
     return "".join(signs[token] for token in tokens.tolist())
 
 

@@ -31,11 +31,17 @@ Predictor = Callable[["Batch"], Any]
 
 @dataclass(frozen=True)
 class Sample:
-    """One thing that a model says, to look at: text or a picture (uint8 [height, width], grey)."""
+    """Something that a model makes of a held-out example, for people to look at: a text, or a picture uint8 [height,
+    width] in grey."""
 
     caption: str
     text: str = ""
     picture: Tensor | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        picture = None if self.picture is None else self.picture.tolist()
+        return {"caption": self.caption, "text": self.text, "picture": picture}
 
 
 class Baseline(ABC):
@@ -83,17 +89,17 @@ class Baseline(ABC):
         """Further per-example test metrics [batch], e.g. accuracy in {0, 1}; none by default."""
         return {}
 
-    def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
-        """Classical methods that the model must beat, by name, fitted to the training examples; none by default."""
-        return {}
-
     def further_scores(self, model: nn.Module, data: Data, test: Sequence[Batch]) -> dict[str, float]:
         """What else a trained model is worth, by name, and what simpler methods are, which it need not beat; ``test``
         are the test batches. Nothing by default."""
         return {}
 
+    def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
+        """Classical methods that the model must beat, by name, fitted to the training examples; none by default."""
+        return {}
+
     def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:
-        """What ``predict`` makes of the first examples of a batch, to look at; nothing by default."""
+        """What ``predict`` makes of the examples of a test batch, shown; none by default."""
         return []
 
     def mean_scores(self, predict: Predictor, batches: Iterable[Batch]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from suite.contract.baseline import baseline_of
+from suite.contract.baseline import Sample, baseline_of
 from suite.contract.run import Diverged, Run
 from suite.measure.comparison import Progress, silent
 from suite.record.job import Job, Setting
@@ -31,7 +31,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class LearnedReference:
-    """A baseline's reference: its final test scores, seed by seed, and the bars. ``why``: what kept it from an end."""
+    """A baseline's reference: its final test scores, seed by seed, and the bars; what the first seed's model makes of
+    test examples. ``why``: what kept it from an end."""
 
     setting: Setting
     judged_by: str
@@ -39,6 +40,7 @@ class LearnedReference:
     seeds: Sequence[Mapping[str, float]]
     bars: Sequence[Bar]
     further: Mapping[str, float] = field(default_factory=dict)  # what else it is worth, means over the seeds
+    samples: Sequence[Sample] = ()
     why: str = ""
 
     @property
@@ -62,6 +64,7 @@ class LearnedReference:
             "bars": [{"method": bar.method, "scores": dict(bar.scores), "passed": bar.passed} for bar in self.bars],
             "further": dict(self.further),
             "passed": self.passed,
+            "samples": [sample.as_dict() for sample in self.samples],
             "why": self.why,
         }
 
@@ -73,6 +76,7 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
     batches = data.held_out("test", baseline.recipe_of(setting).batch_size)
     ends: list[dict[str, float]] = []
     further: list[dict[str, float]] = []
+    samples: list[Sample] = []
     why = ""
     for seed in seeds:
         run = Run(Job(setting=setting, seed=seed))
@@ -80,6 +84,7 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
             run.train(run.recipe.steps)
             ends.append(run.evaluate("test"))
             further.append(baseline.further_scores(run.model, data, batches))
+            samples = samples or run.samples()
         except Diverged as error:
             why = f"seed {seed}: {error}"
     metric = baseline.judged_by
@@ -88,7 +93,7 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
     for method, predict in baseline.classical(setting.size, data).items():
         theirs = baseline.mean_scores(predict, batches)
         bars.append(Bar(method, theirs, at_least_as_good(scores.get(metric, math.nan), theirs[metric], metric)))
-    return LearnedReference(setting, metric, baseline.quality, ends, bars, means(further), why)
+    return LearnedReference(setting, metric, baseline.quality, ends, bars, means(further), samples, why)
 
 
 def means(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:

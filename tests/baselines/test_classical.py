@@ -16,10 +16,10 @@ from baselines.classical import (
     NEVER,
     PRIOR_COUNTS,
     STRENGTHS,
+    KneserNey,
     LogisticRegression,
     Neighbours,
     PrincipalComponents,
-    Trigram,
     Unigram,
     grey_pixels,
     nearest_neighbours,
@@ -32,34 +32,30 @@ MASK = 1
 ROWS = st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=6, max_size=6), min_size=1, max_size=6)
 
 
-def kneser_ney(rows: list[list[int]], context: tuple[int, ...], token: int) -> float:
+def kneser_ney(rows: list[list[int]], context: tuple[int, ...], token: int, order: int) -> float:
     """P(token | context), by the recursion with absolute discounting; shorter contexts count distinct predecessors."""
-    trigrams = Counter(tuple(row[i : i + 3]) for row in rows for i in range(len(row) - 2))
-    pairs = Counter((v, w) for _, v, w in trigrams)  # distinct u before (v, w)
-    ones = Counter(w for _, w in pairs)  # distinct v before w
-
-    def mixed(counts: dict[int, int], shorter: float) -> float:
-        total = sum(counts.values())
-        if not total:
-            return shorter
-        given_away = DISCOUNT * len(counts)
-        return (max(counts.get(token, 0) - DISCOUNT, 0) + given_away * shorter) / total
-
-    probability = mixed(dict(ones), 1 / VOCABULARY)
-    probability = mixed({w: n for (v, w), n in pairs.items() if v == context[-1]}, probability)
-    if len(context) == 2:
-        probability = mixed({w: n for (u, v, w), n in trigrams.items() if (u, v) == context}, probability)
+    grams = Counter(tuple(row[i : i + order]) for row in rows for i in range(len(row) - order + 1))
+    probability = 1 / VOCABULARY
+    for length in range(len(context) + 1):
+        counts = grams
+        for _ in range(order - 1 - length):
+            counts = Counter(gram[1:] for gram in counts)
+        after = {gram[-1]: n for gram, n in counts.items() if gram[:-1] == context[len(context) - length :]}
+        if total := sum(after.values()):
+            given_away = DISCOUNT * len(after)
+            probability = (max(after.get(token, 0) - DISCOUNT, 0) + given_away * probability) / total
     return probability
 
 
-@given(ROWS, st.lists(st.integers(0, VOCABULARY - 1), min_size=4, max_size=4))
-def test_the_trigram_is_interpolated_kneser_ney(rows: list[list[int]], row: list[int]) -> None:
-    logits = Trigram(torch.tensor(rows), VOCABULARY)({"input_ids": torch.tensor([row])}).logits[0]
+@pytest.mark.parametrize("order", [2, 3, 4])
+@given(rows=ROWS, row=st.lists(st.integers(0, VOCABULARY - 1), min_size=4, max_size=4))
+def test_kneser_ney_is_interpolated(order: int, rows: list[list[int]], row: list[int]) -> None:
+    logits = KneserNey(torch.tensor(rows), VOCABULARY, order)({"input_ids": torch.tensor([row])}).logits[0]
     assert logits.exp().sum(-1) == pytest.approx(np.ones(4))
     for position in range(4):
-        context = tuple(row[max(0, position - 1) : position + 1])
+        context = tuple(row[max(0, position + 2 - order) : position + 1])
         for token in range(VOCABULARY):
-            assert math.exp(logits[position, token]) == pytest.approx(kneser_ney(rows, context, token))
+            assert math.exp(logits[position, token]) == pytest.approx(kneser_ney(rows, context, token, order))
 
 
 @given(ROWS, st.lists(st.integers(0, VOCABULARY - 1), min_size=4, max_size=4))

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
-from baselines.bert import IGNORED, Bert, MaskedTokens
+from baselines.bert import BRANCHES, IGNORED, Bert, MaskedTokens
 from baselines.gpt import Gpt
 from baselines.images import DIGITS, TEST_PER_DIGIT, VALIDATION_PER_DIGIT, normalised
+from baselines.initialisation import sinusoids
 from baselines.mae import Mae, features, patchified, sine_cosine_positions, targets
-from baselines.text import CLS, MASK, SEP, SPECIAL
+from baselines.text import CHARACTERS, CLS, MASK, PAD, SEP, SPECIAL, characters
 from baselines.vit import Vit
 from suite.model.anatomy import anatomy
 
@@ -66,6 +68,62 @@ def test_gpt_loss_is_the_models_own():
     own = model(input_ids=batch["input_ids"], labels=batch["input_ids"]).loss
     torch.testing.assert_close(gpt.losses(outputs, batch).mean(), own)
     assert outputs.past_key_values is None, "training needs no cache"
+
+
+def test_gpt_shows_half_a_row_and_what_is_likeliest_after_it():
+    """A predictor that always says the letter after the last one, in the alphabet."""
+    rows = torch.stack(
+        [torch.from_numpy(each).long() for each in characters(["abcdefgh" + "z" * 8, "hello yo" + "z" * 8])]
+    )
+    assert not Gpt().samples(lambda batch: None, {"input_ids": rows + 300}), "tokens that are not letters"
+
+    def predict(batch):
+        logits = 50.0 * F.one_hot((batch["input_ids"] + 1).clamp(max=CHARACTERS - 1), CHARACTERS + 9)
+        logits[..., CHARACTERS:] = 99.0  # a user's model may have more tokens than the data
+        logits[..., PAD] = 99.0
+        return SimpleNamespace(logits=logits)
+
+    first, second = Gpt().samples(predict, {"input_ids": rows})
+    assert first.text == "abcdefgh|ijklmnop"
+    assert second.text == "hello yo|pqrstuvw", "what came after the beginning is not seen"
+
+
+def test_bert_shows_its_guesses_in_their_row():
+    (letters,) = characters(["value of"])
+    row = torch.tensor([[CLS, *letters, SEP]])
+    labels = torch.full((1, 10), IGNORED)
+    labels[0, [1, 8]] = row[0, [1, 8]]
+    shown = row.masked_fill(labels != IGNORED, MASK)
+    always = SimpleNamespace(logits=F.one_hot(torch.full((1, 10), len(SPECIAL) + 22), CHARACTERS).float())
+    (sample,) = Bert().samples(lambda batch: always, {"input_ids": shown, "labels": labels})
+    assert sample.text == "[v]alue o[v] | value of"
+    assert not Bert().samples(lambda batch: always, {"input_ids": shown + 300, "labels": labels})
+
+
+def test_the_small_models_begin_with_positions_that_differ_and_bert_with_small_branches():
+    positions = sinusoids(32, 64, longest=100, rms=0.1)
+    assert positions.square().mean().sqrt().item() == pytest.approx(0.1)
+    assert torch.cdist(positions, positions).add(torch.eye(32) * 9).min() > 0.2, "a quarter of their norm"
+    torch.manual_seed(0)
+    gpt, bert = (baseline.model("nano", None) for baseline in (Gpt(), Bert()))
+    for tokens, learned in (
+        (gpt.transformer.wte, gpt.transformer.wpe),
+        (bert.bert.embeddings.word_embeddings, bert.bert.embeddings.position_embeddings),
+    ):
+        assert tokens.weight.std().item() == pytest.approx(0.1, rel=0.05), "0.8 / sqrt(64)"
+        near, far = torch.cdist(learned.weight[:1], learned.weight[[1, -1]])[0]
+        assert far > 1.5 * near, "random ones are all as far apart"
+    for block in anatomy(bert).blocks:
+        inner, outer = (block.projections["value"].module.weight.std(), block.mlp_output.module.weight.std())
+        assert (outer / inner).item() == pytest.approx(BRANCHES, rel=0.1)
+    assert bert.config.hidden_dropout_prob == bert.config.attention_probs_dropout_prob == 0
+
+
+def test_base_begins_as_in_the_papers():
+    with torch.device("meta"):
+        gpt, bert = (baseline.model("base", None).config for baseline in (Gpt(), Bert()))
+    assert gpt.initializer_range == bert.initializer_range == 0.02
+    assert bert.hidden_dropout_prob == bert.attention_probs_dropout_prob == 0.1
 
 
 @pytest.mark.parametrize(("size", "share"), [("nano", 0.5), ("base", 0.75)])

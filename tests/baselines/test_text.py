@@ -115,7 +115,7 @@ def test_what_is_no_letter_is_a_space_and_special_tokens_are_shown():
     assert text.normalised("  It's 2 dicts:\n{'Kelvin': None} … ") == "it s dicts kelvin none"
     (tokens,) = text.characters(["a b"])
     row = torch.tensor([text.CLS, *tokens, text.MASK, text.SEP, text.PAD])
-    assert text.spelled(row) == "a b_|"
+    assert text.spelled(row) == "^a b_.~"
     assert text.CHARACTERS < 40
 
 

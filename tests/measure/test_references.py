@@ -63,4 +63,5 @@ def test_the_command_prints_both_and_exits_by_the_bars(tmp_path: Any) -> None:
     assert [bar["method"] for bar in reference["bars"]] == ["logistic regression"]
     text = plugin.leantrain(tmp_path, "baselines", "-b", "gpt", "--size", "pico")
     assert "the reference" in text.stdout and "Kneser-Ney trigram" in text.stdout
+    assert "a held-out beginning | what the model writes after it:" in text.stdout
     assert plugin.leantrain(tmp_path, "baselines", "-b", "gptt").returncode == 2
