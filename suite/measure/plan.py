@@ -50,15 +50,25 @@ def pairs_of(
     setting: Setting,
     task: Task | None = None,
 ) -> list[Pair]:
-    """The pairs of these stacks on those of the baselines ``on`` that all their cards name; all else as ``setting``."""
-    entries = catalogue()
-    wanted, ways = list(on), list(recipes)
-    return [
-        pair_of(setting.but(baseline=baseline, recipe=recipe), stack, task=task)
+    """The pairs of these stacks on those of the baselines ``on`` that all their cards name; all else as ``setting``.
+
+    Every stack comes once before any comes on a second baseline, and the first recipe before the others.
+    """
+    entries, wanted = catalogue(), list(on)
+    fitting = {
+        stack: [
+            baseline
+            for baseline in wanted
+            if all(baseline in lookup("technique", name, entries).card.baselines for name in techniques_of(stack))
+        ]
         for stack in map(canonical, stacks)
-        for baseline in wanted
-        if all(baseline in lookup("technique", name, entries).card.baselines for name in techniques_of(stack))
-        for recipe in ways
+    }
+    return [
+        pair_of(setting.but(baseline=baselines[place], recipe=recipe), stack, task=task)
+        for recipe in recipes
+        for place in range(len(wanted))
+        for stack, baselines in fitting.items()
+        if place < len(baselines)
     ]
 
 
