@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from suite.measure.comparison import Comparison, Procedure, Progress, train_in_lock_step
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
@@ -27,7 +28,6 @@ from suite.guard.agreement import (
 )
 from suite.guard.calibration import Uncalibrated
 from suite.guard.findings import Finding
-from suite.measure.comparison import Comparison, Procedure, Progress, train_in_lock_step
 from suite.measure.contender import Limits
 from suite.record.job import Setting
 from suite.record.schema import Evaluation, Outcome, Record

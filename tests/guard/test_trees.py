@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from suite.measure.comparison import silent
 
 from suite.guard.check import Selection, against_revision
 from suite.guard.trees import ADDR_NO_RANDOMIZE, RevisionError, TreeWorker
-from suite.measure.comparison import silent
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory layouts are fixed on Linux only")

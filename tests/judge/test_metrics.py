@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from suite.judge.replicate import Replicate, replicate_of
 
 from suite.judge.metrics import (
     BY_ROUND,
@@ -18,7 +19,6 @@ from suite.judge.metrics import (
     metrics_in,
     values,
 )
-from suite.judge.replicate import Replicate, replicate_of
 from suite.judge.statistics import median
 from suite.record.schema import COUNTS, Energy, Memory
 from tests.factories import comparison, contender, counters, record
