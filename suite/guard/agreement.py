@@ -339,7 +339,7 @@ def _curves(old: Learned, new: Learned, elsewhere: str) -> Finding:
 
     if equal_to_the_bit(old, new):
         where = f" ({elsewhere})" if elsewhere else ""
-        return finding("equal", f"{new.steps} steps, {len(new.curve)} evaluations and the end equal to the bit{where}")
+        return finding("equal", f"all {new.steps} steps and the end equal to the bit{where}")
     if elsewhere:
         return finding("not comparable", f"{elsewhere}; {_distance(old, new)}")
     why = _first_difference(old, new) or "the trajectories differ in less than the stored curves show"
