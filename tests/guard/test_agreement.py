@@ -67,6 +67,9 @@ def known(sigma: float) -> NoiseOf:
     return lambda index, ratio: Noise(sigma, math.inf, "known")
 
 
+QUIET = known(0.01)
+
+
 def only(old: Piece, new: Piece) -> Finding:
     (finding,) = compare(old, new, known(0.01))
     return finding
@@ -158,7 +161,7 @@ def test_of_curves_of_another_machine_it_says_how_far_they_differ() -> None:
 # comparing: timed -----------------------------------------------------------------------------------------------------
 
 
-def verdicts(old: Timed, new: Timed, noise: NoiseOf = known(0.01)) -> dict[str, str]:
+def verdicts(old: Timed, new: Timed, noise: NoiseOf = QUIET) -> dict[str, str]:
     return {each.aspect: each.verdict for each in compare(old, new, noise)}
 
 
