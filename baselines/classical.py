@@ -6,8 +6,9 @@ the same losses and metrics on the same test batches, masks and noise included.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +22,11 @@ from suite.contract.data import Batch
 DISCOUNT = 0.75  # of absolute discounting, as Kneser and Ney's experiments have it
 PRIOR_COUNTS = 5.0  # what the next shorter context weighs, in observations
 LARGEST_VOCABULARY = 2048  # tables of pairs are dense
-COMPONENTS = 16  # of the principal component analysis
+COMPONENTS = (4, 8, 16, 32)  # of the principal component analysis; validation chooses
+RIDGES = (0.001, 0.01, 0.1)  # of linear regression, in squared pixels; validation chooses
+LARGEST_REGRESSED = 256  # pixels a picture: all pixels on all others, for every mask anew
+NEIGHBOURS = 8
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0)
 POOLED_SIDE = 8  # of the pictures that logistic regression sees; the digits' own
 NEVER = -100.0  # the logit of a class that no training example has
 
@@ -34,31 +39,38 @@ def counted(keys: NDArray[np.int64], tokens: NDArray[np.int64], rows: int, vocab
     return sparse.csr_matrix((ones, (keys, tokens)), shape=(rows, vocabulary))
 
 
-class Trigram:
-    """Interpolated Kneser-Ney (Kneser & Ney 1995; Chen & Goodman 1998, section 3): each token from the two before it.
+class KneserNey:
+    """Interpolated Kneser-Ney (Kneser & Ney 1995; Chen & Goodman 1998, section 3): each token from the ``order`` - 1
+    before it.
 
     Shorter contexts count in how many longer ones a token was seen, not how often. A context never leaves its row.
     """
 
-    def __init__(self, rows: Tensor, vocabulary: int) -> None:
-        tokens = rows.numpy().astype(np.int64)
-        first, second, third = (tokens[:, start : tokens.shape[1] - 2 + start].ravel() for start in range(3))
+    def __init__(self, rows: Tensor, vocabulary: int, order: int) -> None:
         self.vocabulary = vocabulary
-        self.trigrams = counted(first * vocabulary + second, third, vocabulary**2, vocabulary)
-        seen = self.trigrams.tocoo()
-        pairs = counted(seen.row % vocabulary, seen.col, vocabulary, vocabulary).toarray()
-        ones = (pairs > 0).sum(axis=0).astype(np.float64)
-        unigram = _interpolated(ones[None], np.full((1, vocabulary), 1 / vocabulary))
-        self.bigram = _interpolated(pairs, np.repeat(unigram, vocabulary, axis=0))
+        tokens = rows.numpy().astype(np.int64)
+        contexts = tokens.shape[1] - order + 1
+        windows = [tokens[:, start : start + contexts].ravel() for start in range(order)]
+        key = np.zeros_like(windows[0])
+        for window in windows[:-1]:
+            key = key * vocabulary + window
+        tables = [counted(key, windows[-1], vocabulary ** (order - 1), vocabulary)]
+        for length in range(order - 2, -1, -1):
+            seen = tables[-1].tocoo()
+            tables.append(counted(seen.row % vocabulary**length, seen.col, vocabulary**length, vocabulary))
+        self.tables = tables[::-1]  # by the context's length, from 0
 
     def __call__(self, batch: Batch) -> Any:
         tokens = batch["input_ids"].numpy()
-        log = np.zeros((*tokens.shape, self.vocabulary))
-        log[:, 0] = np.log(self.bigram[tokens[:, 0]])
-        before, last = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
-        longer = self.trigrams[before * self.vocabulary + last].toarray()
-        log[:, 1:] = np.log(_interpolated(longer, self.bigram[last])).reshape(len(tokens), -1, self.vocabulary)
-        return SimpleNamespace(logits=torch.from_numpy(log))
+        probabilities = np.full((*tokens.shape, self.vocabulary), 1 / self.vocabulary)
+        context = np.zeros_like(tokens)  # the last ``length`` tokens as one number
+        for length, table in enumerate(self.tables):
+            if length:
+                context[:, length - 1 :] += tokens[:, : tokens.shape[1] - length + 1] * self.vocabulary ** (length - 1)
+            reached = probabilities[:, max(0, length - 1) :]
+            counts = table[context[:, max(0, length - 1) :].ravel()].toarray()
+            reached[:] = _interpolated(counts, reached.reshape(-1, self.vocabulary)).reshape(reached.shape)
+        return SimpleNamespace(logits=torch.from_numpy(np.log(probabilities)))
 
 
 def _interpolated(counts: Floats, shorter: Floats) -> Floats:
@@ -119,41 +131,80 @@ class Neighbours:
 
 
 class LogisticRegression:
-    """Multinomial logistic regression on grey pictures of POOLED_SIDE pixels, penalised by half their squared norm."""
+    """Multinomial logistic regression on ``features`` of a batch, float [batch, features]; of STRENGTHS, the penalty's
+    inverse, the one of least cross-entropy on the validation batch."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, features: Callable[[Batch], Tensor], training: Batch, validation: Batch) -> None:
         from sklearn.linear_model import LogisticRegression as Fit
 
-        self.fit = Fit(max_iter=1000).fit(self._features(batch), batch["labels"].numpy())
+        self.features = features
+        inputs, labels = self._inputs(training), training["labels"].numpy()
+        self.fits = [Fit(C=strength, max_iter=1000).fit(inputs, labels) for strength in STRENGTHS]
+        self.fit = min(self.fits, key=lambda fit: self._loss(fit, validation))
 
     def __call__(self, batch: Batch) -> Any:
-        classes = int(self.fit.classes_.max()) + 1
-        logits = torch.full((len(batch["labels"]), classes), NEVER, dtype=torch.float64)
-        logits[:, self.fit.classes_] = torch.from_numpy(self.fit.predict_log_proba(self._features(batch)))
-        return SimpleNamespace(logits=logits)
+        return SimpleNamespace(logits=self._logits(self.fit, batch))
 
-    @staticmethod
-    def _features(batch: Batch) -> Floats:
-        grey = batch["pixel_values"].float().mean(1, keepdim=True)
-        return F.adaptive_avg_pool2d(grey, POOLED_SIDE).flatten(1).double().numpy()
+    def _loss(self, fit: Any, batch: Batch) -> float:
+        return F.cross_entropy(self._logits(fit, batch), batch["labels"]).item()
+
+    def _logits(self, fit: Any, batch: Batch) -> Tensor:
+        classes = max(int(fit.classes_.max()), int(batch["labels"].max())) + 1
+        logits = torch.full((len(batch["labels"]), classes), NEVER, dtype=torch.float64)
+        logits[:, fit.classes_] = torch.from_numpy(fit.predict_log_proba(self._inputs(batch)))
+        return logits
+
+    def _inputs(self, batch: Batch) -> Floats:
+        return self.features(batch).double().numpy()
+
+
+def grey_pixels(batch: Batch) -> Tensor:
+    """The batch's pictures in grey, averaged down to POOLED_SIDE pixels a side: [batch, features]."""
+    grey = batch["pixel_values"].float().mean(1, keepdim=True)
+    return F.adaptive_avg_pool2d(grey, POOLED_SIDE).flatten(1)
+
+
+class Completion(Protocol):
+    """A method that completes pictures from what is visible of them."""
+
+    def __call__(self, pictures: Tensor, visible: Tensor) -> Tensor:
+        """Pictures float64 [batch, features], given where ``visible`` (1 or 0, [batch, features]) is 1."""
 
 
 class PrincipalComponents:
-    """Pictures [batch, features] completed from some of their features by COMPONENTS principal components."""
+    """Pictures [examples, ...] as a Gaussian: the directions in which they vary, and how much in each."""
 
     def __init__(self, pictures: Tensor) -> None:
         flat = pictures.double().flatten(1)
         self.mean = flat.mean(0)
-        _, scales, directions = torch.linalg.svd(flat - self.mean, full_matrices=False)
-        kept = min(COMPONENTS, len(scales))
-        self.directions = directions[:kept]
-        self.precision = len(flat) / scales[:kept].square().clamp(min=1e-12)  # of each component, a priori
-        self.noise = scales[kept:].square().sum() / len(flat) / max(1, flat.shape[1] - kept)
+        _, scales, self.directions = torch.linalg.svd(flat - self.mean, full_matrices=False)
+        self.variances = scales.square() / len(flat)
 
-    def completed(self, pictures: Tensor, visible: Tensor) -> Tensor:
-        """The most probable pictures [batch, features] given where ``visible`` (1 or 0, [batch, features]) is 1."""
-        flat = (pictures.double().flatten(1) - self.mean) * visible
-        products = torch.einsum("kf,bf,jf->bkj", self.directions, visible, self.directions)
-        matrix = products + torch.diag(self.precision * self.noise.clamp(min=1e-9))
-        weights = torch.linalg.solve(matrix, flat @ self.directions.T)
-        return weights @ self.directions + self.mean
+    def completing(self, components: int, noise: float | None = None) -> Completion:
+        """The most probable pictures if ``components`` directions vary as seen and all others by ``noise`` (their mean
+        variance if None; Tipping & Bishop 1999). None of them: the mean picture. All: linear regression of what is
+        hidden on what is visible, with a ridge of ``noise``."""
+        directions, own = self.directions[:components], self.variances[:components].clamp(min=1e-12)
+        rest = self.variances[components:]
+        floor = noise if noise is not None else max(float(rest.sum()) / max(1, len(self.mean) - components), 1e-9)
+
+        def completed(pictures: Tensor, visible: Tensor) -> Tensor:
+            flat, visible = (pictures.double().flatten(1) - self.mean) * visible, visible.double()
+            products = torch.einsum("kf,bf,jf->bkj", directions, visible, directions)
+            weights = torch.linalg.solve(products + torch.diag(floor / own), flat @ directions.T)
+            return weights @ directions + self.mean
+
+        return completed
+
+
+def nearest_neighbours(pictures: Tensor, neighbours: int) -> Completion:
+    """The mean of the ``neighbours`` pictures [examples, ...] that are nearest in what is visible."""
+    known = pictures.double().flatten(1)
+
+    def completed(pictures: Tensor, visible: Tensor) -> Tensor:
+        shown = pictures.double().flatten(1) * visible
+        # |x - k|^2 over what is visible, without |x|^2, which is the same for all k
+        distance = visible.double() @ known.square().T - 2 * shown @ known.T
+        return known[distance.topk(neighbours, largest=False).indices].mean(1)
+
+    return completed

@@ -1,4 +1,8 @@
-"""GPT-2 (Radford et al., 2019): causal language modelling, each token from those before it, on source code."""
+"""GPT-2 (Radford et al., 2019): causal language modelling, each token from those before it.
+
+The CPU sizes read letters in short rows: at equal tokens a step, more rows of fewer tokens learn faster. Their weights
+and positions begin as :mod:`baselines.initialisation` says.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,14 +14,15 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from baselines import classical, models
+from baselines.initialisation import begin_at_sinusoids, weight_deviation
 from baselines.recipes import named
-from baselines.text import SEP, VOCABULARY, text_data
-from suite.contract.baseline import Baseline, Predictor
-from suite.contract.data import Batch, Data
+from baselines.text import CHARACTERS, PAD, SEP, SPECIAL, VOCABULARY, spelled, text_data
+from suite.contract.baseline import Baseline, Predictor, Sample
+from suite.contract.data import Batch, Data, generator
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
 
-LENGTH: dict[Size, int] = {"pico": 16, "nano": 64, "micro": 128, "base": 1024, "large": 1024}
+LENGTH: dict[Size, int] = {"pico": 16, "nano": 32, "micro": 64, "base": 1024, "large": 1024}
 _CONFIG: dict[Size, dict[str, Any]] = {
     "pico": {"n_embd": 32, "n_layer": 2, "n_head": 2},
     "nano": {"n_embd": 64, "n_layer": 4, "n_head": 4},
@@ -25,17 +30,20 @@ _CONFIG: dict[Size, dict[str, Any]] = {
     "base": {"n_embd": 768, "n_layer": 12, "n_head": 12},
     "large": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
 }
+LONGEST_WAVE: dict[Size, float] = {"pico": 30, "nano": 100, "micro": 200}  # of the CPU sizes' positions, over 2 pi
 _MODEL_VOCABULARY: dict[Size, int] = {**VOCABULARY, "base": 50257, "large": 50257}
 # Betas, weight decay, clipping, schedule and learning rate as GPT-3 published them for these sizes (arXiv 2005.14165,
 # table 2.1 and appendix B): GPT-2's own are unpublished.
 _GPT3: dict[str, Any] = {"beta2": 0.95, "weight_decay": 0.1}
+_SMALL: dict[str, Any] = {**_GPT3, "schedule": "linear"}  # to 0
 _PRETRAIN: dict[Size, Recipe] = {
-    "pico": Recipe(steps=8, batch_size=4, learning_rate=3e-3, **_GPT3),
-    "nano": Recipe(steps=120, batch_size=12, learning_rate=3e-3, **_GPT3),
-    "micro": Recipe(steps=120, batch_size=6, learning_rate=2e-3, **_GPT3),
+    "pico": Recipe(steps=8, batch_size=4, learning_rate=4e-3, **_SMALL),
+    "nano": Recipe(steps=600, batch_size=16, learning_rate=4e-3, **_SMALL),
+    "micro": Recipe(steps=1600, batch_size=16, learning_rate=2e-3, **_SMALL),
     "base": Recipe(steps=600, batch_size=8, learning_rate=6e-4, **_GPT3),
     "large": Recipe(steps=600, batch_size=4, learning_rate=3e-4, **_GPT3),
 }
+TEMPERATURE = 0.5  # of the letters that samples are drawn with: the likeliest ones alone repeat "the the the"
 
 
 def next_tokens(batch: Batch, generator: torch.Generator) -> Batch:
@@ -45,7 +53,7 @@ def next_tokens(batch: Batch, generator: torch.Generator) -> Batch:
 
 class Gpt(Baseline):
     id: ClassVar[str] = "gpt"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     modality: ClassVar[Literal["text", "image"]] = "text"
     hub_task: ClassVar[str] = "text-generation"
     quality: ClassVar[str] = "next-token cross-entropy (nats)"
@@ -54,7 +62,7 @@ class Gpt(Baseline):
         recipe = _PRETRAIN[size]
         if task == "adapt":
             recipe = replace(recipe, steps=recipe.steps // 2, learning_rate=recipe.learning_rate / 2)
-        return named(recipe, name)
+        return named(recipe, name, size)
 
     def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
         return text_data(size, split, location, LENGTH[size], framed=False, transform=next_tokens)
@@ -66,24 +74,45 @@ class Gpt(Baseline):
             if hasattr(config, "is_decoder"):  # an encoder's architecture is causal only when told so
                 config.is_decoder = True
             return AutoModelForCausalLM.from_config(models.fit_text(config, VOCABULARY[size], LENGTH[size]))
-        return GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=_MODEL_VOCABULARY[size],
-                n_positions=LENGTH[size],
-                bos_token_id=SEP,
-                eos_token_id=SEP,
-                use_cache=False,
-                resid_pdrop=0.0,  # no dropout where no example is seen twice, as in GPT-3 and in reproductions of GPT-2
-                embd_pdrop=0.0,
-                attn_pdrop=0.0,
-                **_CONFIG[size],
-            )
+        config = GPT2Config(
+            vocab_size=_MODEL_VOCABULARY[size],
+            n_positions=LENGTH[size],
+            bos_token_id=SEP,
+            eos_token_id=SEP,
+            use_cache=False,
+            resid_pdrop=0.0,  # no dropout where no example is seen twice, as in GPT-3 and in reproductions of GPT-2
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            **_CONFIG[size],
         )
+        if size not in LONGEST_WAVE:
+            return GPT2LMHeadModel(config)
+        config.initializer_range = weight_deviation(config.n_embd)
+        model = GPT2LMHeadModel(config)
+        begin_at_sinusoids(model.transformer.wpe, LONGEST_WAVE[size], config.initializer_range)
+        return model
 
     def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
         if VOCABULARY[size] > classical.LARGEST_VOCABULARY:
             return {}
-        return {"Kneser-Ney trigram": classical.Trigram(data.train.tensors["input_ids"], VOCABULARY[size])}
+        rows = data.train.tensors["input_ids"]
+        orders = {"Kneser-Ney trigram": 3, **({"Kneser-Ney 4-gram": 4} if size == "micro" else {})}
+        return {name: classical.KneserNey(rows, VOCABULARY[size], order) for name, order in orders.items()}
+
+    def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:
+        """Letters drawn one by one after the first half of each row; none where the tokens are not letters."""
+        rows = batch["input_ids"].clone()
+        if rows.max() >= CHARACTERS:
+            return []
+        half = rows.shape[1] // 2
+        rows[:, half:] = PAD
+        noise = generator(0)
+        for position in range(half, rows.shape[1]):
+            logits = predict({"input_ids": rows}).logits[:, position - 1, len(SPECIAL) : CHARACTERS].float()
+            drawn = (logits.cpu() / TEMPERATURE).softmax(-1).multinomial(1, generator=noise)
+            rows[:, position] = len(SPECIAL) + drawn[:, 0].to(rows.device)
+        texts = [f"{spelled(row[:half])}|{spelled(row[half:])}" for row in rows]
+        return [Sample("a held-out beginning | what the model writes after it", text) for text in texts]
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         return model(input_ids=batch["input_ids"])

@@ -1,32 +1,67 @@
-"""Images as uint8 arrays of the model's size: scikit-learn's handwritten digits (Alpaydin & Kaynak, 1998), upsampled.
+"""Images as uint8 arrays: scikit-learn's handwritten digits (Alpaydin & Kaynak, 1998), or a user's pictures.
 
-There is no augmentation: a transform serves training and test examples alike, so that both are seen the same way.
+The CPU sizes take the digits as they are, 8x8 and grey: sixteen patches of 2x2 pixels, which a small Transformer learns
+to read in seconds. Larger pictures would be the same ones, enlarged. There is no augmentation: a transform serves
+training and held-out examples alike, so that all are seen the same way.
 """
 
+import itertools
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from baselines import cache, source
 from suite.contract.data import Data, Examples, Transform
 from suite.record.job import Size
 
 DIGITS = 10
-TEST_PER_DIGIT: dict[Size, int] = {"pico": 1, "nano": 10, "micro": 10, "base": 10, "large": 10}
+# Of each digit. At the CPU sizes a quarter is for testing: one picture is 0.2 points of accuracy.
+TEST_PER_DIGIT: dict[Size, int] = {"pico": 1, "nano": 45, "micro": 45, "base": 10, "large": 10}
+VALIDATION_PER_DIGIT: dict[Size, int] = {"pico": 1, "nano": 15, "micro": 15, "base": 5, "large": 5}
 _DIGITS_OF = {"pretrain": range(10), "source": range(5), "adapt": range(5, 10)}
 _TRAIN_LIMIT: dict[Size, int] = {"pico": 1000, "nano": 20_000, "micro": 20_000, "base": 100_000, "large": 100_000}
-_TEST_LIMIT: dict[Size, int] = {"pico": 10, "nano": 200, "micro": 200, "base": 1000, "large": 1000}
+_TEST_LIMIT: dict[Size, int] = {"pico": 10, "nano": 500, "micro": 500, "base": 1000, "large": 1000}
+_VALIDATION_LIMIT: dict[Size, int] = {"pico": 10, "nano": 150, "micro": 150, "base": 500, "large": 500}
+
+
+class PictureShape(NamedTuple):
+    """Square pictures [channels, side, side], cut into square patches of ``patch`` pixels a side."""
+
+    side: int
+    channels: int
+    patch: int
+
+    @property
+    def patches(self) -> int:
+        return (self.side // self.patch) ** 2
+
+
+DIGIT = PictureShape(8, 1, 2)
+USER = PictureShape(32, 3, 8)
+FULL = PictureShape(224, 3, 16)
+SHOWN_SIDE = 48
+
+
+def picture_shape(size: Size, location: str | None) -> PictureShape:
+    """The shape of what a model of ``size`` sees of the embedded digits, or of the pictures at ``location``."""
+    if size in ("base", "large"):
+        return FULL
+    return DIGIT if location is None else USER
 
 
 @dataclass(frozen=True)
 class ImageData(Data):
     """Data whose labels lie in [0, ``classes``), also where a split holds only some of the classes."""
 
+    shape: PictureShape = DIGIT
     classes: int = DIGITS
 
 
@@ -34,31 +69,62 @@ def image_data(
     size: Size,
     split: Literal["pretrain", "source", "adapt"],
     location: str | None,
-    side: int,
     labelled: bool,
     transform: Transform,
 ) -> ImageData:
     """``pixels`` uint8 [N, 1 or 3, side, side] and ``labels`` int64 [N].
 
-    ``source`` is always of digits. Where a checkpoint moves between them and a location, the classes are the larger
-    number of both, so that one head fits.
+    ``source`` is always of digits. Where a checkpoint moves between them and a location, they have the location's
+    shape, and the classes are the larger number of both, so that one model fits.
     """
-    own = _pictures(size, location, side, labelled) if location is not None else None
-    prepared = own if own is not None and split != "source" else _digits(side, _DIGITS_OF[split], TEST_PER_DIGIT[size])
+    shape = picture_shape(size, location)
+    own = _pictures(size, location, shape.side, labelled) if location is not None else None
+    prepared = own if own is not None and split != "source" else _digits(size, shape.side, _DIGITS_OF[split])
     classes = max((own or prepared).facts["classes"], 0 if split == "pretrain" else DIGITS)
-    count, columns = prepared.facts["train"], {name: prepared.array(name) for name in ("pixels", "labels")}
-    train = Examples({name: column[:count] for name, column in columns.items()})
-    test = Examples({name: column[count:] for name, column in columns.items()})
-    return ImageData(prepared.facts["name"], prepared.sha256, train, test, test, transform, classes=classes)
+    columns = {name: prepared.array(name) for name in ("pixels", "labels")}
+    ends = np.cumsum([0, *prepared.facts["parts"]]).tolist()
+    train, validation, test = (
+        Examples({name: column[start:end] for name, column in columns.items()})
+        for start, end in itertools.pairwise(ends)
+    )
+    return ImageData(
+        prepared.facts["name"], prepared.sha256, train, validation, test, transform, shape=shape, classes=classes
+    )
 
 
-def normalised(pixels: Tensor) -> Tensor:
-    """uint8 [batch, 1 or 3, side, side] to float32 [batch, 3, side, side] in [-1, 1] (as ViT, arXiv 2010.11929)."""
-    return (pixels.float() / 127.5 - 1).expand(-1, 3, -1, -1).contiguous()
+def normalised(pixels: Tensor, channels: int) -> Tensor:
+    """uint8 [batch, 1 or ``channels``, side, side] to float32 [batch, ``channels``, side, side] in [-1, 1], as ViT
+    takes them (arXiv 2010.11929)."""
+    return (pixels.float() / 127.5 - 1).expand(-1, channels, -1, -1).contiguous()
 
 
-def _digits(side: int, digits: range, test_per_digit: int) -> cache.Prepared:
-    """The digits' 8x8 grey images, ``test_per_digit`` of each (a fixed random choice) to test, the rest to train."""
+def mosaic(rows: Tensor) -> Tensor:
+    """Pictures in [-1, 1], [rows, columns, channels, side, side], side by side to look at: uint8 [height, width], grey,
+    in whole pixels of SHOWN_SIDE or more a picture."""
+    grey = ((rows.float().cpu().mean(2) + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    times = -(-SHOWN_SIDE // grey.shape[-1])
+    large = F.pad(grey.repeat_interleave(times, 2).repeat_interleave(times, 3), (1, 1, 1, 1), value=255)
+    return large.permute(0, 2, 1, 3).flatten(2, 3).flatten(0, 1)
+
+
+def enlarged(model: nn.Module, shape: PictureShape) -> nn.Module:
+    """``model``, which takes pictures of ``shape``, made to take smaller ones and grey ones too.
+
+    A hook and no module around it: its blocks and the names of its parameters stay where they are.
+    """
+    model.register_forward_pre_hook(partial(_enlarge, shape))
+    return model
+
+
+def _enlarge(shape: PictureShape, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    pixels, *others = inputs
+    return F.interpolate(pixels, size=(shape.side, shape.side)).expand(-1, shape.channels, -1, -1), *others
+
+
+def _digits(size: Size, side: int, digits: range) -> cache.Prepared:
+    """The digits' 8x8 grey images at ``side``: a fixed random choice of each to test and to validate, the rest to
+    train."""
+    test, held_out = TEST_PER_DIGIT[size], TEST_PER_DIGIT[size] + VALIDATION_PER_DIGIT[size]
 
     def build(folder: Path) -> dict[str, Any]:
         from sklearn.datasets import load_digits
@@ -66,32 +132,35 @@ def _digits(side: int, digits: range, test_per_digit: int) -> cache.Prepared:
         images, labels = load_digits(return_X_y=True)
         order = np.random.Generator(np.random.PCG64(0)).permutation(len(labels))
         rows = [order[labels[order] == digit] for digit in digits]
-        train = np.sort(np.concatenate([row[test_per_digit:] for row in rows]))
-        chosen = np.concatenate([train, *(row[:test_per_digit] for row in rows)])
+        slices = (slice(held_out, None), slice(test, held_out), slice(test))
+        parts = [np.sort(np.concatenate([row[part] for row in rows])) for part in slices]
+        chosen = np.concatenate(parts)
         # Pillow resizes 8-bit images in fixed point: the same bytes, hence the same hash, on every machine.
-        grey = (images[chosen].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-        resized = [np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC)) for image in grey]
-        np.save(folder / "pixels.npy", np.stack(resized)[:, None])
+        grey = (images[chosen].reshape(-1, DIGIT.side, DIGIT.side) * (255 / 16)).astype(np.uint8)
+        if side != DIGIT.side:
+            resized = (Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC) for image in grey)
+            grey = np.stack([np.asarray(image) for image in resized])
+        np.save(folder / "pixels.npy", grey[:, None])
         np.save(folder / "labels.npy", labels[chosen].astype(np.int64))
         name = "scikit-learn digits" + ("" if len(digits) == DIGITS else f" {digits[0]}-{digits[-1]}")
-        return {"name": name, "train": len(train), "classes": DIGITS}
+        return {"name": name, "parts": [len(part) for part in parts], "classes": DIGITS}
 
-    which = {"digits": [*digits], "scikit-learn": version("scikit-learn"), "test": test_per_digit}
+    which = {"digits": [*digits], "scikit-learn": version("scikit-learn"), "test": test, "held out": held_out}
     return cache.prepared({**which, "side": side}, build)
 
 
 def _pictures(size: Size, location: str, side: int, labelled: bool) -> cache.Prepared:
-    limit, test_limit = _TRAIN_LIMIT[size], _TEST_LIMIT[size]
+    limits = {"train": _TRAIN_LIMIT[size], "validation": _VALIDATION_LIMIT[size], "test": _TEST_LIMIT[size]}
 
     def build(folder: Path) -> dict[str, Any]:
-        pictures = source.pictures(location, side, limit, test_limit, labelled)
+        pictures = source.pictures(location, side, limits, labelled)
         shape = (len(pictures.labels), 3, side, side)
         pixels = np.lib.format.open_memmap(folder / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
         for row, image in enumerate(pictures.pixels):
             pixels[row] = image
         pixels.flush()
         np.save(folder / "labels.npy", pictures.labels)
-        return {"name": pictures.name, "train": pictures.train, "classes": pictures.classes}
+        return {"name": pictures.name, "parts": pictures.parts, "classes": pictures.classes}
 
-    which = {"images": source.identity(location), "labelled": labelled, "limits": [limit, test_limit]}
+    which = {"images": source.identity(location), "labelled": labelled, "limits": limits}
     return cache.prepared({**which, "side": side}, build)

@@ -46,19 +46,23 @@ HELD_OUT = 0.1  # of the examples, for testing, where the data has no split of i
 
 @dataclass(frozen=True)
 class Texts:
-    """Documents to train and to test on; ``name`` says how many of the location's were taken."""
+    """Documents to train, to validate and to test with; ``name`` says how many of the location's were taken."""
 
     name: str
     train: list[str]
+    validation: list[str]
     test: list[str]
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """RGB images and class labels, training examples first; ``pixels`` yields uint8 [3, side, side] per example."""
+    """RGB images and class labels: training examples, then validation, then test; ``parts`` are their numbers.
+
+    ``pixels`` yields uint8 [3, side, side] per example.
+    """
 
     name: str
-    train: int
+    parts: list[int]
     labels: NDArray[np.int64]  # [examples], -1 where the data has no labels
     classes: int
     pixels: Iterator[NDArray[np.uint8]]
@@ -71,7 +75,8 @@ def identity(location: str) -> str:
 
 
 def texts(location: str, limit_bytes: int) -> Texts:
-    """The non-empty strings of the text column, the first ``limit_bytes`` of them in each split.
+    """The non-empty strings of the text column, the first ``limit_bytes`` of them in each split. What the data has no
+    split of is a share of its training examples, chosen by their content.
 
     Raises ValueError where there is no text column or too few texts, FileNotFoundError where there is nothing.
     """
@@ -80,19 +85,24 @@ def texts(location: str, limit_bytes: int) -> Texts:
         column = _column(location, splits["train"], "text")
         train, total = _first(splits["train"][column], limit_bytes)
         taken = len(train)
-        test, _ = _first(splits["test"][column], limit_bytes) if "test" in splits else ([], 0)
-    if not test:
-        held_out = _held_out(location, [text.encode() for text in train])
-        test = [text for text, held in zip(train, held_out, strict=True) if held]
-        train = [text for text, held in zip(train, held_out, strict=True) if not held]
+        own = {part: _first(splits[part][column], limit_bytes)[0] for part in ("test", "validation") if part in splits}
+    parts: dict[str, list[str]] = {}
+    for part in ("test", "validation"):
+        parts[part] = own.get(part, [])
+        if not parts[part]:
+            held_out = _held_out(location, [text.encode() for text in train])
+            parts[part] = [text for text, held in zip(train, held_out, strict=True) if held]
+            train = [text for text, held in zip(train, held_out, strict=True) if not held]
     if not train:
         raise ValueError(f"{location}: column {column!r} has no text in it")
-    return Texts(_name(location, taken, total), train, test)
+    return Texts(_name(location, taken, total), train, **parts)
 
 
-def pictures(location: str, side: int, limit: int, test_limit: int, labelled: bool) -> Pictures:
-    """Images cropped to the square and resized to ``side``, with labels where ``labelled``; at most ``limit`` training
-    and ``test_limit`` test examples, spread evenly over the data (which is often sorted by class).
+def pictures(location: str, side: int, limits: Mapping[str, int], labelled: bool) -> Pictures:
+    """Images cropped to the square and resized to ``side``, with labels where ``labelled``; at most ``limits`` examples
+    of ``train``, ``validation`` and ``test``, spread evenly over the data (which is often sorted by class).
+
+    What the data has no split of is a share of its training examples, chosen by their content.
 
     Raises ValueError where there is no image (or label) column, FileNotFoundError where there is nothing.
     """
@@ -101,15 +111,18 @@ def pictures(location: str, side: int, limit: int, test_limit: int, labelled: bo
     column = _column(location, splits["train"], "image")
     label = _column(location, splits["train"], "label") if labelled else None
     kept = {name: _labelled(split, label) for name, split in splits.items()}
-    total = len(kept["train"])
-    train = _spread(kept["train"], limit)
-    if len(kept.get("test", ())):
-        parts = [splits["train"].select(train), splits["test"].select(_spread(kept["test"], test_limit))]
-    else:
-        rows = splits["train"].select(train)
-        held = _held_out(location, [_raw(value) for value in _undecoded(rows, column)])
-        parts = [rows.select(np.flatnonzero(~held)), rows.select(_spread(np.flatnonzero(held), test_limit))]
-    values = [np.asarray(part[label], dtype=np.int64) if label else np.full(len(part), -1) for part in parts]
+    train = splits["train"].select(_spread(kept["train"], limits["train"]))
+    name = _name(location, len(train), len(kept["train"]))
+    parts = {}
+    for part in ("test", "validation"):
+        if len(kept.get(part, ())):
+            parts[part] = splits[part].select(_spread(kept[part], limits[part]))
+        else:
+            held = _held_out(location, [_raw(value) for value in _undecoded(train, column)])
+            parts[part] = train.select(_spread(np.flatnonzero(held), limits[part]))
+            train = train.select(np.flatnonzero(~held))
+    ordered = [train, parts["validation"], parts["test"]]
+    values = [np.asarray(part[label], dtype=np.int64) if label else np.full(len(part), -1) for part in ordered]
     names, labels = np.unique(np.concatenate(values), return_inverse=True)
     declared = getattr(splits["train"].features[label], "num_classes", None) if label else None
     if declared:  # keep the data's own numbering, also where a class is missing from what was taken
@@ -117,15 +130,14 @@ def pictures(location: str, side: int, limit: int, test_limit: int, labelled: bo
 
     def pixels() -> Iterator[NDArray[np.uint8]]:
         with folder:
-            for part in parts:
+            for part in ordered:
                 for row, value in enumerate(_undecoded(part, column)):
                     try:
                         yield _square(value, side)
                     except (OSError, ValueError, Image.DecompressionBombError) as error:
                         raise ValueError(f"{location}: cannot decode the image of example {row}: {error}") from error
 
-    name = _name(location, len(train), total)
-    return Pictures(name, len(parts[0]), labels.astype(np.int64), declared or len(names), pixels())
+    return Pictures(name, [len(part) for part in ordered], labels.astype(np.int64), declared or len(names), pixels())
 
 
 def _files(location: str) -> tuple[str, dict[str, Path]]:
@@ -166,7 +178,7 @@ def _split_of(name: str) -> str:
 
 
 def _load(location: str, folder: str) -> dict[str, Any]:
-    """The location's ``train`` split and, where it has one, ``test`` (else its validation split)."""
+    """The location's ``train`` split and, where it has them, ``test`` and ``validation``; an only one is for tests."""
     kind, files = _files(location)
     try:
         import datasets
@@ -200,8 +212,8 @@ def _load(location: str, folder: str) -> dict[str, Any]:
     if "train" not in splits:
         splits["train"] = splits.pop("validation", None) or splits.pop("test")
     if "test" not in splits and "validation" in splits:
-        splits["test"] = splits["validation"]
-    return {name: splits[name] for name in ("train", "test") if name in splits}
+        splits["test"] = splits.pop("validation")
+    return splits
 
 
 def _column(location: str, split: Any, wanted: str) -> str:

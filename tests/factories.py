@@ -35,7 +35,7 @@ ROUNDS = 20
 STEPS = 200
 SLOPE = -0.2  # of the ln final loss in the ln budget
 CODE = Code(trajectory="t" * 32, counts="c" * 32)
-MACHINE = Machine(name="test-2c-8g-abcdef", key="abcdef0123456789", facts={"cpu": "test", "cores": 2})
+MACHINE = Machine(name="test-2c-8g-abcdef", key="abcdef0123456789", facts={"cpu": "AMD EPYC test", "cores": 2})
 
 
 def conditions(**changes: Any) -> Conditions:

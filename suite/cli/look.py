@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, asdict, fields
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -199,6 +200,13 @@ def baselines(
         at, trained = each.setting, many(len(each.seeds), "seed")
         out.print(f"{at.baseline} {at.size} ({at.recipe}, {trained}), judged by {each.judged_by}; loss: {each.quality}")
         out.print(grid)
+        for name, value in each.further.items():
+            out.print(escape(f"{name}: {value:.4g}"))
+        for caption, samples in groupby(each.samples, lambda sample: sample.caption):
+            if texts := [sample.text for sample in samples if sample.text]:
+                out.print(escape(f"{caption}:"))
+                for text in texts:
+                    out.print(escape(f"  {text}"))
         if not each.bars:
             out.print("no classical method here: at this size they would take longer than they tell")
         out.print()

@@ -7,8 +7,8 @@ entry-point group ``leantrain.baselines``, so this package names none of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -27,6 +27,21 @@ GROUP = "leantrain.baselines"
 
 Predictor = Callable[["Batch"], Any]
 """Outputs (an object with ``logits``) for a batch: a model's, or a classical method's."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Something that a model makes of a held-out example, for people to look at: a text, or a picture uint8 [height,
+    width] in grey."""
+
+    caption: str
+    text: str = ""
+    picture: Tensor | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        picture = None if self.picture is None else self.picture.tolist()
+        return {"caption": self.caption, "text": self.text, "picture": picture}
 
 
 class Baseline(ABC):
@@ -48,9 +63,10 @@ class Baseline(ABC):
         """The fixed hyper-parameters."""
 
     def recipe_of(self, setting: Setting) -> Recipe:
-        """The hyper-parameters of a setting, with its own steps where it names some."""
+        """The hyper-parameters of a setting, with its own steps where it names some, and its learning rate."""
         recipe = self.recipe(setting.size, setting.recipe, setting.task)
-        return recipe if setting.steps is None else replace(recipe, steps=setting.steps)
+        rate = recipe.learning_rate * setting.rate
+        return replace(recipe, steps=setting.steps or recipe.steps, learning_rate=rate)
 
     @abstractmethod
     def data(self, size: Size, split: Split, location: str | None = None) -> Data:
@@ -73,9 +89,18 @@ class Baseline(ABC):
         """Further per-example test metrics [batch], e.g. accuracy in {0, 1}; none by default."""
         return {}
 
+    def further_scores(self, model: nn.Module, data: Data, test: Sequence[Batch]) -> dict[str, float]:
+        """What else a trained model is worth, by name, and what simpler methods are, which it need not beat; ``test``
+        are the test batches. Nothing by default."""
+        return {}
+
     def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
         """Classical methods that the model must beat, by name, fitted to the training examples; none by default."""
         return {}
+
+    def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:
+        """What ``predict`` makes of the examples of a test batch, shown; none by default."""
+        return []
 
     def mean_scores(self, predict: Predictor, batches: Iterable[Batch]) -> dict[str, float]:
         """Means over all examples of the test loss and the further metrics of what ``predict`` gives."""

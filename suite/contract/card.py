@@ -223,6 +223,7 @@ class Card(Strict):
     limitations: str = ""  # what the counted or measured numbers do not show
     counter_evidence: str = ""
     peers: tuple[str, ...] = ()
+    tune: tuple[Literal["rate"], ...] = ()  # what is chosen on validation data, of one grid for both sides
     claim: tuple[Claim, ...] = ()
     study: SharedStudy | None = None  # the one that it takes part in; a study of its own is a study.py beside the card
 

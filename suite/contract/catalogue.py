@@ -101,3 +101,9 @@ def reference_of(stack: str) -> tuple[str, Task]:
     cards = [lookup("technique", name, entries).card for name in techniques_of(stack)]
     reference = next((card.reference for card in cards if card.reference != BASELINE), BASELINE)
     return reference, "adapt" if any(card.task == "adapt" for card in cards) else "pretrain"
+
+
+def tunes(stack: str) -> bool:
+    """Whether a card of the stack asks for a tuned learning rate; not where a technique is not installed."""
+    entries = catalogue()
+    return any("rate" in entries[name].card.tune for name in techniques_of(stack) if name in entries)

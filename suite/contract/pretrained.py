@@ -26,7 +26,7 @@ def checkpoint(setting: Setting) -> Path:
     Safe under several processes at once.
     """
     eager = "modern" if setting.recipe == "compiled" else setting.recipe  # how the graph is compiled makes no weights
-    wanted = setting.but(recipe=eager, task="pretrain", steps=None, threads=1)
+    wanted = setting.but(recipe=eager, task="pretrain", steps=None, rate=1.0, threads=1)
     baseline = baseline_of(wanted)
     source = baseline.data(wanted.size, "source", wanted.data)  # the embedded data, with a head that fits what follows
     content = {

@@ -7,8 +7,9 @@ any step.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from suite.contract.baseline import Baseline, baseline_of
+from suite.contract.baseline import Baseline, Predictor, Sample, baseline_of
 from suite.contract.data import Batch, Data, HeldOut, generator, mixed_seed
 from suite.contract.recipe import Recipe
 from suite.contract.stack import build
@@ -32,6 +33,9 @@ from suite.record.schema import Counters
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+
+SAMPLES = 6  # test examples that a person is shown
 
 
 class Diverged(ArithmeticError):
@@ -233,6 +237,23 @@ class Run:
 
         Raises Diverged if the loss is not finite.
         """
+        with self.predicting() as predict:
+            means = self.baseline.mean_scores(predict, self._held_out(part))
+        if not math.isfinite(means["loss"]):
+            raise Diverged(f"the {part} loss became {means['loss']} after step {self.step}")
+        return means
+
+    def samples(self) -> list[Sample]:
+        """What the evaluated model makes of a few test examples, spread over all of them."""
+        batches = self._held_out("test")
+        few = batches[:: max(1, len(batches) // SAMPLES)][:SAMPLES]
+        with self.predicting() as predict:
+            batch = {name: torch.cat([each[name][:1] for each in few]) for name in few[0]}
+            return self.baseline.samples(predict, batch)
+
+    @contextmanager
+    def predicting(self) -> Iterator[Predictor]:
+        """The evaluated model's outputs for a batch, without gradients. Leaves the training state as it was."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), torch.no_grad():
             model = self.technique.evaluated(self.model, self)
             model.eval()
@@ -241,11 +262,8 @@ class Run:
                 with self.autocast():
                     return self.baseline.forward(model, batch)
 
-            means = self.baseline.mean_scores(predict, self._held_out(part))
+            yield predict
             self.model.train()
-        if not math.isfinite(means["loss"]):
-            raise Diverged(f"the {part} loss became {means['loss']} after step {self.step}")
-        return means
 
     def _held_out(self, part: HeldOut) -> list[Batch]:
         """Batches of the baseline's own size, whatever a technique trains with, so that masks and noise agree."""

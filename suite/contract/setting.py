@@ -5,6 +5,7 @@ The command line and the library (:mod:`leantrain`) get their settings here, so 
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ def setting_of(
     recipe: str = "modern",
     task: str | None = None,
     steps: int | None = None,
+    rate: float = 1.0,
     data: str | None = None,
     model: str | None = None,
     device: str = "cpu",
@@ -37,13 +39,15 @@ def setting_of(
 ) -> Setting:
     """The setting of these names; ``task`` None leaves the default, for a card to decide.
 
-    Raises UnknownId with the nearest names, ValueError for a number that is no number of steps or threads, and
+    Raises UnknownId with the nearest names, ValueError for a number that is no number of steps, rate or threads, and
     Unavailable for a device that this machine does not have.
     """
     check_device(device)
     lookup("baseline", baseline, baselines())
     if steps is not None and steps < 2:
         raise ValueError(f"steps must be at least 2, not {steps}")
+    if not 0 < rate < math.inf:
+        raise ValueError(f"rate multiplies the learning rate and must be positive, not {rate}")
     if threads < 1:
         raise ValueError(f"threads must be at least 1, not {threads}")
     return Setting(
@@ -52,6 +56,7 @@ def setting_of(
         recipe=chosen("recipe", recipe, RECIPES),
         task=chosen("task", task or "pretrain", TASKS),
         steps=steps,
+        rate=rate,
         data=data,
         model=model,
         device=device,

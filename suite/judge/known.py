@@ -62,7 +62,7 @@ class LearnedPair:
 
 @dataclass(frozen=True)
 class TimedPair:
-    """One set of processes: what both sides cost. ``record``: the timing's id.
+    """One set of processes: what both sides cost. ``record``: the timing's id; ``processor``: the CPU's name.
 
     ``window_log_ratios``: of each window the ln of the contender's time per own step over the reference's, a value a
     round. ``setup_cost``: what the contender's set-up took more than the reference's, in reference steps, what its
@@ -71,6 +71,8 @@ class TimedPair:
 
     replicate: int
     record: str
+    processor: str
+    threads: int
     reference: Side
     contender: Side
     progress: tuple[float, ...]
@@ -143,6 +145,8 @@ def timed_pair(timed: Timed, index: int) -> TimedPair:
     pair = TimedPair(
         replicate=timed.replicate,
         record=timed.id,
+        processor=str(timed.machine.facts.get("cpu") or ""),
+        threads=timed.conditions.threads,
         reference=reference,
         contender=contender,
         progress=tuple(a.progress for a, _ in windows),

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from suite.judge.known import Facts, Known, LearnedPair, TimedPair, counters_of
+from suite.judge.power_model import joules, watts_of
 from suite.judge.ruler import Ruler
 from suite.judge.statistics import (
     Floats,
@@ -486,6 +487,33 @@ def _scope(energy: Energy) -> str:
     return f"{energy.method or 'counter'}: {energy.scope or 'scope not stated'}{bound}"
 
 
+def _modelled_joules(pair: TimedPair) -> tuple[float, float]:
+    """Of the reference's and of the contender's training, by the power model."""
+    watts = watts_of(pair.processor)
+    assert pair.reference.steps
+    reference_s = pair.reference_step_s * pair.reference.steps
+    each = []
+    for side, wall_s in zip(pair.sides, (reference_s, reference_s * math.exp(pair.training_log_ratio)), strict=True):
+        processor_s = _processor_s(side)
+        if processor_s is None:
+            raise ValueError("processor seconds were not recorded")
+        each.append(joules(watts, wall_s, processor_s, pair.threads * int(side.recipe.get("world_size", 1))))
+    return each[0], each[1]
+
+
+def _modelled_samples(known: Known) -> Samples:
+    if not known.timed:
+        raise ValueError(NOT_TIMED)
+    return {each.replicate: _log(*_modelled_joules(each), "not recorded") for each in known.timed}
+
+
+def _modelled_energy(known: Known, priors: Priors) -> Value:
+    log = _moderated("modelled_energy", _modelled_samples(known), priors)
+    theirs, ours = zip(*map(_modelled_joules, known.timed), strict=True)
+    note = f"power model of {watts_of(known.timed[0].processor).architecture}"
+    return replace(_value_of(log, theirs, ours, note), kind="modelled")
+
+
 _JOULES = _of_process("energy", "energy", "J", "measured", _joules, "not measured", Uses(70))
 
 # the registry -------------------------------------------------------------------------------------------------------
@@ -519,6 +547,9 @@ REGISTRY: tuple[Metric | Family, ...] = (
         direction="higher", quality=True,
     ),
     replace(_JOULES, value=_energy),
+    Metric(
+        "modelled_energy", "energy, modelled", "J", "timed", _modelled_samples, _modelled_energy, uses=Uses(75)
+    ),
     _of_process("processor_time", "processor time", "s", "timed", _processor_s, "not recorded"),
     _of_process(
         "process_peak_bytes", "process peak", "B", "measured", attrgetter("memory.process_peak_bytes"),

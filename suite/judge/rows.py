@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from suite.contract.catalogue import reference_of
+from suite.contract.catalogue import reference_of, tunes
 from suite.contract.sources import CodeOf, installed_code
+from suite.judge import tuning
 from suite.judge.known import Known, LearnedPair, TimedPair, timed_pair
 from suite.judge.metrics import METRICS, Priors, Value, priors, unavailable, values
 from suite.judge.ruler import Ruler, ruler_of
@@ -69,6 +70,7 @@ class Row:
         learned_on: the machine that learned the curves; empty where there are none.
         detectable_effect: of the time to the same quality: the log ratio that this row had the power (80 %) to see.
         unverified: kinds of evidence whose code has changed since.
+        rates: of the reference and the contender, multiples of their own; None where they were not tuned.
     """
 
     stack: str
@@ -86,6 +88,7 @@ class Row:
     detectable_effect: float
     notes: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
+    rates: tuple[float, float] | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -119,7 +122,7 @@ class Currency:
     @classmethod
     def of(cls, renewals: Iterable[Renewal], code_of: CodeOf = installed_code) -> Currency:
         """Renewals follow each other: a to b and b to c renew a under c."""
-        steps = {(each.conditions_key, each.stack, each.old, each.new) for each in renewals}
+        steps = {(each.family, each.stack, each.old, each.new) for each in renewals}
         while longer := {(*a[:3], b[3]) for a in steps for b in steps if a[:2] == b[:2] and a[3] == b[2]} - steps:
             steps |= longer
         return cls(code_of, frozenset(steps))
@@ -132,7 +135,7 @@ class Currency:
         if isinstance(evidence, Counted):
             return evidence.code.counts == now.counts
         old, new = evidence.code.trajectory, now.trajectory
-        return old == new or (evidence.conditions.key, evidence.stack, old, new) in self.renewed
+        return old == new or (evidence.conditions.family, evidence.stack, old, new) in self.renewed
 
     def has_side(self, timed: Timed, side: Ended) -> bool:
         """Whether a side of a timing is of the installed code, and timed as it is now."""
@@ -161,6 +164,7 @@ class _Pool:
         self.conditions: dict[str, Conditions] = {}
         self.machines: dict[str, Machine] = {}
         self.learned: dict[tuple[str, str], dict[str, dict[int, Learned]]] = defaultdict(lambda: defaultdict(dict))
+        self.rates: dict[tuple[str, str, str], dict[float, Learned]] = defaultdict(dict)
         self.counted: dict[tuple[str, str], dict[str, Counted]] = defaultdict(dict)
         self.timed: dict[tuple[str, str, str], dict[str, dict[tuple[int, int], tuple[Timed, int]]]] = defaultdict(
             lambda: defaultdict(dict)
@@ -172,9 +176,13 @@ class _Pool:
             self.conditions[each.conditions.key] = each.conditions
             self.machines[each.machine.key] = each.machine
         for learned in _better_last(records.learned, currency.has):
-            self.learned[learned.conditions.key, learned.stack][learned.machine.key][learned.seed] = learned
-            if learned.stack == BASELINE:
-                self.curves[_but_steps(learned.conditions)].append(learned)
+            c = learned.conditions
+            self.learned[c.key, learned.stack][learned.machine.key][learned.seed] = learned
+            if learned.seed == tuning.SEED:
+                own = c.model_copy(update={"rate": 1.0}).key
+                self.rates[own, learned.stack, learned.machine.key][c.rate] = learned
+            if learned.stack == BASELINE and c.rate == 1:
+                self.curves[c.family].append(learned)
         for counted in _better_last(records.counted, currency.has):
             self.counted[counted.conditions.key, counted.stack][counted.machine.key] = counted
         for timed in _better_last(records.timed, lambda each: currency.has_side(each, each.reference)):
@@ -184,7 +192,7 @@ class _Pool:
                 self.timed[at][timed.machine.key][timed.replicate, twin] = (timed, index)
 
     def ruler(self, conditions: Conditions) -> Ruler | None:
-        key = _but_steps(conditions), conditions.steps
+        key = conditions.family, conditions.steps
         if key not in self._rulers:
             by_machine: dict[str, list[Learned]] = defaultdict(list)
             for each in self.curves[key[0]]:
@@ -194,20 +202,32 @@ class _Pool:
             self._rulers[key] = max(known, key=lambda each: each.losses.size, default=None)
         return self._rulers[key]
 
+    def best_rate(self, key: str, stack: str, machine: str) -> float | None:
+        """The rate that tuning chose; None where the grid is not complete."""
+        return tuning.best_rate(self.rates[key, stack, machine]) if self.conditions[key].rate == 1 else None
+
+    def runs(self, key: str, stack: str, machine: str, rate: float) -> dict[int, Learned]:
+        """By seed, of the conditions with another rate."""
+        c = self.conditions[key]
+        at = key if rate == c.rate else c.model_copy(update={"rate": rate}).key
+        return self.learned[at, stack].get(machine, {})
+
 
 def _better_last(evidence: Sequence[Any], current: Callable[[Any], bool]) -> list[Any]:
     """Current evidence after other, newer after older: what comes last is kept."""
     return sorted(evidence, key=lambda each: (current(each), each.started))
 
 
-def _but_steps(conditions: Conditions) -> str:
-    return conditions.model_copy(update={"steps": 0}).key
-
-
-def pairs(records: Records, reference: Callable[[str], str], code_of: CodeOf = installed_code) -> list[Row]:
+def pairs(
+    records: Records,
+    reference: Callable[[str], str],
+    code_of: CodeOf = installed_code,
+    tuned: Callable[[str], bool] = lambda stack: False,
+) -> list[Row]:
     """A row for each pair that has evidence, on each machine that timed it, or where none did on one that learned it.
 
-    A pair is what was timed together, and any other stack with what ``reference`` says of it.
+    A pair is what was timed together, and any other stack with what ``reference`` says of it. Of stacks that are to be
+    ``tuned`` both sides have the learning rate that validation data chose, once their grids are complete.
     """
     currency = Currency.of(records.renewals, code_of)
     pool = _Pool(records, currency)
@@ -219,12 +239,12 @@ def pairs(records: Records, reference: Callable[[str], str], code_of: CodeOf = i
     for source in (pool.learned, pool.counted):
         for (key, stack), of_machines in source.items():
             against = reference(stack)
-            if stack == against or (key, against, stack) in timed_anywhere:
+            if stack == against or (key, against, stack) in timed_anywhere or pool.conditions[key].rate != 1:
                 continue
             if pool.learned.get((key, against)) or pool.counted.get((key, against)):
                 own = next(iter(of_machines))
                 places.setdefault(_Place(stack, against, key, own), None)
-    drafts = [_Draft.of(place, pool) for place in places]
+    drafts = [_Draft.of(place, pool, tuned(place.stack)) for place in places]
     shared: dict[tuple[str, str], list[Known]] = defaultdict(list)
     for draft in drafts:
         shared[draft.place.key, draft.place.machine].append(draft.known)
@@ -243,13 +263,15 @@ class _Draft:
     evidence: tuple[Counted | Learned | Timed, ...]
     learned_on: str
     unverified: tuple[str, ...]
+    rates: tuple[float, float] | None
+    to_tune: bool
 
     @classmethod
-    def of(cls, place: _Place, pool: _Pool) -> _Draft:
+    def of(cls, place: _Place, pool: _Pool, to_tune: bool) -> _Draft:
         failures: list[Failure] = []
         evidence: list[Counted | Learned | Timed] = []
         unverified: dict[str, None] = {}
-        learned, learned_on = _learned_pairs(place, pool)
+        learned, learned_on, rates = _learned_pairs(place, pool, to_tune)
         good: list[LearnedPair] = []
         for pair in learned:
             evidence += pair.sides
@@ -286,7 +308,7 @@ class _Draft:
                 failures.append(Failure("timed", replicate, place.stack, "failed", why))
         sound = tuple(one if one and one.status == "ok" else None for one in counted)
         known = Known((sound[0], sound[1]), tuple(good), tuple(timed), pool.ruler(pool.conditions[place.key]))
-        return cls(place, pool, known, tuple(failures), tuple(evidence), learned_on, tuple(unverified))
+        return cls(place, pool, known, tuple(failures), tuple(evidence), learned_on, tuple(unverified), rates, to_tune)
 
     def row(self, moderation: Priors) -> Row:
         metrics = values(self.known, moderation)
@@ -310,6 +332,7 @@ class _Draft:
             detectable_effect=detectable_effect(headline) if headline else math.inf,
             notes=self._notes(),
             unverified=self.unverified,
+            rates=self.rates,
         )
 
     def _notes(self) -> tuple[str, ...]:
@@ -319,6 +342,10 @@ class _Draft:
             notes.append("timed one after the other, not interleaved")
         if self.learned_on and self.learned_on != here:
             notes.append(f"curves learned on {self.learned_on}")
+        if self.rates:
+            notes.append(tuning.in_words(*self.rates))
+        elif self.to_tune and known.learned:
+            notes.append("its learning rate is not tuned yet")
         if 0 < len(known.timed) < FEWEST_TIMED:
             notes.append("one set of processes: the interval of its times is that of the other rows")
         hidden = [_hidden_cost(each) for each in known.timed]
@@ -344,18 +371,30 @@ def _diverged(failures: Sequence[Failure]) -> bool:
     return bool(learned) and all(each.status == "diverged" for each in learned)
 
 
-def _learned_pairs(place: _Place, pool: _Pool) -> tuple[list[LearnedPair], str]:
-    """Both sides' runs by seed, of the row's own machine, or else of the one with the most, and that machine's name."""
-    ours, theirs = pool.learned[place.key, place.stack], pool.learned[place.key, place.reference]
+def _learned_pairs(
+    place: _Place, pool: _Pool, to_tune: bool
+) -> tuple[list[LearnedPair], str, tuple[float, float] | None]:
+    """Both sides' runs by seed, of the row's own machine, or else of the one with the most; that machine's name, and
+    the rates that tuning chose."""
+    own = pool.conditions[place.key].rate
 
-    def shared(machine: str) -> list[LearnedPair]:
-        seeds = sorted(set(ours.get(machine, {})) & set(theirs.get(machine, {})))
-        return [LearnedPair(theirs[machine][seed], ours[machine][seed]) for seed in seeds]
+    def shared(machine: str, rates: tuple[float, float]) -> list[LearnedPair]:
+        stacks = (place.reference, place.stack)
+        theirs, ours = (pool.runs(place.key, stack, machine, rate) for stack, rate in zip(stacks, rates, strict=True))
+        return [LearnedPair(theirs[seed], ours[seed]) for seed in sorted(set(theirs) & set(ours))]
 
-    if own := shared(place.machine):
-        return own, pool.machines[place.machine].name
-    best = max(({machine: shared(machine) for machine in ours}).items(), key=lambda each: len(each[1]), default=None)
-    return (best[1], pool.machines[best[0]].name) if best and best[1] else ([], "")
+    def of(machine: str) -> tuple[list[LearnedPair], tuple[float, float] | None]:
+        chosen = [pool.best_rate(place.key, stack, machine) for stack in (place.reference, place.stack)]
+        if to_tune and chosen[0] and chosen[1]:
+            rates = (chosen[0], chosen[1])
+            return shared(machine, rates), rates
+        return shared(machine, (own, own)), None
+
+    candidates = {machine: of(machine) for machine in {place.machine: None, **pool.machines}}
+    best = max(candidates, key=lambda machine: (bool(candidates[machine][0]) and machine == place.machine,
+                                                len(candidates[machine][0])))  # fmt: skip
+    pairs, rates = candidates[best]
+    return pairs, pool.machines[best].name if pairs else "", rates
 
 
 def _nearest(by_machine: Mapping[str, Counted], own: str) -> Counted | None:
@@ -393,7 +432,7 @@ def undecided(row: Row) -> bool:
 
 def rows(records: Records) -> list[Row]:
     """The rows that the leaderboard shows, in the order of their boards."""
-    return sorted(pairs(records, _card_reference), key=lambda row: (row.board, row.stack))
+    return sorted(pairs(records, _card_reference, tuned=tunes), key=lambda row: (row.board, row.stack))
 
 
 def _card_reference(stack: str) -> str:
@@ -409,7 +448,7 @@ def row_of(records: Records, setting: Setting, stack: str, reference: str) -> Ro
     wanted = setting.model_dump(exclude={"data"})
     fitting = [
         row
-        for row in pairs(records, lambda _: reference)
+        for row in pairs(records, lambda _: reference, tuned=tunes)
         if (row.stack, row.reference) == (stack, reference) and wanted.items() <= row.conditions.model_dump().items()
     ]
     if not fitting:
@@ -428,6 +467,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "learned_on": row.learned_on,
         "newest": row.newest,
         "records": list(row.records),
+        "rates": row.rates,
         "seeds": list(row.seeds),
         "timings": len(row.known.timed),
         "failures": [vars(each) for each in row.failures],

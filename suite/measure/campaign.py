@@ -15,7 +15,7 @@ from pathlib import Path
 
 from suite.measure.contender import Limits
 from suite.measure.counting import count
-from suite.measure.evidence import Progress, States, silent
+from suite.measure.evidence import Progress, States, conditions_of, silent
 from suite.measure.learning import cores, learn_all
 from suite.measure.plan import Pair, Plan, Timing, Wanted
 from suite.measure.timing import ROUNDS, Protocol, time_together
@@ -150,9 +150,16 @@ class _Campaign:
             plan = self._plan()  # what was equal to the bit has renewed the other seeds
             fresh = plan.jobs()
         resumed = [job for job in self._to_resume(plan) if job not in fresh]
-        self._run([*resumed, *fresh], plan)
+        while fresh or resumed:
+            if not self._run([*resumed, *fresh], plan):
+                return
+            plan, before = self._plan(), fresh  # a grid that is complete asks for more seeds at the rate it chose
+            fresh, resumed = plan.jobs(), []
+            if fresh == before:
+                return
 
-    def _run(self, jobs: Sequence[Job], plan: Plan) -> None:
+    def _run(self, jobs: Sequence[Job], plan: Plan) -> bool:
+        """Learns from jobs and says whether there was time for all."""
         stateful = set(self._to_resume(plan))
         finished = 0
         runs = learn_all(
@@ -165,6 +172,7 @@ class _Campaign:
                 self._keep(learned)
         if finished < len(jobs):
             self._stop("runs", len(jobs) - finished, len(jobs))
+        return finished == len(jobs)
 
     @staticmethod
     def _to_repeat(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
@@ -172,7 +180,7 @@ class _Campaign:
         first: dict[tuple[str, str], Job] = {}
         for job in jobs:
             if plan.unverified(job):
-                first.setdefault((job.setting.model_dump_json(), job.stack), job)
+                first.setdefault((conditions_of(job.setting).family, job.stack), job)
         return list(first.values())
 
     @staticmethod
@@ -192,7 +200,7 @@ class _Campaign:
         for old in {each.code.trajectory for each in equal} - {learned.code.trajectory}:
             self._keep(
                 Renewal(
-                    id=uuid.uuid4().hex, started=learned.started, conditions_key=learned.conditions.key,
+                    id=uuid.uuid4().hex, started=learned.started, family=learned.conditions.family,
                     stack=learned.stack, old=old, new=learned.code.trajectory,
                 )
             )  # fmt: skip

@@ -45,6 +45,7 @@ def learn(job: Job, *, limits: Limits = Limits(), keep_states: bool = False, pro
             ready = contender.set_up()
             known |= {"steps": ready.steps, "recipe": ready.recipe}
             curve.append(contender.evaluate("validation", 0))
+            ends = {fifth * ready.steps // FIFTHS: fifth for fifth in range(1, FIFTHS)}
             blocks = min(EVALUATIONS, ready.steps)
             for number, steps in enumerate(steps_of_blocks(ready.steps, blocks), 1):
                 block = contender.block(steps)
@@ -52,8 +53,7 @@ def learn(job: Job, *, limits: Limits = Limits(), keep_states: bool = False, pro
                 cpu_s += block.cpu_s
                 curve.append(contender.evaluate("validation", len(losses)))
                 progress(number / blocks, job.stack)
-                fifth, rest = divmod(number, EVALUATIONS // FIFTHS)
-                if keep_states and blocks == EVALUATIONS and not rest and fifth < FIFTHS:
+                if keep_states and (fifth := ends.get(len(losses))):
                     contender.save(States(job).path(fifth))
             known["final"] = contender.evaluate("test", len(losses))
             known["probes"] = contender.probes()

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from suite.contract.catalogue import catalogue, lookup, reference_of
+from suite.contract.catalogue import catalogue, lookup, reference_of, tunes
 from suite.contract.sources import installed_code
 from suite.contract.stack import build
+from suite.judge import tuning
 from suite.judge.rows import Currency
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.measure.evidence import conditions_of
@@ -96,12 +97,14 @@ def _listed(phrases: Mapping[str, str], verb: str) -> str:
 @dataclass(frozen=True)
 class Wanted:
     """How much evidence a pair should have. ``ruler_seeds``: of the reference's scaling curve; 0 for none. ``here``:
-    whether curves that another machine learned do not count."""
+    whether curves that another machine learned do not count. ``tuned``: whether learning rates are tuned where a card
+    asks for that."""
 
     seeds: int = 3
     timings: int = 3
     ruler_seeds: int = 0
     here: bool = False
+    tuned: bool = True
 
 
 @dataclass(frozen=True)
@@ -148,15 +151,30 @@ class Plan:
         for seed in range(max(self.wanted.seeds, self.wanted.ruler_seeds)):
             if seed < self.wanted.seeds:
                 jobs |= {
-                    Job(setting=pair.setting, stack=stack, seed=seed): None
+                    Job(setting=setting, stack=stack, seed=seed): None
                     for pair in self.pairs
                     if not self._learned_elsewhere(pair)
                     for stack in pair.sides
+                    for setting in self._at_rates(pair, stack, seed)
                 }
             if seed < self.wanted.ruler_seeds:
                 for setting in dict.fromkeys(pair.setting for pair in self.pairs):
                     jobs |= dict.fromkeys(ruler_jobs(setting, seed))
         return [job for job in jobs if self.learned(job) is None]
+
+    def _at_rates(self, pair: Pair, stack: str, seed: int) -> list[Setting]:
+        """The settings in which a side's seed is wanted: its own, then the grid, then the rate that the grid chose.
+
+        Other seeds wait until the grid has chosen.
+        """
+        if not (self.wanted.tuned and tunes(pair.stack) and pair.setting.rate == 1):
+            return [pair.setting]
+        grid = {rate: pair.setting.but(rate=rate) for rate in tuning.RATES}
+        if seed == tuning.SEED:
+            return [pair.setting, *(setting for rate, setting in grid.items() if rate != 1)]
+        runs = {rate: self.learned(Job(setting=each, stack=stack, seed=tuning.SEED)) for rate, each in grid.items()}
+        best = tuning.best_rate({rate: run for rate, run in runs.items() if run})
+        return [grid[best]] if best else []
 
     def learned(self, job: Job) -> Learned | None:
         """The current run of a job on this machine."""
@@ -202,7 +220,8 @@ class Plan:
             for group in groups:
                 setting, stacks = group[0].setting, (group[0].reference, *(pair.stack for pair in group))
                 if not any(each.replicate == replicate for each in self.timed(setting, stacks)):
-                    changing = any(self.changes(setting, stack) for stack in stacks)
+                    long = conditions_of(setting).steps >= FIFTHS
+                    changing = long and any(self.changes(setting, stack) for stack in stacks)
                     missing.append(Timing(setting, stacks, replicate, FIFTHS if changing else 1))
         return missing
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from suite.contract.baseline import baseline_of
+from suite.contract.baseline import Sample, baseline_of
 from suite.contract.run import Diverged, Run
 from suite.measure.comparison import Progress, silent
 from suite.record.job import Job, Setting
@@ -31,19 +31,22 @@ class Bar:
 
 @dataclass(frozen=True)
 class LearnedReference:
-    """A baseline's reference: its final test scores, seed by seed, and the bars. ``why``: what kept it from an end."""
+    """A baseline's reference: its final test scores, seed by seed, and the bars; what the first seed's model makes of
+    test examples. ``why``: what kept it from an end."""
 
     setting: Setting
     judged_by: str
     quality: str
     seeds: Sequence[Mapping[str, float]]
     bars: Sequence[Bar]
+    further: Mapping[str, float] = field(default_factory=dict)  # what else it is worth, means over the seeds
+    samples: Sequence[Sample] = ()
     why: str = ""
 
     @property
     def scores(self) -> dict[str, float]:
         """Means over the seeds."""
-        return {name: fmean(each[name] for each in self.seeds) for name in self.seeds[0]} if self.seeds else {}
+        return means(self.seeds)
 
     @property
     def passed(self) -> bool:
@@ -59,7 +62,9 @@ class LearnedReference:
             "scores": self.scores,
             "seeds": [dict(each) for each in self.seeds],
             "bars": [{"method": bar.method, "scores": dict(bar.scores), "passed": bar.passed} for bar in self.bars],
+            "further": dict(self.further),
             "passed": self.passed,
+            "samples": [sample.as_dict() for sample in self.samples],
             "why": self.why,
         }
 
@@ -70,21 +75,30 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
     data = baseline.data(setting.size, setting.task, setting.data)
     batches = data.held_out("test", baseline.recipe_of(setting).batch_size)
     ends: list[dict[str, float]] = []
+    further: list[dict[str, float]] = []
+    samples: list[Sample] = []
     why = ""
     for seed in seeds:
         run = Run(Job(setting=setting, seed=seed))
         try:
             run.train(run.recipe.steps)
             ends.append(run.evaluate("test"))
+            further.append(baseline.further_scores(run.model, data, batches))
+            samples = samples or run.samples()
         except Diverged as error:
             why = f"seed {seed}: {error}"
     metric = baseline.judged_by
-    reference = fmean(each[metric] for each in ends) if ends else math.nan
+    scores = means(ends)
     bars = []
     for method, predict in baseline.classical(setting.size, data).items():
-        scores = baseline.mean_scores(predict, batches)
-        bars.append(Bar(method, scores, at_least_as_good(reference, scores[metric], metric)))
-    return LearnedReference(setting, metric, baseline.quality, ends, bars, why)
+        theirs = baseline.mean_scores(predict, batches)
+        bars.append(Bar(method, theirs, at_least_as_good(scores.get(metric, math.nan), theirs[metric], metric)))
+    return LearnedReference(setting, metric, baseline.quality, ends, bars, means(further), samples, why)
+
+
+def means(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over the seeds, by name."""
+    return {name: fmean(each[name] for each in seeds) for name in seeds[0]} if seeds else {}
 
 
 def at_least_as_good(reference: float, bar: float, metric: str) -> bool:

@@ -91,7 +91,11 @@ class Session:
         self.run.save(self._own(path))
 
     def load(self, path: Path) -> None:
-        self.run.load(self._own(path))
+        """Into a fresh run: one that has grown cannot shrink."""
+        state = self._own(path)
+        del self.run
+        self.run = Run(self.job, weights=self.weights, mesh=self.mesh)
+        self.run.load(state)
 
     def _own(self, path: Path) -> Path:
         return path.with_name(f"{path.name}.{self.run.rank}")

@@ -33,8 +33,9 @@ _any_text = GetPydanticSchema(lambda kind, handler: handler(str))  # a record ma
 class Setting(Stored):
     """All that decides a training run besides the techniques and the seed.
 
-    ``steps`` are the reference's, the baseline's own where None. ``data`` is a Hugging Face data set's id or a local
-    path, ``model`` a configuration folder or a timm model's name; both are the baseline's own where None.
+    ``steps`` are the reference's, the baseline's own where None. ``rate`` multiplies the learning rate of the recipe,
+    before any technique changes it. ``data`` is a Hugging Face data set's id or a local path, ``model`` a configuration
+    folder or a timm model's name; both are the baseline's own where None.
     """
 
     baseline: str
@@ -42,6 +43,7 @@ class Setting(Stored):
     recipe: Annotated[RecipeName, _any_text] = "modern"
     task: Annotated[Task, _any_text] = "pretrain"
     steps: int | None = None
+    rate: float = 1.0
     data: str | None = None
     model: str | None = None
     device: str = "cpu"

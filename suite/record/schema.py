@@ -48,7 +48,16 @@ class Conditions(Setting):
 
     @property
     def key(self) -> str:
-        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:16]
+        return self._hashed(self.model_dump())
+
+    @property
+    def family(self) -> str:
+        """The key of all conditions that differ from these in steps and learning rate alone."""
+        return self._hashed(self.model_dump(exclude={"steps", "rate"}))
+
+    @staticmethod
+    def _hashed(values: dict[str, Any]) -> str:
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Machine(Stored):
@@ -257,13 +266,13 @@ class Timed(Evidence):
 
 class Renewal(Stored):
     """Code changed from ``old`` to ``new`` (trajectory hashes), and one run, repeated under the new one, was equal to
-    the bit: all that was learned under these conditions with the stack is renewed."""
+    the bit: all that was learned in this family of conditions with the stack is renewed."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["renewal"] = "renewal"
     id: str
     started: str
-    conditions_key: str
+    family: str
     stack: str
     old: str
     new: str

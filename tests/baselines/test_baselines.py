@@ -1,5 +1,6 @@
 """What holds for every baseline: it learns, is deterministic, and can be replaced; its recipes differ as they say."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ from transformers.pipelines import SUPPORTED_TASKS
 from baselines.bert import Bert
 from baselines.gpt import Gpt
 from baselines.mae import Mae
+from baselines.recipes import FP32_SIZES
+from baselines.text import CHARACTERS
 from baselines.vit import Vit
 from suite.model.anatomy import anatomy
 from suite.record.job import SIZES, TASKS
@@ -55,9 +58,11 @@ def test_batches_and_shapes(baseline, split):
     assert all(torch.equal(batch[name], repeated[name]) for name in batch)
     assert not all(torch.equal(batch[name], other[name]) for name in batch)
     assert all(len(tensor) == len(indices) == 8 for tensor in batch.values())
-    first, second = data.held_out("test", 8), again.test_batches(8)
-    assert all(torch.equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
-    assert 50 <= len(data.test) <= 256
+    for part in ("validation", "test"):
+        first, second = data.held_out(part, 8), again.held_out(part, 8)
+        assert all(torch.equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
+    assert 50 <= len(data.validation) <= 256, "runs ask for it again and again"
+    assert 50 <= len(data.test) <= 2048
     model = baseline.model("nano", data)
     outputs = baseline.forward(model, batch)
     losses = baseline.losses(outputs, batch)
@@ -95,7 +100,8 @@ def test_recipes_differ_only_in_how_they_run(baseline):
                 baseline.recipe(size, name, task) for name in ("classic", "modern", "compiled")
             )
             assert (classic.precision, classic.fused_attention, classic.fused_optimizer) == ("fp32", False, False)
-            assert (modern.precision, modern.fused_attention, modern.fused_optimizer) == ("bf16", True, True)
+            precision = "fp32" if size in FP32_SIZES else "bf16"
+            assert (modern.precision, modern.fused_attention, modern.fused_optimizer) == (precision, True, True)
             assert not classic.compile
             assert not modern.compile
             assert replace(compiled, compile=False) == modern
@@ -117,7 +123,7 @@ def test_recipes_differ_only_in_how_they_run(baseline):
     ],
 )
 def test_base_and_large_are_the_papers(baseline, size, millions):
-    data = baseline.data("nano", "pretrain")
+    data = baseline.data(size if baseline.modality == "image" else "nano", "pretrain")
     with torch.device("meta"):
         model = baseline.model(size, data)
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.15)
@@ -125,9 +131,9 @@ def test_base_and_large_are_the_papers(baseline, size, millions):
 
 @each
 def test_sizes_are_in_order_and_the_smallest_has_two_blocks(baseline):
-    data = baseline.data("pico", "pretrain")
+    data = {size: baseline.data(size if baseline.modality == "image" else "pico", "pretrain") for size in SIZES}
     with torch.device("meta"):
-        built = [baseline.model(size, data) for size in SIZES]
+        built = [baseline.model(size, data[size]) for size in SIZES]
     counts = [sum(parameter.numel() for parameter in model.parameters()) for model in built]
     assert counts == sorted(counts) and SIZES[0] == "pico"
     assert anatomy(built[0]).depth == 2
@@ -135,7 +141,7 @@ def test_sizes_are_in_order_and_the_smallest_has_two_blocks(baseline):
 
 
 _TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-_VIT = {**_TINY, "image_size": 224, "patch_size": 4}
+_VIT = {**_TINY, "image_size": 224, "patch_size": 2}
 
 
 @pytest.mark.parametrize(
@@ -159,10 +165,10 @@ def test_a_users_configuration_takes_the_models_place(tmp_path, baseline, config
     assert losses.shape == (4,)
     assert losses.isfinite().all()
     if baseline.modality == "text":
-        assert model.config.vocab_size == max(config.vocab_size, 320)
+        assert model.config.vocab_size == max(config.vocab_size, CHARACTERS)
         ids = batch["input_ids"]
         changed = ids.clone()
-        changed[:, -1] = (changed[:, -1] + 1) % 320
+        changed[:, -1] = (changed[:, -1] + 1) % CHARACTERS
         model.eval()
         a, b = (baseline.forward(model, {"input_ids": x}).logits[:, :-1] for x in (ids, changed))
         assert torch.allclose(a, b, atol=1e-5) == (baseline.id == "gpt"), "only GPT may not see the future"
@@ -172,7 +178,7 @@ def test_an_encoder_becomes_causal_for_gpt(tmp_path):
     BertConfig(vocab_size=100, **_TINY).save_pretrained(tmp_path)
     gpt = Gpt()
     model = gpt.model("nano", gpt.data("nano", "pretrain"), str(tmp_path)).eval()
-    ids = torch.randint(4, 300, (2, 64))
+    ids = torch.randint(4, CHARACTERS - 1, (2, 32))
     changed = ids.clone()
     changed[:, -1] += 1
     a, b = (gpt.forward(model, {"input_ids": x}).logits[:, :-1] for x in (ids, changed))
@@ -182,9 +188,12 @@ def test_an_encoder_becomes_causal_for_gpt(tmp_path):
 def test_timm_models_take_vits_place():
     vit = Vit()
     data = vit.data("nano", "pretrain")
-    model = vit.model("nano", data, "deit_tiny_patch16_224")
     batch, _ = data.batch(0, 0, 2)
-    assert vit.losses(vit.forward(model, batch), batch).shape == (2,)
+    for name in ("vit_tiny_patch16_224", "deit3_small_patch16_224", "swin_tiny_patch4_window7_224"):
+        model = vit.model("nano", data, name)
+        assert anatomy(model).blocks[0].attention_output is not None
+        assert vit.losses(vit.forward(model, batch), batch).shape == (2,)
+        assert vit.forward(copy.deepcopy(model), batch).logits.shape == (2, 10), "which takes the small pictures, too"
     with pytest.raises(ValueError, match=r"did you mean .*vit_tiny_patch16_224"):
         vit.model("nano", data, "vit_tiny_patch16_225")
     with pytest.raises(ValueError, match="32x32"):
@@ -200,7 +209,7 @@ def test_models_that_cannot_serve_are_refused(tmp_path):
         with pytest.raises(ValueError, match=missing):
             baseline.model("nano", baseline.data("nano", "pretrain"), str(tmp_path))
     ViTMAEConfig(**{**_VIT, "patch_size": 16}).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="patch_size to 4"):
+    with pytest.raises(ValueError, match="patch_size to 2"):
         Mae().model("nano", Mae().data("nano", "pretrain"), str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "evil.Config"}}')
     (tmp_path / "evil.py").write_text("raise SystemExit('was run')")

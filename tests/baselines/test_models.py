@@ -1,26 +1,35 @@
 """Each baseline's own arithmetic, against the model's own loss or a direct count."""
 
+import math
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
-from baselines.bert import IGNORED, MASKED_SHARE, Bert, MaskedTokens
+from baselines.bert import BRANCHES, IGNORED, Bert, MaskedTokens
 from baselines.gpt import Gpt
-from baselines.images import DIGITS, TEST_PER_DIGIT, normalised
-from baselines.mae import Mae, patchified, sine_cosine_positions
-from baselines.text import CLS, MASK, SEP, SPECIAL
+from baselines.images import DIGITS, TEST_PER_DIGIT, VALIDATION_PER_DIGIT, normalised
+from baselines.initialisation import sinusoids
+from baselines.mae import Mae, features, patchified, sine_cosine_positions, targets
+from baselines.text import CHARACTERS, CLS, MASK, PAD, SEP, SPECIAL, characters
 from baselines.vit import Vit
+from suite.model.anatomy import anatomy
 
 
-@given(rows=st.integers(1, 6), length=st.integers(8, 130), seed=st.integers(0, 2**31))
-def test_bert_masks_exactly_its_share_and_never_the_framing(rows, length, seed):
+@given(
+    rows=st.integers(1, 6), length=st.integers(8, 130), share=st.sampled_from([0.15, 0.3]), seed=st.integers(0, 2**31)
+)
+def test_bert_masks_exactly_its_share_and_never_the_framing(rows, length, share, seed):
     tokens = torch.from_numpy(np.random.default_rng(seed).integers(len(SPECIAL), 50, (rows, length))).short()
     tokens[:, 0], tokens[:, -1], tokens[:, length // 2] = CLS, SEP, SEP
-    batch = MaskedTokens(50)({"input_ids": tokens}, torch.Generator().manual_seed(seed))
+    batch = MaskedTokens(50, share)({"input_ids": tokens}, torch.Generator().manual_seed(seed))
     chosen = batch["labels"] != IGNORED
-    assert (chosen.sum(1) == round(MASKED_SHARE * length)).all()
+    assert (chosen.sum(1) == round(share * length)).all()
     assert not chosen[(tokens == CLS) | (tokens == SEP)].any()
     assert torch.equal(batch["labels"][chosen], tokens.long()[chosen])
     assert torch.equal(batch["input_ids"][~chosen], tokens.long()[~chosen])
@@ -28,7 +37,7 @@ def test_bert_masks_exactly_its_share_and_never_the_framing(rows, length, seed):
 
 def test_bert_shows_mask_random_and_original_8_to_1_to_1():
     tokens = torch.full((2000, 40), 7, dtype=torch.int16)
-    batch = MaskedTokens(1000)({"input_ids": tokens}, torch.Generator().manual_seed(0))
+    batch = MaskedTokens(1000, 0.15)({"input_ids": tokens}, torch.Generator().manual_seed(0))
     shown = batch["input_ids"][batch["labels"] != IGNORED]
     shares = torch.stack([shown == MASK, shown == 7, (shown != MASK) & (shown != 7)]).float().mean(1)
     # 12000 draws: four standard deviations of a 10 % share are 0.011.
@@ -61,29 +70,188 @@ def test_gpt_loss_is_the_models_own():
     assert outputs.past_key_values is None, "training needs no cache"
 
 
-def test_mae_loss_is_the_models_own_and_hides_three_quarters():
+def test_gpt_shows_half_a_row_and_what_is_likeliest_after_it():
+    """A predictor that always says the letter after the last one, in the alphabet."""
+    rows = torch.stack(
+        [torch.from_numpy(each).long() for each in characters(["abcdefgh" + "z" * 8, "hello yo" + "z" * 8])]
+    )
+    assert not Gpt().samples(lambda batch: None, {"input_ids": rows + 300}), "tokens that are not letters"
+
+    def predict(batch):
+        logits = 50.0 * F.one_hot((batch["input_ids"] + 1).clamp(max=CHARACTERS - 1), CHARACTERS + 9)
+        logits[..., CHARACTERS:] = 99.0  # a user's model may have more tokens than the data
+        logits[..., PAD] = 99.0
+        return SimpleNamespace(logits=logits)
+
+    first, second = Gpt().samples(predict, {"input_ids": rows})
+    assert first.text == "abcdefgh|ijklmnop"
+    assert second.text == "hello yo|pqrstuvw", "what came after the beginning is not seen"
+
+
+def test_bert_shows_its_guesses_in_their_row():
+    (letters,) = characters(["value of"])
+    row = torch.tensor([[CLS, *letters, SEP]])
+    labels = torch.full((1, 10), IGNORED)
+    labels[0, [1, 8]] = row[0, [1, 8]]
+    shown = row.masked_fill(labels != IGNORED, MASK)
+    always = SimpleNamespace(logits=F.one_hot(torch.full((1, 10), len(SPECIAL) + 22), CHARACTERS).float())
+    (sample,) = Bert().samples(lambda batch: always, {"input_ids": shown, "labels": labels})
+    assert sample.text == "[v]alue o[v] | value of"
+    assert not Bert().samples(lambda batch: always, {"input_ids": shown + 300, "labels": labels})
+
+
+def test_the_small_models_begin_with_positions_that_differ_and_bert_with_small_branches():
+    positions = sinusoids(32, 64, longest=100, rms=0.1)
+    assert positions.square().mean().sqrt().item() == pytest.approx(0.1)
+    assert torch.cdist(positions, positions).add(torch.eye(32) * 9).min() > 0.2, "a quarter of their norm"
+    torch.manual_seed(0)
+    gpt, bert = (baseline.model("nano", None) for baseline in (Gpt(), Bert()))
+    for tokens, learned in (
+        (gpt.transformer.wte, gpt.transformer.wpe),
+        (bert.bert.embeddings.word_embeddings, bert.bert.embeddings.position_embeddings),
+    ):
+        assert tokens.weight.std().item() == pytest.approx(0.1, rel=0.05), "0.8 / sqrt(64)"
+        near, far = torch.cdist(learned.weight[:1], learned.weight[[1, -1]])[0]
+        assert far > 1.5 * near, "random ones are all as far apart"
+    for block in anatomy(bert).blocks:
+        inner, outer = (block.projections["value"].module.weight.std(), block.mlp_output.module.weight.std())
+        assert (outer / inner).item() == pytest.approx(BRANCHES, rel=0.1)
+    assert bert.config.hidden_dropout_prob == bert.config.attention_probs_dropout_prob == 0
+
+
+def test_base_begins_as_in_the_papers():
+    with torch.device("meta"):
+        gpt, bert = (baseline.model("base", None).config for baseline in (Gpt(), Bert()))
+    assert gpt.initializer_range == bert.initializer_range == 0.02
+    assert bert.hidden_dropout_prob == bert.attention_probs_dropout_prob == 0.1
+
+
+@pytest.mark.parametrize(("size", "share"), [("nano", 0.5), ("base", 0.75)])
+def test_mae_loss_is_the_models_own_and_hides_its_share(size, share):
+    """Of pixels at nano, of patches normalised each at base; on a small model, as only the pictures decide."""
+    torch.manual_seed(0)
     mae = Mae()
-    model, batch, outputs = _outputs(mae)
+    data = mae.data(size, "pretrain")
+    (side, channels, patch), small = data.shape, {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    decoder = {f"decoder_{name}": value for name, value in small.items()}
+    with torch.device("meta"):
+        config = mae.model(size, data).config
+    assert (config.image_size, config.num_channels, config.patch_size) == (side, channels, patch)
+    assert config.norm_pix_loss == (size == "base")
+    model = ViTMAEForPreTraining(ViTMAEConfig(**{**config.to_dict(), **small, **decoder})).eval()
+    batch, _ = data.batch(0, 0, 6)
+    outputs = mae.forward(model, batch)
     torch.testing.assert_close(mae.losses(outputs, batch).mean(), outputs.loss)
-    assert (outputs.mask.mean(1) == 0.75).all()
-    kept = batch["noise"].topk(16, largest=False).indices
+    assert (outputs.mask.mean(1) == share).all()
+    kept = batch["noise"].topk(round(data.shape.patches * (1 - share)), largest=False).indices
     assert (outputs.mask.gather(1, kept) == 0).all()
-    pixels = torch.randn(2, 3, 32, 32)
-    assert torch.equal(patchified(pixels, 4), model.patchify(pixels))
+    assert torch.equal(patchified(batch["pixel_values"], patch), model.patchify(batch["pixel_values"]))
 
 
-def test_mae_positions_tell_patches_apart_by_offset_alone():
+@pytest.mark.parametrize(("base", "amplitude"), [(10000.0, 1.0), (10.0, 2.0)])
+def test_mae_positions_tell_patches_apart_by_offset_alone(base, amplitude):
     """Inner products of sine-cosine positions depend on the offset only: cos(a)cos(b) + sin(a)sin(b) = cos(a - b)."""
-    positions = sine_cosine_positions(64, 8)
+    positions = sine_cosine_positions(64, 8, base, amplitude)
     assert (positions[0] == 0).all()
     grid = positions[1:].view(8, 8, 64)
     torch.testing.assert_close((grid[1:, 2:] * grid[:-1, :-2]).sum(-1), (grid[1, 2] @ grid[0, 0]).expand(7, 6))
-    torch.testing.assert_close(grid.square().sum(-1), torch.full((8, 8), 32.0))
+    torch.testing.assert_close(grid.square().sum(-1), torch.full((8, 8), 32.0 * amplitude**2))
     assert torch.cdist(positions[1:], positions[1:]).add(torch.eye(64) * 9).min() > 0.1
-    model = Mae().model("nano", None)
+
+
+@pytest.mark.parametrize(("size", "positions_of"), [("nano", {"base": 10.0, "amplitude": 2.0}), ("base", {})])
+def test_mae_positions_are_fixed(size, positions_of):
+    mae = Mae()
+    model = mae.model(size, mae.data(size, "pretrain"))
     for frozen in (model.vit.embeddings.position_embeddings, model.decoder.decoder_pos_embed):
         assert not frozen.requires_grad
-        assert torch.equal(frozen[0], sine_cosine_positions(frozen.shape[-1], 8))
+        grid = math.isqrt(frozen.shape[1] - 1)
+        assert torch.equal(frozen[0], sine_cosine_positions(frozen.shape[-1], grid, **positions_of))
+
+
+def _std(weight):
+    return weight.detach().std().item()
+
+
+def test_the_small_vits_initialisation():
+    """Xavier's and LeCun's deviations by width, branches a quarter of that, positions ten times timm's 0.02."""
+    torch.manual_seed(0)
+    vit = Vit()
+    model = vit.model("nano", vit.data("nano", "pretrain"))
+    width, (block, *_) = model.embed_dim, model.blocks
+    inner = block.mlp.fc1.out_features
+    assert _std(block.attn.qkv.weight) == pytest.approx(math.sqrt(2 / (4 * width)), rel=0.05)
+    assert _std(block.mlp.fc1.weight) == pytest.approx(math.sqrt(2 / (width + inner)), rel=0.05)
+    assert _std(block.attn.proj.weight) == pytest.approx(0.25 * math.sqrt(2 / (2 * width)), rel=0.05)
+    assert _std(block.mlp.fc2.weight) == pytest.approx(0.25 * math.sqrt(2 / (width + inner)), rel=0.05)
+    assert _std(model.pos_embed) == pytest.approx(0.2, rel=0.1)
+    assert _std(model.patch_embed.proj.weight) == pytest.approx(0.5, rel=0.2)  # of 2 x 2 grey pixels
+    assert model.cls_token is None and model.global_pool == "avg"
+
+
+def test_the_small_maes_initialisation():
+    torch.manual_seed(0)
+    mae = Mae()
+    data = mae.data("nano", "pretrain")
+    parts = anatomy(mae.model("nano", data))
+    assert [stack.depth for stack in parts.stacks] == [4, 2]
+    for block in parts.every_block:
+        for linear in block.linears:
+            rows, columns = linear.module.weight.shape
+            scale = 0.25 if linear in block.branches else 1.0
+            assert _std(linear.module.weight) == pytest.approx(scale * math.sqrt(2 / (rows + columns)), rel=0.06)
+    patches = parts.model.vit.embeddings.patch_embeddings.projection.weight
+    assert _std(patches) == pytest.approx(5 * math.sqrt(2 / (4 + len(patches))), rel=0.2)
+    prediction = parts.model.decoder.decoder_pred.weight
+    assert _std(prediction) == pytest.approx(0.1 * math.sqrt(2 / sum(prediction.shape)), rel=0.2)
+
+
+def test_maes_features_are_of_all_patches_in_order():
+    """Two pictures that differ in one patch differ most in that patch's features; hiding patches would mix them."""
+    torch.manual_seed(0)
+    mae = Mae()
+    data = mae.data("nano", "pretrain")
+    model, share = mae.model("nano", data), 0.5
+    pixels, _ = data.batch(0, 0, 4)
+    changed = pixels["pixel_values"].clone()
+    changed[:, :, 2:4, 6:8] = -changed[:, :, 2:4, 6:8]  # the fourth patch of the second row
+    change = features(model, pixels) - features(model, {"pixel_values": changed})
+    assert change.shape == (4, 16 * 64)
+    assert (change.view(4, 16, 64).norm(dim=-1).argmax(1) == 7).all()
+    assert model.config.mask_ratio == share, "the model hides patches again"
+
+
+def test_mae_is_scored_by_its_features_and_beside_its_neighbours():
+    mae = Mae()
+    data = mae.data("pico", "pretrain")
+    scores = mae.further_scores(mae.model("pico", data), data, data.held_out("test", 4))
+    loss, on_features, on_pixels = scores.values()
+    assert 0 < loss < 0.3 and on_features > 0.5 and on_pixels > 0.8
+
+
+@pytest.mark.parametrize("size", ["nano", "base"])
+def test_samples_are_grey_pictures_of_what_the_model_says(size):
+    """Of a model that is always right: what MAE completes is the original, and ViT's predictions are the labels."""
+    for baseline in (Vit(), Mae()):
+        batch = baseline.data(size, "pretrain").held_out("test", 12)[0]
+
+        def right(few):
+            if "labels" in few:
+                return SimpleNamespace(logits=torch.nn.functional.one_hot(few["labels"], DIGITS).float())
+            return SimpleNamespace(logits=targets(few), mask=(few["noise"] > 0.5).float())
+
+        (sample,) = baseline.samples(right, batch)
+        assert sample.picture.dtype == torch.uint8 and sample.picture.ndim == 2
+        height, width = sample.picture.shape
+        if baseline.id == "vit":
+            labels = batch["labels"][:10].tolist()
+            assert sample.caption == f"labels {labels}, predictions {labels}"
+            assert width == 10 * height
+            continue
+        shown, completed, original = sample.picture.split(width // 3, dim=1)
+        assert (completed.float() - original.float()).abs().max() <= 1, "up to rounding"
+        assert not torch.equal(shown, original)
+        assert height == 8 * (width // 3)
 
 
 def test_vit_loss_and_accuracy():
@@ -96,16 +264,41 @@ def test_vit_loss_and_accuracy():
     ]
 
 
-def test_digits_are_stratified_and_split_by_task():
+@pytest.mark.parametrize(("size", "shape"), [("nano", (1, 8, 8)), ("base", (1, 224, 224))])
+def test_digits_are_split_in_three_stratified_and_by_task(size, shape):
     vit = Vit()
-    data, source, adapt = (vit.data("nano", split) for split in ("pretrain", "source", "adapt"))
-    assert len(data.train) + len(data.test) == 1797
+    data, source, adapt = (vit.data(size, split) for split in ("pretrain", "source", "adapt"))
+    assert len(data.train) + len(data.validation) + len(data.test) == 1797
     for found, digits in ((data, range(10)), (source, range(5)), (adapt, range(5, 10))):
-        expected = [TEST_PER_DIGIT["nano"] if digit in digits else 0 for digit in range(DIGITS)]
-        assert found.test.tensors["labels"].bincount(minlength=DIGITS).tolist() == expected
+        for part, count in ((found.test, TEST_PER_DIGIT[size]), (found.validation, VALIDATION_PER_DIGIT[size])):
+            expected = [count if digit in digits else 0 for digit in range(DIGITS)]
+            assert part.tensors["labels"].bincount(minlength=DIGITS).tolist() == expected
+            assert part.tensors["pixels"].shape[1:] == shape
         assert set(found.train.tensors["labels"].tolist()) == set(digits)
         assert found.classes == DIGITS
     assert len(source.train) + len(adapt.train) == len(data.train)
+
+
+def test_no_digit_is_in_two_parts():
+    data = Vit().data("nano", "pretrain")
+    parts = [
+        {picture.numpy().tobytes() for picture in part.tensors["pixels"]}
+        for part in (data.train, data.validation, data.test)
+    ]
+    assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
+    assert sum(map(len, parts)) == 1797, "no two digits of the data set are equal"
+
+
+def test_native_digits_are_scikit_learns_own():
+    """Each picture times 16 / 255 is one of the data set with its label, up to the rounding to whole steps."""
+    from sklearn.datasets import load_digits
+
+    known, labels = load_digits(return_X_y=True)
+    data = Vit().data("nano", "pretrain")
+    pixels = data.test.tensors["pixels"].flatten(1).double() * 16 / 255
+    distance, index = torch.cdist(pixels, torch.from_numpy(known)).min(1)
+    assert distance.max() < 8 * 16 / 255
+    assert (torch.from_numpy(labels)[index] == data.test.tensors["labels"]).all()
 
 
 def test_digits_can_be_told_apart_by_nearest_neighbour():
@@ -117,9 +310,10 @@ def test_digits_can_be_told_apart_by_nearest_neighbour():
     assert right.float().mean() > 0.95
 
 
-def test_pixels_are_normalised_to_three_channels():
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pixels_are_normalised_to_the_models_channels(channels):
     grey = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
-    pixels = normalised(grey)
-    assert pixels.shape == (1, 3, 16, 16)
+    pixels = normalised(grey, channels)
+    assert pixels.shape == (1, channels, 16, 16)
     assert (pixels.min(), pixels.max()) == (-1, 1)
-    assert pixels.flatten(2).var(1).max() == pytest.approx(0)
+    assert pixels.flatten(2).var(1, correction=0).max() == pytest.approx(0)

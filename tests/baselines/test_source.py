@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from baselines import images, source
+from baselines import images, source, text
 from baselines.bert import Bert
-from baselines.gpt import Gpt
+from baselines.gpt import LENGTH, Gpt
 from baselines.mae import Mae
 from baselines.vit import Vit
 
@@ -45,16 +45,18 @@ def _write_text(folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["text", "csv", "json", "jsonl", "parquet", "saved"])
 def test_text_of_every_kind_is_read_whole(tmp_path, kind):
     found = source.texts(str(_write_text(tmp_path, kind)), limit_bytes=1 << 20)
-    assert sorted(found.train + found.test) == sorted(LINES)
+    assert sorted(found.train + found.validation + found.test) == sorted(LINES)
     assert len(found.test) == round(source.HELD_OUT * len(LINES))
+    assert len(found.validation) == round(source.HELD_OUT * (len(LINES) - len(found.test)))
 
 
 def test_held_out_texts_do_not_depend_on_order(tmp_path):
-    tests = []
+    parts = []
     for name, lines in (("a.txt", LINES), ("b.txt", LINES[::-1])):
         (tmp_path / name).write_text("\n".join(lines))
-        tests.append(set(source.texts(str(tmp_path / name), 1 << 20).test))
-    assert tests[0] == tests[1]
+        found = source.texts(str(tmp_path / name), 1 << 20)
+        parts.append((set(found.validation), set(found.test)))
+    assert parts[0] == parts[1]
 
 
 def test_files_named_after_splits_are_those_splits(tmp_path):
@@ -62,15 +64,17 @@ def test_files_named_after_splits_are_those_splits(tmp_path):
         datasets.Dataset.from_dict({"text": lines}).to_parquet(tmp_path / f"{name}-00000-of-00001.parquet")
     (tmp_path / "README.txt").write_text("not data")
     found = source.texts(str(tmp_path), 1 << 20)
-    assert (found.train, found.test) == (LINES[:100], LINES[150:])
+    assert (found.train, found.validation, found.test) == (LINES[:100], LINES[100:150], LINES[150:])
     (tmp_path / "test-00000-of-00001.parquet").unlink()
-    assert source.texts(str(tmp_path), 1 << 20).test == LINES[100:150]
+    found = source.texts(str(tmp_path), 1 << 20)
+    assert found.test == LINES[100:150], "the only part held out is the one to report on"
+    assert sorted(found.train + found.validation) == sorted(LINES[:100]), "and validation takes of the training part"
 
 
 def test_what_is_left_out_is_said(tmp_path):
     found = source.texts(str(_write_text(tmp_path, "text")), limit_bytes=1000)
     assert f"of {len(LINES)} training examples" in found.name
-    assert len(found.train) + len(found.test) < 20
+    assert len(found.train) + len(found.validation) + len(found.test) < 20
 
 
 def _pictures(count: int, seed: int = 0) -> list[Image.Image]:
@@ -106,11 +110,29 @@ def test_images_of_every_kind_train_a_classifier(tmp_path, kind, classes):
     data = vit.data("nano", "pretrain", location)
     assert data.classes == classes
     assert data.train.tensors["pixels"].shape[1:] == (3, 32, 32)
-    assert len(data.train) + len(data.test) == 60
-    assert len(data.test) == (12 if kind == "folder" else 6)
+    parts = [len(part) for part in (data.train, data.validation, data.test)]
+    assert parts == ([43, 5, 12] if kind == "folder" else [49, 5, 6])
     model = vit.model("nano", data)
     batch, _ = data.batch(0, 0, 4)
     assert vit.forward(model, batch).logits.shape == (4, classes)
+
+
+def test_an_images_own_validation_split_is_taken_and_test_examples_never_are(tmp_path):
+    """One colour a split: validation examples are the data's own, or else come from the training examples."""
+    for name, value in (("train", 10), ("validation", 20), ("test", 30)):
+        table = {"image": [np.full((4, 4), value + 100 * (i % 2), np.uint8).tolist() for i in range(20)]}
+        table["label"] = [0, 1] * 10
+        datasets.Dataset.from_dict(table).to_json(tmp_path / f"{name}.jsonl")
+    colours = {part: _colours(Vit().data("nano", "pretrain", str(tmp_path)), part) for part in ("validation", "test")}
+    assert colours == {"validation": {20, 120}, "test": {30, 130}}
+    (tmp_path / "validation.jsonl").unlink()
+    data = Vit().data("nano", "pretrain", str(tmp_path))
+    assert _colours(data, "validation") <= {10, 110} and _colours(data, "test") == {30, 130}
+    assert (len(data.train), len(data.validation), len(data.test)) == (18, 2, 20)
+
+
+def _colours(data, part):
+    return set(getattr(data, part).tensors["pixels"].unique().tolist())
 
 
 def test_each_image_keeps_its_label(tmp_path):
@@ -120,7 +142,7 @@ def test_each_image_keeps_its_label(tmp_path):
     table = {"image": colours, "label": [0, 1, 2] * 20}
     datasets.Dataset.from_dict(table, features=features).to_parquet(tmp_path / "d.parquet")
     data = Vit().data("nano", "pretrain", str(tmp_path / "d.parquet"))
-    for part in (data.train, data.test):
+    for part in (data.train, data.validation, data.test):
         assert (part.tensors["pixels"][:, 0].amax((1, 2)) == 80 * part.tensors["labels"]).all()
 
 
@@ -131,7 +153,7 @@ def test_unlabelled_test_examples_are_not_tested_on(tmp_path):
         datasets.Dataset.from_dict(table, features=features).to_parquet(tmp_path / f"{name}.parquet")
     data = Vit().data("nano", "pretrain", str(tmp_path))
     assert data.classes == 2
-    assert (len(data.train), len(data.test)) == (18, 2)
+    assert (len(data.train), len(data.validation), len(data.test)) == (16, 2, 2)
     assert len(Mae().data("nano", "pretrain", str(tmp_path)).test) == 5, "which needs no labels"
 
 
@@ -140,23 +162,31 @@ def test_a_large_data_set_is_thinned_evenly(tmp_path, monkeypatch):
     location = _write_images(tmp_path, "image")
     data = Vit().data("nano", "pretrain", str(location))
     assert "30 of 60" in data.name
-    assert len(data.train) + len(data.test) == 30
+    assert len(data.train) + len(data.validation) + len(data.test) == 30
     assert set(data.train.tensors["labels"].tolist()) == {0, 1, 2}
 
 
-def test_adapting_to_user_data_fits_the_checkpoint_of_the_embedded_source(tmp_path):
+def test_adapting_to_user_data_fits_the_checkpoint_of_the_embedded_source(tmp_path, monkeypatch):
     location = str(_write_images(tmp_path, "image"))
     vit = Vit()
     before, after = (vit.data("nano", split, location) for split in ("source", "adapt"))
     assert before.name.startswith("scikit-learn digits")
-    assert len(after.train) + len(after.test) == 60
+    assert len(after.train) + len(after.validation) + len(after.test) == 60
+    for baseline in (vit, Mae()):
+        states = [baseline.model("nano", data).state_dict() for data in (before, after)]
+        assert [each.shape for each in states[0].values()] == [each.shape for each in states[1].values()]
     assert before.classes == after.classes == 10
-    gpt, text = Gpt(), str(_write_text(tmp_path, "jsonl"))
-    source_ids, adapted_ids = (gpt.data("nano", split, text) for split in ("source", "adapt"))
-    assert source_ids.sha256 == gpt.data("nano", "source").sha256 != adapted_ids.sha256
+    gpt, location = Gpt(), str(_write_text(tmp_path, "jsonl"))
+    before, after = (gpt.data("nano", split, location) for split in ("source", "adapt"))
+    assert before.sha256 == gpt.data("nano", "source").sha256 != after.sha256
+    assert after.sha256 == gpt.data("nano", "pretrain", location).sha256, "the same letters"
+
+    for table, value in ((text.VOCABULARY, 512), (text._LIMIT_BYTES, 1 << 16), (LENGTH, 64)):
+        monkeypatch.setitem(table, "base", value)
+    before, after = (gpt.data("base", split, location) for split in ("source", "adapt"))
+    assert before.sha256 == gpt.data("base", "source").sha256 != after.sha256
     # The same words under its own tokenizer are fewer tokens: the adapted data must use the source's.
-    own = gpt.data("nano", "pretrain", text)
-    assert len(adapted_ids.train) > len(own.train)
+    assert len(after.train) > len(gpt.data("base", "pretrain", location).train)
 
 
 def test_user_data_is_read_once(tmp_path, monkeypatch):

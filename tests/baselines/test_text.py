@@ -1,11 +1,13 @@
 """The embedded text: what is in it, how it is split, and that tokens give the text back."""
 
 import ast
+import itertools
 import sysconfig
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,9 +41,10 @@ def test_text_that_spells_a_special_token_stays_text(tokenizer):
 def test_packing_keeps_every_token_in_order(tokenizer, lengths, length):
     documents = ["x " * n for n in lengths]
     stream = [token for document in documents for token in [*tokenizer.encode(document).ids, text.SEP]]
-    plain = text._packed(tokenizer, documents, length, framed=False)
+    encode = text.byte_pairs(tokenizer)
+    plain = text._packed(encode(documents), length, framed=False)
     assert plain.flatten().tolist() == stream[: len(stream) // length * length]
-    framed = text._packed(tokenizer, documents, length, framed=True)
+    framed = text._packed(encode(documents), length, framed=True)
     assert framed.shape[1] == length
     assert (framed[:, 0] == text.CLS).all()
     assert (framed[:, -1] == text.SEP).all()
@@ -69,19 +72,56 @@ def test_topics_are_read_without_running_the_module(tmp_path):
     assert ast.parse(module)
 
 
-def test_no_document_is_both_trained_and_tested_on():
-    for split, share in (("source", text._SOURCE_TEST_SHARE), ("adapt", text._PROSE_TEST_SHARE)):
-        found = text._texts(split, None, limit_bytes=1 << 30)
-        # Some modules of the library are empty or identical stubs; what matters is that no real one is in both.
-        assert not {d for d in found.train if len(d) > 500} & {d for d in found.test if len(d) > 500}
-        assert len(found.test) == pytest.approx(share * (len(found.train) + len(found.test)), abs=1)
+@given(names=st.sets(st.text(), min_size=1, max_size=60), extra=st.text())
+def test_each_document_is_in_one_part_and_stays_there_whatever_is_added(names, extra):
+    def parts(names):
+        divided = text._divided("", names, lambda name: f"text of {name}", (0.2, 0.3), 1 << 30)
+        return divided.train, divided.validation, divided.test
+
+    before, after = parts(names), parts(names | {extra})
+    assert sorted(itertools.chain(*before)) == sorted(f"text of {name}" for name in names)
+    assert all(set(small) <= set(large) for small, large in zip(before, after, strict=True))
 
 
-def test_a_limit_takes_a_prefix_and_leaves_the_test_documents_alone():
-    small, whole = (text._texts("source", None, limit) for limit in (1 << 20, 1 << 30))
-    assert small.train == whole.train[: len(small.train)]
-    assert 0.9 * (1 << 20) < sum(map(len, small.train)) < 2 * (1 << 20)
-    assert small.test == whole.test
+def test_the_embedded_documents_are_shared_out_as_they_should_be():
+    for split, (test, validation) in (("source", text._LIBRARY_SHARES), ("adapt", text._TOPICS_SHARES)):
+        found = text._texts(split, None, limit_bytes=1 << 30, in_characters=False)
+        parts = [found.test, found.validation, found.train]
+        # Some modules of the library are identical stubs; what matters is that no real one is in two parts.
+        long = [{document for document in part if len(document) > 500} for part in parts]
+        assert len(set.union(*long)) == sum(map(len, long))
+        shares = np.array([len(part) for part in parts]) / sum(map(len, parts))
+        assert shares == pytest.approx([test, validation, 1 - test - validation], abs=0.09)  # of 80 topics
+
+
+def test_a_limit_takes_a_prefix_of_each_part():
+    small, whole = (text._texts("source", None, limit, in_characters=False) for limit in (1 << 18, 1 << 30))
+    for part in ("train", "validation", "test"):
+        few, all_ = getattr(small, part), getattr(whole, part)
+        assert few == all_[: len(few)]
+        assert sum(map(len, few[:-1])) < 1 << 18 <= sum(map(len, few))
+
+
+@given(document=st.text())
+def test_characters_are_the_letters_and_single_spaces(document):
+    letters = text.normalised(document)
+    assert set(letters) <= set(text.ALPHABET)
+    assert "  " not in letters and letters == letters.strip() == text.normalised(letters)
+    (tokens,) = text.characters([document])
+    assert text.spelled(torch.from_numpy(tokens)) == letters
+
+
+def test_what_is_no_letter_is_a_space_and_special_tokens_are_shown():
+    assert text.normalised("  It's 2 dicts:\n{'Kelvin': None} … ") == "it s dicts kelvin none"
+    (tokens,) = text.characters(["a b"])
+    row = torch.tensor([text.CLS, *tokens, text.MASK, text.SEP, text.PAD])
+    assert text.spelled(row) == "^a b_.~"
+    assert text.CHARACTERS < 40
+
+
+def test_docstrings_are_those_of_modules_classes_and_functions():
+    code = '"""one"""\nclass A:\n    """two"""\n    def f(self):\n        "three"\n        "four"\nx = "five"\n'
+    assert text.docstrings(code).split() == ["one", "two", "three"]
 
 
 def test_preparation_is_the_same_in_a_fresh_cache(tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ def test_the_reference_is_the_run_that_a_comparison_trains() -> None:
     run = new_run("vit", size="pico", recipe="classic", seed=1)
     run.train(run.recipe.steps)
     reference = learned(VIT, range(2))
-    assert reference.seeds[1] == run.evaluate()
+    assert reference.seeds[1] == run.evaluate("test")
     assert reference.scores["loss"] == pytest.approx((reference.seeds[0]["loss"] + reference.seeds[1]["loss"]) / 2)
 
 
@@ -63,4 +63,5 @@ def test_the_command_prints_both_and_exits_by_the_bars(tmp_path: Any) -> None:
     assert [bar["method"] for bar in reference["bars"]] == ["logistic regression"]
     text = plugin.leantrain(tmp_path, "baselines", "-b", "gpt", "--size", "pico")
     assert "the reference" in text.stdout and "Kneser-Ney trigram" in text.stdout
+    assert "a held-out beginning | what the model writes after it:" in text.stdout
     assert plugin.leantrain(tmp_path, "baselines", "-b", "gptt").returncode == 2

@@ -87,10 +87,9 @@ def noisy(lab: Lab, share: float, asked: LabelNoise) -> Lab:
     setting = lab.setting
     baseline = baseline_of(setting)
     steps = asked.longer * baseline.recipe(setting.size, setting.recipe, "pretrain").steps
-    location = setting.data
-    if share:
-        data = baseline.data(setting.size, "pretrain", location)
-        location = str(written(data, share, cache_folder() / "label_noise" / f"{data.sha256[:16]}-{share:g}"))
+    data = baseline.data(setting.size, "pretrain", setting.data)
+    # None of them wrong is written too: given data may be shaped otherwise than the baseline's own.
+    location = str(written(data, share, cache_folder() / "label_noise" / f"{data.sha256[:16]}-{share:g}"))
     minutes = lab.minutes / len(asked.shares)
     return replace(lab, setting=setting.but(steps=steps, data=location), minutes=minutes)
 

@@ -37,8 +37,8 @@ class PlainNetwork(Technique):
     """A multi-layer perceptron in the place of the ViT: the same images, recipe and steps."""
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
-        pixels, labels = (run.data.train.tensors[name] for name in ("pixels", "labels"))
-        inputs, classes = 3 * pixels.shape[-1] ** 2, int(labels.max()) + 1
+        inputs = run.data.batch(0, 0, 1)[0]["pixel_values"].numel()
+        classes = int(run.data.train.tensors["labels"].max()) + 1
         hidden = [nn.Linear(inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(WIDTH, classes))
 

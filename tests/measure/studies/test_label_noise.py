@@ -33,17 +33,22 @@ def contender(stack: str, accuracy: float, equal_time: EqualTime | None = None, 
 
 
 def test_wrong_labels_are_as_many_as_asked_for_and_only_in_training() -> None:
-    data, clean = (
-        baselines()["vit"].data("nano", "pretrain", each.setting.data) for each in (noisy(lab(), 0.3, ASKED), lab())
-    )
+    vit = baselines()["vit"]
+    own, clean, data = (vit.data("nano", "pretrain", at) for at in (None, *(location(share) for share in (0.0, 0.3))))
     assert data.classes == 10  # type: ignore[attr-defined]
-    assert (data.train.tensors["labels"] != clean.train.tensors["labels"]).float().mean() == pytest.approx(
-        0.3, abs=1e-3
-    )
-    assert torch.equal(data.test.tensors["labels"], clean.test.tensors["labels"])
-    for ours, theirs in ((data.train, clean.train), (data.test, clean.test)):
-        assert torch.equal(ours.tensors["pixels"], theirs.tensors["pixels"].expand(-1, 3, -1, -1))
-    assert noisy(lab(), 0.0, ASKED).setting == lab().setting.but(steps=480)
+    labels, right, wrong = (each.train.tensors["labels"] for each in (own, clean, data))
+    assert torch.equal(labels, right)
+    assert (wrong != right).float().mean() == pytest.approx(0.3, abs=1e-3)
+    for part in ("validation", "test"):
+        theirs = [getattr(each, part).tensors["labels"] for each in (own, clean, data)]
+        assert torch.equal(theirs[0], theirs[1]) and torch.equal(theirs[1], theirs[2])
+    for part in ("train", "validation", "test"):
+        assert torch.equal(*(getattr(each, part).tensors["pixels"] for each in (clean, data)))
+    assert noisy(lab(), 0.0, ASKED).setting.steps == ASKED.longer * vit.recipe("nano", "modern", "pretrain").steps
+
+
+def location(share: float) -> str | None:
+    return noisy(lab(), share, ASKED).setting.data
 
 
 def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +63,7 @@ def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Lab, "runs", runs)
     (table,) = study(lab(), ASKED)
-    assert asked == [(True, 5.0), (False, 5.0)]
+    assert asked == [(False, 5.0), (False, 5.0)]
     rows = [NoiseRow(*each) for each in table.rows]
     techniques = [name for name in STACKS if name != "saf"]
     assert [(each.label_noise, each.technique) for each in rows] == [(s, n) for s in ASKED.shares for n in techniques]

@@ -1,0 +1,172 @@
+"""What a baseline can tell apart: controls whose effect is known, against the noise of its seeds.
+
+* *seeds*: the reference against itself with other seeds: other weights, other batches. No effect is there.
+* *perturbed*: every weight times 1 + 3 % noise before the first step, the same batches. No effect is there either, and
+  the two runs share all else: the noise of a technique that changes what does not matter.
+* *half the rate*: a real effect that every baseline should see; removing 10 % of the gradients hardly harms Adam, so
+  that is no control.
+* *SGD*: whatever technique of the catalogue is asked for beside them.
+
+An effect is read as an equivalent budget off the reference's scaling curve (:mod:`suite.judge.ruler`), as in every row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from suite.contract.data import generator
+from suite.contract.run import Run
+from suite.contract.technique import Technique
+from suite.judge.ruler import Ruler, ruler_of
+from suite.judge.statistics import (
+    Interval,
+    detectable_effect,
+    moderated_interval,
+    pooled_variance,
+    replicate_interval,
+)
+from suite.measure.campaign import Effort, measure
+from suite.measure.evidence import Progress, conditions_of, silent
+from suite.measure.plan import Pair, Plan, Wanted
+from suite.record.job import BASELINE, Job, Setting
+from suite.record.schema import Learned
+from suite.record.store import Records, Store
+
+SEEDS = 3
+ALL_SEEDS = 5  # of the reference: those beyond SEEDS stand in for a contender that changes nothing
+PERTURBATION = 0.03
+HALF = 0.5
+
+
+@dataclass
+class Perturbed(Technique):
+    """Multiplies every weight by 1 + noise before the first step."""
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        noise = generator(run.seed, 4)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + PERTURBATION * torch.randn(parameter.shape, generator=noise))
+        return model
+
+
+@dataclass(frozen=True)
+class Control:
+    """A control's effect: the log of its equivalent budget over the reference's, and of its final loss, per seed."""
+
+    name: str
+    log_budgets: tuple[float, ...]
+    log_losses: tuple[float, ...]
+
+    @property
+    def budget(self) -> Interval:
+        """Of the equivalent budget, in log units."""
+        return replicate_interval(self.log_budgets)
+
+
+@dataclass(frozen=True)
+class Power:
+    """A baseline's controls. ``seed_deviation``: of ln equivalent budget, of one pair of runs that differ in nothing
+    that matters; ``detectable``: the log change that SEEDS seeds see with 80 % power."""
+
+    setting: Setting
+    controls: tuple[Control, ...]
+    seed_deviation: float
+    detectable: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            **self.setting.model_dump(),
+            "seed_deviation": self.seed_deviation,
+            "smallest_detectable_change": math.expm1(self.detectable),
+            "controls": [
+                {
+                    "control": each.name,
+                    "seeds": len(each.log_budgets),
+                    "equivalent_budget": math.exp(each.budget.estimate),
+                    "low": math.exp(each.budget.low),
+                    "high": math.exp(each.budget.high),
+                    "loss_ratio": math.exp(sum(each.log_losses) / len(each.log_losses)),
+                }
+                for each in self.controls
+            ],
+        }
+
+
+def power(
+    setting: Setting,
+    folder: Path,
+    others: Sequence[str] = (),
+    *,
+    minutes: float = 60.0,
+    progress: Progress = silent,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Power:
+    """The power of a setting's baseline, with the stacks ``others`` among the controls.
+
+    What is missing in ``folder`` is learned first. Raises ValueError where time did not suffice.
+    """
+    wanted = Wanted(seeds=SEEDS, timings=0, ruler_seeds=ALL_SEEDS, tuned=False)
+    half = setting.but(rate=HALF)
+    asked = [Pair(setting, other) for other in others] or [Pair(setting, BASELINE)]
+    measure(asked, folder, Effort(wanted, minutes=minutes, time=False), progress=progress, warn=warn)
+    few = Wanted(seeds=SEEDS, timings=0, tuned=False)
+    measure([Pair(half, BASELINE)], folder, Effort(few, minutes=minutes, time=False), progress=progress, warn=warn)
+    records, _ = Store(folder).read()
+    known = Plan(asked, records, wanted)
+
+    def losses(at: Setting, stack: str, seeds: Sequence[int]) -> list[float]:
+        runs = [known.learned(Job(setting=at, stack=stack, seed=seed)) for seed in seeds]
+        return [_loss(run, at, stack) for run in runs]
+
+    ruler = _ruler(setting, records)
+    reference = losses(setting, BASELINE, range(ALL_SEEDS))
+    perturbed = [_perturbed_loss(Job(setting=setting, seed=seed)) for seed in range(SEEDS)]
+    sides: Mapping[str, tuple[list[float], list[float]]] = {
+        "other seeds": (reference[: ALL_SEEDS - SEEDS], reference[SEEDS:]),
+        "weights perturbed": (reference[:SEEDS], perturbed),
+        "half the learning rate": (reference[:SEEDS], losses(half, BASELINE, range(SEEDS))),
+        **{other: (reference[:SEEDS], losses(setting, other, range(SEEDS))) for other in others},
+    }
+    controls = tuple(
+        Control(name, tuple(ruler.log_budget_ratios(theirs, ours)), tuple(_logs(theirs, ours)))
+        for name, (theirs, ours) in sides.items()
+    )
+    nothing = pooled_variance([each.log_budgets for each in controls[:2]])
+    deviation = math.sqrt(nothing.variance) if nothing else 0.0
+    one = moderated_interval([0.0], nothing)  # of one seed, whose deviation is that of all rows
+    return Power(setting, controls, deviation, detectable_effect(one) / math.sqrt(SEEDS))
+
+
+def _logs(theirs: Sequence[float], ours: Sequence[float]) -> list[float]:
+    return [math.log(b / a) for a, b in zip(theirs, ours, strict=True)]
+
+
+def _loss(run: Learned | None, setting: Setting, stack: str) -> float:
+    if run is None or run.final is None:
+        raise ValueError(f"{stack} on {setting} was not learned: give it more time (--minutes)")
+    return run.final.loss
+
+
+def _ruler(setting: Setting, records: Records) -> Ruler:
+    c = conditions_of(setting)
+    runs = [each for each in records.learned if each.conditions.family == c.family and each.conditions.rate == c.rate]
+    ruler = ruler_of([each for each in runs if each.stack == BASELINE], c.steps)
+    if ruler is None:
+        raise ValueError(f"the scaling curve of {setting} was not learned: give it more time (--minutes)")
+    return ruler
+
+
+def _perturbed_loss(job: Job) -> float:
+    """The final test loss of a perturbed run, in this process."""
+    run = Run(job, technique=Perturbed())
+    run.train(run.recipe.steps)
+    return run.evaluate("test")["loss"]
