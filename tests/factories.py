@@ -13,7 +13,7 @@ from suite.contract.card import Claim
 from suite.judge.claims import Observation
 from suite.judge.rows import Row, pairs
 from suite.judge.ruler import BUDGETS, steps_at
-from suite.judge.statistics import OVER_SEEDS, Interval
+from suite.judge.statistics import OVER_REPLICATES, Interval
 from suite.record.schema import (
     Code,
     Conditions,
@@ -227,8 +227,8 @@ def claim(**changes: Any) -> Claim:
     return Claim(**values | changes)
 
 
-def between(low: float, high: float, n: int = 3, method: str = OVER_SEEDS) -> Observation:
+def between(low: float, high: float, n: int = 3, method: str = OVER_REPLICATES) -> Observation:
     """A ratio known to lie in [low, high]."""
     ends = [math.log(end) if end else -math.inf for end in (low, high)]
     log = Interval(sum(ends) / 2, *ends, 0.95, method, n, n - 1)
-    return Observation(log.ratio(), log, quality=Interval(1, 0.99, 1.01, 0.95, OVER_SEEDS, n))
+    return Observation(log.ratio(), log, quality=Interval(1, 0.99, 1.01, 0.95, OVER_REPLICATES, n))

@@ -1,18 +1,18 @@
-"""Judge each claim of a technique's card by the records.
+"""Judge each claim of a technique's card by the evidence.
 
 A verdict is a pure function of the claim and of an *observation*, the interval of the claim's metric under one set of
 conditions. In this order:
 
 1. quoted              a literature number: repeated with its source, never judged;
-2. not testable here   no record, other hardware or scale, a missing dependency: never counted as a failure;
+2. not testable here   no evidence, other hardware or scale, a missing dependency: never counted as a failure;
 3. modelled            a model's number: compared with the claim, never judged as a measurement;
-4. quality constraint violated   the loss is worse than the claim allows, or the quality was not reached;
+4. quality constraint violated   the loss is worse than the claim allows, a seed diverged, or the quality was missed;
 5. contradicted        the whole interval lies on the wrong side of "no change" (or outside what a bound allows);
 6. reproduced          the whole interval satisfies the claim, so the claimed number is compared with the interval's
                        conservative end and never with the point estimate;
 7. direction only      the whole interval is better than "no change" and misses the claimed number;
 8. not supported       the whole interval misses the claimed number and does not exclude "no change";
-9. inconclusive        the interval contains both; the reason says how many seeds would tell.
+9. inconclusive        the interval contains both; the reason says how many replicates would tell.
 
 All ratios are costs, contender over reference: a claimed speedup of 1.25 is a cost ratio ``<= 0.8``. A claim is
 *directional* if it claims a gain or a price (``<= 0.8``, ``== 2``); a bound that "no change" satisfies (``<= 1.33``)
@@ -20,6 +20,7 @@ and equality (``== 1``) have no direction. The claim's tolerance widens what sat
 Containing a 95 % interval in the band of an ``== 1`` claim is the two one-sided tests of equivalence at level 2.5 %.
 
 Claims of kind ``identity`` and ``counted`` are exact: every seed must satisfy them, and one that does not contradicts.
+Beyond the ends of the reference's scaling curve a number is a bound: the interval has one end, and the same rules hold.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from typing import Any
 from suite.contract.card import Card, Claim
 from suite.contract.catalogue import catalogue, lookup
 from suite.judge.known import Facts
-from suite.judge.metrics import metric_of
+from suite.judge.metrics import MetricKind, metric_of
 from suite.judge.rows import Row, finite, interval_as_dict
 from suite.judge.statistics import (
-    WITHIN_ONE_SEED,
+    QUALITY_TOLERANCE,
     Interval,
     detectable_effect,
     required_replicates,
@@ -44,7 +45,8 @@ from suite.judge.verdicts import CLAIM_VERDICTS, ClaimVerdict
 from suite.record.job import Setting, Size
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
-MOST_SEEDS = 1000  # beyond this, more seeds are no advice
+BEYOND = "beyond the scaling curve"
+MOST_REPLICATES = 1000  # beyond this, more of them are no advice
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class Observation:
 
     ``interval``: on the claim's scale, a cost ratio or the metric's own unit; None with the ``reason`` when there is
     none. ``spread``: the same where its standard error means something, the logarithm of a ratio. ``exact``: the ends
-    are the least and the largest seed, each known exactly. ``quality``: of the loss ratio. ``missed``: how the quality
-    was not reached, with ``certain`` when that is no accident of the seeds.
+    are the least and the largest seed's, each known exactly. ``quality``: of the loss ratio. ``missed``: how the
+    quality was not reached, with ``certain`` when that is no accident of the seeds.
     """
 
     interval: Interval | None = None
@@ -69,14 +71,15 @@ class Observation:
 
 @dataclass(frozen=True)
 class ClaimPlace:
-    """Where a claim was judged, and the command that measures the evidence again. ``size`` may be a model's name."""
+    """Where a claim was judged, and the command that measures the evidence again. ``size`` may be a model's name.
+    ``unverified``: kinds of evidence whose code has changed since."""
 
     baseline: str = ""
     recipe: str = ""
     size: str = ""
     machine: str = ""
     records: tuple[str, ...] = ()
-    stale: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
     command: str = ""
 
     @property
@@ -88,7 +91,7 @@ class ClaimPlace:
 class Judgement:
     """The verdict on one claim at one place.
 
-    ``evidence``: record ids. ``detectable``: the smallest effect that the test had 80 % power to see, in log units of a
+    ``evidence``: its ids. ``detectable``: the smallest effect that the test had 80 % power to see, in log units of a
     ratio or in the metric's own unit; None for exact verdicts and where nothing was tested.
     """
 
@@ -135,7 +138,7 @@ class Judgement:
             "interval": interval and {name: interval[name] for name in ("estimate", "low", "high", "level")},
             "smallest_detectable_effect": None if self.detectable is None else finite(self.detectable),
             "records": list(self.evidence),
-            "stale": list(self.place.stale),
+            "unverified": list(self.place.unverified),
             "command": self.command,
         }
 
@@ -174,8 +177,8 @@ def decide(claim: Claim, seen: Observation) -> tuple[ClaimVerdict, str]:
 
 
 def _compared(claim: Claim, seen: Observation, interval: Interval) -> tuple[ClaimVerdict, str]:
-    if not _bounded(interval) or interval.method == WITHIN_ONE_SEED:
-        return "inconclusive", "one seed cannot see how processes differ: measure 3 or more"
+    if not _bounded(interval):
+        return "inconclusive", "one replicate cannot tell how far others are: measure 3 or more"
     limit = None if claim.quality_within is None else 1 + claim.quality_within
     if limit is not None and seen.quality is not None and seen.quality.low > limit:
         return "quality constraint violated", f"the loss is {seen.quality.low - 1:.1%} or more above the reference's"
@@ -184,7 +187,7 @@ def _compared(claim: Claim, seen: Observation, interval: Interval) -> tuple[Clai
         return "contradicted", "no gain but a loss" if direction else "outside what the claim allows"
     if _inside(claim, interval):
         if limit is not None and (seen.quality is None or not seen.quality.high <= limit):
-            return "inconclusive", "the number holds, but whether the quality does is not known: measure more seeds"
+            return "inconclusive", "the number holds, but whether the quality does is not known: learn from more seeds"
         return "reproduced", "the interval's conservative end reaches the claim"
     if direction and _outside(claim, interval):
         if _right_way(claim, interval):
@@ -242,13 +245,14 @@ def _wrong_way(claim: Claim, interval: Interval) -> bool:
 
 
 def _bounded(interval: Interval) -> bool:
-    if interval.level == 1:
-        return True
-    return math.isfinite(interval.high) and math.isfinite(interval.low) and interval.degrees_of_freedom > 0
+    """Whether the interval has two ends, or a bound its one end, that more than one replicate gave."""
+    if interval.method == BEYOND:
+        return interval.level == 1
+    return all(map(math.isfinite, (interval.low, interval.high))) and interval.degrees_of_freedom > 0
 
 
 def _needed(claim: Claim, seen: Observation) -> str:
-    """A sentence on how many seeds would decide if the estimate stays where it is."""
+    """A sentence on how many replicates would decide if the estimate stays where it is."""
     spread = seen.spread
     if spread is None or not spread.standard_error > 0:
         return "the interval contains values that satisfy the claim and others that do not"
@@ -257,9 +261,9 @@ def _needed(claim: Claim, seen: Observation) -> str:
     bars = [scale(end) for end in ends if math.isfinite(end) and (spread is seen.interval or end > 0)]
     distance = min(abs(spread.estimate - bar) for bar in bars)
     sigma = spread.standard_error * math.sqrt(spread.n)
-    if distance * math.sqrt(MOST_SEEDS) < 3 * sigma:
-        return "the estimate lies at the edge of the claim: more seeds would hardly decide"
-    return f"about {max(required_replicates(sigma, distance), spread.n + 1)} seeds would decide"
+    if distance * math.sqrt(MOST_REPLICATES) < 3 * sigma:
+        return "the estimate lies at the edge of the claim: more replicates would hardly decide"
+    return f"about {max(required_replicates(sigma, distance), spread.n + 1)} replicates would decide"
 
 
 # what is known ------------------------------------------------------------------------------------------------------
@@ -287,7 +291,7 @@ def _sample(claim: Claim, technique: str, reference: Facts, contender: Facts) ->
 
 
 def probe(claim: Claim, technique: str) -> str:
-    """The name under which records hold a claim's probe; a card may leave its own technique's name out."""
+    """The name under which runs report a claim's probe; a card may leave its own technique's name out."""
     name = claim.metric.removeprefix("probe.")
     return name if name.startswith(f"{technique}.") else f"{technique}.{name}"
 
@@ -307,47 +311,64 @@ def is_exact(claim: Claim) -> bool:
 
 def observed(claim: Claim, row: Row) -> Observation:
     """Observe the claim's metric in a row."""
-    failed = sorted({each.replicate for each in row.failures if each.kind == "learned"})
-    note = f"{len(failed)} of {len(failed) + len(row.seeds)} seeds failed" if failed and row.seeds else ""
-    stale = f"unverified: the code changed since it was {' and '.join(row.unverified)}" if row.unverified else ""
-    seen = _failed(claim, row) if row.failed and row.failures else _seen(claim, row)
-    return replace(seen, note="; ".join(filter(None, (seen.note, note, stale))))
+    seeds = len(row.seeds) + len([each for each in row.failures if each.kind == "learned"])
+    failed = f"{seeds - len(row.seeds)} of {seeds} seeds failed" if row.seeds and seeds > len(row.seeds) else ""
+    old = f"unverified: the code changed since it was {' and '.join(row.unverified)}" if row.unverified else ""
+    diverged = len([each for each in row.failures if (each.status, each.stack) == ("diverged", row.stack)])
+    if diverged and _about_quality(claim):
+        seen = Observation(missed=f"diverged in {diverged} of {seeds} seeds", certain=diverged > 1)
+    else:
+        seen = _seen(claim, row)
+    return replace(seen, note="; ".join(filter(None, (seen.note, failed, old))))
 
 
-def _failed(claim: Claim, row: Row) -> Observation:
-    first = row.failures[0]
+def _about_quality(claim: Claim) -> bool:
     metric = metric_of(claim.metric)
-    about_quality = (metric is not None and metric.quality) or claim.quality_within is not None
-    learned = [each for each in row.failures if each.kind == "learned"]
-    if about_quality and learned and all(each.status == "diverged" for each in learned):
-        return Observation(missed="diverged in every seed", certain=len(learned) > 1)
-    return Observation(reason=f"no seed finished: {first.stack}: {first.status}: {first.reason}")
+    return (metric is not None and metric.quality) or claim.quality_within is not None
 
 
 def _seen(claim: Claim, row: Row) -> Observation:
     if is_exact(claim) or (claim.kind == "modelled" and claim.metric.startswith("probe.")):
-        return exactly(claim, row.stack, row.known.facts())
+        seen = exactly(claim, row.stack, row.known.facts())
+        return seen if seen.interval else Observation(reason=_failure(claim, row) or seen.reason)
     loss = row.value("loss")
     if claim.metric.startswith("probe."):
         spread = row.probes.get(probe(claim, row.stack))
         if spread is None:
-            return Observation(reason=f"the records hold no {claim.metric}")
+            return Observation(reason=_failure(claim, row) or f"no run reported {claim.metric}")
         return Observation(spread, spread, quality=loss.interval)
     value = row.metrics.get(claim.metric)
-    if value is None or value.kind == "unavailable":
-        return Observation(reason=value.reason if value else f"{claim.metric} is not measured")
+    if value is None:
+        return Observation(reason=f"{claim.metric} is not measured")
+    if value.kind == "unavailable":
+        return Observation(reason=_failure(claim, row) or value.reason)
     if value.kind == "missed":
-        return Observation(missed=value.reason, certain=len(row.failures) > 1)
+        return Observation(missed=value.reason, certain=loss.log is not None and loss.log.low > QUALITY_TOLERANCE)
     if claim.absolute:
         return Observation(reason=f"{claim.metric} is measured as a ratio to the reference only")
-    if value.kind == "bound":  # beyond the reference's scaling curve: one end is known, in every seed
+    if value.kind == "bound":  # beyond the reference's scaling curve: one end is known, by one seed it is no verdict
         ends = (0.0, value.number) if value.at_most else (value.number, math.inf)
-        certain = Interval(value.number, *ends, 1.0, "beyond the scaling curve", max(2, len(row.seeds)))
-        return Observation(certain, quality=loss.interval, note=value.note)
+        level = 1.0 if len(row.seeds) > 1 else 0.0
+        bound = Interval(value.number, *ends, level, BEYOND, len(row.seeds))
+        return Observation(bound, quality=loss.interval, note=value.note)
     if value.log is None:  # an exact count behind a claim of another kind
-        ends = Interval(value.number, value.number, value.number, 1.0, "every seed", max(1, len(row.seeds)))
-        return Observation(ends, quality=loss.interval, note=value.note)
+        count = Interval(value.number, value.number, value.number, 1.0, "every seed", max(1, len(row.seeds)))
+        return Observation(count, quality=loss.interval, note=value.note)
     return Observation(value.interval, value.log, quality=loss.interval, note=value.note)
+
+
+NEEDED: Mapping[MetricKind, tuple[str, ...]] = {
+    "counted": ("counted",), "learned": ("learned",), "timed": ("timed",), "measured": ("timed",),
+    "composed": ("learned", "timed"),
+}  # fmt: skip
+"""The kinds of evidence that a kind of metric is read from."""
+
+
+def _failure(claim: Claim, row: Row) -> str:
+    """How what the claim's metric is read from failed; "" where it did not."""
+    metric = metric_of(claim.metric)
+    needed = NEEDED[metric.kind] if metric else ("learned",)
+    return next((f"{each.stack}: {each.status}: {each.reason}" for each in row.failures if each.kind in needed), "")
 
 
 # over the catalogue -------------------------------------------------------------------------------------------------
@@ -370,10 +391,10 @@ def chosen(id: str | None) -> list[Card]:
 
 
 def verdicts(rows: Iterable[Row], cards: Iterable[Card] | None = None) -> list[Judgement]:
-    """Judge every claim of the cards (all installed ones) at every place with records that it applies to.
+    """Judge every claim of the cards (all installed ones) at every place with evidence that it applies to.
 
     Recipes, sizes and machines are judged apart, since a gain over the classic recipe may be none over the modern one.
-    At one place a current row is preferred to a stale one, then an interleaved one, then the one of more seeds.
+    At one place a row of the installed code is preferred to an unverified one, then the one of more replicates.
     """
     known = list(rows)
     chosen = [entry.card for entry in catalogue().values()] if cards is None else list(cards)
@@ -395,7 +416,7 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row]) -> list[Judgement]:
         judgements += [judge(claim, card.id, observed(claim, row), _place(card, row)) for row in fitting]
         if not fitting:
             others = sorted({_unfit(claim, row) for row in near})
-            reason = "no record" + (f", only of {' and of '.join(others)}" if others else "")
+            reason = "no evidence" + (f", only of {' and of '.join(others)}" if others else "")
             place = ClaimPlace(baseline, command=_command(card, claim, baseline))
             judgements.append(judge(claim, card.id, Observation(reason=reason), place))
     return judgements
@@ -476,6 +497,8 @@ def shown(judgement: Judgement) -> str:
         return ""
     if interval.low == interval.high:
         return f"{interval.estimate:.6g}"
+    if interval.method == BEYOND:
+        return f"at {'least' if math.isinf(interval.high) else 'most'} {interval.estimate:.4g}"
     return f"{interval.estimate:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
 
 

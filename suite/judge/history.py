@@ -1,14 +1,15 @@
-"""Change points of same-job ratios: whether a technique's gain changed over time. A screen before any alarm.
+"""Change points of paired ratios: whether a technique's gain changed over time. A screen before any alarm.
 
-Every point is one replicate's log cost ratio to the reference that ran in the same job, so the machine's drift cancels
-and a series survives its machine. A series' points, in order of time, are tested for one step: the largest standardised
+Every point is one replicate's log cost ratio: of what was timed, to the reference in the same set of processes, so that
+the machine's drift cancels and a series survives its machine; of what was learned or counted, to the reference's run
+that is nearest in time. A series' points, in order of time, are tested for one step: the largest standardised
 Wilcoxon rank sum over all splits, against its own permutation distribution (sup-Wilcoxon; Csörgő & Horváth 1997, 2.1).
 Ranks, because timings have heavy tails; a permutation, because the maximum over splits has no usable table. Where
 neighbours in time are alike, whole blocks are permuted (Carlstein 1986), or drift would be called a step. Several
 steps: binary segmentation. Many series: Benjamini & Hochberg 1995 over the report.
 
-A change point is a *suspicion*, its verdict "inconclusive". Only a fresh comparison of the code as it is now, against
-what was known before the step, makes it an alarm, and that comparison's error is the alarm's error.
+A change point is a *suspicion*, its verdict "inconclusive". Only fresh evidence of the code as it is now, against
+what was known before the step, makes it an alarm, and the error of that comparison is the alarm's error.
 
 Exact counts have no noise: where every revision has one value, every change of it is a change point, with certainty.
 """
@@ -16,9 +17,11 @@ Exact counts have no noise: where every revision has one value, every change of 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -29,7 +32,7 @@ from suite.judge.metrics import IN_HISTORY, metric_of, samples
 from suite.judge.statistics import Floats
 from suite.judge.verdicts import ChangeVerdict
 from suite.record.job import BASELINE, Setting
-from suite.record.schema import Conditions, Evidence
+from suite.record.schema import Conditions, Counted, Evidence, Learned
 from suite.record.store import Records
 
 LEAST = 3  # points on either side of a step
@@ -150,7 +153,7 @@ class SeriesPoint:
     """One replicate: ``log_ratio`` contender over reference, lower is better. ``revision``: all code behind it."""
 
     started: str
-    seed: int
+    replicate: int
     log_ratio: float
     revision: tuple[str, ...]
     machine: str
@@ -269,8 +272,8 @@ class ChangePoint:
 def series(records: Records, stacks: Sequence[str] = (), metrics: Sequence[str] = METRICS) -> list[Series]:
     """Every pair's metrics by conditions; what failed has no point. ``stacks``: only these.
 
-    Timings and counts are points of their own; a learned run is paired with the reference's of the same seed and
-    machine.
+    A timing is a point, and so is every learned run and count of a stack that has one of its reference: of the same
+    seed and machine where it was learned.
     """
     points: dict[tuple[str, str, str, str], list[SeriesPoint]] = {}
     known: dict[str, Conditions] = {}
@@ -316,25 +319,35 @@ def _moments(records: Records) -> Iterator[_Moment]:
                 continue  # its samples give no ratio; the leaderboard says which
             revision = (str(timed.protocol), reference.code.trajectory, side.code.trajectory)
             yield _Moment(timed, reference.stack, side.stack, revision, timed.replicate, Known(timed=(pair,)))
-    runs = {
-        (each.conditions.key, each.machine.key, each.seed, each.stack): each
-        for each in records.learned
-        if each.status == "ok"
-    }
-    for ours in records.learned:
-        against = _reference(ours.stack)
-        theirs = runs.get((ours.conditions.key, ours.machine.key, ours.seed, against))
-        if theirs and ours.status == "ok" and ours.stack != against:
-            revision = (theirs.code.trajectory, ours.code.trajectory)
-            known = Known(learned=(LearnedPair(theirs, ours),))
-            yield _Moment(ours, against, ours.stack, revision, ours.seed, known)
-    counts = {(each.conditions.key, each.stack): each for each in records.counted if each.status == "ok"}
+    runs: dict[tuple[str, str, int, str], list[Learned]] = defaultdict(list)
+    for each in records.learned:
+        if each.status == "ok":
+            runs[each.conditions.key, each.machine.key, each.seed, each.stack].append(each)
+    for (key, machine, seed, stack), of_stack in runs.items():
+        against = _reference(stack)
+        for ours, theirs in _beside(of_stack, runs.get((key, machine, seed, against), ()) if stack != against else ()):
+            code = (theirs.code.trajectory, ours.code.trajectory)
+            yield _Moment(ours, against, stack, code, seed, Known(learned=(LearnedPair(theirs, ours),)))
+    counts: dict[tuple[str, str], list[Counted]] = defaultdict(list)
     for counted in records.counted:
-        against = _reference(counted.stack)
-        partner = counts.get((counted.conditions.key, against))
-        if partner and counted.status == "ok" and counted.stack != against:
-            revision = (partner.code.counts, counted.code.counts)
-            yield _Moment(counted, against, counted.stack, revision, 0, Known(counted=(partner, counted)))
+        if counted.status == "ok":
+            counts[counted.conditions.key, counted.stack].append(counted)
+    for (key, stack), counts_of_stack in counts.items():
+        against = _reference(stack)
+        for mine, other in _beside(counts_of_stack, counts.get((key, against), ()) if stack != against else ()):
+            code = (other.code.counts, mine.code.counts)
+            yield _Moment(mine, against, stack, code, 0, Known(counted=(other, mine)))
+
+
+E = TypeVar("E", bound=Evidence)
+
+
+def _beside(contenders: Sequence[E], references: Sequence[E]) -> Iterator[tuple[E, E]]:
+    """Each contender's evidence with that of the reference that was started nearest to it; none without references."""
+    starts = [datetime.fromisoformat(each.started) for each in references]
+    for each in contenders if references else ():
+        start = datetime.fromisoformat(each.started)
+        yield each, references[min(range(len(starts)), key=lambda at: abs(starts[at] - start))]
 
 
 def _reference(stack: str) -> str:
@@ -384,7 +397,7 @@ def judged(step: ChangePoint, fresh: Floats) -> ChangePoint:
     """The change point with the verdict of a fresh comparison [replicates].
 
     Confirmed: Welch's interval of fresh - before lies wholly on the step's side of 0. Refuted: it lies wholly short of
-    half the step. Inconclusive else: more seeds tell. An exact count is confirmed by the value after the step.
+    half the step. Inconclusive else: more replicates tell. An exact count is confirmed by the value after the step.
     """
     confirmed: ChangeVerdict = "regressed" if step.shift > 0 else "improved"
     verdict: ChangeVerdict

@@ -1,14 +1,14 @@
 """The interaction of a stack: do techniques still help together?
 
-A stack, its parts and one reference are trained in one comparison:
+A stack and its parts are measured against one reference:
 
     interaction = log speedup(A+B) - log speedup(A) - log speedup(B)
 
 At 0 the speedups multiply. Above 0 the stack gains more than its parts multiply to; below 0 they overlap or stand in
 each other's way. A cost that is no time (bytes, loss) has a saving, reference over contender, in place of the speedup.
 A stack of three parts or more is compared with all of them. What was learned is paired by seed, what was timed together
-by set of processes (:func:`suite.judge.statistics.interaction`); else the intervals of the rows are combined as
-independent ones. An exact count has none.
+by set of processes (:func:`suite.judge.statistics.interaction`). Else the intervals of the rows are combined as
+independent ones, which is too wide where the rows share a reference's noise. An exact count has none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suite.judge.metrics import IN_STACKS, Metric, Samples, Value, unavailable
+from suite.judge.metrics import IN_STACKS, Metric, Value, unavailable
 from suite.judge.rows import Row, finite, interval_as_dict
 from suite.judge.statistics import detectable_effect, difference_interval, interaction
 from suite.record.job import parts_of
@@ -30,9 +30,9 @@ SAME = 1e-9  # in log units: rounding errors
 class Interaction:
     """A stack and its parts against one reference under equal conditions.
 
-    ``seeds``: those that all of them learned from. ``together``: all timed in the same sets of processes, so that the
-    machine's drift cancels between them, too. ``values`` by metric: the whole's cost ratio over the product of its parts', as a
-    cost: its ``speedup`` is the interaction as a factor, and minus its ``log`` the interaction itself.
+    ``seeds``: those that all of them learned from. ``together``: all were timed in the same sets of processes, so that
+    the machine's drift cancels between them, too. ``values`` by metric: the whole's cost ratio over the product of its
+    parts', as a cost: its ``speedup`` is the interaction as a factor, and minus its ``log`` the interaction itself.
     """
 
     whole: Row
@@ -92,7 +92,10 @@ def interaction_of(whole: Row, parts: Sequence[Row]) -> Interaction:
     rows = (whole, *parts)
     seeds = set.intersection(*(set(row.seeds) for row in rows))
     timings = [{each.record for each in row.known.timed} for row in rows]
-    together = bool(timings[0]) and all(each == timings[0] for each in timings)
+    shared = set.intersection(*timings)
+    together = bool(shared) and len(shared) >= min(
+        2, *map(len, timings)
+    )  # where one part failed once, the others count
     values = {metric.name: _value(metric, rows, together) for metric in IN_STACKS}
     return Interaction(whole, tuple(parts), tuple(sorted(seeds)), together, values)
 
@@ -109,16 +112,22 @@ def _value(metric: Metric, rows: Sequence[Row], together: bool) -> Value:
     if metric.exact:
         whole, *parts = (each[0] for each in samples)
         return Value("exact", math.exp(whole - sum(parts)))
-    if metric.kind == "learned" or (metric.kind == "timed" and together):
+    if metric.kind == "learned":
         return _paired(samples)
+    if metric.kind == "timed" and together:
+        records = [[each.record for each in row.known.timed] for row in rows]
+        return _paired(
+            [{record[at]: x for at, x in each.items()} for record, each in zip(records, samples, strict=True)]
+        )
     logs = [log for row in rows if (log := row.value(metric.name).log)]
-    log = logs[0].negated()
+    log = logs[0]
     for part in logs[1:]:
-        log = difference_interval(log, part.negated())
-    return Value("measured", math.exp(-log.estimate), log.negated(), note="" if together else "timed apart")
+        log = difference_interval(log, part)
+    return Value("measured", math.exp(log.estimate), log, note="" if together else "timed apart")
 
 
-def _paired(samples: Sequence[Samples]) -> Value:
+def _paired(samples: Sequence[Mapping[Any, float]]) -> Value:
+    """The interaction of samples by replicate; those that all have are paired."""
     shared = sorted(set.intersection(*map(set, samples)))
     if not shared:
         return unavailable("no replicate in which the stack and all its parts finished")

@@ -198,6 +198,7 @@ def _moderated(name: str, samples: Samples, priors: Priors) -> Interval:
 
 NOT_TIMED = "not timed yet: measure it with leantrain run"
 NOT_LEARNED = "nothing was learned yet: measure it with leantrain run"
+NO_RULER = "the reference's scaling curve was not learned here: leantrain run --ruler learns it"
 
 
 def _timed(name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Callable[[TimedPair], float],
@@ -227,7 +228,9 @@ def _of_process(
     def samples(known: Known) -> Samples:
         if not known.timed:
             raise ValueError(NOT_TIMED)
-        return {each.replicate: _log(*map(quantity, each.sides), reason) for each in known.timed}
+        return {
+            each.replicate: _log(quantity(each.reference), quantity(each.contender), reason) for each in known.timed
+        }
 
     def value(known: Known, priors: Priors) -> Value:
         log = _moderated(name, samples(known), priors)
@@ -363,7 +366,7 @@ def _equivalent_samples(known: Known) -> Samples:
 
 def _ruler(known: Known) -> Ruler:
     if known.ruler is None:
-        raise ValueError("the reference's scaling curve was not learned here: leantrain run --ruler learns it")
+        raise ValueError(NO_RULER)
     return known.ruler
 
 
@@ -374,7 +377,7 @@ def _equivalent_budget(known: Known, priors: Priors) -> Value:
         words = f"{'less' if side < 0 else 'more'} than {end:g} of the reference's budget ends there"
         return Value("bound", 1 / end, at_most=side > 0, note=words)
     log = _moderated("equivalent_budget", _equivalent_samples(known), priors)
-    wider = difference_interval(log, _exactly(0.0, log), ruler.uncertainty(theirs, ours))
+    wider = difference_interval(log, _exactly(0.0, log), ruler.uncertainty(theirs, ours), ruler.degrees_of_freedom)
     own = float(known.learned[0].reference.steps or 0)
     note = f"curve learned on {ruler.machine}" if ruler.machine else ""
     return replace(_value_of(wider, [own], [own * math.exp(-wider.estimate)]), note=note)
@@ -389,8 +392,10 @@ def _time_to_quality(known: Known, priors: Priors) -> Value:
     budget = _equivalent_budget(known, priors)
     cost = _moderated("whole_time", METRICS["whole_time"].samples(known), priors)
     if budget.kind == "bound":
-        number = budget.number * math.exp(cost.estimate)
-        return Value("bound", number, at_most=budget.at_most, note=budget.note)
+        end = cost.high if budget.at_most else cost.low  # what the times leave open belongs to a bound
+        if not math.isfinite(end):
+            raise ValueError(f"{budget.note}, and its time has no interval: time it again")
+        return Value("bound", budget.number * math.exp(end), at_most=budget.at_most, note=budget.note)
     assert budget.log is not None
     log = difference_interval(cost, budget.log.negated())
     own = float(known.learned[0].reference.steps or 0)

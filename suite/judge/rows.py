@@ -33,6 +33,7 @@ from suite.record.schema import (
     Conditions,
     Counted,
     Ended,
+    Evidence,
     Learned,
     Machine,
     Renewal,
@@ -43,6 +44,7 @@ from suite.record.store import NoRecord, Records
 
 HIDDEN_COST = 0.02  # a mean this much above the medians, beyond its interval, is worth a note
 FEWEST_TIMED = 2  # sets of processes for an interval of a time
+WORTH_SEEING = 0.05  # a change of the headline that a row should be able to see
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,8 @@ class _Pool:
         )
         self.curves: dict[str, list[Learned]] = defaultdict(list)
         self._rulers: dict[tuple[str, int], Ruler | None] = {}
-        for each in [*records.counted, *records.learned, *records.timed]:
+        of_all: list[Evidence] = [*records.counted, *records.learned, *records.timed]
+        for each in of_all:
             self.conditions[each.conditions.key] = each.conditions
             self.machines[each.machine.key] = each.machine
         for learned in _better_last(records.learned, currency.has):
@@ -414,6 +417,14 @@ def reached(row: Row) -> int:
         return sum(each <= QUALITY_TOLERANCE for each in METRICS["loss"].samples(row.known).values())
     except ValueError:
         return 0
+
+
+def undecided(row: Row) -> bool:
+    """Whether more replicates may decide the row: the interval of its time to the same quality contains 1, and a
+    change of WORTH_SEEING would probably (by 20 % or more) have been missed. A bound and a missed quality are decided,
+    and where something else is missing, replicates are not what it takes."""
+    headline = row.value("time_to_quality").log
+    return headline is not None and headline.contains(0.0) and row.detectable_effect > math.log1p(WORTH_SEEING)
 
 
 # for commands -------------------------------------------------------------------------------------------------------

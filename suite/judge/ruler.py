@@ -51,9 +51,9 @@ class Ruler:
     def log_losses(self) -> Floats:
         """Monotone means over seeds [budgets], falling."""
         means = _means(np.log(self.losses))
-        monotone = -np.asarray(isotonic_regression(-means).x)
-        slack = LEAST_SLOPE * (self.log_budgets - self.log_budgets[0])  # ties would have no inverse
-        falling: Floats = monotone - slack
+        falling: Floats = -np.asarray(isotonic_regression(-means).x)
+        for at, step in enumerate(np.diff(self.log_budgets), 1):  # ties would have no inverse
+            falling[at] = min(falling[at], falling[at - 1] - LEAST_SLOPE * step)
         return falling
 
     @cached_property
@@ -98,18 +98,27 @@ class Ruler:
     def uncertainty(self, reference: Sequence[float], contender: Sequence[float]) -> float:
         """Standard error of the mean of :meth:`log_budget_ratios` that comes from the curve: the jackknife over its
         seeds (Efron & Stein 1981). 0 where there is one seed."""
-        seeds = len(self.losses)
-        if seeds < 2:
-            return 0.0
-        left_out = [Ruler(self.shares, np.delete(self.losses, each, axis=0)) for each in range(seeds)]
-        means = [
-            float(each.log_budget_ratios(reference, contender).mean())
-            for each in left_out
-            if not np.isnan(each.losses).all(axis=0).any()
-        ]
-        if len(means) < 2:
-            return 0.0
-        return math.sqrt((len(means) - 1) / len(means) * float(np.square(np.array(means) - np.mean(means)).sum()))
+        means = [each.log_budget_ratios(reference, contender).mean() for each in self._left_out]
+        return float(_jackknife(np.array(means)))
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        """Of :meth:`uncertainty`."""
+        return max(0, len(self._left_out) - 1)
+
+    @cached_property
+    def log_errors(self) -> Floats:
+        """Standard errors of :attr:`log_losses` by the jackknife [budgets]; 0 where there is one seed."""
+        means = [each.log_losses for each in self._left_out]
+        return _jackknife(np.array(means).reshape(-1, len(self.shares)))
+
+    @cached_property
+    def _left_out(self) -> list[Ruler]:
+        """Without each seed in turn, where every budget still has one."""
+        if len(self.losses) < 2:
+            return []
+        rulers = [Ruler(self.shares, np.delete(self.losses, each, axis=0)) for each in range(len(self.losses))]
+        return [each for each in rulers if not np.isnan(each.losses).all(axis=0).any()]
 
 
 def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:
@@ -133,12 +142,23 @@ def steps_at(share: float, own_steps: int) -> int:
     return max(2, round(share * own_steps))
 
 
+def _jackknife(left_out: Floats) -> Floats:
+    """The standard error of a mean from its values [seeds, ...] without each seed in turn; 0 of fewer than two."""
+    n = len(left_out)
+    if n < 2:
+        return np.zeros(left_out.shape[1:])
+    error: Floats = np.sqrt((n - 1) / n * np.square(left_out - left_out.mean(axis=0)).sum(axis=0))
+    return error
+
+
 def _means(values: Floats) -> Floats:
     """Means over seeds [budgets], where seeds are missing at some budgets: of each seed's distance to the others at the
     budgets that they share (two-way fit without interaction), so that a missing seed shifts nothing."""
-    level = np.nanmean(values, axis=0)
-    for _ in range(20):
-        offset = np.nanmean(values - level, axis=1)
-        offset = offset - offset.mean()
-        level = np.nanmean(values - offset[:, None], axis=0)
-    return level
+    seeds, budgets = np.nonzero(~np.isnan(values))
+    design = np.zeros((len(seeds), sum(values.shape)))
+    design[np.arange(len(seeds)), budgets] = 1.0
+    design[np.arange(len(seeds)), values.shape[1] + seeds] = 1.0
+    fit = np.linalg.lstsq(design, values[seeds, budgets], rcond=None)[0]
+    levels, offsets = fit[: values.shape[1]], fit[values.shape[1] :]
+    means: Floats = levels + offsets.mean()
+    return means

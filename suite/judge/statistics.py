@@ -1,7 +1,7 @@
 """Estimators, intervals and tests on paired log ratios: pure functions, each with its formula and assumptions.
 
-The data. One *replicate* (one seed) is one set of processes that train in lock-step, in *rounds*. In a round every
-contender runs one block twice, in a random order of the contenders followed by its reverse (ABBA or BAAB for two):
+The data. What is learned has one *replicate* a seed, what is timed one a set of processes that run in lock-step, in
+*rounds*. In a round every contender runs one block twice, in a random order followed by its reverse (ABBA or BAAB):
 
     round 0                 round 1                 time ->
     | A | B | B | A |       | B | A | A | B |       block_s["A"][round, 0 or 1], seconds
@@ -10,6 +10,7 @@ Everything is a *log cost ratio* of contender over reference, so that **lower is
 ln 1.05 is 5 % slower, and a speedup is exp(-x). Small effects in log units are fractions: 0.01 is 1 %.
 The replicate, not the step, carries the inference: two processes that run the same code differ for as long as they
 live (memory layout, core assignment), so rounds of one process pair agree with each other about a wrong number.
+Replicates are few, and rows many: the rows of a baseline share what each says of the noise.
 """
 
 import math
@@ -23,18 +24,17 @@ from scipy import optimize, special, stats
 
 Floats = NDArray[np.float64]
 
-WITHIN_ONE_SEED = "within one seed"
-OVER_SEEDS = "over seeds"
+OF_ROUNDS = "over the rounds of one set of processes"
+OVER_REPLICATES = "over replicates"
 QUALITY_TOLERANCE = 0.01  # in log units: 1 % of the loss, about what a seed does to a small run
 NORMAL_QUARTILE = 0.6744897501960817  # the median absolute deviation of a standard normal
-DECAYED_FRACTION = 0.99  # a linear or cosine decay is at most at 1 % of its peak here
 
 
 @dataclass(frozen=True)
 class Interval:
     """A confidence interval; unbounded ends are infinite, never missing.
 
-    ``n`` counts what ``method`` says it generalises over (rounds or seeds); ``degrees_of_freedom`` is that of the
+    ``n`` counts what ``method`` says it generalises over (rounds or replicates); ``degrees_of_freedom`` is that of the
     t distribution behind the width (infinite: normal).
     """
 
@@ -148,10 +148,10 @@ def median_interval(d: ArrayLike, level: float = 0.95) -> Interval:
     x = _finite(d, 1)
     j = int(stats.binom.ppf((1 - level) / 2, len(x), 0.5))  # smallest j with P(B <= j) >= alpha/2, so P(B < j) <= it
     low, high = (np.sort(x)[[j - 1, len(x) - j]]) if j >= 1 else (-math.inf, math.inf)
-    return Interval(median(x), float(low), float(high), level, WITHIN_ONE_SEED, len(x))
+    return Interval(median(x), float(low), float(high), level, OF_ROUNDS, len(x))
 
 
-# ---- replicates: seeds ----------------------------------------------------------------------------------------------
+# ---- replicates -----------------------------------------------------------------------------------------------------
 
 
 def replicate_interval(per_replicate: ArrayLike, level: float = 0.95) -> Interval:
@@ -162,20 +162,22 @@ def replicate_interval(per_replicate: ArrayLike, level: float = 0.95) -> Interva
     """
     x = _finite(per_replicate, 1)
     if len(x) == 1:
-        return Interval(float(x[0]), -math.inf, math.inf, level, OVER_SEEDS, 1, 0)
+        return Interval(float(x[0]), -math.inf, math.inf, level, OVER_REPLICATES, 1, 0)
     dof = len(x) - 1
     half = _critical(level, dof) * float(x.std(ddof=1)) / math.sqrt(len(x))
-    return Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, level, OVER_SEEDS, len(x), dof)
+    return Interval(
+        float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, level, OVER_REPLICATES, len(x), dof
+    )
 
 
 def combined_interval(replicates: Sequence[ArrayLike], level: float = 0.95) -> Interval:
     """The interval of a log cost ratio from each replicate's round log ratios, whatever their number.
 
-    One replicate: :func:`median_interval`, whose ``method`` says "within one seed", since it cannot see how processes
-    differ. Two or more: :func:`replicate_interval` of the replicates' medians m_p, but never narrower than the rounds
-    alone allow. Var(m_p) = between + within, so s^2 of a few medians that happen to agree may fall below the within
-    part, which is known well: w^2 = mean over p of the Maritz-Jarrett variance of m_p. Half-width
-    max(t(n-1) s, z w) / sqrt(n). Variance components after Kalibera & Jones 2013, section 6.
+    One replicate: :func:`median_interval`, whose ``method`` says that it cannot see how processes differ. Two or more:
+    :func:`replicate_interval` of the replicates' medians m_p, but never narrower than the rounds alone allow. Var(m_p)
+    = between + within, so s^2 of a few medians that happen to agree may fall below the within part, which is known
+    well: w^2 = mean over p of the Maritz-Jarrett variance of m_p. Half-width max(t(n-1) s, z w) / sqrt(n). Variance
+    components after Kalibera & Jones 2013, section 6.
     """
     if len(replicates) == 1:
         return median_interval(replicates[0], level)
@@ -186,7 +188,7 @@ def combined_interval(replicates: Sequence[ArrayLike], level: float = 0.95) -> I
     if half <= between.half_width:
         return between
     centre = between.estimate
-    return Interval(centre, centre - half, centre + half, level, OVER_SEEDS, len(samples))
+    return Interval(centre, centre - half, centre + half, level, OVER_REPLICATES, len(samples))
 
 
 def _median_variance(d: Floats) -> float:
@@ -207,10 +209,10 @@ def _order_weights(n: int) -> Floats:
 
 
 def interaction(log_speedup_whole: ArrayLike, *log_speedup_parts: ArrayLike, level: float = 0.95) -> Interval:
-    """Do techniques still help together: log speedup(A+B) - log speedup(A) - log speedup(B), paired by seed.
+    """Do techniques still help together: log speedup(A+B) - log speedup(A) - log speedup(B), paired.
 
-    Arrays [seeds] from one comparison; of three or more parts, the whole against the sum of all. Of log *speedups*:
-    above 0 they help each other, below 0 they overlap, 0 means that their speedups multiply. t interval over seeds.
+    Arrays [replicates] of the same replicates; of three or more parts, the whole against the sum of all. Of log
+    *speedups*: above 0 they help each other, below 0 they overlap, 0 means that their speedups multiply. t interval.
     """
     whole, *parts = _paired(log_speedup_whole, *log_speedup_parts)
     return replicate_interval(whole - np.sum(parts, axis=0), level)
@@ -232,97 +234,112 @@ def replication_interval(
     centre = median(b) - median(a)
     error = math.sqrt(2 * sigma**2 + _median_variance(a) + _median_variance(b))
     half = _critical(level, degrees_of_freedom) * error
-    return Interval(centre, centre - half, centre + half, level, OVER_SEEDS, 2, degrees_of_freedom)
+    return Interval(centre, centre - half, centre + half, level, OVER_REPLICATES, 2, degrees_of_freedom)
 
 
 # ---- variance shared by many rows -----------------------------------------------------------------------------------
 
 
+QUIET = 1e-3  # chance of a variance that small: below, a sample's noise is of another kind, e.g. of rounding alone
+NOISY = 0.05  # chance of a variance that large
+
+
 @dataclass(frozen=True)
 class Prior:
-    """The variance of a replicate that other rows of a baseline have, and its degrees of freedom."""
+    """How the variance of a replicate is distributed over the rows of a baseline: scaled inverse chi-squared.
+
+    A row's own variance s^2, with d degrees of freedom, is then ``variance`` times F(d, ``degrees_of_freedom``).
+    Infinite ``degrees_of_freedom``: all rows have one variance. ``pooled`` are those of the samples behind the prior.
+    """
 
     variance: float
     degrees_of_freedom: float
+    pooled: int
+
+    def expects(self, variance: float, own: int) -> bool:
+        """Whether a sample's variance, with its ``own`` degrees of freedom, is of the size that chance allows."""
+        ratio = variance / self.variance
+        if math.isinf(self.degrees_of_freedom):
+            above, below = stats.chi2.sf(own * ratio, own), stats.chi2.cdf(own * ratio, own)
+        else:
+            above, below = (f(ratio, own, self.degrees_of_freedom) for f in (stats.f.sf, stats.f.cdf))
+        return bool(above >= NOISY and below >= QUIET)
 
 
-def pooled_variance(samples: Sequence[ArrayLike], level: float = 0.99) -> Prior | None:
-    """The variance within samples, pooled over them; those whose own is larger than chance allows are left out.
+def pooled_variance(samples: Sequence[ArrayLike]) -> Prior | None:
+    """The prior that the variances within the samples fit, by the moments of their logarithm (Smyth 2004, 6.2).
 
-    Samples of equal numbers, such as those of techniques that change no bit, say nothing about noise. One pass over
-    the samples, from the smallest variance up: a sample joins while F(its variance / pooled so far) is below ``level``.
-    None where no sample says anything.
+    Given a row's own variance sigma^2, ln s^2 has mean ln sigma^2 + psi(d/2) - ln(d/2) and variance psi'(d/2); what it
+    varies more than that is the rows' difference, psi'(d0/2). Where it varies no more, all rows have one variance, the
+    mean of theirs. Equal replicates say nothing about noise, and samples that are quieter than chance allows, such as
+    those of techniques that change rounding alone, nothing about that of the others: both are left out. None where no
+    sample says anything.
     """
-    known = []
-    for each in samples:
-        x = _finite(each, 1)
-        if len(x) > 1 and np.ptp(x) > 0:
-            known.append((float(x.var(ddof=1)), len(x) - 1))
-    if not known:
+    spread = [x for x in (_finite(each, 1) for each in samples) if len(x) > 1 and np.ptp(x) > 0]
+    if not spread:
         return None
-    known.sort()
-    middle = known[len(known) // 2][0]
-    total, dof = 0.0, 0
-    for variance, own in known:
-        largest = max(middle, total / dof if dof else 0.0)
-        if variance > largest and stats.f.sf(variance / largest, own, max(dof, own)) < 1 - level:
-            continue
-        total, dof = total + variance * own, dof + own
-    return Prior(total / dof, dof)
+    variance = np.array([x.var(ddof=1) for x in spread])
+    own = np.array([len(x) - 1.0 for x in spread])
+    centre = median(variance * own / stats.chi2.median(own))
+    loud = stats.chi2.cdf(own * variance / centre, own) >= QUIET
+    variance, own = variance[loud], own[loud]
+    pooled = int(own.sum())
+    log = np.log(variance) - special.digamma(own / 2) + np.log(own / 2)
+    excess = float(log.var(ddof=1) - special.polygamma(1, own / 2).mean()) if len(log) > 1 else 0.0
+    if len(log) == 1:
+        return Prior(float(variance[0]), math.inf, pooled)
+    if excess <= special.polygamma(1, 5e5):  # a million degrees of freedom are as good as infinitely many
+        return Prior(math.exp(float(log.mean())), math.inf, pooled)
+    half = math.exp(optimize.brentq(lambda x: special.polygamma(1, math.exp(x)) - excess, -30, math.log(5e5)))
+    return Prior(math.exp(float(log.mean()) + float(special.digamma(half)) - math.log(half)), 2 * half, pooled)
 
 
 def moderated_interval(per_replicate: ArrayLike, prior: Prior | None, level: float = 0.95) -> Interval:
     """t interval of the mean over replicates [n], its variance shared with the other rows of a baseline.
 
     With d = n - 1 and s^2 of the sample, d0 and s0^2 of the ``prior``: variance (d0 s0^2 + d s^2) / (d0 + d) with
-    d0 + d degrees of freedom (Smyth 2004, "limma"), unless the sample's own variance is larger than chance allows
-    (F test, 5 %): then its own, as in :func:`replicate_interval`. Equal replicates have no noise: a technique that
-    changes no bit of the trajectory is known exactly.
+    d0 + d degrees of freedom, but no more than the samples behind the prior have, of which this may be one (Smyth 2004,
+    "limma"). Where the sample's own variance is not of the size that chance allows, it stands alone, as in
+    :func:`replicate_interval`. Equal replicates have no noise: a technique that changes no bit of the trajectory is
+    known exactly.
+
+    Over all rows the interval covers as promised. Rows that are known to be the noisy ones of an uneven baseline are
+    covered less, the quiet ones more, since a few replicates cannot tell which they are.
     """
     x = _finite(per_replicate, 1)
     own = replicate_interval(x, level)
-    if len(x) > 1 and np.ptp(x) == 0:
-        return Interval(own.estimate, own.estimate, own.estimate, level, OVER_SEEDS, len(x), own.degrees_of_freedom)
-    if prior is None or prior.variance <= 0:
+    if prior is None or (len(x) > 1 and np.ptp(x) == 0):
         return own
     d, variance = len(x) - 1, float(x.var(ddof=1)) if len(x) > 1 else 0.0
-    if d and stats.f.sf(variance / prior.variance, d, prior.degrees_of_freedom) < 1 - level:
+    if d and not prior.expects(variance, d):
         return own
-    dof = prior.degrees_of_freedom + d
-    shared = (prior.degrees_of_freedom * prior.variance + d * variance) / dof
-    half = _critical(level, dof) * math.sqrt(shared / len(x))
+    share = (
+        prior.degrees_of_freedom / (prior.degrees_of_freedom + d) if math.isfinite(prior.degrees_of_freedom) else 1.0
+    )
+    dof = min(prior.degrees_of_freedom + d, prior.pooled)
+    half = _critical(level, dof) * math.sqrt((share * prior.variance + (1 - share) * variance) / len(x))
     centre = float(x.mean())
-    return Interval(centre, centre - half, centre + half, level, OVER_SEEDS, len(x), dof)
+    return Interval(centre, centre - half, centre + half, level, OVER_REPLICATES, len(x), dof)
 
 
-def difference_interval(first: Interval, second: Interval, extra_error: float = 0.0) -> Interval:
+def difference_interval(
+    first: Interval, second: Interval, extra_error: float = 0.0, extra_degrees_of_freedom: float = math.inf
+) -> Interval:
     """The interval of ``first`` - ``second``, independent means; ``extra_error`` is a standard error of neither.
 
     Welch's: standard errors add in squares, degrees of freedom by Welch & Satterthwaite.
     """
-    errors = [each.standard_error if each.half_width else 0.0 for each in (first, second)]
-    squares = [error**2 for error in errors]
-    total = sum(squares) + extra_error**2
+    parts = [(each.standard_error if each.half_width else 0.0, each.degrees_of_freedom) for each in (first, second)]
+    parts.append((extra_error, extra_degrees_of_freedom))
+    total = sum(error**2 for error, _ in parts)
     centre = first.estimate - second.estimate
     n = min(first.n, second.n)
     if not math.isfinite(total):
-        return Interval(centre, -math.inf, math.inf, first.level, OVER_SEEDS, n, 0)
-    weights = zip(squares, (first, second), strict=True)
-    below = sum(square**2 / max(1.0, each.degrees_of_freedom) for square, each in weights)
+        return Interval(centre, -math.inf, math.inf, first.level, OVER_REPLICATES, n, 0)
+    below = sum(error**4 / max(1.0, dof) for error, dof in parts)
     dof = total**2 / below if below else math.inf
     half = _critical(first.level, dof) * math.sqrt(total)
-    return Interval(centre, centre - half, centre + half, first.level, OVER_SEEDS, n, dof)
-
-
-# ---- quality --------------------------------------------------------------------------------------------------------
-
-
-def quality_ratio_interval(reference: ArrayLike, contender: ArrayLike, level: float = 0.95) -> Interval:
-    """t interval over seeds of ln(contender / reference), final qualities [seeds] paired by seed, lower is better.
-
-    Raises ValueError on qualities that are not positive: a ratio needs a scale with a true zero, as a loss has.
-    """
-    return replicate_interval(_log_quality_ratio(reference, contender), level)
+    return Interval(centre, centre - half, centre + half, first.level, OVER_REPLICATES, n, dof)
 
 
 # ---- quality against cost -------------------------------------------------------------------------------------------
@@ -400,40 +417,6 @@ def time_to_quality_interval(
     return replicate_interval([result.log_cost_ratio for result in results], level)
 
 
-@dataclass(frozen=True)
-class EqualCost:
-    """Losses when the reference's budget is spent; ``decayed``: the contender's learning rate had decayed by then."""
-
-    quality: float
-    reference_quality: float
-    decayed: bool
-
-    @property
-    def log_ratio(self) -> float:
-        """ln(contender / reference), lower is better."""
-        return math.log(self.quality / self.reference_quality)
-
-
-def quality_at_equal_cost(
-    reference_curve: ArrayLike, contender_curve: ArrayLike, contender_cost: ArrayLike, setup_cost: float = 0.0
-) -> EqualCost | None:
-    """The contender's test loss when it has spent what the reference's whole run costs; arguments as time_to_quality.
-
-    Linear between evaluations; a contender that finished earlier has its final loss. One that still had more than 1 %
-    of its cost ahead is cut before its learning rate has decayed, so its loss is pessimistic: ``decayed`` is False.
-    None when the budget ends before the contender's first evaluation, or after it diverged.
-    """
-    reference, contender = _curve(reference_curve, "reference"), _curve(contender_curve, "contender")
-    cost = _costs(contender_cost, contender) + setup_cost
-    budget = reference[-1, 0]
-    if budget < cost[0]:
-        return None
-    quality = float(np.interp(budget, cost, contender[:, 1]))
-    if not math.isfinite(quality):
-        return None
-    return EqualCost(quality, float(reference[-1, 1]), bool(budget >= DECAYED_FRACTION * cost[-1]))
-
-
 # ---- planning -------------------------------------------------------------------------------------------------------
 
 
@@ -499,8 +482,8 @@ def tiers(intervals: Mapping[str, Interval], level: float = 0.95) -> list[list[s
     leads a new tier. An unbounded interval is never told apart, so it joins the tier that its estimate falls in.
 
     Contenders that share a reference are positively correlated, for which the Welch test is conservative. Among pairs
-    BH keeps its rate although they are dependent (Williams, Jones & Tukey 1999). Intervals "within one seed" know
-    nothing of the spread between processes: tiers of such are provisional.
+    BH keeps its rate although they are dependent (Williams, Jones & Tukey 1999). Intervals over rounds
+    know nothing of the spread between processes: tiers of such are provisional.
     """
     order = sorted(intervals, key=lambda name: (intervals[name].estimate, name))
     apart = _adjusted_welch_p([intervals[name] for name in order]) < 1 - level
@@ -609,23 +592,13 @@ def _finite(values: ArrayLike, least: int) -> Floats:
     return x
 
 
-def _positive(values: ArrayLike) -> Floats:
-    x = _finite(values, 1)
-    if not (x > 0).all():
-        raise ValueError("a log ratio needs positive values; use a loss, not a score that can be 0 or negative")
-    return x
-
-
 def _paired(*samples: ArrayLike) -> tuple[Floats, ...]:
     arrays = tuple(_finite(sample, 1) for sample in samples)
     if len({len(x) for x in arrays}) != 1:
-        raise ValueError(f"paired samples need the same seeds, not {[len(x) for x in arrays]}; keep the shared ones")
+        raise ValueError(
+            f"paired samples need the same replicates, not {[len(x) for x in arrays]}; keep the shared ones"
+        )
     return arrays
-
-
-def _log_quality_ratio(reference: ArrayLike, contender: ArrayLike) -> Floats:
-    a, b = _paired(np.log(_positive(reference)), np.log(_positive(contender)))
-    return b - a
 
 
 def _blocks(times_s: ArrayLike, name: str) -> Floats:
