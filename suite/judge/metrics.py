@@ -197,6 +197,7 @@ def _moderated(name: str, samples: Samples, priors: Priors) -> Interval:
 
 NOT_TIMED = "not timed yet: measure it with leantrain run"
 NOT_LEARNED = "nothing was learned yet: measure it with leantrain run"
+NO_RULER = "the reference's scaling curve was not learned here: leantrain run --ruler learns it"
 
 
 def _timed(name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Callable[[TimedPair], float],
@@ -362,7 +363,7 @@ def _equivalent_samples(known: Known) -> Samples:
 
 def _ruler(known: Known) -> Ruler:
     if known.ruler is None:
-        raise ValueError("the reference's scaling curve was not learned here: leantrain run --ruler learns it")
+        raise ValueError(NO_RULER)
     return known.ruler
 
 

@@ -98,18 +98,22 @@ class Ruler:
     def uncertainty(self, reference: Sequence[float], contender: Sequence[float]) -> float:
         """Standard error of the mean of :meth:`log_budget_ratios` that comes from the curve: the jackknife over its
         seeds (Efron & Stein 1981). 0 where there is one seed."""
-        seeds = len(self.losses)
-        if seeds < 2:
-            return 0.0
-        left_out = [Ruler(self.shares, np.delete(self.losses, each, axis=0)) for each in range(seeds)]
-        means = [
-            float(each.log_budget_ratios(reference, contender).mean())
-            for each in left_out
-            if not np.isnan(each.losses).all(axis=0).any()
-        ]
-        if len(means) < 2:
-            return 0.0
-        return math.sqrt((len(means) - 1) / len(means) * float(np.square(np.array(means) - np.mean(means)).sum()))
+        means = [each.log_budget_ratios(reference, contender).mean() for each in self._left_out]
+        return float(_jackknife(np.array(means)))
+
+    @cached_property
+    def log_errors(self) -> Floats:
+        """Standard errors of :attr:`log_losses` by the jackknife [budgets]; 0 where there is one seed."""
+        means = [each.log_losses for each in self._left_out]
+        return _jackknife(np.array(means).reshape(-1, len(self.shares)))
+
+    @cached_property
+    def _left_out(self) -> list[Ruler]:
+        """Without each seed in turn, where every budget still has one."""
+        if len(self.losses) < 2:
+            return []
+        rulers = [Ruler(self.shares, np.delete(self.losses, each, axis=0)) for each in range(len(self.losses))]
+        return [each for each in rulers if not np.isnan(each.losses).all(axis=0).any()]
 
 
 def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:
@@ -131,6 +135,15 @@ def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:
 def steps_at(share: float, own_steps: int) -> int:
     """The reference's steps at a budget."""
     return max(2, round(share * own_steps))
+
+
+def _jackknife(left_out: Floats) -> Floats:
+    """The standard error of a mean from its values [seeds, ...] without each seed in turn; 0 of fewer than two."""
+    n = len(left_out)
+    if n < 2:
+        return np.zeros(left_out.shape[1:])
+    error: Floats = np.sqrt((n - 1) / n * np.square(left_out - left_out.mean(axis=0)).sum(axis=0))
+    return error
 
 
 def _means(values: Floats) -> Floats:
