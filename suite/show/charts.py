@@ -1,4 +1,4 @@
-"""Inline SVG: whiskers, the ruler, the Pareto plot, learning curves. Colours come from the page's style sheet, by class.
+"""Inline SVG: whiskers, the ruler, the Pareto plot, learning curves. Colours are those of the style sheet, by class.
 
 Bounds and modelled values are never drawn as if they were measured: the plots of ratios leave them out.
 """
@@ -177,7 +177,8 @@ BAND = 2.0  # standard errors
 @dataclass(frozen=True)
 class RulerPoint:
     """Where a technique stands on the reference's scaling curve: its equivalent budget over the reference's own, with
-    the ends of its interval, and its final loss. ``beyond``: -1 or 1 where it lies off the curve's lower or upper end."""
+    the ends of its interval, and its final loss. ``beyond``: -1 or 1 where that is off the curve's lower or upper end.
+    """
 
     stack: str
     budget: float
@@ -189,7 +190,8 @@ class RulerPoint:
     @property
     def says(self) -> str:
         sign = {-1: "less than ", 1: "more than "}.get(self.beyond, "")
-        return f"{self.stack}: worth {sign}{number(self.budget)} of the reference's budget, final loss {number(self.loss, 3)}"
+        worth = f"worth {sign}{number(self.budget)} of the reference's budget"
+        return f"{self.stack}: {worth}, final loss {number(self.loss, 3)}"
 
 
 def ruler_points(rows: Sequence[Row]) -> list[RulerPoint]:
@@ -281,7 +283,7 @@ def _led(px: float, py: float, name: str, taken: list[tuple[float, float, float]
             left = px + 9 * away if side > 0 else px - 9 * away - length
             at = py + 4 - 15 * side * away
             if (
-                LEFT < left
+                left > LEFT
                 and left + length < WIDTH
                 and TOP < at < HEIGHT - BOTTOM - 6
                 and _free(left, length, at, taken)

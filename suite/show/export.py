@@ -274,7 +274,8 @@ def model_card(rows: Sequence[Row], existing: str = "") -> str:
 
     The rows must be of one stack on one baseline: a card is about one model. Final test scores are given as such,
     everything else as the ratio that it is, with interval, reference, machines, seeds and records in its ``args``. What
-    is unknown or a bound has no entry: the format has no word for it. ``verified`` is Hugging Face's to say, and never said here.
+    is unknown or a bound has no entry: the format has no word for it. ``verified`` is Hugging Face's to say, and never
+    said here.
 
     Raises ValueError, with what to choose, for rows of several models.
     """

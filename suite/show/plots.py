@@ -1,4 +1,4 @@
-"""One row as a figure: what it learned, what every round of its timing cost, and what its loss is worth on the ruler."""
+"""One row as a figure: what it learned, what every round of its timing cost, and what its loss is worth."""
 
 from __future__ import annotations
 
@@ -36,12 +36,8 @@ def figure(row: Row) -> Figure:
     at = row.conditions
     shown = [COLUMNS[0], *(each for each in COLUMNS if each.name == "step_time")]
     headline = ", ".join(f"{each.heading} {text(row.value(each.name), each.direction)}" for each in shown)
-    drawn.suptitle(
-        _plain(
-            f"{row.stack} on {at.baseline} {at.size} ({at.recipe}), {evidence_text(row)}, {row.machine.name}\n{headline}"
-        ),
-        fontsize="medium",
-    )
+    where = f"{row.stack} on {at.baseline} {at.size} ({at.recipe}), {evidence_text(row)}, {row.machine.name}"
+    drawn.suptitle(_plain(f"{where}\n{headline}"), fontsize="medium")
     return drawn
 
 

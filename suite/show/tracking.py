@@ -1,10 +1,10 @@
 """Shows evidence in Weights & Biases: sent after it is stored, and while nothing is timed.
 
 One wandb run for each run of ours: of a count and of a curve the one that it is, of a timing one a contender. Its group
-is the board that it belongs to, its job type the kind of evidence and the stack: so wandb's own average over the runs of
-a group and job type is the average over seeds, or over sets of processes. Curves are its history, everything else its
-summary, and the line as stored an artifact of the first run. What is unknown is not sent, its reason is. A renewal is of
-nothing that was measured, and is not sent.
+is the board that it belongs to, its job type the kind of evidence and the stack: so wandb's own average over the runs
+of a group and job type is the average over seeds, or over sets of processes. Curves are its history, everything else
+its summary, and the line as stored an artifact of the first run. What is unknown is not sent, its reason is. A renewal
+measures nothing, and is not sent.
 
 wandb's service process is ended after every piece: nothing of it is alive while contenders are timed. Nothing here
 prompts, and nothing that fails here costs a record.
