@@ -27,7 +27,13 @@ EVALUATIONS = 2 * FIFTHS
 LOSSES = 50  # means over parts of the run, for a curve to look at
 
 
-def learn(job: Job, *, limits: Limits = Limits(), keep_states: bool = False, progress: Progress = silent) -> Learned:
+def learn(
+    job: Job,
+    *,
+    limits: Limits = Limits(),  # noqa: B008  it is frozen
+    keep_states: bool = False,
+    progress: Progress = silent,
+) -> Learned:
     """Trains a job to its end and returns what was learned; a run that fails is evidence, too.
 
     With ``keep_states`` the training states at the beginnings of its fifths are left in the cache.
@@ -95,7 +101,7 @@ def learn_all(
     free, total, stopped = Cores(count), len(waiting), threading.Event()
 
     def one(job: Job) -> tuple[Job, Learned]:
-        with free.taking(max(job.setting.threads, world_size(job))):
+        with free.taking(max(job.setting.threads, _ranks(job))):
             if stopped.is_set() or stop():
                 raise CancelledError
             return job, learn(job, limits=limits, keep_states=keep_states(job))
@@ -120,6 +126,14 @@ def learn_all(
             if pending:  # left early: what still trains is of no use to anybody
                 stopped.set()
                 end_all()
+
+
+def _ranks(job: Job) -> int:
+    """The processes of a job; 1 of one that cannot be built, as its run will tell."""
+    try:
+        return world_size(job)
+    except Exception:
+        return 1
 
 
 class Cores:
