@@ -285,21 +285,22 @@ def repro(
     folder: Results = RESULTS,
     data: Annotated[str | None, typer.Option("--data", help="Where the record's data is. [embedded data]")] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Store the repetition: of two records of a seed the board shows the newer.")
+        bool, typer.Option("--keep", help="Store the repetition: of two records of the same the board shows the newer.")
     ] = False,
     time_limit: Limit = 3600.0,
     hang_limit: Hang = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Run a record's comparison again, seed and all, and say whether the two agree. Stores nothing unless told to.
+    """Measure one record again, and say whether the two agree. Stores nothing unless asked to.
 
-    Exact counters must be equal, losses equal to the bit, cost ratios as near as noise allows: by this machine's
-    calibration, or else by the spread over the record's seeds. Exit code 1 if the two disagree, 3 if that cannot be
-    decided: the code or the machine is another, or the noise is unknown or too large.
+    Counts must be equal; what was learned equal to the bit; cost ratios as near as noise allows: by this machine's
+    calibration, or else by the spread over the record's replicates. Of curves of another machine it says how far they
+    differ. Where code changed since, it says so, and --keep of a run that is equal to the bit renews what the older
+    code learned. Exit code 1 if the two disagree, 3 if that cannot be decided: libraries or the machine are others, or
+    the noise is unknown or too large.
     """
     with understandable(as_json):
         from suite.contract.setting import check_device
-        from suite.contract.sources import current_sources
         from suite.guard import agreement
         from suite.measure.contender import Limits
         from suite.record.machine import fingerprint
@@ -310,12 +311,14 @@ def repro(
         check_device(old.conditions.device)
         machine = fingerprint(old.conditions.device, old.conditions.threads)
         new, findings, verdict = None, [], "not comparable"
-        why = agreement.obstacles(old, current_sources(), machine)
-        if not why:
-            comparison, limits = agreement.repetition_of(old, data), Limits(time_limit, hang_limit)
+        forbidden = agreement.obstacles(old, machine)
+        why = [*forbidden, *agreement.other_code(old)]
+        why += agreement.way_back(old) if why else []
+        if not forbidden:
+            setting, limits = agreement.setting_of(old, data), Limits(time_limit, hang_limit)
             with bar(quiet=as_json) as progress:
-                new = agreement.repeat(old, comparison, keep=folder if keep else None, limits=limits, progress=progress)
-            findings = agreement.compare(old, new, agreement.noise_of(old, records, machine))
+                new = agreement.repeat(old, setting, keep=folder if keep else None, limits=limits, progress=progress)
+            findings = agreement.compare(old, new, agreement.noise_of(old, records.timed, machine))
             verdict = agreement.overall(findings)
     if as_json:
         answer = {"record": old.id, "verdict": verdict, "why": why, "findings": [asdict(each) for each in findings]}
@@ -326,9 +329,7 @@ def repro(
             grid.add_row(escape(each.item), each.aspect, each.verdict, escape(each.details))
         if findings:
             out.print(grid)
-        has = old.conditions
-        conditions = f"{has.baseline} {has.size} ({has.recipe}, {has.task}), seed {old.seed}"
-        out.print(escape(f"{old.id} on {conditions}: {'; '.join([verdict, *why])}"))
+        out.print(escape(f"{agreement.title(old)}: {'; '.join([verdict, *why])}"))
     if verdict not in ("equal", "equivalent"):
         raise typer.Exit(int(Exit.REGRESSED if verdict == "changed" else Exit.INCONCLUSIVE))
 

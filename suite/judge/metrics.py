@@ -500,7 +500,10 @@ REGISTRY: tuple[Metric | Family, ...] = (
         "training_time", "training time", attrgetter("training_log_samples"), attrgetter("training_log_ratio"),
         Uses(30, in_stacks=True, in_history=True),
     ),
-    _timed("whole_time", "time with set-up", attrgetter("training_log_samples"), attrgetter("log_cost")),
+    replace(  # a set-up happens once, in no round
+        _timed("whole_time", "time with set-up", attrgetter("training_log_samples"), attrgetter("log_cost")),
+        round_samples=None,
+    ),
     Metric(
         "equivalent_budget", "equivalent budget", "reference steps", "learned", _equivalent_samples,
         _equivalent_budget, direction="higher", quality=True, uses=Uses(15),

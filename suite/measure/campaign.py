@@ -7,7 +7,6 @@ the machine busy then is waited for or named, and never timed against.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,12 +15,12 @@ from pathlib import Path
 from suite.measure.contender import Limits, end_all
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, States, silent
-from suite.measure.learning import cores, learn_all
+from suite.measure.learning import cores, equal_to_the_bit, learn_all, renewal_of
 from suite.measure.plan import Pair, Plan, Timing, Wanted
 from suite.measure.timing import ROUNDS, Protocol, time_together
 from suite.record.job import Job
 from suite.record.machine import busy_cores, fingerprint
-from suite.record.schema import FIFTHS, Counted, Learned, Line, Renewal, Timed
+from suite.record.schema import FIFTHS, Counted, Learned, Line, Timed
 from suite.record.store import Records, Store
 
 BUSY = 0.5  # cores that others use: above, times are theirs as well
@@ -210,17 +209,10 @@ class _Campaign:
 
     def _renews(self, plan: Plan, job: Job, learned: Learned) -> bool:
         """Whether the run repeats a stored one to the bit; what that one's code learned is then renewed."""
-        if learned.status != "ok":
-            return False
-        equal = [each for each in plan.runs(job) if _same(each, learned)]
-        for old in {each.code.trajectory for each in equal} - {learned.code.trajectory}:
-            self._keep(
-                Renewal(
-                    id=uuid.uuid4().hex, started=learned.started, conditions_key=learned.conditions.key,
-                    stack=learned.stack, old=old, new=learned.code.trajectory,
-                )
-            )  # fmt: skip
-        return bool(equal)
+        renewals = filter(None, (renewal_of(each, learned) for each in plan.unverified(job)))
+        for renewal in {each.old: each for each in renewals}.values():
+            self._keep(renewal)
+        return learned.status == "ok" and any(equal_to_the_bit(each, learned) for each in plan.runs(job))
 
     # timed ----------------------------------------------------------------------------------------------------------
 
@@ -252,8 +244,3 @@ class _Campaign:
         while (busy := busy_cores()) > BUSY and time.monotonic() < deadline_s:
             time.sleep(1.0)
         return busy
-
-
-def _same(old: Learned, new: Learned) -> bool:
-    """Whether two runs are equal to the bit."""
-    return (old.status, old.trajectory_sha256, old.final) == (new.status, new.trajectory_sha256, new.final)

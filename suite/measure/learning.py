@@ -9,6 +9,7 @@ import hashlib
 import os
 import struct
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from suite.measure.contender import Contender, ContenderFailed, Limits, end_all,
 from suite.measure.evidence import Heading, Progress, States, silent
 from suite.measure.lockstep import steps_of_blocks
 from suite.record.job import Job
-from suite.record.schema import FIFTHS, Evaluation, Learned
+from suite.record.schema import FIFTHS, Evaluation, Learned, Renewal
 
 EVALUATIONS = 2 * FIFTHS
 LOSSES = 50  # means over parts of the run, for a curve to look at
@@ -78,6 +79,25 @@ def trajectory_sha256(losses: Sequence[float], curve: Sequence[Evaluation]) -> s
     evaluated = [value for each in curve for value in (each.loss, *each.metrics.values())]
     numbers = [*losses, *evaluated]
     return hashlib.sha256(struct.pack(f"<{len(numbers)}d", *numbers)).hexdigest()
+
+
+def equal_to_the_bit(old: Learned, new: Learned) -> bool:
+    """Whether two runs had the same trajectory and the same end. NaN equals NaN."""
+
+    def end(run: Learned) -> tuple[str, str, str]:
+        return run.status, run.trajectory_sha256, run.final.model_dump_json() if run.final else ""
+
+    return end(old) == end(new)
+
+
+def renewal_of(old: Learned, new: Learned) -> Renewal | None:
+    """The renewal of what the code of ``old`` learned: ``new`` repeats it to the bit under other code; else None."""
+    if new.status != "ok" or old.code.trajectory == new.code.trajectory or not equal_to_the_bit(old, new):
+        return None
+    return Renewal(
+        id=uuid.uuid4().hex, started=new.started, conditions_key=old.conditions.key, stack=old.stack,
+        old=old.code.trajectory, new=new.code.trajectory,
+    )  # fmt: skip
 
 
 def learn_all(
