@@ -262,7 +262,7 @@ def unverified_sentence(rows: int) -> str:
 
 
 def missing(row: Row) -> str:
-    """A sentence on the evidence that the row lacks, with the commands that measure it; empty where it has all."""
+    """A sentence on the evidence that the row lacks, with the command that measures it; empty where it has all."""
     failed = {each.kind for each in row.failures}
     known = row.known
     lacks = [
@@ -274,11 +274,11 @@ def missing(row: Row) -> str:
         )
         if lacking
     ]
-    commands = [f"leantrain compare {shlex.join([row.stack, row.reference])} {_options(row)}"] if lacks else []
+    command = f"leantrain compare {shlex.join([row.stack, row.reference])} {_options(row)}"
     if known.ruler is None:
         lacks.append("the reference's scaling curve")
-        commands.append(f"leantrain run --ruler {_options(row)}")
-    return f"missing: {', '.join(lacks)}; measure with: {' and '.join(commands)}" if lacks else ""
+        command += " --ruler 3"
+    return f"missing: {', '.join(lacks)}; measure with: {command}" if lacks else ""
 
 
 def _options(row: Row) -> str:
@@ -293,6 +293,7 @@ def _options(row: Row) -> str:
                        "--steps", str(at.steps)])  # fmt: skip
 
 
+NEUTRAL_NOTES = ("the reference read off its scaling curve",)
 SAID = (NOT_TIMED, NOT_LEARNED, NO_RULER)  # once, by :func:`missing`
 
 
@@ -307,9 +308,9 @@ def remarks(row: Row, columns: Sequence[Metric]) -> list[str]:
     for column in columns:
         value = row.value(column.name)
         words = value.reason if value.kind in ("missed", "unavailable") else value.note
-        if words and words not in (*SAID, f"curve learned on {row.machine.name}"):
+        if words and words not in (*SAID, *NEUTRAL_NOTES, f"curve learned on {row.machine.name}"):
             about.setdefault(words, []).append(column.heading)
-    return sentences + [f"{', '.join(headings)}: {words}" for words, headings in about.items()]
+    return sentences + [f"{' and '.join(headings)}: {words}" for words, headings in about.items()]
 
 
 def replicates_text(row: Row, kind: str, known: int) -> str:
@@ -395,7 +396,7 @@ HOW_TO_READ = (
     "= an exact count, the same in every run; ≈ a model's number, never ranked with measured ones; n/a unavailable, "
     "never 0; missed: diverged. The reasons stand below each table.",
     "Step time is of one own step, training time of the whole schedule, equivalent budget in the reference's steps, "
-    "FLOPs of the whole training, set-up in steps of the reference beyond the reference's own. Seeds are those that "
+    "loss at equal time against the reference's at that time on its curve, FLOPs of the whole training, set-up in steps of the reference beyond the reference's own. Seeds are those that "
     "learned, timings the sets of processes that were timed; sees: the smallest change of the headline that the row "
     "had 80 % power to see.",
 )

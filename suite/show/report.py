@@ -65,7 +65,7 @@ class Report:
             calibrations=calibrations,
             cards=cards,
             studies=[
-                Studied(study, study.unverified)
+                Studied(study, study.unverified())
                 for study in studies
                 if (not stacks or study.technique in named) and (not on or study.baseline in on)
             ],
