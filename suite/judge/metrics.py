@@ -198,7 +198,7 @@ def _moderated(name: str, samples: Samples, priors: Priors) -> Interval:
 
 NOT_TIMED = "not timed yet: measure it with leantrain run"
 NOT_LEARNED = "nothing was learned yet: measure it with leantrain run"
-NO_RULER = "the reference's scaling curve was not learned here: leantrain run --ruler learns it"
+NO_RULER = "the reference's scaling curve was not learned here: leantrain run --ruler 3 learns it"
 
 
 def _timed(name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Callable[[TimedPair], float],
