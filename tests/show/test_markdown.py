@@ -112,7 +112,9 @@ def test_the_front_page_of_a_catalogue_is_short_and_leads_to_every_baseline_s_nu
 
 def test_the_matrix_says_in_words_what_intervals_say_and_orders_by_what_is_sure():
     gpt = [*evidence("fast", pace_s=0.01), *evidence("mixed", pace_s=0.01), *evidence("alike")]
-    front = render(Report(shown(gpt, on(evidence("mixed", pace_s=0.04), baseline="vit"), failing("wild", "diverged", "nan"))))
+    front = render(
+        Report(shown(gpt, on(evidence("mixed", pace_s=0.04), baseline="vit"), failing("wild", "diverged", "nan")))
+    )
     lines = re.findall(r"^\| `(\w+)` \| .* \| (.*?) \|$", front.split("## How")[0], re.MULTILINE)
     assert lines == [
         ("fast", "The same quality sooner on gpt."), ("mixed", "The same quality sooner on gpt; later on vit."),
