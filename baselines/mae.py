@@ -27,10 +27,12 @@ from suite.model.anatomy import anatomy, weight_matrix
 from suite.record.job import RecipeName, Size, Task
 
 MASKED_SHARE: dict[Size, float] = {"pico": 0.5, "nano": 0.5, "micro": 0.5, "base": 0.75, "large": 0.75}
-_ENCODER: dict[Size, tuple[int, int, int, int]] = {  # width, depth, heads, width of the MLP
+# Width, depth, heads, width of the MLP. A single block of the encoder has more parameters than the decoder: techniques
+# that make it shallower must not take the decoder for the main stack.
+_ENCODER: dict[Size, tuple[int, int, int, int]] = {
     "pico": (32, 2, 2, 64),
-    "nano": (64, 4, 4, 128),
-    "micro": (96, 4, 4, 192),
+    "nano": (64, 4, 4, 256),
+    "micro": (96, 4, 4, 384),
     "base": (768, 12, 12, 3072),
     "large": (1024, 24, 16, 4096),
 }
@@ -47,7 +49,7 @@ _SMALL: dict[str, Any] = {"schedule": "linear", **_MAE}
 _PRETRAIN: dict[Size, Recipe] = {
     "pico": Recipe(steps=8, batch_size=4, learning_rate=4e-3, **_SMALL),
     "nano": Recipe(steps=1000, batch_size=32, learning_rate=4e-3, **_SMALL),
-    "micro": Recipe(steps=2000, batch_size=32, learning_rate=3e-3, **_SMALL),
+    "micro": Recipe(steps=2400, batch_size=32, learning_rate=3e-3, **_SMALL),
     "base": Recipe(steps=600, batch_size=64, learning_rate=1.5e-4, **_MAE),
     "large": Recipe(steps=600, batch_size=32, learning_rate=1.5e-4, **_MAE),
 }

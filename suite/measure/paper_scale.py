@@ -203,7 +203,9 @@ def _shaped(baseline: Baseline, scale: Scale) -> Baseline:
         def data(self, size: Size, split: Split, location: str | None = None) -> Data:
             data: Data = super().data(size, split, location)
             parts = {"train": data.train, "validation": data.validation, "test": data.test}
-            shapes = {name: _without_values(part, scale.sequence_length) for name, part in parts.items()}
+            shapes: dict[str, Any] = {
+                name: _without_values(part, scale.sequence_length) for name, part in parts.items()
+            }
             return replace(data, **shapes, sampler=in_order)
 
     return Shaped()
