@@ -31,14 +31,14 @@ MASKED_SHARE: dict[Size, float] = {"pico": 0.5, "nano": 0.5, "micro": 0.5, "base
 # that make it shallower must not take the decoder for the main stack.
 _ENCODER: dict[Size, tuple[int, int, int, int]] = {
     "pico": (32, 2, 2, 64),
-    "nano": (64, 4, 4, 256),
-    "micro": (96, 4, 4, 384),
+    "nano": (64, 4, 4, 128),
+    "micro": (96, 4, 4, 192),
     "base": (768, 12, 12, 3072),
     "large": (1024, 24, 16, 4096),
 }
 _DECODER: dict[Size, tuple[int, int, int, int]] = {
     "pico": (16, 1, 2, 32),
-    "nano": (48, 2, 4, 96),
+    "nano": (40, 2, 4, 80),
     "micro": (64, 2, 4, 128),
     "base": (512, 8, 16, 2048),
     "large": (512, 8, 16, 2048),
@@ -48,7 +48,7 @@ _MAE: dict[str, Any] = {"beta2": 0.95, "weight_decay": 0.05}
 _SMALL: dict[str, Any] = {"schedule": "linear", **_MAE}
 _PRETRAIN: dict[Size, Recipe] = {
     "pico": Recipe(steps=8, batch_size=4, learning_rate=4e-3, **_SMALL),
-    "nano": Recipe(steps=1000, batch_size=32, learning_rate=4e-3, **_SMALL),
+    "nano": Recipe(steps=1200, batch_size=32, learning_rate=4e-3, **_SMALL),
     "micro": Recipe(steps=2400, batch_size=32, learning_rate=3e-3, **_SMALL),
     "base": Recipe(steps=600, batch_size=64, learning_rate=1.5e-4, **_MAE),
     "large": Recipe(steps=600, batch_size=32, learning_rate=1.5e-4, **_MAE),

@@ -206,6 +206,15 @@ def test_the_small_maes_initialisation():
     assert _std(prediction) == pytest.approx(0.1 * math.sqrt(2 / sum(prediction.shape)), rel=0.2)
 
 
+@pytest.mark.parametrize("size", ["pico", "nano", "micro"])
+def test_maes_encoder_stays_the_main_stack_when_one_block_is_left_of_it(size):
+    mae = Mae()
+    parts = anatomy(mae.model(size, mae.data(size, "pretrain")))
+    encoder, width = parts.stacks[0].path, parts.width
+    parts.set_blocks([parts.blocks[0].module])
+    assert (parts.main.path, parts.width, parts.depth) == (encoder, width, 1)
+
+
 def test_maes_features_are_of_all_patches_in_order():
     """Two pictures that differ in one patch differ most in that patch's features; hiding patches would mix them."""
     torch.manual_seed(0)
