@@ -126,7 +126,8 @@ def test_published_models_have_their_published_sizes(
     baseline: str, size: Any, model: str | None, parameters: int
 ) -> None:
     kind = baselines()[baseline]
-    data = kind.data("nano", "pretrain")  # of its facts a model needs the number of classes only
+    # of its facts a model needs the number of classes and the shape of pictures only
+    data = kind.data(size if kind.modality == "image" else "nano", "pretrain")
     folder = PUBLISHED / model if model else None
     with weightless():
         built = kind.model(size, data, str(folder) if folder and folder.is_dir() else model)
