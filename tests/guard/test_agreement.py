@@ -53,7 +53,7 @@ from tests.factories import (
 )
 from tests.guard.test_calibration import calibration
 
-OTHER = MACHINE.model_copy(update={"key": "other", "facts": {"cpu": "other", "cores": 2}})
+OTHER = MACHINE.model_copy(update={"key": "other", "facts": MACHINE.facts | {"cpu": "other"}})
 PICO = Setting(baseline="gpt", size="pico", steps=20)
 
 
@@ -150,8 +150,8 @@ def test_of_curves_of_another_machine_it_says_how_far_they_differ() -> None:
     far = only(old, new)
     assert far.verdict == "not comparable"
     assert far.why == (
-        "another machine: cpu test → other; validation losses differ by at most 0.2 % (after step 40), final test "
-        "losses by 3e-05 %"
+        f"another machine: cpu {MACHINE.facts['cpu']} → other; validation losses differ by at most 0.2 % (after step "
+        "40), final test losses by 3e-05 %"
     )
     assert overall([far]) == "inconclusive"
     same = only(old, old.model_copy(update={"machine": OTHER}))
