@@ -49,7 +49,7 @@ _SMALL: dict[str, Any] = {"schedule": "linear", **_MAE}
 _PRETRAIN: dict[Size, Recipe] = {
     "pico": Recipe(steps=8, batch_size=4, learning_rate=4e-3, **_SMALL),
     "nano": Recipe(steps=1200, batch_size=32, learning_rate=4e-3, **_SMALL),
-    "micro": Recipe(steps=2400, batch_size=32, learning_rate=3e-3, **_SMALL),
+    "micro": Recipe(steps=3600, batch_size=32, learning_rate=3e-3, **_SMALL),
     "base": Recipe(steps=600, batch_size=64, learning_rate=1.5e-4, **_MAE),
     "large": Recipe(steps=600, batch_size=32, learning_rate=1.5e-4, **_MAE),
 }

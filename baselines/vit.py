@@ -51,6 +51,7 @@ _PRETRAIN: dict[Size, Recipe] = {
 }
 BRANCH_SCALE = 0.25
 POSITION_SCALE = 10.0
+HEAD_STD = 0.02
 SAMPLES = 10
 
 
@@ -81,8 +82,9 @@ def small_vit(shape: PictureShape, classes: int, **config: Any) -> VisionTransfo
 
     Weights follow the layers' widths (``jax``: Xavier and LeCun, as in ViT's own code). Residual branches start small
     (as GPT-2's do), so that the patches are heard through all blocks from the first step on. Positions start at 0.2:
-    at 0.02 the patches drown them. The average of all patches is classified, as nothing has yet taught a class token
-    where to look. Without all this 600 steps at nano end at 89 % of held-out digits, with it at 97 %.
+    at 0.02 the patches drown them. The head starts at timm's usual 0.02, not at 0, where no gradient would pass it and
+    the first step would say nothing of the blocks. The average of all patches is classified, as nothing has yet taught
+    a class token where to look. Without all this 600 steps at nano end at 89 % of held-out digits, with it at 97 %.
     """
     model = VisionTransformer(
         img_size=shape.side, patch_size=shape.patch, in_chans=shape.channels, num_classes=classes,
@@ -91,6 +93,7 @@ def small_vit(shape: PictureShape, classes: int, **config: Any) -> VisionTransfo
     for block in anatomy(model).blocks:
         for branch in block.branches:
             weight_matrix(branch.module).mul_(BRANCH_SCALE)
+    nn.init.trunc_normal_(model.head.weight, std=HEAD_STD)
     assert model.pos_embed is not None
     model.pos_embed.mul_(POSITION_SCALE)
     return model

@@ -185,6 +185,7 @@ def test_the_small_vits_initialisation():
     assert _std(block.attn.proj.weight) == pytest.approx(0.25 * math.sqrt(2 / (2 * width)), rel=0.05)
     assert _std(block.mlp.fc2.weight) == pytest.approx(0.25 * math.sqrt(2 / (width + inner)), rel=0.05)
     assert _std(model.pos_embed) == pytest.approx(0.2, rel=0.1)
+    assert _std(model.head.weight) == pytest.approx(0.02, rel=0.1)
     assert _std(model.patch_embed.proj.weight) == pytest.approx(0.5, rel=0.2)  # of 2 x 2 grey pixels
     assert model.cls_token is None and model.global_pool == "avg"
 

@@ -1,7 +1,7 @@
 """SAF against a loop with a dictionary of past outputs, the trajectory loss against its formula, the buffer's traps."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,14 @@ EXAMPLES, BATCH = 50, 20  # two and a half batches an epoch: some batches stand 
 
 @dataclass
 class Few(Technique):
-    """Few examples, so that they come back soon; and plain SGD, as Adam's first steps magnify rounding."""
+    """Few examples, so that they come back soon and as they were; and plain SGD, as Adam's first steps magnify
+    rounding."""
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return replace(recipe, batch_size=BATCH)
 
     def data(self, data: Data, run: Run) -> Data:
-        return data.subset(torch.arange(EXAMPLES))
+        return replace(data.subset(torch.arange(EXAMPLES)), transform=data.test_transform or data.transform)
 
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=recipe.learning_rate)
