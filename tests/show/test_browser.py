@@ -38,7 +38,9 @@ def small_page() -> str:
     lines = [
         *lean("fast", 2**20, pace_s=0.01), *lean("slow", 2**23, pace_s=0.04), *lean("same", 2**22),
     ]  # fmt: skip
-    rows = shown(lines, on(lines, baseline="vit"), failing("broken", "crashed", "no reason"), changed=("fast", "broken"))
+    rows = shown(
+        lines, on(lines, baseline="vit"), failing("broken", "crashed", "no reason"), changed=("fast", "broken")
+    )
     cards = {name: card(name, f"{name}_ones") for name in ("fast", "slow")}
     judged = [judge(claim(), "fast", between(0.4, 0.6), ClaimPlace("gpt"))]
     studies = [Studied(study()), Studied(study("fast"), unverified=True)]

@@ -31,7 +31,9 @@ def test_a_modelled_headline_is_never_ranked_with_measured_ones():
     assert leaning(modelled.value("time_to_quality")) == 0
 
 
-@pytest.mark.parametrize(("at_most", "higher", "lower", "sure"), [(True, "> ×4.00", "< 0.25", 1), (False, "< ×4.00", "> 0.25", 0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("at_most", "higher", "lower", "sure"), [(True, "> ×4.00", "< 0.25", 1), (False, "< ×4.00", "> 0.25", 0)]
+)
 def test_a_bound_on_a_cost_is_the_other_bound_on_a_speedup(at_most, higher, lower, sure):
     value = Value("bound", 0.25, at_most=at_most)
     assert (text(value, "higher"), text(value, "lower"), leaning(value)) == (higher, lower, sure)
@@ -112,7 +114,9 @@ def test_the_front_page_of_a_catalogue_is_short_and_leads_to_every_baseline_s_nu
 
 def test_the_matrix_says_in_words_what_intervals_say_and_orders_by_what_is_sure():
     gpt = [*evidence("fast", pace_s=0.01), *evidence("mixed", pace_s=0.01), *evidence("alike")]
-    front = render(Report(shown(gpt, on(evidence("mixed", pace_s=0.04), baseline="vit"), failing("wild", "diverged", "nan"))))
+    front = render(
+        Report(shown(gpt, on(evidence("mixed", pace_s=0.04), baseline="vit"), failing("wild", "diverged", "nan")))
+    )
     lines = re.findall(r"^\| `(\w+)` \| .* \| (.*?) \|$", front.split("## How")[0], re.MULTILINE)
     assert lines == [
         ("fast", "The same quality sooner on gpt."), ("mixed", "The same quality sooner on gpt; later on vit."),

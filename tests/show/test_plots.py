@@ -50,6 +50,8 @@ def test_without_numbers_or_with_an_unknown_suffix_it_says_so(tmp_path):
 
 
 def test_a_curve_that_became_nan_is_drawn_up_to_there():
-    broken = learned("x", curve=[{"step": 0, "loss": 4.0}, {"step": 100, "loss": 3.0}, {"step": 200, "loss": float("nan")}])
+    broken = learned(
+        "x", curve=[{"step": 0, "loss": 4.0}, {"step": 100, "loss": 3.0}, {"step": 200, "loss": float("nan")}]
+    )
     (one,) = shown([learned(), broken])
     assert figure(one).axes[0].get_lines()[-1].get_xdata()[-1] == 100
