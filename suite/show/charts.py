@@ -170,7 +170,7 @@ def _ticks(axis: tuple[float, float]) -> list[float]:
 # the ruler -----------------------------------------------------------------------------------------------------------
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 480, 64, 70, 24, 46
-SEEN = 0.25  # of ln loss: how far beyond the curve's ends a loss is drawn where it is; beyond that at the edge
+SEEN = 0.08  # of ln loss: how far beyond the curve's ends a loss is drawn where it is; beyond that at the edge
 BAND = 2.0  # standard errors
 MOST_NAMES = 60  # a pointer finds the others
 
@@ -300,7 +300,7 @@ def _led(px: float, py: float, name: str, taken: list[tuple[float, float, float]
 def _spot(point: RulerPoint, x: Scale, y: Scale) -> tuple[float, float]:
     """Where a point is drawn: one beyond the ends in the margin."""
     px = x(point.beyond * math.inf) if point.beyond else x(math.log(point.budget))
-    return px, y(math.log(point.loss))
+    return px, min(max(y(math.log(point.loss)), TOP + 6), HEIGHT - BOTTOM - 12)  # clear of the axis and its numbers
 
 
 def _ruler_mark(point: RulerPoint, px: float, py: float, x: Scale) -> str:
