@@ -199,7 +199,7 @@ def history(
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Compare afresh what seems to have changed, before calling it an alarm.")
     ] = False,
-    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Replicates of a confirming comparison.")] = 5,
+    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Seeds, and timings, of a confirming comparison.")] = 5,
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="For all confirming comparisons.")] = 10.0,
     write: Annotated[
         Path | None, typer.Option("--write", help="Draw the series and their steps to this file (.svg, .pdf, .png).")

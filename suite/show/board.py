@@ -12,6 +12,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -34,7 +35,7 @@ class Board:
     partial: tuple[Row, ...]
     failed: tuple[Row, ...]
 
-    @property
+    @cached_property
     def ranked(self) -> list[tuple[str, Row]]:
         """(tier as shown, row) of all rows that have numbers."""
         first = [(str(number), row) for number, tier in enumerate(self.tiers, 1) for row in tier]
@@ -396,9 +397,9 @@ HOW_TO_READ = (
     "= an exact count, the same in every run; ≈ a model's number, never ranked with measured ones; n/a unavailable, "
     "never 0; missed: diverged. The reasons stand below each table.",
     "Step time is of one own step, training time of the whole schedule, equivalent budget in the reference's steps, "
-    "loss at equal time against the reference's at that time on its curve, FLOPs of the whole training, set-up in steps of the reference beyond the reference's own. Seeds are those that "
-    "learned, timings the sets of processes that were timed; sees: the smallest change of the headline that the row "
-    "had 80 % power to see.",
+    "loss at equal time against the reference's at that time on its curve, FLOPs of the whole training, set-up in "
+    "steps of the reference beyond the reference's own. Seeds are those that learned, timings the sets of processes "
+    "that were timed; sees: the smallest change of the headline that the row had 80 % power to see.",
 )
 
 

@@ -170,8 +170,9 @@ def _ticks(axis: tuple[float, float]) -> list[float]:
 # the ruler -----------------------------------------------------------------------------------------------------------
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 480, 64, 70, 24, 46
-SEEN = 0.25  # of ln loss: how far beyond the curve's ends a loss is drawn where it is; beyond that at the edge
+SEEN = 0.08  # of ln loss: how far beyond the curve's ends a loss is drawn where it is; beyond that at the edge
 BAND = 2.0  # standard errors
+MOST_NAMES = 60  # a pointer finds the others
 
 
 @dataclass(frozen=True)
@@ -260,8 +261,9 @@ def ruler(rows: Sequence[Row], links: Mapping[str, str] | None = None) -> str:
     taken = [(x(each), x(each), y(curve.log_loss(each)) + 4) for each in fine]  # names keep off the curve
     spots = [(each, *_spot(each, x, y)) for each in sorted(marks, key=lambda each: each.loss)]
     taken += [(px - 9, px + 9, py + 4) for _, px, py in spots]
-    for each, px, py in spots:
-        name = _label(px + 11, py + 4, each.stack, WIDTH, taken) or _led(px, py, each.stack, taken)
+    for number_drawn, (each, px, py) in enumerate(spots):
+        room = number_drawn < MOST_NAMES
+        name = (_label(px + 11, py + 4, each.stack, WIDTH, taken) or _led(px, py, each.stack, taken)) if room else ""
         drawn = f'<g class="{"off" if each.beyond < 0 else "on"}"><title>{escape(each.says)}</title>'
         drawn += f"{_ruler_mark(each, px, py, x)}{name}</g>"
         target = (links or {}).get(each.stack)
@@ -298,7 +300,7 @@ def _led(px: float, py: float, name: str, taken: list[tuple[float, float, float]
 def _spot(point: RulerPoint, x: Scale, y: Scale) -> tuple[float, float]:
     """Where a point is drawn: one beyond the ends in the margin."""
     px = x(point.beyond * math.inf) if point.beyond else x(math.log(point.budget))
-    return px, y(math.log(point.loss))
+    return px, min(max(y(math.log(point.loss)), TOP + 6), HEIGHT - BOTTOM - 12)  # clear of the axis and its numbers
 
 
 def _ruler_mark(point: RulerPoint, px: float, py: float, x: Scale) -> str:

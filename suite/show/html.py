@@ -137,7 +137,7 @@ def _data(rows: Sequence[Row]) -> str:
 
 def _thinned(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _thinned(each) for key, each in value.items() if each is not None and each != ""}
+        return {key: _thinned(each) for key, each in value.items() if each is not False and each not in (None, "")}
     if isinstance(value, list):
         return [_thinned(each) for each in value]
     return float(f"{value:.7g}") if isinstance(value, float) else value

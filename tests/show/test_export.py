@@ -15,33 +15,31 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.contract.sources import Sources
-from suite.judge.rows import as_dict, pairs
+from suite.judge.metrics import METRICS
+from suite.judge.rows import as_dict
 from suite.record.schema import Energy
 from suite.record.store import Store
 from suite.show.export import FORMULA_STARTS, TidyTable, as_csv, as_parquet, model_card, replicates, row_values
-from tests.factories import MACHINE, comparison, conditions, contender, failure, record
+from tests.factories import MACHINE, conditions, evidence, learned, records
+from tests.show.samples import shown
 
 EVIL = "=HYPERLINK(\"http://example.org\";'x')"
-CHANGED = Sources("h" * 64, {"gpt": "b" * 64}, {"x": "2" * 64})
+JOULES = Energy(joules_per_step=2.0, kind="measured_counter", method="rapl", scope="cpu_package")
 
 
 def several():
-    """Rows with everything that a table must carry: failures, staleness, probes, energy, an unknown, a formula."""
-    joules = Energy(joules_per_step=2.0, kind="measured_counter", method="rapl", scope="cpu_package")
-    good = [
-        record(
-            [
-                contender(energy=joules),
-                contender("x", energy=joules, probes={"x.size": 1.5 + seed}, pace_s=0.01, counters=None),
-            ],
-            seed,
+    """Rows with everything that a table must carry: failures, unverified evidence, probes, energy, a bound, an unknown,
+    a formula."""
+    x = [
+        each.model_copy(
+            update={"contenders": [one.model_copy(update={"energy": JOULES}) for one in each.contenders]}
+            if each.kind == "timed"
+            else {}
         )
-        for seed in range(3)
+        for each in evidence("x", pace_s=0.01, probes={"x.size": 2.5})
     ]
-    bad = record([contender(), failure("x", "crashed", EVIL)], 3)
-    other = comparison("y", seeds=2)
-    return pairs([*good, bad, *other], CHANGED)
+    bad = [learned(seed=3), learned("x", 3, status="crashed", reason=EVIL)]
+    return shown(x, bad, evidence("y", seeds=2, final=1.3), changed=["x"])
 
 
 def frame(content: str | bytes) -> pandas.DataFrame:
@@ -77,8 +75,11 @@ def test_every_number_of_every_row_comes_back_exactly(read):
             }
             expected |= {each: interval[each] for each in ("low", "high", "level", "n", "method")}
             expected |= {"reference_value": value["reference"], "contender_value": value["contender"]}
+            expected |= {"evidence": METRICS[name].kind} if name in METRICS else {}
+            expected |= {"at_most": value["at_most"] if value["kind"] == "bound" else None}
             for column, number in expected.items():
                 assert same(line[column], number), (row.stack, name, column)
+    assert values.loc[("y", "time_to_quality")]["kind"] == "bound" and values.loc[("y", "time_to_quality")]["at_most"]
     assert len(values) == sum(len(row.metrics) + len(row.probes) + (row.setup is not None) for row in rows)
 
 
@@ -87,34 +88,46 @@ def test_a_line_says_where_it_comes_from(read):
     values = read(row_values([x, y]))
     line = values[(values["stack"] == "x") & (values.metric == "step_time")].iloc[0]
     assert (line.machine, line.data_sha256, line.steps) == (MACHINE.name, conditions().data_sha256, 200)
-    assert line.records.split() == list(x.records) and len(x.records) == 4
+    assert line.learned_on == MACHINE.name and line.timings == 3
+    assert line.records.split() == list(x.records)
     assert (line.seeds, str(line.failed_seeds)) in (("0 1 2", "3"), ("0 1 2", "3.0"))
-    assert line.stale == "x changed" and EVIL in line.notes
+    assert line.unverified == "learned timed" and EVIL in line.notes
+    assert same(values[values["stack"] == "y"].iloc[0].unverified, None)
     probe = values[values.metric == "probe.x.size"].iloc[0]
-    assert (probe.scale, probe.value, probe.n) == ("value", 2.5, 3)
+    assert (probe.scale, probe.evidence, probe.value, probe.n) == ("value", "learned", 2.5, 3)
     assert not (values[values.kind == "unavailable"].value == 0).any()
     assert values[values.kind == "unavailable"].value.isna().all()
 
 
-def test_every_seed_comes_back_failures_too(read):
+def test_every_piece_of_evidence_comes_back_failures_too(read):
     rows = several()
-    seeds = read(replicates(rows))
     x = next(row for row in rows if row.stack == "x")
-    ours = seeds[seeds["stack"] == "x"].set_index("seed")
-    for each in x.replicates:
-        line = ours.loc[each.seed]
-        assert line.status == "ok"
-        assert line["contender_probe.x.size"] == 1.5 + each.seed
-        assert line.contender_setup_s == each.contender.setup_s
-        assert line.contender_loss == each.contender.curve[-1].loss
-        assert line.training_time_ratio == math.exp(each.training_log_ratio)
+    table = read(replicates(rows))
+    ours = table[table["stack"] == "x"]
+    assert dict(ours.evidence.value_counts()) == {"counted": 1, "learned": 4, "timed": 3}
+    assert set(" ".join(ours[ours.status == "ok"].records).split()) | set(x.records[6:8]) == set(x.records)
+    seeds = ours[(ours.evidence == "learned") & (ours.status == "ok")].set_index("replicate")
+    for pair in x.known.learned:
+        line = seeds.loc[pair.seed]
+        assert (
+            line["contender_probe.x.size"] == 2.5 and line["contender_final.accuracy"] == 1 / pair.contender.final.loss
+        )
+        assert (line.reference_loss, line.contender_loss) == (pair.reference.final.loss, pair.contender.final.loss)
+        assert line.loss_ratio == pytest.approx(line.contender_loss / line.reference_loss)
+        assert math.isfinite(line.equivalent_budget_ratio) and pandas.isna(line.step_time_ratio)
+    timings = ours[ours.evidence == "timed"].set_index("replicate")
+    for pair in x.known.timed:
+        line = timings.loc[pair.replicate]
+        assert line.records == pair.record
+        assert line.contender_setup_s == pair.contender.setup_s
+        assert line.training_time_ratio == math.exp(pair.training_log_ratio)
         assert line.contender_step_s / line.reference_step_s == pytest.approx(line.step_time_ratio)
-        assert line.reference_flops == each.reference.counters.flops and pandas.isna(line.contender_flops)
-        assert line.contender_energy_joules_per_step == 2.0
-    crashed = ours.loc[3]
-    assert (crashed.status, crashed.failed_side) == ("crashed", "x")
-    assert pandas.isna(crashed.step_time_ratio) and pandas.isna(crashed.reference_steps)
-    assert list(ours.record) == list(x.records)
+        assert line.contender_energy_joules_per_step == 2.0 and pandas.isna(line.contender_loss)
+    counted = ours[ours.evidence == "counted"].iloc[0]
+    assert counted.reference_flops == 10**9 and counted["contender_peak.parameters_bytes"] == 2**20
+    crashed = ours[ours.status == "crashed"].iloc[0]
+    assert (crashed.evidence, crashed.replicate, crashed.failed_side) == ("learned", 3, "x")
+    assert pandas.isna(crashed.loss_ratio) and pandas.isna(crashed.reference_steps)
 
 
 def test_parquet_columns_have_one_type_whatever_the_lines_hold():
@@ -163,29 +176,32 @@ def results(card: str):
 
 
 def test_hugging_face_s_own_parser_reads_the_card_back():
-    (row,) = pairs(comparison("x", seeds=3), CHANGED)
+    (row,) = shown(evidence("x"), changed=["x"])
     card = model_card([row])
     found = results(card)
     assert ModelCard(card).data.model_name == "x on gpt"
     known = {name: value for name, value in row.metrics.items() if value.known}
-    assert found.keys() == {f"{name}_ratio" for name in known} | {"loss"}
+    assert found.keys() == {f"{name.removeprefix('final.')}_ratio" for name in known} | {"loss", "accuracy"}
     for name, value in known.items():
-        each = found[f"{name}_ratio"]
+        each = found[f"{name.removeprefix('final.')}_ratio"]
         assert each.metric_value == value.number
         assert each.metric_args["kind"] == value.kind
         if value.interval:
             assert (each.metric_args["low"], each.metric_args["high"]) == (value.interval.low, value.interval.high)
         assert each.metric_args["records"] == list(row.records) and each.metric_args["seeds"] == [0, 1, 2]
-        assert each.metric_args["stale"] == ["x changed"] and each.metric_args["machine"] == MACHINE.name
+        assert each.metric_args["unverified"] == ["learned", "timed"] and each.metric_args["timings"] == 3
+        assert each.metric_args["machine"] == each.metric_args["learned_on"] == MACHINE.name
         assert each.dataset_args == {"sha256": row.conditions.data_sha256}
         assert each.task_type == "text-generation"
     assert found["loss"].metric_value == row.metrics["loss"].contender
     assert "energy_ratio" not in found  # unknown, hence absent
-    assert "verif" not in card.lower()
+    (bound,) = shown(evidence("x", final=1.3))
+    assert "time_to_quality_ratio" not in results(model_card([bound]))
+    assert "verified:" not in card.replace("unverified:", "")
 
 
 def test_a_card_keeps_what_is_not_ours_and_takes_our_results_once():
-    row = pairs(comparison("x", seeds=2))[0]
+    (row,) = shown(evidence("x", seeds=2))
     mine = "---\nlicense: mit\nmodel-index:\n- name: my-model\n  results:\n  - task: {type: text-generation}\n"
     mine += "    dataset: {name: Beans, type: beans}\n    metrics:\n    - {type: accuracy, value: 0.9}\n---\n# Mine\n"
     once = model_card([row], mine)
@@ -194,7 +210,7 @@ def test_a_card_keeps_what_is_not_ours_and_takes_our_results_once():
     read = ModelCard(once)
     assert read.data.license == "mit" and read.data.model_name == "my-model"
     assert read.text.strip() == "# Mine"
-    assert results(once)["accuracy"].metric_value == 0.9 and "loss" in results(once)
+    assert 0.9 in [each.metric_value for each in read.data.eval_results] and "loss" in results(once)
 
 
 def test_a_card_of_several_models_is_refused():
@@ -208,8 +224,8 @@ def test_a_card_of_several_models_is_refused():
 @pytest.fixture
 def stored(tmp_path):
     folder = tmp_path / "results"
-    for each in comparison("lion", seeds=2) + comparison("sam", seeds=2):
-        Store(folder).append(each)
+    for each in records(evidence("lion", seeds=2), evidence("sam", seeds=2)).lines:
+        Store(folder).append(each, MACHINE.name)
     return folder
 
 
@@ -220,16 +236,30 @@ def export(stored, *arguments):
 def test_the_command_writes_what_is_chosen(stored, tmp_path):
     printed = export(stored, "--format", "csv", "-t", "lion")
     assert set(frame(printed.stdout)["stack"]) == {"lion"}
-    path = tmp_path / "seeds.parquet"
+    path = tmp_path / "evidence.parquet"
     assert export(stored, "--table", "replicates", "--write", path).exit_code == Exit.FINE
     written = frame(path.read_bytes())
-    assert sorted(zip(written["stack"], written.seed)) == [
-        ("lion", 0), ("lion", 1), ("sam", 0), ("sam", 1),
-    ]  # fmt: skip
+    assert dict(written[["stack", "evidence"]].value_counts()) == {
+        (stack, kind): count
+        for stack in ("lion", "sam")
+        for kind, count in (("timed", 3), ("learned", 2), ("counted", 1))
+    }  # fmt: skip
     readme = tmp_path / "README.md"
     readme.write_text("---\nlicense: mit\n---\n# Mine\n")
     assert export(stored, "--format", "model-index", "-t", "lion", "--write", readme).exit_code == Exit.FINE
     assert ModelCard.load(readme).data.license == "mit" and "loss" in results(readme.read_text())
+
+
+def test_markdown_of_all_records_is_a_front_page_with_its_boards_beside_the_records(stored, tmp_path):
+    page = tmp_path / "pages" / "board.md"
+    assert export(stored, "--write", page).exit_code == Exit.FINE
+    links = [line for line in page.read_text().splitlines() if line.startswith("[gpt]")]
+    assert "(../results/boards/gpt.md)" in links[0]
+    boards = stored / "boards" / "gpt.md"
+    assert "| `lion`" in boards.read_text() and (stored / "boards" / "claims.md").exists()
+    before = boards.read_text()
+    assert export(stored, "--write", page, "-t", "lion").exit_code == Exit.FINE  # a choice is one page of its own
+    assert "## gpt · modern" in page.read_text() and boards.read_text() == before
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [

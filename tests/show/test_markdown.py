@@ -31,7 +31,9 @@ def test_a_modelled_headline_is_never_ranked_with_measured_ones():
     assert leaning(modelled.value("time_to_quality")) == 0
 
 
-@pytest.mark.parametrize(("at_most", "higher", "lower", "sure"), [(True, "> ×4.00", "< 0.25", 1), (False, "< ×4.00", "> 0.25", 0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("at_most", "higher", "lower", "sure"), [(True, "> ×4.00", "< 0.25", 1), (False, "< ×4.00", "> 0.25", 0)]
+)
 def test_a_bound_on_a_cost_is_the_other_bound_on_a_speedup(at_most, higher, lower, sure):
     value = Value("bound", 0.25, at_most=at_most)
     assert (text(value, "higher"), text(value, "lower"), leaning(value)) == (higher, lower, sure)

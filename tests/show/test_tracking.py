@@ -14,16 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.judge.rows import pairs
-from suite.measure import campaign
-from suite.measure.plan import pairs_of
-from suite.record.job import Setting
-from suite.record.machine import fingerprint
-from suite.record.schema import EqualTime
+from suite.judge.known import timed_pair
+from suite.record.schema import Renewal
 from suite.record.store import Store
 from suite.show import tracking
 from suite.show.tracking import Tracker, group, history, summary
-from tests.factories import comparison, conditions, contender, failure, record
+from tests.factories import MACHINE, conditions, counted, counters, learned, side, timed, timings
 
 
 class Standin:
@@ -94,40 +90,64 @@ def wandb(monkeypatch):
     return installed
 
 
-def test_every_contender_becomes_a_run_with_its_curves_its_ratios_and_the_record(wandb):
+@pytest.mark.parametrize(("piece", "names"), [
+    (counted("x"), ["x counted"]),
+    (learned("x", 2), ["x learned, seed 2"]),
+    (timings("x", 1)[0], ["baseline timed, set 0", "x timed, set 0"]),
+])  # fmt: skip
+def test_every_run_of_ours_becomes_a_run_there_with_the_line_as_stored(wandb, piece, names):
     module = wandb(login=True)
-    sent, second = comparison("x", seeds=2)
     tracker = Tracker()
-    tracker(sent)
-    assert [run.values["job_type"] for run in module.runs] == ["baseline", "x"]
+    tracker(piece)
+    assert [run.values["name"] for run in module.runs] == names
+    assert [run.values["job_type"] for run in module.runs] == [f"{piece.kind} {name.split()[0]}" for name in names]
     assert {run.values["mode"] for run in module.runs} == {"online"}
-    assert {run.values["group"] for run in module.runs} == {group(sent)} == {group(second)}
-    assert len({run.values["id"] for run in module.runs}) == 2
+    assert {run.values["group"] for run in module.runs} == {group(piece)}
+    assert len({run.values["id"] for run in module.runs}) == len(names)
+    assert all(run.values["config"]["record"] == piece.id for run in module.runs)
     assert all("." not in name for run in module.runs for name in run.values["config"])
     (artifact,) = module.runs[0].artifacts
-    assert json.loads(artifact.files["record.jsonl"]) == json.loads(sent.model_dump_json())
-    row = pairs([sent])[0]
-    assert module.runs[1].summary["ratio/step_time"] == row.metrics["step_time"].number
-    assert tracker.sent == 2 and "sent to project leantrain" in tracker.where
+    assert json.loads(artifact.files[f"{piece.kind}.jsonl"]) == json.loads(piece.model_dump_json())
+    assert tracker.sent == len(names) and "sent to project leantrain" in tracker.where
+
+
+def test_a_timing_sends_its_ratios_and_not_what_it_knows_nothing_of(wandb):
+    module = wandb()
+    (piece,) = timings("x", 1, pace_s=0.03)
+    Tracker()(piece)
+    reference, contender = (run.summary for run in module.runs)
+    assert contender["ratio/training_time"] == pytest.approx(math.exp(timed_pair(piece, 1).training_log_ratio))
+    assert contender["ratio/energy_unavailable"] == "not measured"
+    assert not any("loss" in name or "quality" in name or "flops" in name for name in contender)
+    assert not any(name.startswith("ratio/") for name in reference)
+
+
+def test_a_renewal_measures_nothing_and_is_not_sent(wandb):
+    module = wandb()
+    tracker = Tracker()
+    tracker(Renewal(id="r", started="2026-01-01", conditions_key="k", stack="x", old="a", new="b"))
+    assert module.runs == [] and tracker.sent == 0
 
 
 def test_groups_keep_apart_what_may_not_be_ranked_together():
-    one = comparison("x", seeds=1)[0]
+    one = learned("x")
+    other = MACHINE.model_copy(update={"name": "other"})
     others = [
         one.model_copy(update={"conditions": conditions(recipe="classic")}),
         one.model_copy(update={"conditions": conditions(steps=100)}),
-        one.model_copy(update={"contenders": [one.contenders[1], one.contenders[0]]}),
+        one.model_copy(update={"machine": other}),
     ]
     assert len({group(each) for each in (one, *others)}) == 4
+    assert group(one) == group(learned(seed=1)) == group(counted("y")) == group(timings("x", 1)[0])
 
 
-def test_nothing_of_wandb_is_alive_when_the_next_replicate_starts(wandb):
+def test_nothing_of_wandb_is_alive_when_the_next_run_starts(wandb):
     module = wandb()
     tracker = Tracker()
-    for each in comparison("x", seeds=2):
+    for each in (counted("x"), learned("x"), *timings("x", 2)):
         tracker(each)
         assert module.events[-1] == "teardown"
-    assert module.events.count("init") == module.events.count("finish") == 4
+    assert module.events.count("init") == module.events.count("finish") == 6
 
 
 @pytest.mark.parametrize(("mode", "login", "used"), [
@@ -136,7 +156,7 @@ def test_nothing_of_wandb_is_alive_when_the_next_replicate_starts(wandb):
 ])  # fmt: skip
 def test_the_mode_is_what_the_user_set_and_offline_without_a_login(wandb, mode, login, used):
     module = wandb(mode=mode, login=login)
-    Tracker()(comparison("x", seeds=1)[0])
+    Tracker()(learned("x"))
     assert {run.values["mode"] for run in module.runs} == {used}
 
 
@@ -151,7 +171,7 @@ def test_a_server_that_fails_sends_the_rest_to_local_files(wandb):
     module = wandb(login=True, broken={"online"})
     told = []
     tracker = Tracker(told.append)
-    for each in comparison("x", seeds=2):
+    for each in timings("x", 2):
         tracker(each)
     assert [run.values["mode"] for run in module.runs] == ["offline"] * 4
     assert module.events[:3] == ["teardown", "init", "teardown"]  # a run's id is free again before it is used again
@@ -163,47 +183,54 @@ def test_a_full_disk_is_a_warning(wandb):
     wandb(broken={"offline"})
     told = []
     tracker = Tracker(told.append)
-    tracker(comparison("x", seeds=1)[0])
+    tracker(learned("x"))
     assert len(told) == 1 and tracker.sent == 0
     assert "nothing was sent" in tracker.where
 
 
-def test_a_failed_contender_ends_as_failed_and_an_unavailable_one_does_not(wandb):
+def test_a_failed_run_ends_as_failed_and_an_unavailable_one_does_not(wandb):
     module = wandb()
     Tracker()(
-        record([contender(), failure("x", "crashed", "exit code 7"), failure("y", "unavailable", "needs 8 GPUs")])
-    )
+        timed([
+            side(), side("x", status="crashed", reason="exit code 7", windows=1, setup_s=None),
+            side("y", status="unavailable", reason="needs 8 GPUs"),
+        ])
+    )  # fmt: skip
     assert [run.exit_code for run in module.runs] == [0, 1, 0]
-    assert module.runs[1].points == []
     assert module.runs[1].summary["reason"] == "exit code 7"
+    assert "ratio_unavailable" in module.runs[1].summary
 
 
 def test_a_history_holds_every_sample_once_in_order_of_steps():
-    run = contender("x", steps=203, rounds=20, train_loss=[1 / (1 + step) for step in range(203)])
+    run = learned("x", steps=203, train_loss=[1 / (1 + part) for part in range(50)])
+    (timing,) = timings("x", 1, windows=5)
+    count = counted("x", points=[counters(flops=flops) for flops in (1, 2, 3)])
+    for each in (run, timing.contenders[1], count):
+        steps = [point["step"] for point in history(each)]
+        assert steps == sorted(set(steps))  # wandb drops what goes back
     points = history(run)
-    steps = [point["step"] for point in points]
-    assert steps == sorted(set(steps))  # wandb drops what goes back
     assert [point["train/loss"] for point in points if "train/loss" in point] == run.train_loss
-    assert [point["test/loss"] for point in points if "test/loss" in point] == [each.loss for each in run.curve]
-    timed = [point for point in points if "time/step_s" in point]
-    assert len(timed) == 20
-    assert timed[-1]["step"] == 203
-    assert timed[-1]["time/trained_s"] == pytest.approx(sum(map(sum, run.block_s)))
+    assert [point["validation/loss"] for point in points if "validation/loss" in point] == [x.loss for x in run.curve]
+    assert points[-1]["step"] == 203
+    paces = [point["time/step_s"] for point in history(timing.contenders[1])]
+    assert len(paces) == 20 and sum(paces) / 20 == pytest.approx(0.02, rel=0.2)
+    assert [point["counted/flops"] for point in history(count)] == [1, 2, 3]
 
 
-def test_what_is_unknown_is_not_sent_but_its_reason_is():
-    side = contender(
-        "x", probes={"x.nan": math.nan, "x.known": 2.0}, counters=None, equal_time=EqualTime(steps=150, loss=2.1)
-    )
-    row = pairs([record([contender(), side])])[0]
-    found = summary(side, row)
+def test_what_is_unknown_is_not_sent_but_what_is_known_is():
+    run = learned("x", probes={"x.nan": math.nan, "x.known": 2.0}, final=1.5)
+    found = summary(run, 0)
     assert all(value is not None and value == value for value in found.values())
     assert found["probe/x.known"] == 2.0 and "probe/x.nan" not in found
-    assert not any(name.startswith("counted/") for name in found)
-    assert "ratio/flops" not in found and found["ratio/flops_unavailable"] == "not counted"
-    assert "energy/joules_per_step" not in found
-    assert "ratio/step_time_high" in found
-    assert found["equal_time/loss"] == 2.1
+    assert found["test/loss"] == 1.5 and found["test/accuracy"] == 1 / 1.5
+    assert not any(name.startswith(("counted/", "ratio/")) for name in found)
+    bare = learned("x").model_copy(update={"final": None, "cpu_s": None})
+    assert not {"test/loss", "cpu_s"} & set(summary(bare, 0))
+    assert summary(counted("x"), 0)["counted/flops"] == 10**9
+    assert not any(name.startswith("counted/") for name in summary(counted("x").model_copy(update={"points": []}), 0))
+    (timing,) = timings("x", 1)
+    assert "energy/joules_per_step" not in summary(timing, 1)
+    assert summary(timing, 1)["memory/process_peak_bytes"] == 500 * 2**20
 
 
 def test_missing_wandb_is_said_before_anything_is_measured(monkeypatch, tmp_path):
@@ -215,30 +242,14 @@ def test_missing_wandb_is_said_before_anything_is_measured(monkeypatch, tmp_path
     assert not (tmp_path / "results").exists()
 
 
-def test_a_record_is_sent_when_it_is_in_the_store(monkeypatch, tmp_path):
-    machine = fingerprint("cpu", 1)
-    made = [each.model_copy(update={"machine": machine}) for each in comparison("lion", seeds=2)]
-    waiting = iter(made)
-    monkeypatch.setattr(campaign, "train_in_lock_step", lambda *_, **__: next(waiting))
-    seen = []
-
-    def stored(each):
-        assert each in Store(tmp_path).read()[0]
-        seen.append(each)
-
-    pairs = pairs_of(["lion"], ["vit"], ["modern"], Setting(baseline="vit"))
-    campaign.measure(pairs, tmp_path, seeds=2, minutes=1, stored=stored)
-    assert seen == made
-
-
 REAL = """
 import sys
 from pathlib import Path
 from suite.record.store import Store
 from suite.show.tracking import Tracker
 tracker = Tracker(lambda text: sys.exit(text))
-for record in Store(Path(sys.argv[1])).read()[0]:
-    tracker(record)
+for line in Store(Path(sys.argv[1])).read()[0].lines:
+    tracker(line)
 print(tracker.where)
 """
 
@@ -246,8 +257,9 @@ print(tracker.where)
 def test_wandb_itself_writes_a_run_for_every_contender_without_prompt_login_or_server(tmp_path):
     pytest.importorskip("wandb", reason="wandb is not installed: pip install 'leantrain[wandb]'")
     store = Store(tmp_path / "results")
-    sent = comparison("x", seeds=1)[0]
-    store.append(sent)
+    run, timing = learned("x"), timings("x", 1)[0]
+    for each in (run, timing):
+        store.append(each, MACHINE.name)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     environment |= {"HOME": str(tmp_path), "NETRC": str(tmp_path / "none"), "PYTHONPATH": os.pathsep.join(sys.path)}
     # no server could be reached, were it tried
@@ -257,8 +269,15 @@ def test_wandb_itself_writes_a_run_for_every_contender_without_prompt_login_or_s
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "wandb: 2 runs in local files; send them with: wandb sync --sync-all\n"
+    assert done.stdout == "wandb: 3 runs in local files; send them with: wandb sync --sync-all\n"
     written = b"".join(path.read_bytes() for path in (tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
-    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2
-    for text in (group(sent), "x seed 0", "test/loss", f"record-{sent.id}", "ratio/step_time", tracking.PROJECT):
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 3
+    for text in (
+        group(run),
+        "x learned, seed 0",
+        "validation/loss",
+        f"timed-{timing.id}",
+        "ratio/step_time",
+        tracking.PROJECT,
+    ):
         assert text.encode() in written
