@@ -117,8 +117,8 @@ def test_a_study_of_an_older_schema_says_how_to_make_it_again(tmp_path: Path) ->
     assert path
     path.write_text(content(schema_version=1))
     assert read_studies(tmp_path) == ([], [
-        f"{path}: schema version 1 is older than 2 and cannot be read any more; delete the file and make it again with: "
-        "leantrain study linear_scaling_warmup"
+        f"{path}: schema version 1 is older than 2 and cannot be read any more; delete the file and make it again "
+        "with: leantrain study linear_scaling_warmup"
     ])  # fmt: skip
 
 
