@@ -16,8 +16,6 @@ from suite.judge import rows as results
 from suite.record import store as module
 from suite.record.schema import SCHEMA_VERSION, Renewal, parse
 from suite.record.store import Records, Store, StoreError
-
-
 from tests.factories import MACHINE, evidence, learned, timings
 
 
