@@ -9,8 +9,8 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -23,11 +23,12 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.record.schema import Outcome, Record
-from suite.record.store import Store
+from suite.judge.rows import Row, rows
+from suite.record.schema import Ended, Learned, parse
+from suite.record.store import Records, Store
 from tests import factories, plugin
 
-SHORT = ("-b", "gpt", "--size", "pico", "--recipe", "modern", "--steps", 16, "--seeds", 1, "--threads", 1)
+SHORT = ("-b", "gpt", "--size", "pico", "--steps", 16, "--seeds", 1, "--timings", 1)
 TWICE_THE_WORK = """
 def update(self, run, batch):
     run.optimizer.zero_grad()
@@ -94,68 +95,88 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
             bodies = {name: body for name, (body, _, _) in FAULTS.items()} | HARMLESS
             plugin.write(root, bodies)
             chosen = [word for name in bodies for word in ("-t", name)]
-            done = plugin.leantrain(root, "run", *SHORT, *chosen, "--hang-limit", 15, "--results", "results")
+            done = plugin.leantrain(root, "run", *SHORT, *chosen, "--hang-limit", 30, "--results", "results")
             assert done.returncode == Exit.RUN_FAILED, done.stderr
             (root / "stderr").write_text(done.stderr)
+            (root / "stdout").write_text(done.stdout)
     return root
 
 
-def contenders(faults: Path) -> dict[str, tuple[Record, Outcome]]:
-    found = plugin.records(faults / "results")
-    return {each.stack: (record, each) for record in found for each in record.contenders[1:]}
+def ended(faults: Path, name: str) -> dict[str, Ended]:
+    """How each measurement of a stack ended, by its kind."""
+    records = plugin.records(faults / "results")
+    sides = [("timed", side) for timed in records.timed for side in timed.contenders]
+    alone = [(each.kind, each) for each in (*records.counted, *records.learned)]
+    return {kind: each for kind, each in (*sides, *alone) if each.stack == name}
+
+
+def learned(faults: Path, name: str) -> Learned:
+    (one,) = (each for each in plugin.records(faults / "results").learned if each.stack == name)
+    return one
+
+
+def row_of(faults: Path, name: str) -> Row:
+    (one,) = (each for each in judged(plugin.records(faults / "results")) if each.stack == name)
+    return one
+
+
+def judged(records: Records) -> list[Row]:
+    """The rows, as a process judges them that has the plug-in: nothing is unverified."""
+    return rows(records)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_a_row_with_status_and_reason(faults: Path, name: str) -> None:
-    record, contender = contenders(faults)[name]
+def test_a_fault_is_evidence_with_status_and_reason(faults: Path, name: str) -> None:
     _, status, reason = FAULTS[name]
-    assert contender.status == status
-    assert re.search(reason, contender.reason)
-    assert record.reference.status == "ok"
+    each = ended(faults, name)
+    assert set(each) == {"counted", "learned", "timed"}
+    assert each["learned"].status == status
+    assert re.search(reason, each["learned"].reason)
+    if name not in ("raises_in_probes", "ends_nan"):  # which only a whole run does
+        assert {one.status for one in each.values()} == {status}
     if status == "failed":
-        assert "technique.py" in contender.details  # the traceback
+        assert "technique.py" in each["learned"].details  # the traceback
     told = f"{name}: {status}: " in (faults / "stderr").read_text()
     assert told == (status != "unavailable")
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_the_others_go_on(faults: Path, name: str) -> None:
-    record, contender = contenders(faults)[name]
-    assert contender.status == "ok"
-    assert len(contender.train_loss) == 16
-    assert len(contender.block_s) == len(record.reference.block_s) == len(record.orders)
-    assert contender.counters is not None
+    each = ended(faults, name)
+    assert {one.status for one in each.values()} == {"ok"}
+    assert row_of(faults, name).known.timed
 
 
-def log_ratio(record: Record, contender: Outcome) -> float:
-    """Median over rounds of ln(contender's seconds / reference's seconds)."""
-    rounds = zip(contender.block_s, record.reference.block_s, strict=True)
-    return statistics.median(math.log(sum(ours) / sum(theirs)) for ours, theirs in rounds)
+def test_run_ends_with_a_sentence(faults: Path) -> None:
+    told = (faults / "stdout").read_text()
+    stacks = len(FAULTS) + len(HARMLESS)
+    assert told == (
+        f"counted {stacks + 1} stacks, learned from {stacks + 1} runs, timed {stacks} sets of processes; "
+        "see all of it with: leantrain leaderboard --results results\n"
+    )
 
 
-def test_twice_the_work_shows_in_the_paired_samples_and_shortens_the_run_at_equal_time(faults: Path) -> None:
-    record, slow = contenders(faults)["slow"]
-    assert log_ratio(record, slow) > math.log(1.3)
-    assert slow.equal_time is not None
-    assert slow.equal_time.steps < 14
+def test_twice_the_work_shows_in_the_paired_samples(faults: Path) -> None:
+    (pair,) = row_of(faults, "slow").known.timed
+    assert pair.training_log_ratio > math.log(1.3)
 
 
 def test_a_twin_is_the_reference_to_the_bit(faults: Path) -> None:
-    record, twin = contenders(faults)["twin"]
-    assert twin.train_loss == record.reference.train_loss
-    assert twin.curve == record.reference.curve
-    assert twin.counters == record.reference.counters
+    twin, reference = learned(faults, "twin"), learned(faults, "baseline")
+    assert twin.trajectory_sha256 == reference.trajectory_sha256
+    assert (twin.train_loss, twin.curve, twin.final) == (reference.train_loss, reference.curve, reference.final)
+    theirs, ours = row_of(faults, "twin").known.counted
+    assert theirs and ours and theirs.points == ours.points
 
 
 def test_set_up_is_on_the_clock(faults: Path) -> None:
-    _, contender = contenders(faults)["sets_up_long"]
-    assert contender.setup_s is not None
-    assert contender.setup_s >= 1.0
+    (pair,) = row_of(faults, "sets_up_long").known.timed
+    assert pair.contender.setup_s is not None
+    assert pair.contender.setup_s >= 1.0
 
 
 def test_a_probe_that_is_no_number_is_kept_as_such(faults: Path) -> None:
-    _, contender = contenders(faults)["probes_nan"]
-    assert math.isnan(contender.probes["probes_nan.x"])
+    assert math.isnan(learned(faults, "probes_nan").probes["probes_nan.x"])
 
 
 def test_what_is_measured_is_not_measured_again_until_its_code_changes(faults: Path) -> None:
@@ -164,8 +185,23 @@ def test_what_is_measured_is_not_measured_again_until_its_code_changes(faults: P
     assert (again.returncode, json.loads(again.stdout)) == (Exit.FINE, [])
     plugin.write(faults, {"twin": "changed: int = 1"})
     changed = plugin.leantrain(faults, *arguments)
-    made = [Record.model_validate(each) for each in json.loads(changed.stdout)]
-    assert [[each.stack for each in record.contenders] for record in made] == [["baseline", "twin"]]
+    made = [parse(json.dumps(each)) for each in json.loads(changed.stdout)]
+    assert [each.kind for each in made] == ["counted", "renewal", "timed"], "the run is equal to the bit"
+    assert "twin" in {getattr(each, "stack", "") for each in made} and "exits" not in changed.stdout
+
+
+def test_a_machine_that_is_too_busy_is_not_timed_and_the_exit_code_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("suite.measure.campaign.busy_cores", lambda: 2.0)
+    monkeypatch.setattr("suite.measure.campaign.PATIENCE_S", 0.0)
+    code, told, error = called("run", *SHORT, "-t", "lion", "--results", tmp_path)
+    assert code == Exit.UNFIT
+    assert "too busy to time: others use 2.0 cores" in error
+    assert told.startswith("counted 2 stacks, learned from 2 runs, timings are left; ")
+    records = plugin.records(tmp_path)
+    assert (len(records.counted), len(records.learned), records.timed) == (2, 2, [])
+    assert called("run", *SHORT, "-t", "lion", "--results", tmp_path, "--no-time")[0] == Exit.FINE
 
 
 # interruptions -------------------------------------------------------------------------------------------------------
@@ -200,7 +236,7 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_an_interrupted_run_loses_one_replicate_and_leaves_no_process(how: signal.Signals, tmp_path: Path) -> None:
+def test_an_interrupted_run_loses_what_it_was_at_and_leaves_no_process(how: signal.Signals, tmp_path: Path) -> None:
     plugin.write(tmp_path, {"sleeper": SLEEPS_IN_SEED_1})
     arguments = ("run", *SHORT, "--seeds", 2, "-t", "sleeper", "--results", "results")
     mark = tmp_path / "mark"
@@ -225,12 +261,16 @@ def test_an_interrupted_run_loses_one_replicate_and_leaves_no_process(how: signa
             os.kill(process, signal.SIGKILL)
     assert run.returncode == (Exit.INTERRUPTED if how == signal.SIGINT else -signal.SIGKILL)
     assert "Traceback" not in told
-    assert [record.seed for record in plugin.records(tmp_path / "results")] == [0]
+    before = plugin.records(tmp_path / "results")
+    assert {each.seed for each in before.learned if each.stack == "sleeper"} == {0}
 
     again = plugin.leantrain(tmp_path, *arguments, "--json", MARK=str(mark))
     assert again.returncode == Exit.FINE, again.stderr
-    assert [each["seed"] for each in json.loads(again.stdout)] == [1]
-    assert [record.seed for record in plugin.records(tmp_path / "results")] == [0, 1]
+    added = {each["id"] for each in json.loads(again.stdout)}
+    after = plugin.records(tmp_path / "results")
+    assert added == {each.id for each in after.lines} - {each.id for each in before.lines}
+    assert sorted(each.seed for each in after.learned if each.stack == "sleeper") == [0, 1]
+    assert sorted(each.seed for each in after.learned if each.stack == "baseline") == [0, 1]
 
 
 # sentences -----------------------------------------------------------------------------------------------------------
@@ -358,8 +398,8 @@ def test_a_missing_device_is_said_with_its_reason(command: Sequence[str], tmp_pa
 
 
 def test_what_cannot_be_written_is_said_as_json_too(tmp_path: Path) -> None:
-    for each in factories.comparison("lion", seeds=1):
-        Store(tmp_path).append(each)
+    for each in factories.evidence("lion", seeds=1):
+        Store(tmp_path).append(each, factories.MACHINE.name)
     (tmp_path / "file").touch()
     code, told, error = called(
         "leaderboard", "--results", tmp_path, "--write", tmp_path / "file" / "board.md", "--json"
@@ -381,27 +421,20 @@ def test_nothing_selected(tmp_path: Path) -> None:
 
 
 def test_a_damaged_line_is_told_and_kept(faults: Path, tmp_path: Path) -> None:
-    stored = next((faults / "results").glob("*/records.jsonl")).read_bytes()
-    path = tmp_path / "machine" / "records.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(damaged := b'{"schema_version": 1, "id": "cut o\n' + stored)
-    code, told, error = called(
-        "leaderboard",
-        "--results",
-        tmp_path,
-        "--write",
-        tmp_path / "board.md",
-        "--write",
-        tmp_path / "board.html",
-        "--json",
-    )
+    (folder,) = (each.parent for each in (faults / "results").glob("*/learned.jsonl"))
+    machine = tmp_path / "machine"
+    shutil.copytree(folder, machine)
+    path = machine / "learned.jsonl"
+    path.write_bytes(damaged := b'{"schema_version": 2, "id": "cut o\n' + path.read_bytes())
+    board, page = tmp_path / "board.md", tmp_path / "board.html"
+    code, told, error = called("leaderboard", "--results", tmp_path, "--write", board, "--write", page, "--json")
     assert code == Exit.FINE
-    assert "records.jsonl:1: not a record: it is damaged; the line is left out and left in place" in error
+    assert "learned.jsonl:1: " in error
+    assert "it is damaged; the line is left out and left in place" in error
     assert path.read_bytes() == damaged
     assert {each["stack"] for each in json.loads(told)} >= FAULTS.keys()
-    board = (tmp_path / "board.md").read_text()
-    assert all(name in board and name in (tmp_path / "board.html").read_text() for name in FAULTS)
-    assert "needs 8 GPUs" in board
+    assert all(name in board.read_text() and name in page.read_text() for name in FAULTS)
+    assert "needs 8 GPUs" in board.read_text()
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("list", "optimizers"), ("list", "lion"), ("doctor",)])
@@ -409,28 +442,15 @@ def test_json_output_parses(arguments: Sequence[str]) -> None:
     assert json.loads(called(*arguments, "--json")[1])
 
 
-def test_compare_prints_a_row_as_json_and_as_text(tmp_path: Path) -> None:
-    arguments = (
-        "compare",
-        "lion",
-        "-b",
-        "gpt",
-        "--size",
-        "pico",
-        "--steps",
-        8,
-        "--rounds",
-        2,
-        "--threads",
-        1,
-        "--seeds",
-        1,
-        "--results",
-    )
-    code, told, _ = called(*arguments, tmp_path, "--json")
+def test_compare_prints_a_row_as_json_and_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("suite.measure.campaign.busy_cores", lambda: 0.0)
+    arguments = ("compare", "lion", "-b", "gpt", "--size", "pico", "--steps", 8, "--rounds", 2, "--seeds", 1,
+                 "--timings", 1, "--results", tmp_path)  # fmt: skip
+    code, told, _ = called(*arguments, "--json")
     assert code == Exit.FINE
     assert json.loads(told)["stack"] == "lion"
-    code, told, _ = called(*arguments, tmp_path)  # from the record: nothing is measured again
+    kept = len(plugin.records(tmp_path).lines)
+    code, told, _ = called(*arguments)  # from the records: nothing is measured again
     assert code == Exit.FINE
     assert "lion against baseline on gpt" in told
-    assert len(plugin.records(tmp_path)) == 1
+    assert len(plugin.records(tmp_path).lines) == kept == 5

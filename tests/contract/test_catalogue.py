@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from suite.contract.catalogue import UnknownId, catalogue, lookup
+from suite.contract.catalogue import UnknownId, catalogue, lookup, reference_of
 from suite.contract.stack import build
-from suite.record.code import hash_files
 from suite.record.job import StackError
 from tests import plugin
 
@@ -85,48 +81,9 @@ def test_an_unknown_name_gets_its_neighbours() -> None:
         lookup("technique", "lion", {})
 
 
-@given(
-    st.lists(st.binary(max_size=5), min_size=2, max_size=2), st.lists(st.sampled_from("abc"), min_size=2, max_size=2)
-)
-def test_the_hash_tells_contents_and_names_apart(contents: list[bytes], names: list[str]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for number, (name, content) in enumerate(zip(names, contents, strict=True)):
-            path = Path(folder) / str(number) / name
-            path.parent.mkdir()
-            path.write_bytes(content)
-            paths.append(path)
-        equal = names[0] == names[1] and contents[0] == contents[1]
-        assert (hash_files([paths[0]]) == hash_files([paths[1]])) == equal
-        assert hash_files(paths) == hash_files(reversed(paths)) == hash_files(paths[:1], paths[1:])
-
-
-def test_a_changed_card_keeps_the_hash_and_changed_code_does_not(installed: Callable[..., Path]) -> None:
-    folder = installed("plugin_hashed", hashed="pass") / "hashed"
-    before = catalogue()["hashed"].source_sha256
-    (folder / "card.toml").write_text((folder / "card.toml").read_text() + "\n# a note\n")
-    catalogue.cache_clear()
-    assert catalogue()["hashed"].source_sha256 == before
-    for addition, stale in (("\n# a note\n", False), ("\nNUMBER = 1\n", True)):
-        (folder / "technique.py").write_text((folder / "technique.py").read_text() + addition)
-        catalogue.cache_clear()
-        assert (catalogue()["hashed"].source_sha256 != before) == stale
-
-
-def test_what_a_technique_imports_from_its_neighbours_is_part_of_its_hash(installed: Callable[..., Path]) -> None:
-    folder = installed("plugin_near", far="pass", middle="pass", near="pass", broken="pass")
-    for name, code in (
-        ("near", "def later():\n    from plugin_near.planted.middle import technique\n"),
-        ("middle", "import plugin_near.planted.far.technique\n"),
-        ("broken", "def"),
-    ):
-        (folder / name / "technique.py").write_text(code)
-
-    def hashes() -> dict[str, str]:
-        catalogue.cache_clear()
-        return {name: catalogue()[name].source_sha256 for name in ("far", "middle", "near", "broken")}
-
-    before = hashes()
-    (folder / "far" / "technique.py").write_text("x = 1\n")
-    after = hashes()
-    assert {name for name in before if before[name] != after[name]} == {"far", "middle", "near"}
+def test_a_stack_is_measured_against_what_its_cards_name() -> None:
+    assert reference_of("lion") == ("baseline", "pretrain")
+    assert reference_of("zero1") == ("dp_ddp", "pretrain")
+    assert reference_of("lora:rank=2")[1] == "adapt"
+    with pytest.raises(UnknownId):
+        reference_of("lionn")

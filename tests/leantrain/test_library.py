@@ -47,7 +47,7 @@ def test_importing_it_loads_nothing_and_every_name_is_there(tmp_path: Path) -> N
 COMPARED = """
 import leantrain
 if __name__ == "__main__": print("main")  # once: contenders do not import what started them
-result = leantrain.compare("lion", "adamw", baseline="gpt", size="pico", steps=4, rounds=2, seeds=1)
+result = leantrain.compare("lion", "adamw", baseline="gpt", size="pico", steps=4, seeds=1, time=False)
 print(repr(result))
 """
 
@@ -58,12 +58,15 @@ def test_compare_runs_from_standard_input(tmp_path: Path) -> None:
     assert done.stdout.count("main\n") == 1
     assert "lion against adamw on gpt pico (modern, pretrain), 1 seed" in done.stdout
     assert "peak tensors" in done.stdout
-    (record,) = plugin.records(tmp_path / "results")
-    assert [each.stack for each in record.contenders] == ["adamw", "lion"]
+    records = plugin.records(tmp_path / "results")
+    assert {each.stack for each in records.learned} == {"adamw", "lion"}
     again = plugin.leantrain(
-        tmp_path, "compare", "lion", "adamw", "-b", "gpt", "--size", "pico", "--steps", 4, "--seeds", 1, "--json"
-    )
-    assert json.loads(again.stdout)["records"] == [record.id], "the command sees it as measured"
+        tmp_path, "compare", "lion", "adamw", "-b", "gpt", "--size", "pico", "--steps", 4, "--seeds", 1, "--no-time",
+        "--json",
+    )  # fmt: skip
+    ids = {each.id for each in records.lines}
+    assert set(json.loads(again.stdout)["records"]) == ids, "the command sees it as measured"
+    assert {each.id for each in plugin.records(tmp_path / "results").lines} == ids
 
     frame = leantrain.records(tmp_path / "results")
     flops = frame[frame.metric == "flops"].iloc[0]
@@ -89,7 +92,7 @@ def test_compare_refuses_before_it_runs(tmp_path: Path) -> None:
     assert "no task is called 'pretain'; did you mean pretrain" in refused("lion", task="pretain")
     assert "steps must be at least 2" in refused("lion", steps=1)
     assert "threads must be at least 1" in refused("lion", threads=0)
-    assert "seeds >= 1" in refused("lion", seeds=0)
+    assert "seeds and timings are 1 or more" in refused("lion", seeds=0)
     assert "no config.json there" in refused("lion", model="/no/such/folder")
     if not torch.cuda.is_available():
         assert "device cuda: torch" in refused("lion", device="cuda")
@@ -113,8 +116,8 @@ def test_options_have_the_names_and_defaults_of_the_command() -> None:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
-    for each in factories.comparison("lion", seeds=3):
-        Store(tmp_path).append(each)
+    for each in factories.evidence("lion"):
+        Store(tmp_path).append(each, factories.MACHINE.name)
     return tmp_path
 
 
@@ -134,9 +137,9 @@ def test_records_say_what_is_wrong_with_a_folder(stored: Path, tmp_path: Path) -
         leantrain.records(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     assert leantrain.records(tmp_path / "empty").empty
-    path = next(stored.glob("*/records.jsonl"))
-    path.write_bytes(b'{"schema_version": 1, "id": "cut o\n' + path.read_bytes())
-    with pytest.warns(UserWarning, match=r"records.jsonl:1: .*left in place"):
+    path = next(stored.glob("*/learned.jsonl"))
+    path.write_bytes(b'{"schema_version": 2, "id": "cut o\n' + path.read_bytes())
+    with pytest.warns(UserWarning, match=r"learned.jsonl:1: .*left in place"):
         assert len(leantrain.records(stored))
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from suite.measure.contender import Contender, ContenderFailed, Limits
-from suite.record.job import Job, Setting
+from suite.measure.contender import Contender, ContenderFailed, Limits, end_all
+from suite.record.job import Job, Setting, StackError
 
 
 @contextmanager
 def contender(stack: str = "baseline", **settings: Any) -> Iterator[Contender]:
-    handle = {name: settings.pop(name) for name in ("world_size", "limits") if name in settings}
-    setting = Setting(**{"baseline": "gpt", "recipe": "classic", "steps": 8} | settings)
-    run = Contender(Job(setting=setting, stack=stack), **handle)
+    limits = settings.pop("limits", Limits())
+    setting = Setting(**{"baseline": "gpt", "size": "pico", "recipe": "classic", "steps": 8} | settings)
+    run = Contender(Job(setting=setting, stack=stack), limits)
     run.start()
     try:
         yield run
@@ -43,21 +44,22 @@ def test_a_run_from_start_to_end() -> None:
         run.prepare()
         ready = run.set_up()
         first, second = run.block(3), run.block(5)
-        score = run.evaluate()
-        end = run.finish()
+        score = run.evaluate("test", 8)
+        counters, probes = run.count(), run.probes()
+        memory, energy = run.usage()
     assert (ready.steps, len(first.losses), len(second.losses)) == (8, 3, 5)
     assert ready.setup_s > 0
     assert first.seconds > 0
     assert first.cpu_s > 0
     assert run.spent_s == pytest.approx(ready.setup_s + first.seconds + second.seconds)
+    assert score.step == 8
     assert math.isfinite(score.loss)
-    assert end.counters is not None
-    assert end.counters.flops > 0
-    assert end.counters.communication_bytes is None
-    assert end.memory.process_peak_bytes > 0
-    assert end.memory.cuda_allocated_peak_bytes is None
-    assert end == run.outcome()
-    assert (end.status, end.steps, len(end.train_loss), end.curve) == ("ok", 8, 8, [score])
+    assert counters.flops > 0
+    assert counters.communication_bytes is None
+    assert set(probes) == {"lion.step_size_error"}
+    assert memory.process_peak_bytes and memory.process_peak_bytes > 0
+    assert memory.cuda_allocated_peak_bytes is None
+    assert (energy.joules_per_step, bool(energy.reason)) == (None, True)
 
 
 def test_blocks_do_not_change_the_trajectory() -> None:
@@ -66,12 +68,23 @@ def test_blocks_do_not_change_the_trajectory() -> None:
         with contender() as run:
             run.prepare()
             run.set_up()
-            losses = []
+            losses: list[float] = []
             for steps in blocks:
-                run.evaluate()
+                run.evaluate("validation", len(losses))
                 losses += run.block(steps).losses
-            ends.append((losses, run.evaluate()))
+            ends.append((losses, run.evaluate("test", 8)))
     assert ends[0] == ends[1]
+
+
+def test_a_saved_state_goes_on_in_another_process_to_the_bit(tmp_path: Path) -> None:
+    with contender("lion") as run, contender("lion") as other:
+        for each in (run, other):
+            each.prepare()
+            each.set_up()
+        run.block(3)
+        run.save(tmp_path / "state")
+        other.load(tmp_path / "state")
+        assert run.block(5).losses == other.block(5).losses
 
 
 @pytest.mark.parametrize(("limits", "status"), [({"train_s": 2.0}, "timeout"), ({"reply_s": 2.0}, "hung")])
@@ -107,33 +120,38 @@ def test_a_death_between_and_within_calls_is_told(how: signal.Signals) -> None:
 
 
 def test_errors_of_the_run_come_with_their_reason() -> None:
-    with contender("lion+adamw") as run, pytest.raises(ContenderFailed, match="cannot be stacked") as caught:
+    with contender("progressive_stacking+dp_ddp") as run:
         run.prepare()
-        run.set_up()
+        with pytest.raises(ContenderFailed, match="use it in a single process") as caught:
+            run.set_up()
     assert caught.value.status == "failed"
-    assert "StackError" in caught.value.details
+    assert "technique.py" in caught.value.details
+
+
+def test_what_cannot_be_built_raises_before_a_process_starts() -> None:
+    with pytest.raises(StackError, match="cannot be stacked"):
+        Contender(Job(setting=Setting(baseline="gpt"), stack="lion+adamw"))
 
 
 def test_ranks_train_as_one() -> None:
     """Two ranks on halves of the batch follow the single process on all of it, and say what they sent."""
     losses = {}
     for stack, ranks in (("baseline", 1), ("dp_ddp", 2)):
-        with contender(stack, world_size=ranks) as run:
+        with contender(stack, size="nano") as run:
             run.prepare()
             run.set_up()
             losses[stack] = run.block(1).losses + run.block(3).losses
-            counters = run.finish().counters
+            counters = run.count()
             assert len(run._ranks) == ranks
     assert losses["dp_ddp"][0] == pytest.approx(losses["baseline"][0], rel=0.02)  # dropout differs by rank
     assert losses["dp_ddp"][-1] == pytest.approx(losses["baseline"][-1], rel=0.05)
-    assert counters is not None
     assert counters.communication_bytes is not None
     gradients = 4 * counters.trainable_parameter_count
     assert gradients <= counters.communication_bytes <= 1.1 * gradients
 
 
 def test_the_death_of_one_rank_ends_all() -> None:
-    with contender("dp_ddp", world_size=2) as run:
+    with contender("dp_ddp") as run:
         run.prepare()
         run.set_up()
         os.kill(run._ranks[1][0].pid or 0, signal.SIGKILL)
@@ -144,17 +162,15 @@ def test_the_death_of_one_rank_ends_all() -> None:
     assert not folder.exists()
 
 
-def test_an_attempt_keeps_the_failure_and_ends_that_contender_alone() -> None:
-    with contender(limits=Limits(train_s=1e-6)) as run, contender() as other:
-        for each in (run, other):
-            each.attempt(Contender.prepare)
-            each.attempt(Contender.set_up)
-        assert (run.alive, other.alive) == (False, True)
-        assert run.attempt(Contender.block, 1) is None
-        assert len(other.attempt(Contender.block, 1).losses) == 1
-    outcome = run.outcome()
-    assert (outcome.status, outcome.steps) == ("timeout", None)
-    assert "time limit" in outcome.reason
+def test_all_live_contenders_can_be_ended_and_whoever_waits_is_told() -> None:
+    with contender(steps=10**6) as run:
+        run.prepare()
+        run.set_up()
+        timer = threading.Timer(0.5, end_all)
+        timer.start()
+        with pytest.raises(ContenderFailed):
+            run.block(10**6)
+        timer.join()
 
 
 def test_closing_ends_a_busy_process_at_once() -> None:
@@ -174,7 +190,7 @@ from suite.measure.contender import Contender
 from suite.record.job import Job, Setting
 
 main = sys.modules["__main__"]
-run = Contender(Job(setting=Setting(baseline="gpt", steps=2)))
+run = Contender(Job(setting=Setting(baseline="gpt", size="pico", steps=2)))
 run.start()
 run.prepare()
 run.set_up()

@@ -2,69 +2,53 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from collections.abc import Sequence
+from typing import Any
 
-from suite.contract.baseline import baseline_hashes, baselines
+import pytest
+
 from suite.contract.catalogue import UnknownId
-from suite.contract.sources import harness_sha256, sources_of
-from suite.measure.plan import GROUP, Pair, next_group, pairs_of, remaining, seeds_done
-from suite.record.job import Setting
+from suite.contract.sources import code_of
+from suite.judge.ruler import BUDGETS, steps_at
+from suite.measure.evidence import conditions_of
+from suite.measure.plan import Pair, Plan, Wanted, pairs_of, ruler_jobs
+from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import Outcome, Record
+from suite.record.schema import FIFTHS, Code, Counted, Learned, Line, Timed
+from suite.record.store import Records
 from tests import factories
 
-PAIRS = st.builds(
-    Pair,
-    setting=st.builds(Setting, baseline=st.sampled_from(["gpt", "vit"]), recipe=st.sampled_from(["classic", "modern"])),
-    stack=st.sampled_from("abcdefgh"),
-    reference=st.sampled_from(["baseline", "dp_ddp"]),
-)
-KNOWN = st.dictionaries(PAIRS, st.sets(st.integers(0, 5), max_size=4), min_size=1, max_size=12)
+GPT = Setting(baseline="gpt", size="pico", steps=20)
+LION = Pair(GPT, "lion")
+HERE = {"machine": fingerprint("cpu", 1), "conditions": conditions_of(GPT)}
+OLD = Code(trajectory="o" * 32, counts="o" * 32)
 
 
-@given(KNOWN, st.integers(1, 4))
-def test_every_pair_gets_its_seeds_and_none_twice(done: dict[Pair, set[int]], seeds: int) -> None:
-    wanted = dict.fromkeys(done, seeds)
-    while group := next_group(done, wanted):
-        seed, together = group
-        fewest = min(len(known) for known in done.values())
-        left = remaining(done, wanted)
-        assert 1 <= len(together) <= GROUP
-        assert len({(pair.setting, pair.reference) for pair in together}) == 1
-        assert all(len(done[pair]) == fewest and seed not in done[pair] for pair in together)
-        for pair in together:
-            done[pair].add(seed)
-        assert remaining(done, wanted) < left
-    assert all(len(known) >= seeds for known in done.values())
-    assert remaining(done, wanted) == 0
+def counted(stack: str, **changes: Any) -> Counted:
+    return factories.counted(stack, **{**HERE, "code": code_of(GPT, stack)} | changes)
 
 
-def test_a_short_plan_sees_every_technique_before_any_twice_and_the_first_recipe_before_the_others() -> None:
-    stacks, recipes = [f"t{number}" for number in range(4 * GROUP)], ("modern", "classic")
-    pairs = [
-        Pair(Setting(baseline=baseline, recipe=recipe), stack)  # type: ignore[arg-type]
-        for stack in stacks for baseline in ("gpt", "vit") for recipe in recipes
-    ]  # fmt: skip
-    done: dict[Pair, set[int]] = {pair: set() for pair in pairs}
-    seen: list[Pair] = []
-    while group := next_group(done, dict.fromkeys(pairs, 1)):
-        seed, together = group
-        seen += together
-        for pair in together:
-            done[pair].add(seed)
-    assert {pair.stack for pair in seen[: len(stacks)]} == set(stacks)
-    assert {pair.setting.baseline for pair in seen[: len(stacks)]} == {"gpt", "vit"}
-    order = [pair.setting.recipe for pair in seen]
-    assert order == sorted(order, key=recipes.index)
+def learned(stack: str, seed: int = 0, **changes: Any) -> Learned:
+    return factories.learned(stack, seed, **{**HERE, "code": code_of(GPT, stack)} | changes)
+
+
+def timed(*stacks: str, replicate: int = 0, code: Code | None = None, **changes: Any) -> Timed:
+    sides = [factories.side(stack, code=code or code_of(GPT, stack)) for stack in stacks]
+    return factories.timed(sides, replicate, **HERE | changes)
+
+
+def plan(*lines: Line, pairs: Sequence[Pair] = (LION,), together: bool = False, **wanted: Any) -> Plan:
+    return Plan(pairs, Records.of(lines), Wanted(**wanted), together)
+
+
+# pairs ----------------------------------------------------------------------------------------------------------------
 
 
 def test_pairs_are_those_that_all_cards_name() -> None:
     like = Setting(baseline="", steps=7)
     pairs = pairs_of(["lion"], ["gpt", "vit"], ["modern", "classic"], like)
-    assert [(pair.setting.baseline, pair.setting.recipe) for pair in pairs] == [
-        ("gpt", "modern"), ("gpt", "classic"), ("vit", "modern"), ("vit", "classic"),
+    assert [(pair.setting.recipe, pair.setting.baseline) for pair in pairs] == [
+        ("modern", "gpt"), ("modern", "vit"), ("classic", "gpt"), ("classic", "vit"),
     ]  # fmt: skip
     assert {(pair.reference, pair.setting.task, pair.setting.steps) for pair in pairs} == {("baseline", "pretrain", 7)}
     (lora,) = pairs_of(["lion + lora:rank=2"], ["gpt"], ["modern"], like)
@@ -73,66 +57,109 @@ def test_pairs_are_those_that_all_cards_name() -> None:
         pairs_of(["lionn"], ["gpt"], ["modern"], like)
 
 
-LION = Pair(Setting(baseline="gpt", steps=8), "lion")
+def test_every_technique_comes_before_any_comes_twice_and_the_first_recipe_before_the_others() -> None:
+    stacks, recipes = ["lion", "vit_sam", "lamb"], ("modern", "classic")
+    pairs = pairs_of(stacks, ["gpt", "vit"], recipes, Setting(baseline=""))  # type: ignore[arg-type]
+    assert [(pair.stack, pair.setting.baseline) for pair in pairs[:5]] == [
+        ("lion", "gpt"), ("vit_sam", "vit"), ("lamb", "gpt"), ("lion", "vit"), ("lamb", "vit"),
+    ]  # fmt: skip
+    order = [pair.setting.recipe for pair in pairs]
+    assert order == sorted(order, key=recipes.index)
 
 
-def stored(**changes: object) -> Record:
-    """A current record of LION, seed 0, but for the changes."""
-    gpt = baselines()["gpt"]
-    data = gpt.data("nano", "pretrain")
-    values = {
-        "conditions": factories.conditions(
-            baseline_version=gpt.version, steps=8, threads=1, data=data.name, data_sha256=data.sha256
-        ),
-        "machine": fingerprint("cpu", 1),
-        "harness_sha256": harness_sha256(),
-        "baseline_sha256": baseline_hashes()["gpt"],
-    }
-    contenders = changes.pop(
-        "contenders", [Outcome(stack="baseline"), Outcome(stack="lion", sources=sources_of("lion"))]
-    )
-    return factories.record(contenders, **values | changes)  # type: ignore[arg-type]
+def test_all_pairs_are_timed_once_before_any_is_timed_twice() -> None:
+    pairs = [LION, Pair(GPT, "lamb")]
+    assert [(each.stacks, each.replicate) for each in plan(pairs=pairs, timings=2).timings()] == [
+        (("baseline", stack), replicate) for replicate in (0, 1) for stack in ("lion", "lamb")
+    ]
+    (together,) = plan(pairs=pairs, timings=1, together=True).timings()
+    assert together.stacks == ("baseline", "lion", "lamb")
 
 
-def known(*records: Record, pair: Pair = LION) -> set[int]:
-    return seeds_done([pair], records)[pair]
+# what is known --------------------------------------------------------------------------------------------------------
 
 
-def test_a_current_record_is_known_and_a_failure_is_a_result() -> None:
-    assert known(stored()) == {0}
-    assert known(stored(), stored(seed=2)) == {0, 2}
-    failed = Outcome(stack="lion", status="out_of_memory", sources=sources_of("lion"))
-    assert known(stored(contenders=[Outcome(stack="baseline"), failed])) == {0}
+def test_what_is_known_is_not_asked_for_and_a_failure_is_known() -> None:
+    for status in ("ok", "out_of_memory"):
+        known = plan(
+            counted("baseline"), counted("lion", status=status), learned("baseline"), learned("lion", status=status),
+            timed("baseline", "lion"), seeds=2, timings=2,
+        )  # fmt: skip
+        assert known.counts() == []
+        assert known.jobs() == [Job(setting=GPT, stack=stack, seed=1) for stack in LION.sides]
+        assert [each.replicate for each in known.timings()] == [1]
 
 
-def test_nothing_got_as_far_as_its_data() -> None:
-    without = stored().conditions.model_copy(update={"data": "", "data_sha256": ""})
-    assert known(stored(conditions=without)) == {0}
-
-
-def test_a_record_that_only_looks_alike_is_not_known() -> None:
-    conditions = stored().conditions
-    lion = Outcome(stack="lion", sources=sources_of("lion"))
-    for changes in (
-        {"machine": factories.MACHINE},
-        {"harness_sha256": "0" * 64},
-        {"baseline_sha256": "0" * 64},
-        {"contenders": [Outcome(stack="baseline"), Outcome(stack="lion", sources={"lion": "0" * 64})]},
-        {"contenders": [Outcome(stack="baseline"), Outcome(stack="lion:beta1=0.8", sources=sources_of("lion"))]},
-        {"contenders": [Outcome(stack="adamw", sources=sources_of("adamw")), lion]},
-        {"contenders": [Outcome(stack="baseline", sources={"old": "0" * 64}), lion]},
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"code": OLD},
         *(
-            {"conditions": conditions.model_copy(update={name: value})}
+            {"conditions": conditions_of(GPT).model_copy(update={name: value})}
             for name, value in (
                 ("steps", 9), ("size", "micro"), ("recipe", "classic"), ("task", "adapt"), ("threads", 2),
                 ("data_sha256", "0" * 64), ("model", "other"), ("baseline_version", 99), ("baseline", "vit"),
             )
         ),
-    ):  # fmt: skip
-        assert known(stored(**changes)) == set(), changes
+    ],
+    ids=lambda changes: next(iter(changes)),
+)  # fmt: skip
+def test_evidence_that_only_looks_alike_is_not_known(changes: dict[str, Any]) -> None:
+    known = plan(
+        counted("lion", **changes), counted("baseline"), learned("lion", **changes), learned("baseline"),
+        timed("baseline", "lion", **changes), seeds=1, timings=1,
+    )  # fmt: skip
+    assert known.counts() == [(GPT, "lion")]
+    assert known.jobs() == [Job(setting=GPT, stack="lion")]
+    assert len(known.timings()) == 1
+    assert known.learned_pairs(LION) == []
 
 
-def test_a_reference_that_ran_is_no_comparison_of_it_with_itself() -> None:
-    itself = Pair(LION.setting, "baseline")
-    assert known(stored(), pair=itself) == set()
-    assert known(stored(contenders=[Outcome(stack="baseline")] * 2), pair=itself) == {0}
+def test_other_stacks_do_not_stand_in() -> None:
+    others = plan(timed("baseline", "lion:beta1=0.8"), timed("adamw", "lion"), timed("baseline", "lion", "lamb"))
+    assert len(others.timings()) == 3
+
+
+def test_counts_travel_and_times_do_not() -> None:
+    there = factories.MACHINE
+    known = plan(counted("lion", machine=there), counted("baseline", machine=there), timed("baseline", "lion",
+                 machine=there), timings=1)  # fmt: skip
+    assert known.counts() == []
+    assert len(known.timings()) == 1
+    assert len(plan(timed("baseline", "lion", protocol=0), timings=1).timings()) == 1, "of another protocol"
+
+
+def test_pairs_of_runs_are_of_one_machine_the_own_one_where_it_has_as_many() -> None:
+    there = [learned(stack, seed, machine=factories.MACHINE) for stack in LION.sides for seed in range(3)]
+    here = [learned(stack, seed) for stack in LION.sides for seed in range(2)]
+    assert {each.machine.key for pair in plan(*there, *here).learned_pairs(LION) for each in pair} == {
+        factories.MACHINE.key
+    }
+    one_more = [learned(stack, 2) for stack in LION.sides]
+    pairs = plan(*there, *here, *one_more).learned_pairs(LION)
+    assert [(a.seed, b.seed) for a, b in pairs] == [(0, 0), (1, 1), (2, 2)]
+    assert {each.machine.key for pair in pairs for each in pair} == {fingerprint("cpu", 1).key}
+
+
+# windows and curves ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_cost_changes_is_timed_in_each_fifth_if_it_is_long_enough() -> None:
+    points = [factories.counters(flops=number) for number in (1, 2)]
+    (timing,) = plan(counted("lion", points=points), timings=1).timings()
+    assert timing.windows == FIFTHS
+    (timing,) = plan(counted("lion"), timings=1).timings()
+    assert timing.windows == 1
+    short = GPT.but(steps=10)
+    few = counted("lion", points=points, conditions=conditions_of(short))
+    (timing,) = plan(few, pairs=[Pair(short, "lion")], timings=1).timings()
+    assert timing.windows == 1
+
+
+def test_the_reference_s_curve_is_learned_at_all_budgets_with_its_own_run_among_them() -> None:
+    jobs = ruler_jobs(GPT, 1)
+    assert [job.setting.steps for job in jobs] == [steps_at(share, 20) for share in BUDGETS]
+    assert Job(setting=GPT, seed=1) in jobs
+    asked = plan(seeds=1, ruler_seeds=2).jobs()
+    assert len(asked) == len(set(asked)) == 2 * len(BUDGETS) + 1
+    assert asked[:2] == [Job(setting=GPT), Job(setting=GPT, stack="lion")]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from suite.contract import sources
 from suite.contract.catalogue import catalogue
-from suite.contract.sources import current_sources
-from suite.record.code import hash_files, running_code
+from suite.contract.sources import loaded
+from suite.record.code import hash_file, imports, running_code
 
 SOURCE = '''
 """A module."""
@@ -75,9 +76,9 @@ def test_what_runs_counts(old: str, new: str) -> None:
 def test_a_file_that_does_not_parse_counts_whole(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("def f(:  # one")
-    first = hash_files([path])
+    first = hash_file(path)
     path.write_text("def f(:  # two")
-    assert hash_files([path]) != first
+    assert hash_file(path) != first
 
 
 def test_another_layout_of_every_technique_changes_no_hash(tmp_path: Path) -> None:
@@ -86,14 +87,15 @@ def test_another_layout_of_every_technique_changes_no_hash(tmp_path: Path) -> No
         for path in entry.folder.glob("*.py"):
             copy = tmp_path / path.name
             copy.write_bytes(path.read_bytes())
-            before = hash_files([copy])
+            before = hash_file(copy)
             narrow = [sys.executable, "-m", "ruff", "format", "-q", "--line-length", "70", str(copy)]
             subprocess.run(narrow, check=True)
-            assert hash_files([copy]) == before, path
+            assert hash_file(copy) == before, path
 
 
-def test_an_edited_docstring_in_every_file_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = current_sources()
+def test_an_edited_docstring_in_every_file_changes_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    roots = [entry.module for entry in catalogue().values()]
+    before = loaded(roots, kernels=True)
     read = Path.read_bytes
     edited = 0
 
@@ -106,12 +108,35 @@ def test_an_edited_docstring_in_every_file_makes_nothing_stale(monkeypatch: pyte
         return content
 
     monkeypatch.setattr(Path, "read_bytes", with_another_docstring)
-    from suite.contract.baseline import baseline_hashes
-    from suite.contract.sources import Sources, harness_sha256
-
-    baseline_hashes.cache_clear()
-    entries = {name: type(entry)(entry.id, entry.folder, entry.module) for name, entry in catalogue().items()}
-    after = Sources(harness_sha256(), baseline_hashes(), {name: entry.source_sha256 for name, entry in entries.items()})
-    baseline_hashes.cache_clear()
+    sources._module.cache_clear()
+    after = loaded(roots, kernels=True)
+    sources._module.cache_clear()
     assert edited > 100
     assert after == before
+
+
+IMPORTING = """
+import a.b
+from c import d
+from . import beside
+if TYPE_CHECKING:
+    import only_for_types
+
+def later():
+    import e
+    return lambda: __import__("f")
+
+class Inside:
+    from g import h
+"""
+
+
+@pytest.mark.parametrize(("inside_functions", "more"), [(False, set()), (True, {"e"})])
+def test_imports_are_those_of_loading_and_of_functions_where_asked(
+    tmp_path: Path, inside_functions: bool, more: set[str]
+) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(IMPORTING)
+    assert set(imports(path, inside_functions)) == {"a.b", "c", "c.d", "g", "g.h"} | more
+    path.write_text("def")
+    assert list(imports(path, inside_functions)) == []

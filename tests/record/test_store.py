@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from suite.judge import history
 from suite.judge import rows as results
 from suite.record import store as module
-from suite.record.schema import SCHEMA_VERSION, parse
-from suite.record.store import Store, StoreError
-from suite.show import html, markdown
-from suite.show.report import Report
-from tests.factories import MACHINE, changed, comparison
+from suite.record.schema import SCHEMA_VERSION, Renewal, parse
+from suite.record.store import Records, Store, StoreError
+from tests.factories import MACHINE, evidence, learned, timings
 
 
 @pytest.fixture
@@ -28,70 +26,99 @@ def store(tmp_path):
         yield made
 
 
-def test_what_is_appended_is_read_back_in_order_of_time(store):
-    made = comparison("x", seeds=3)
-    for each in (made[2], made[0], made[1]):
-        store.append(each)
-    assert store.read() == (made, [])
+def seeds(count, **changes):
+    return [learned("x", seed, **changes) for seed in range(count)]
+
+
+def put(store, *lines):
+    for each in lines:
+        store.append(each, MACHINE.name)
+
+
+def path_of(store, kind="learned", machine=MACHINE.name):
+    return store.path(machine, kind)
+
+
+def test_every_kind_is_read_back_in_order_of_time(store):
+    lines = [*evidence("x"), Renewal(id="r", started="2026-01-01T00:00:00+00:00", conditions_key="k", stack="x",
+                                     old="a", new="b")]  # fmt: skip
+    put(store, *reversed(lines))
+    records, problems = store.read()
+    assert not problems
+    assert {each.id for each in records.lines} == {each.id for each in lines}
+    for each in (records.counted, records.learned, records.timed):
+        assert [line.started for line in each] == sorted(line.started for line in each)
+    assert sorted(each.name for each in path_of(store).parent.glob("*.jsonl")) == [
+        "counted.jsonl", "learned.jsonl", "timed.jsonl",
+    ]  # fmt: skip
 
 
 def test_numbers_that_are_not_finite_come_back(store):
-    (made,) = changed(comparison("x", seeds=1), probes={"x.ratio": float("inf")}, train_loss=[1.0, float("nan")])
-    store.append(made)
-    (back,), problems = store.read()
+    put(store, learned("x", probes={"x.ratio": float("inf")}, train_loss=[1.0, float("nan")]))
+    records, problems = store.read()
     assert not problems
-    assert back.contenders[1].probes == {"x.ratio": float("inf")}
-    assert back.contenders[1].train_loss[1] != back.contenders[1].train_loss[1]
+    (back,) = records.learned
+    assert back.probes == {"x.ratio": float("inf")}
+    assert back.train_loss[1] != back.train_loss[1]
 
 
 def test_folders_of_two_machines_merge_with_cat_and_no_record_counts_twice(store, tmp_path):
-    here, there = comparison("x", seeds=2), comparison("y", seeds=1)
-    for each in here:
-        store.append(each)
-    elsewhere = tmp_path / "results" / "other" / "records.jsonl"
+    here, there = seeds(2), [learned("y")]
+    put(store, *here)
+    elsewhere = tmp_path / "results" / "other" / "learned.jsonl"
     elsewhere.parent.mkdir()
-    elsewhere.write_bytes(there[0].model_dump_json().encode() + b"\n" + store.path(MACHINE.name).read_bytes())
-    read, problems = store.read()
+    elsewhere.write_bytes(there[0].model_dump_json().encode() + b"\n" + path_of(store).read_bytes())
+    records, problems = store.read()
     assert not problems
-    assert {each.id for each in read} == {each.id for each in here + there}
+    assert sorted(each.id for each in records.lines) == sorted(each.id for each in here + there)
 
 
 def test_damaged_lines_are_named_left_out_and_left_in_place(store):
-    made = comparison("x", seeds=2)
-    store.append(made[0])
-    path = store.path(MACHINE.name)
+    made = seeds(2)
+    put(store, made[0])
+    path = path_of(store)
     good = path.read_bytes()
     path.write_bytes(good[:100] + b"\n" + b"\xff\xfe\x00\n" + b"[1, 2]\n" + b"null\n" + b"{}\n" + b"\n" + good)
     before = path.read_bytes()
-    read, problems = store.read()
-    assert read == made[:1]
+    records, problems = store.read()
+    assert records.learned == made[:1]
     assert [problem.split(":")[1] for problem in problems] == ["1", "2", "3", "4", "5"]
-    store.append(made[1])
+    put(store, made[1])
     assert path.read_bytes().startswith(before)
-    assert store.read()[0] == made
+    assert store.read()[0].learned == made
 
 
 def test_a_line_that_a_crash_cut_off_does_not_damage_the_next(store):
-    made = comparison("x", seeds=2)
-    store.append(made[0])
-    path = store.path(MACHINE.name)
+    made = seeds(2)
+    put(store, made[0])
+    path = path_of(store)
     path.write_bytes(path.read_bytes() + made[1].model_dump_json().encode()[:50])
-    store.append(made[1])
-    read, problems = store.read()
-    assert read == made
+    put(store, made[1])
+    records, problems = store.read()
+    assert records.learned == made
     assert len(problems) == 1
 
 
 def test_a_newer_schema_asks_for_an_update():
-    newer = json.loads(comparison("x", seeds=1)[0].model_dump_json()) | {"schema_version": SCHEMA_VERSION + 1, "new": 1}
+    newer = json.loads(learned("x").model_dump_json()) | {"schema_version": SCHEMA_VERSION + 1, "new": 1}
     with pytest.raises(ValueError, match=f"{SCHEMA_VERSION + 1} is newer than {SCHEMA_VERSION}; update leantrain"):
         parse(json.dumps(newer))
 
 
+def test_a_file_of_an_older_schema_is_refused_once_and_says_what_to_do(store):
+    put(store, *seeds(2))
+    path = path_of(store).with_name("records.jsonl")
+    path.write_text('{"schema_version": 1, "id": "a"}\n' * 3)
+    records, problems = store.read()
+    assert len(records.learned) == 2
+    assert problems == [f"{path}: schema version 1 is older than 2 and cannot be read any more; delete the file and "
+                        "measure again with: leantrain run"]  # fmt: skip
+
+
 def test_an_unreadable_field_is_named():
-    wrong = json.loads(comparison("x", seeds=1)[0].model_dump_json())
-    wrong["contenders"][1]["setup_s"] = "soon"
-    with pytest.raises(ValueError, match=r"contenders\.1\.setup_s"):
+    wrong = json.loads(learned("x").model_dump_json())
+    wrong["curve"][1]["loss"] = "soon"
+    with pytest.raises(ValueError, match=r"curve\.1\.loss"):
         parse(json.dumps(wrong))
 
 
@@ -103,10 +130,10 @@ def test_no_line_raises_anything_but_one_sentence(line):
 
 
 @pytest.mark.parametrize("written_before", [0, 10, 1000])
-def test_a_full_disk_costs_this_replicate_and_nothing_else(store, monkeypatch, written_before):
-    made = comparison("x", seeds=2)
-    store.append(made[0])
-    before = store.path(MACHINE.name).read_bytes()
+def test_a_full_disk_costs_this_piece_and_nothing_else(store, monkeypatch, written_before):
+    made = seeds(2)
+    put(store, made[0])
+    before = path_of(store).read_bytes()
     write, left = os.write, written_before
 
     def full(handle, data):
@@ -119,27 +146,27 @@ def test_a_full_disk_costs_this_replicate_and_nothing_else(store, monkeypatch, w
 
     monkeypatch.setattr(module.os, "write", full)
     with pytest.raises(StoreError, match="the disk is full; what was measured before is kept"):
-        store.append(made[1])
+        put(store, made[1])
     monkeypatch.undo()
-    assert store.path(MACHINE.name).read_bytes() == before
-    store.append(made[1])
-    assert store.read() == (made, [])
+    assert path_of(store).read_bytes() == before
+    put(store, made[1])
+    assert store.read() == (Records.of(made), [])
 
 
 def test_a_real_limit_of_the_kernel_leaves_whole_lines(store):
     """With RLIMIT_FSIZE the kernel itself writes half of the line and then refuses."""
-    made = comparison("x", seeds=2)
-    store.append(made[0])
-    before = store.path(MACHINE.name).read_bytes()
+    made = seeds(2)
+    put(store, made[0])
+    before = path_of(store).read_bytes()
     room = len(before) + 500
     code = (
         "import sys; from pathlib import Path; from suite.record.schema import parse\n"
         "from suite.record.store import Store, StoreError\n"
-        "try: Store(Path(sys.argv[1])).append(parse(sys.stdin.buffer.read()))\n"
+        "try: Store(Path(sys.argv[1])).append(parse(sys.stdin.buffer.read()), sys.argv[2])\n"
         "except StoreError as error: print(error)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(store.folder)],
+        [sys.executable, "-c", code, str(store.folder), MACHINE.name],
         input=made[1].model_dump_json().encode(),
         capture_output=True,
         check=True,
@@ -147,7 +174,7 @@ def test_a_real_limit_of_the_kernel_leaves_whole_lines(store):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
     )
     assert b"cannot write" in done.stdout
-    assert store.path(MACHINE.name).read_bytes() == before
+    assert path_of(store).read_bytes() == before
 
 
 def second_writer(folder: Path) -> str:
@@ -167,7 +194,7 @@ def test_a_second_process_cannot_write_to_the_same_folder(tmp_path):
         said = second_writer(tmp_path)
         assert "another run is writing" in said
         assert "--results" in said
-        store.append(comparison("x", seeds=1)[0])
+        put(store, learned("x"))
     assert second_writer(tmp_path) == "writing\n"
 
 
@@ -190,7 +217,8 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path):
 # whatever stands in a folder
 
 
-GOOD = comparison("x", seeds=2)
+GOOD = seeds(2)
+BENT = [learned("x", 7), timings("x", 1)[0], evidence("x")[1]]
 LINES = [each.model_dump_json().encode() for each in GOOD]
 NASTY = st.sampled_from(
     [
@@ -204,7 +232,7 @@ NASTY = st.sampled_from(
 @st.composite
 def bent(draw) -> bytes:
     """A record's line with one field, however deep, made another value, left out, or joined by an unknown one."""
-    record = json.loads(LINES[0]) | {"id": "bent"}
+    record = json.loads(draw(st.sampled_from(BENT)).model_dump_json()) | {"id": "bent"}
     place = record
     while True:
         key = draw(st.sampled_from(sorted(place))) if isinstance(place, dict) else draw(st.integers(0, len(place) - 1))
@@ -224,30 +252,33 @@ def bent(draw) -> bytes:
 
 def folder_with(folder: Path, line: bytes) -> tuple[Store, bytes]:
     """A store whose file has the line between two good ones."""
-    path = Store(folder).path(MACHINE.name)
+    path = Store(folder).path(MACHINE.name, "learned")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"\n".join([LINES[0], line, LINES[1], b""]))
     return Store(folder), path.read_bytes()
 
 
-def read_all(line: bytes) -> tuple[list, list[str]]:
+def read_all(line: bytes) -> tuple[Records, list[str]]:
     """What a folder with this line gives; checks that nothing else in it suffers."""
     with tempfile.TemporaryDirectory() as folder:
         store, before = folder_with(Path(folder), line)
         records, problems = store.read()
-        assert store.path(MACHINE.name).read_bytes() == before
-    assert [each for each in records if each in GOOD] == GOOD
+        assert path_of(store).read_bytes() == before
+    assert [each for each in records.learned if each in GOOD] == GOOD
     assert all(problem.isprintable() and ":2: " in problem and len(problem) < 1000 for problem in problems)
-    assert len(records) + len(problems) <= 3
+    assert len(records.lines) + len(problems) <= 3
     return records, problems
 
 
 @settings(max_examples=100, deadline=None)
 @given(bent())
 def test_a_bent_record_is_named_or_shown_and_costs_the_others_nothing(line):
+    from suite.show import html, markdown
+    from suite.show.report import Report
+
     records, problems = read_all(line)
-    assert len(records) + len(problems) == 3
-    rows = results.pairs(records)
+    assert len(records.lines) + len(problems) == 3
+    rows = results.pairs(records, lambda stack: "baseline")
     report = Report(rows, problems)
     for page in (html.render(report), markdown.render(report)):
         assert page.encode()
@@ -258,7 +289,7 @@ def test_a_bent_record_is_named_or_shown_and_costs_the_others_nothing(line):
 @given(st.integers(0, len(LINES[0]) - 1), st.binary(max_size=3))
 def test_a_line_cut_off_or_hit_anywhere_costs_the_others_nothing(place, hit):
     records, problems = read_all(LINES[0][:place])
-    assert len(problems) == bool(place) and records == GOOD
+    assert len(problems) == bool(place) and records.lines == GOOD
     read_all(LINES[0][:place] + hit.replace(b"\n", b"") + LINES[0][place + 1 :])
 
 
@@ -266,7 +297,7 @@ def test_a_line_cut_off_or_hit_anywhere_costs_the_others_nothing(place, hit):
     ("line", "words"),
     [
         (b'{"schema_version": 999999999999999999999, "id": 1}', "a whole number beyond 64 bits"),
-        (b'{"schema_version": 2}', "schema version 2 is newer than 1; update leantrain"),
+        (b'{"schema_version": 3}', "schema version 3 is newer than 2; update leantrain"),
         (b'{"schema_version": "2"}', "names no schema version"),
         (b"{}", "names no schema version"),
         (b"[" * 100_000, "it is damaged"),
@@ -284,9 +315,9 @@ def test_what_is_wrong_with_a_line_is_one_plain_sentence(line, words):
 def test_of_two_records_with_one_id_the_first_counts_and_the_other_is_named():
     other = json.loads(LINES[0]) | {"seed": 5}
     records, (problem,) = read_all(json.dumps(other).encode())
-    assert records == GOOD
+    assert records.lines == GOOD
     assert f"has the id of another one, {GOOD[0].id}" in problem
-    assert read_all(LINES[0]) == (GOOD, [])  # the same line twice is the same record
+    assert read_all(LINES[0]) == (Records.of(GOOD), [])  # the same line twice is the same record
 
 
 @pytest.fixture
@@ -299,7 +330,7 @@ def as_nobody():
         yield store
         if os.geteuid() != os.getuid():
             os.seteuid(os.getuid())
-        for each in (folder / "results", store.path(MACHINE.name).parent):
+        for each in (folder / "results", path_of(store).parent):
             each.chmod(0o755)
 
 
@@ -309,30 +340,28 @@ def become_nobody() -> None:
 
 
 def test_a_read_only_folder_is_read_and_refuses_to_be_written(as_nobody):
-    path = as_nobody.path(MACHINE.name)
+    path = path_of(as_nobody)
     path.chmod(0o444)
     path.parent.chmod(0o555)
     as_nobody.folder.chmod(0o555)
     become_nobody()
-    assert as_nobody.read() == (GOOD, [])
+    assert as_nobody.read() == (Records.of(GOOD), [])
     with pytest.raises(StoreError, match=r"cannot write to .*choose another folder"), as_nobody.writing(MACHINE.name):
         pass
-    with pytest.raises(StoreError, match="this replicate is not kept"):
-        as_nobody.append(GOOD[0])
-    elsewhere = GOOD[0].model_copy(update={"machine": MACHINE.model_copy(update={"name": "another"})})
-    with pytest.raises(StoreError, match="this replicate is not kept"):
-        as_nobody.append(elsewhere)
-    assert as_nobody.read() == (GOOD, [])
+    for machine in (MACHINE.name, "another"):
+        with pytest.raises(StoreError, match="this one is not kept"):
+            as_nobody.append(GOOD[0], machine)
+    assert as_nobody.read() == (Records.of(GOOD), [])
 
 
 def test_a_file_that_must_not_be_read_is_named_and_the_others_are_read(as_nobody):
-    other = as_nobody.path("zzz")
+    other = path_of(as_nobody, machine="zzz")
     other.parent.mkdir()
     other.write_bytes(LINES[0])
     other.chmod(0)
     become_nobody()
     records, problems = as_nobody.read()
-    assert records == GOOD
+    assert records.lines == GOOD
     assert problems == [f"{other}: cannot be read: Permission denied; its records are left out"]
 
 

@@ -1,0 +1,323 @@
+"""A campaign fills in what is missing and nothing else, keeps all that was measured, and times no busy machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.contract.sources import code_of
+from suite.judge.rows import row_of
+from suite.measure import campaign
+from suite.measure.campaign import Effort, Measured, measure
+from suite.measure.evidence import Heading, States, conditions_of
+from suite.measure.plan import Pair, Wanted, pairs_of_stack
+from suite.measure.result import result_of
+from suite.measure.timing import Protocol
+from suite.record import store as store_module
+from suite.record.job import Job, Setting
+from suite.record.machine import fingerprint
+from suite.record.schema import FIFTHS, Code, Counted, Learned, Line, Renewal, Timed
+from suite.record.store import Store, StoreError
+from tests import factories
+
+GPT = Setting(baseline="gpt", size="pico", steps=20)
+LION = Pair(GPT, "lion")
+OLD = Code(trajectory="o" * 32, counts="o" * 32)
+
+
+def heading(setting: Setting, stack: str) -> dict[str, Any]:
+    """The fields of evidence that was made here and now."""
+    return Heading(setting).fields() | {"code": code_of(setting, stack)}
+
+
+def counted(setting: Setting, stack: str, **changes: Any) -> Counted:
+    return factories.counted(stack, **heading(setting, stack) | changes)
+
+
+def learned(job: Job, **changes: Any) -> Learned:
+    return factories.learned(job.stack, job.seed, **heading(job.setting, job.stack) | changes)
+
+
+def timed(setting: Setting, stacks: Sequence[str], replicate: int, **changes: Any) -> Timed:
+    fields = heading(setting, stacks[0])
+    fields.pop("code")
+    sides = [factories.side(stack, code=code_of(setting, stack)) for stack in stacks]
+    return factories.timed(sides, replicate, **fields | changes)
+
+
+class Measuring:
+    """Stands in for what trains; ``asked`` are the measurements in their order, ``protocols`` how was timed."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.protocols: list[Protocol] = []
+        self.stateful: list[str] = []
+        self.changing: set[str] = set()
+        self.loss = 2.0
+
+    def count(self, setting: Setting, stack: str, limits: Any) -> Counted:
+        self.asked.append(("count", stack))
+        points = [factories.counters(flops=number) for number in (1, 2)] if stack in self.changing else []
+        return counted(setting, stack, points=points)
+
+    def learn_all(self, jobs: Sequence[Job], *, keep_states: Any, stop: Any, **_: Any) -> Iterator[tuple[Job, Learned]]:
+        for job in jobs:
+            if stop():
+                return
+            self.asked.append(("learn", job.stack, job.seed, job.setting.steps))
+            self.stateful += [job.stack] * keep_states(job)
+            yield job, learned(job, final=self.loss)
+
+    def time_together(self, setting: Setting, stacks: Sequence[str], replicate: int, protocol: Protocol) -> Timed:
+        self.asked.append(("time", *stacks, replicate))
+        self.protocols.append(protocol)
+        return timed(setting, stacks, replicate)
+
+    def kinds(self) -> list[str]:
+        return list(dict.fromkeys(each[0] for each in self.asked))
+
+
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
+    """The campaign without training, on an idle machine; states are there."""
+    fake = Measuring()
+    for name in ("count", "learn_all", "time_together"):
+        monkeypatch.setattr(campaign, name, getattr(fake, name))
+    monkeypatch.setattr(campaign, "busy_cores", lambda: 0.0)
+    monkeypatch.setattr(campaign, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(States, "complete", lambda self, fifths: True)
+    return fake
+
+
+def run(folder: Path, pairs: Sequence[Pair] = (LION,), **options: Any) -> Measured:
+    wanted = {name: options.pop(name) for name in ("seeds", "timings", "ruler_seeds", "here") if name in options}
+    together, warn = options.pop("together", False), options.pop("warn", lambda text: None)
+    return measure(pairs, folder, Effort(Wanted(**wanted), **options), together=together, warn=warn)
+
+
+def put(folder: Path, *lines: Line, machine: str = "here") -> None:
+    for line in lines:
+        Store(folder).append(line, machine)
+
+
+def both(seeds: int = 3, **changes: Any) -> list[Learned]:
+    """What both sides of LION learned, long ago."""
+    changes |= {"started": "2025-01-01T00:00:00+00:00"}
+    jobs = [Job(setting=GPT, stack=stack, seed=seed) for seed in range(seeds) for stack in LION.sides]
+    return [learned(job, **changes) for job in jobs]
+
+
+def test_it_counts_then_learns_then_times_and_does_nothing_twice(measuring: Measuring, tmp_path: Path) -> None:
+    first = run(tmp_path, seeds=2, timings=2)
+    assert measuring.kinds() == ["count", "learn", "time"]
+    assert sorted(measuring.asked) == sorted(
+        [("count", "baseline"), ("count", "lion"), *(("learn", s, n, 20) for s in LION.sides for n in (0, 1)),
+         *(("time", "baseline", "lion", n) for n in (0, 1))]
+    )  # fmt: skip
+    assert first.sentence == "counted 2 stacks, learned from 4 runs, timed 2 sets of processes"
+    again = run(tmp_path, seeds=2, timings=2)
+    assert (again.added, again.sentence) == ([], "nothing was missing")
+    more = run(tmp_path, seeds=3, timings=2)
+    assert [each.kind for each in more.added] == ["learned", "learned"]
+
+
+def test_a_machine_that_is_too_busy_counts_and_learns_and_is_not_timed(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "busy_cores", lambda: 1.5)
+    said: list[str] = []
+    measured = run(tmp_path, warn=said.append)
+    assert measuring.kinds() == ["count", "learn"]
+    assert (measured.busy, measured.left, measured.failures) == (1.5, "timings", [])
+    assert said == ["too busy to time: others use 1.5 cores; 3 timings are left out, run it again when the machine "
+                    "is idle"]  # fmt: skip
+    assert measured.sentence.endswith(", timings are left")
+    monkeypatch.setattr(campaign, "busy_cores", lambda: 0.0)
+    assert {each.kind for each in run(tmp_path).added} == {"timed"}
+
+
+def test_without_timing_no_states_are_wanted(measuring: Measuring, tmp_path: Path) -> None:
+    measuring.changing = {"lion"}
+    assert {each.kind for each in run(tmp_path, time=False).added} == {"counted", "learned"}
+    assert measuring.stateful == []
+
+
+def test_the_curve_of_the_reference_is_learned_where_it_is_asked_for(measuring: Measuring, tmp_path: Path) -> None:
+    run(tmp_path, seeds=1, ruler_seeds=2, time=False)
+    budgets = [each for each in measuring.asked if each[:2] == ("learn", "baseline")]
+    assert sorted(budgets) == [("learn", "baseline", s, n) for s in (0, 1) for n in (7, 10, 14, 20, 28, 40, 56)]
+    assert run(tmp_path, seeds=1, ruler_seeds=2, time=False).added == []
+
+
+# other code -----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_other_code_are_renewed_by_one_that_is_equal_to_the_bit(measuring: Measuring, tmp_path: Path) -> None:
+    put(tmp_path, *both(code=OLD))
+    measured = run(tmp_path, time=False)
+    assert [each for each in measuring.asked if each[0] == "learn"] == [
+        ("learn", "baseline", 0, 20), ("learn", "lion", 0, 20),
+    ]  # fmt: skip
+    renewals = [each for each in measured.added if isinstance(each, Renewal)]
+    assert {(each.stack, each.old) for each in renewals} == {("baseline", "o" * 32), ("lion", "o" * 32)}
+    assert not any(isinstance(each, Learned) for each in measured.added)
+    row = result_of(LION, Store(tmp_path).read()[0])
+    assert (row.seeds, row.unverified) == ((0, 1, 2), ())
+    assert run(tmp_path, time=False).added == []
+
+
+def test_runs_of_other_code_that_come_out_different_are_replaced(measuring: Measuring, tmp_path: Path) -> None:
+    put(tmp_path, *both(code=OLD))
+    measuring.loss = 1.9
+    measured = run(tmp_path, time=False)
+    assert not any(isinstance(each, Renewal) for each in measured.added)
+    assert sorted(each[1:3] for each in measuring.asked if each[0] == "learn") == [
+        (stack, seed) for stack in LION.sides for seed in range(3)
+    ]
+    row = result_of(LION, Store(tmp_path).read()[0])
+    assert {each.contender.final.loss for each in row.known.learned if each.contender.final} == {1.9}
+
+
+# other machines -------------------------------------------------------------------------------------------------------
+
+
+def test_curves_of_another_machine_are_used_and_named_and_never_its_times(measuring: Measuring, tmp_path: Path) -> None:
+    put(tmp_path, *both(machine=factories.MACHINE), timed(GPT, LION.sides, 0, machine=factories.MACHINE))
+    run(tmp_path, timings=2)
+    assert measuring.kinds() == ["count", "time"]
+    row = result_of(LION, Store(tmp_path).read()[0])
+    assert row.machine.key == fingerprint("cpu", 1).key
+    assert (row.learned_on, row.seeds, len(row.known.timed)) == (factories.MACHINE.name, (0, 1, 2), 2)
+    assert f"curves learned on {factories.MACHINE.name}" in row.notes
+    run(tmp_path, timings=2, here=True)
+    assert len([each for each in measuring.asked if each[0] == "learn"]) == 6
+
+
+@pytest.mark.parametrize("change", ["data", "seeds", "code", "side"])
+def test_curves_of_another_machine_that_do_not_fit_are_learned_here(
+    measuring: Measuring, tmp_path: Path, change: str
+) -> None:
+    theirs: dict[str, Any] = {"machine": factories.MACHINE}
+    if change == "data":
+        theirs["conditions"] = conditions_of(GPT).model_copy(update={"data_sha256": "0" * 64})
+    if change == "code":
+        theirs["code"] = OLD
+    lines = both(2 if change == "seeds" else 3, **theirs)
+    put(tmp_path, *(each for each in lines if change != "side" or each.stack == "lion"))
+    run(tmp_path, time=False)
+    assert len([each for each in measuring.asked if each[0] == "learn"]) == 6
+    row = row_of(Store(tmp_path).read()[0], GPT, "lion", "baseline")
+    assert row.learned_on == fingerprint("cpu", 1).name
+
+
+# states ---------------------------------------------------------------------------------------------------------------
+
+
+def test_where_the_cost_changes_each_fifth_is_timed_from_states_that_are_made_again_if_they_are_missing(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring.changing = {"lion"}
+    run(tmp_path, timings=1)
+    assert [each.windows for each in measuring.protocols] == [FIFTHS]
+    monkeypatch.setattr(States, "complete", lambda self, fifths: False)
+    measuring.asked.clear()
+    measured = run(tmp_path, timings=2)
+    assert measuring.asked == [
+        ("learn", "baseline", 0, 20), ("learn", "lion", 0, 20), ("time", "baseline", "lion", 1),
+    ]  # fmt: skip
+    assert measuring.stateful == ["baseline", "lion"]
+    assert [each.kind for each in measured.added] == ["timed"]
+
+
+def test_a_run_that_only_leaves_states_takes_no_curve_of_another_machine_its_place(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, *both(machine=factories.MACHINE))
+    measuring.changing = {"lion"}
+    monkeypatch.setattr(States, "complete", lambda self, fifths: False)
+    measured = run(tmp_path, timings=1)
+    assert measuring.stateful == ["baseline", "lion"]
+    assert {each.kind for each in measured.added} == {"counted", "timed"}
+    assert result_of(LION, Store(tmp_path).read()[0]).seeds == (0, 1, 2)
+
+
+# what ends it ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", range(0, 8))
+def test_a_full_disk_ends_it_and_all_that_was_measured_before_is_kept(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """On the n-th piece of evidence, whatever its kind."""
+    write, left = os.write, room
+
+    def full(handle: int, data: bytes) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left -= 1
+        return write(handle, data)
+
+    monkeypatch.setattr(store_module.os, "write", full)
+    with pytest.raises(StoreError, match="the disk is full; what was measured before is kept"):
+        run(tmp_path, seeds=2, timings=2)
+    monkeypatch.setattr(store_module.os, "write", write)
+    records, problems = Store(tmp_path).read()
+    assert (len(records.lines), problems) == (room, [])
+    run(tmp_path, seeds=2, timings=2)
+    assert len(Store(tmp_path).read()[0].lines) == 8
+
+
+def test_it_stops_when_time_is_up_and_says_what_is_left(measuring: Measuring, tmp_path: Path) -> None:
+    said: list[str] = []
+    measured = run(tmp_path, minutes=-1.0, warn=said.append)
+    assert measured.added == []
+    assert measured.left == "timings"
+    assert "2 of 2 counts left; run it again to go on" in said[0]
+
+
+def test_failures_are_named_once_for_each_stack_and_reason(measuring: Measuring, tmp_path: Path) -> None:
+    broken = {"status": "crashed", "reason": "exit code 7"}
+    gone = {"status": "unavailable", "reason": "needs 8 GPUs"}
+    job = Job(setting=GPT, stack="lion")
+    measured = Measured([counted(GPT, "lion", **broken), learned(job, **broken), learned(job, **gone)])
+    assert measured.failures == [("lion", "crashed", "exit code 7")] * 2
+
+
+def test_a_stack_is_timed_with_its_parts_although_a_part_is_known(measuring: Measuring, tmp_path: Path) -> None:
+    put(tmp_path, timed(GPT, LION.sides, 0))
+    pairs = pairs_of_stack(GPT, "lion+lawa")
+    for _ in range(2):  # the second time nothing is left to do
+        run(tmp_path, pairs, seeds=1, timings=2, together=True)
+    together = ("baseline", "lion", "lawa", "lion+lawa")
+    assert [each for each in measuring.asked if each[0] == "time"] == [("time", *together, n) for n in (0, 1)]
+
+
+def test_damaged_lines_are_told(measuring: Measuring, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "learned.jsonl").write_text('{"schema_version": 2, "kind": "learned", "id": "cut o\n')
+    said: list[str] = []
+    run(tmp_path, time=False, warn=said.append)
+    assert "learned.jsonl:1: " in said[0]
+
+
+# real runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_real_evidence_makes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "busy_cores", lambda: 0.0)
+    shares: list[tuple[float, str]] = []
+    effort = Effort(Wanted(seeds=1, timings=2))
+    measured = measure([LION], tmp_path, effort, progress=lambda share, what: shares.append((share, what)))
+    assert measured.failures == []
+    row = result_of(LION, Store(tmp_path).read()[0])
+    kinds = {name: row.value(name).kind for name in ("step_time", "loss", "flops", "whole_time", "process_peak_bytes")}
+    assert kinds == {"step_time": "measured", "loss": "measured", "flops": "exact", "whole_time": "measured",
+                     "process_peak_bytes": "measured"}  # fmt: skip
+    assert all(0 <= share <= 1 for share, _ in shares)
+    assert {what.split()[0] for _, what in shares} == {"preparing", "counting", "learning", "timing"}

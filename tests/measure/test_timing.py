@@ -1,0 +1,117 @@
+"""A timing: lock-step in balanced random order, each side's failure its own, resumed where the cost changes."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.contract.catalogue import UnknownId
+from suite.contract.data import mixed_seed
+from suite.contract.sources import code_of
+from suite.judge.known import timed_pair
+from suite.measure.evidence import States
+from suite.measure.learning import learn
+from suite.measure.timing import SEED, STEPS, Protocol, time_together
+from suite.record.job import Job, Setting, StackError
+from suite.record.schema import FIFTHS, Timed, parse
+
+GPT = Setting(baseline="gpt", size="pico", steps=40)
+
+
+def timed(stacks: Sequence[str], setting: Setting = GPT, replicate: int = 0, **protocol: Any) -> Timed:
+    return time_together(setting, stacks, replicate, Protocol(**{"rounds": 3} | protocol))
+
+
+@pytest.fixture(scope="module")
+def three() -> Timed:
+    return timed(("baseline", "baseline", "lion"))
+
+
+def test_all_pass_through_the_same_rounds_in_random_balanced_order(three: Timed) -> None:
+    assert len(three.orders) == 3
+    assert all(sorted(order) == [0, 1, 2] for order in three.orders)
+    assert sorted(three.spawn_order) == [0, 1, 2]
+    for each in three.contenders:
+        (window,) = each.windows
+        assert (window.progress, window.block_steps, len(window.block_s)) == (0.0, STEPS, 3)
+        assert all(seconds > 0 for block in window.block_s for seconds in block)
+        assert each.setup_s and each.warmup_s and each.cpu_s and each.memory.process_peak_bytes
+        assert (each.status, each.steps, each.warmup_steps) == ("ok", 40, STEPS)
+
+
+def test_orders_and_spawn_orders_vary_with_the_replicate() -> None:
+    stacks = ("baseline", "lion")
+    coins = [random.Random(mixed_seed(replicate, *map(ord, "".join(stacks)))) for replicate in range(400)]
+    first = sum(coin.sample(range(2), 2)[0] for coin in coins)
+    assert 150 < first < 250
+
+
+def test_it_says_what_was_run_and_survives_storage(three: Timed) -> None:
+    conditions = three.conditions
+    assert (conditions.baseline, conditions.steps, conditions.threads) == ("gpt", 40, 1)
+    assert len(conditions.data_sha256) == 64
+    assert [each.code for each in three.contenders] == [code_of(GPT, each.stack) for each in three.contenders]
+    assert three.contenders[0].code != three.contenders[2].code
+    line = three.model_dump_json()
+    assert parse(line) == three
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert math.isfinite(timed_pair(three, 2).log_cost)
+
+
+def test_one_after_the_other_makes_the_same_blocks() -> None:
+    alone = timed(("baseline", "lion"), sequential=True)
+    assert alone.pairing == "sequential"
+    assert [len(each.windows[0].block_s) for each in alone.contenders] == [3, 3]
+    assert math.isfinite(timed_pair(alone, 1).log_cost)
+
+
+def test_a_block_is_as_much_of_each_run_and_short_runs_have_fewer_rounds() -> None:
+    short = timed(("baseline", "linear_scaling_warmup:k=2"), GPT.but(steps=12), rounds=40)
+    assert [each.steps for each in short.contenders] == [12, 6]
+    assert [each.windows[0].block_steps for each in short.contenders] == [2, 1]
+    assert {len(each.windows[0].block_s) for each in short.contenders} == {2}
+
+
+def test_where_the_cost_changes_every_fifth_is_timed_from_the_states_that_a_run_left() -> None:
+    """Blocks are stacked at 1/8 and 3/10 of the run, so that later windows are of a deeper model."""
+    stacks = ("baseline", "progressive_stacking")
+    for stack in stacks:
+        job = Job(setting=GPT, stack=stack, seed=SEED)
+        assert learn(job, keep_states=True).status == "ok"
+        assert States(job).complete(range(1, FIFTHS))
+    evidence = timed(stacks, windows=FIFTHS, rounds=10)
+    assert [each.status for each in evidence.contenders] == ["ok", "ok"], evidence.contenders[1].reason
+    for each in evidence.contenders:
+        assert [window.progress for window in each.windows] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
+        assert all(len(window.block_s) == 1 for window in each.windows)
+
+
+def test_states_that_are_gone_end_that_side_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(States, "path", lambda self, fifth: tmp_path / self.job.stack / f"{fifth}.pt")
+    (tmp_path / "baseline").mkdir()
+    job = Job(setting=GPT, seed=SEED)
+    assert learn(job, keep_states=True).status == "ok"
+    evidence = timed(("baseline", "lion"), windows=FIFTHS)
+    assert [each.status for each in evidence.contenders] == ["ok", "failed"]
+    assert [len(each.windows) for each in evidence.contenders] == [FIFTHS, 1]
+    assert "1.pt" in evidence.contenders[1].reason
+
+
+def test_a_reference_that_fails_stops_the_others_with_the_reason() -> None:
+    evidence = timed(("progressive_stacking+dp_ddp", "lion"))
+    assert [each.status for each in evidence.contenders] == ["failed", "failed"]
+    assert evidence.contenders[1].reason == "stopped because the reference failed"
+
+
+@pytest.mark.parametrize(
+    ("stack", "error"), [("lionn", UnknownId), ("lion+adamw", StackError), ("lion:x=1", StackError)]
+)
+def test_what_cannot_be_built_is_no_evidence(stack: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        timed(("baseline", stack))
