@@ -1,16 +1,20 @@
 # make bench: from a fresh clone to a leaderboard.   make test: from a fresh clone to a tested one.
+# It times the catalogue here, each technique on one baseline first; counts and curves that are committed are used.
 # make test ONLY=lion: all tests of one entry, in under a minute.
 # Both make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
 PYTHON ?= python3
 VENV ?= .venv
 MINUTES ?= 10
 READY = $(VENV)/.ready
+# A committed run, to be learned again here: its curves are used, so one of them is checked.
+REPEATED = $(shell sed -n '1s/.*"id":"\([0-9a-f]*\)".*/\1/p' results/*/learned.jsonl 2>/dev/null | head -1)
 ENTRY_TESTS = tests/techniques tests/measure/test_exact.py tests/measure/test_paper_scale.py
 
 .PHONY: bench test lint numbers clean
 
 bench: $(READY)
 	$(VENV)/bin/leantrain run --minutes $(MINUTES)
+	$(if $(REPEATED),-$(VENV)/bin/leantrain repro $(REPEATED))
 	$(VENV)/bin/leantrain leaderboard --write leaderboard.md --write leaderboard.html
 
 test: $(READY)
@@ -21,7 +25,7 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# The harness's own figures: start-up, time between blocks, spread of A/A comparisons.
+# The harness's own figures: start-up, a learned run, several at once, A/A timings and their spread.
 numbers: $(READY)
 	$(VENV)/bin/python -m tests.numbers
 

@@ -1,8 +1,7 @@
 """Images as uint8 arrays: scikit-learn's handwritten digits (Alpaydin & Kaynak, 1998), or a user's pictures.
 
 The CPU sizes take the digits as they are, 8x8 and grey: sixteen patches of 2x2 pixels, which a small Transformer learns
-to read in seconds. Larger pictures would be the same ones, enlarged. There is no augmentation: a transform serves
-training and held-out examples alike, so that all are seen the same way.
+to read in seconds. Larger pictures would be the same ones, enlarged.
 """
 
 import itertools
@@ -71,6 +70,7 @@ def image_data(
     location: str | None,
     labelled: bool,
     transform: Transform,
+    test_transform: Transform | None = None,
 ) -> ImageData:
     """``pixels`` uint8 [N, 1 or 3, side, side] and ``labels`` int64 [N].
 
@@ -87,15 +87,25 @@ def image_data(
         Examples({name: column[start:end] for name, column in columns.items()})
         for start, end in itertools.pairwise(ends)
     )
-    return ImageData(
-        prepared.facts["name"], prepared.sha256, train, validation, test, transform, shape=shape, classes=classes
-    )
+    name, sha256 = prepared.facts["name"], prepared.sha256
+    return ImageData(name, sha256, train, validation, test, transform, test_transform, shape=shape, classes=classes)
 
 
 def normalised(pixels: Tensor, channels: int) -> Tensor:
     """uint8 [batch, 1 or ``channels``, side, side] to float32 [batch, ``channels``, side, side] in [-1, 1], as ViT
     takes them (arXiv 2010.11929)."""
     return (pixels.float() / 127.5 - 1).expand(-1, channels, -1, -1).contiguous()
+
+
+def shifted(pixels: Tensor, farthest: int, generator: torch.Generator) -> Tensor:
+    """Half of the pictures [batch, channels, side, side] moved by up to ``farthest`` pixels along both axes; what comes
+    in is 0."""
+    count, side = len(pixels), pixels.shape[-1]
+    moved = torch.rand(count, 1, generator=generator) < 0.5
+    start = farthest + moved * torch.randint(-farthest, farthest + 1, (count, 2), generator=generator)
+    rows, columns = (start[:, axis, None] + torch.arange(side) for axis in (0, 1))
+    framed = F.pad(pixels, (farthest,) * 4)
+    return framed[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def mosaic(rows: Tensor) -> Tensor:

@@ -27,7 +27,9 @@ from suite.model.anatomy import anatomy, weight_matrix
 from suite.record.job import RecipeName, Size, Task
 
 MASKED_SHARE: dict[Size, float] = {"pico": 0.5, "nano": 0.5, "micro": 0.5, "base": 0.75, "large": 0.75}
-_ENCODER: dict[Size, tuple[int, int, int, int]] = {  # width, depth, heads, width of the MLP
+# Width, depth, heads, width of the MLP. A single block of the encoder has more parameters than the decoder: techniques
+# that make it shallower must not take the decoder for the main stack.
+_ENCODER: dict[Size, tuple[int, int, int, int]] = {
     "pico": (32, 2, 2, 64),
     "nano": (64, 4, 4, 128),
     "micro": (96, 4, 4, 192),
@@ -36,7 +38,7 @@ _ENCODER: dict[Size, tuple[int, int, int, int]] = {  # width, depth, heads, widt
 }
 _DECODER: dict[Size, tuple[int, int, int, int]] = {
     "pico": (16, 1, 2, 32),
-    "nano": (48, 2, 4, 96),
+    "nano": (40, 2, 4, 80),
     "micro": (64, 2, 4, 128),
     "base": (512, 8, 16, 2048),
     "large": (512, 8, 16, 2048),
@@ -46,8 +48,8 @@ _MAE: dict[str, Any] = {"beta2": 0.95, "weight_decay": 0.05}
 _SMALL: dict[str, Any] = {"schedule": "linear", **_MAE}
 _PRETRAIN: dict[Size, Recipe] = {
     "pico": Recipe(steps=8, batch_size=4, learning_rate=4e-3, **_SMALL),
-    "nano": Recipe(steps=1000, batch_size=32, learning_rate=4e-3, **_SMALL),
-    "micro": Recipe(steps=2000, batch_size=32, learning_rate=3e-3, **_SMALL),
+    "nano": Recipe(steps=1200, batch_size=32, learning_rate=4e-3, **_SMALL),
+    "micro": Recipe(steps=2400, batch_size=32, learning_rate=3e-3, **_SMALL),
     "base": Recipe(steps=600, batch_size=64, learning_rate=1.5e-4, **_MAE),
     "large": Recipe(steps=600, batch_size=32, learning_rate=1.5e-4, **_MAE),
 }

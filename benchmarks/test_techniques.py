@@ -13,8 +13,8 @@ import pytest
 
 from suite.contract.catalogue import catalogue
 from suite.contract.technique import Unavailable
-from suite.measure.comparison import world_size
-from suite.record.job import Setting, Task
+from suite.measure.contender import world_size
+from suite.record.job import Job, Setting, Task
 from suite.record.schema import Counters
 from tests.runs import new_run
 
@@ -41,7 +41,7 @@ def test_training_step(
     counted: Callable[[Counters], Mapping[str, Any]],
     with_floor: Callable[..., Mapping[str, Any]],
 ) -> None:
-    ranks = world_size(Setting(baseline=baseline, task=task), stack)
+    ranks = world_size(Job(setting=Setting(baseline=baseline, task=task), stack=stack))
     if ranks > 1:
         pytest.skip(f"{stack} needs {ranks} ranks, and this is one process; see: leantrain compare {stack}")
     try:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from suite.contract.setting import check_model, chosen, setting_of
 from suite.contract.stack import build
 from suite.judge.rows import Row
-from suite.measure.campaign import measure
-from suite.measure.comparison import Procedure, Progress, silent
+from suite.measure.campaign import Effort, measure
 from suite.measure.contender import Limits
-from suite.measure.plan import pair_of
+from suite.measure.evidence import Progress, silent
+from suite.measure.plan import Wanted, pair_of
 from suite.measure.result import result_of
 from suite.record.job import BASELINE, TASKS
 from suite.record.store import Store
@@ -30,7 +30,7 @@ class Compared:
 
     Attributes:
         row: all that the records say: ``row.metrics["step_time"].number`` is a cost ratio, contender over reference,
-            ``row.metrics["step_time"].interval`` its 95 % interval, ``row.failed`` whether no seed finished.
+            ``row.metrics["step_time"].interval`` its 95 % interval, ``row.failed`` whether nothing was measured of it.
     """
 
     row: Row
@@ -65,18 +65,23 @@ def compare(
     device: str = "cpu",
     threads: int = 1,
     seeds: int = 3,
+    timings: int = 3,
+    ruler: int = 0,
+    learn: bool = False,
+    time: bool = True,
     minutes: float = 10.0,
-    rounds: int | None = None,
+    rounds: int = 20,
     time_limit_s: float = 3600.0,
     hang_limit_s: float = 600.0,
     sequential: bool = False,
     results: str | Path = "results",
     progress: Progress = silent,
 ) -> Compared:
-    """Trains two stacks side by side and compares what they cost and reach; what ``leantrain compare`` does.
+    """Compares what two stacks learn and what they cost; what ``leantrain compare`` does.
 
-    What the folder ``results`` holds already, under the same conditions, machine and code, is not measured again, and
-    new records are appended to it. Each contender is a process of its own, which imports nothing of yours.
+    Each side is counted, learns with several seeds, and is timed in lock-step with the other. What the folder
+    ``results`` holds already, under the same conditions and code, is not measured again, and new evidence is appended
+    to it. Each run is a process of its own, which imports nothing of yours.
 
     Args:
         stack: a technique or a stack with hyper-parameters, ``"lion"`` or ``"lion+sam:rho=0.1"``.
@@ -89,12 +94,17 @@ def compare(
         data: a Hugging Face data set id, or a local file or folder; None for the embedded data.
         model: a Hugging Face configuration folder or a timm model name; None for the baseline's.
         device: ``"cpu"`` or ``"cuda"``.
-        threads: CPU threads of a contender.
-        seeds: replicates, each with a seed of its own; the interval is over them.
-        minutes: stop in time for this budget; the same call continues.
-        rounds: paired rounds of a replicate.
-        time_limit_s, hang_limit_s: seconds that a contender may train in all, and may be silent.
-        sequential: hold one contender in memory at a time: fits more, pairs less.
+        threads: CPU threads of a run.
+        seeds: runs that each side learns, each with its own seed.
+        timings: sets of fresh processes that are timed.
+        ruler: seeds of the reference's scaling curve, which gives the time to the same quality; 0 for the curve that
+            the results have.
+        learn: whether to learn curves here even where another machine's are known.
+        time: whether to time at all. A machine that others keep too busy is not timed either, with a warning.
+        minutes: begin nothing new after this time; the same call continues.
+        rounds: paired rounds of a timing.
+        time_limit_s, hang_limit_s: seconds that a run may take in all, and may be silent.
+        sequential: time one side at a time: fits more in memory, pairs less.
         results: the folder of the records.
         progress: called with the finished share in [0, 1] and what is being done.
 
@@ -112,14 +122,14 @@ def compare(
         threads=threads,
     )  # fmt: skip
     build(stack), build(against or BASELINE)
-    if seeds < 1 or minutes <= 0 or (rounds is not None and rounds < 2):
-        raise ValueError(f"seeds >= 1, minutes > 0 and rounds >= 2, not {seeds}, {minutes} and {rounds}")
+    if seeds < 1 or timings < 1 or ruler < 0 or minutes <= 0 or rounds < 2:
+        raise ValueError("seeds and timings are 1 or more, ruler 0 or more, minutes more than 0, rounds 2 or more")
     pair = pair_of(setting, stack, against, chosen("task", task, TASKS) if task else None)
     check_model(pair.setting)
     folder = Path(results)
+    wanted, limits = Wanted(seeds, timings, ruler, here=learn), Limits(time_limit_s, hang_limit_s)
     measure(
-        [pair], folder, seeds=seeds, minutes=minutes, rounds=rounds, progress=progress,
-        procedure=Procedure(Limits(time_limit_s, hang_limit_s), sequential=sequential),
+        [pair], folder, Effort(wanted, minutes, limits, rounds, sequential, time), progress=progress,
         warn=lambda sentence: warnings.warn(sentence, stacklevel=3),
     )  # fmt: skip
     return Compared(result_of(pair, Store(folder).read()[0]))

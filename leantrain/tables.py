@@ -12,18 +12,20 @@ from suite.judge.rows import Row, rows
 from suite.record.store import Store
 from suite.show.export import row_values
 
-DTYPES = {"text": "string", "integer": "Int64", "real": "float64"}
+DTYPES = {"text": "string", "integer": "Int64", "real": "float64", "boolean": "boolean"}
 
 
 def records(folder: str | Path = "results") -> pd.DataFrame:
-    """What the records of a results folder say, tidy: a line for each metric of each comparison.
+    """What the records of a results folder say, tidy: a line for each metric of each pair.
 
     Columns: the conditions (``stack``, ``reference``, ``baseline``, ``size``, ``recipe``, ``task``, ``steps``,
-    ``machine``, ...), then ``metric``, ``scale`` (a ratio of costs, contender over reference, or the value itself),
-    ``kind`` (measured, exact, missed or unavailable), ``value``, ``low`` and ``high`` (the ends of the interval),
-    ``level``, ``n`` (replicates), ``reference_value`` and ``contender_value`` in the unit of the metric's name,
-    ``reason`` where there is no number, and ``records``, the ids. What is unknown is missing, never 0. ``stale`` says
-    what code changed since, and is empty for what is current.
+    ``machine``, ...), ``learned_on`` (the machine of the curves) and ``unverified`` (the kinds of evidence whose code
+    changed since), then ``metric``, ``evidence`` (what it is read from: counted, learned, timed, measured or composed),
+    ``scale`` (a ratio of costs, contender over reference, or the value itself), ``kind`` (measured, modelled, exact,
+    bound, missed or unavailable), ``value``, of a bound the least possible or with ``at_most`` the largest, ``low`` and
+    ``high`` (the ends of the interval), ``level``, ``n`` (replicates), ``reference_value`` and ``contender_value`` in
+    the unit of the metric's name, ``reason`` where there is no number, ``seeds`` and ``timings``, and ``records``, the
+    ids. What is unknown is missing, never 0.
 
     A line of the folder that cannot be read is a warning. Raises FileNotFoundError where there is no such folder.
 

@@ -5,7 +5,7 @@ Folders by role, each on the floors below it::
     cli        commands only
     show       what people look at: boards, plots, exports, tracking
     guard      regressions: does a tree, a record, a kernel keep its word?
-    measure    makes evidence: contenders in lock-step, campaigns, counts, studies
+    measure    makes evidence: counts, curves, timings; campaigns and studies
     judge      pure functions of evidence: rows, verdicts, interactions, history
     contract   what an entry and a run are
     model  meters  kernels     a model's parts; what a step costs; what Triton kernels share

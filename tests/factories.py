@@ -95,6 +95,13 @@ def learned(
     return Learned(**values | changes)
 
 
+def with_curve(stack: str, curve: Sequence[Evaluation], seed: int = 0, **changes: Any) -> Learned:
+    """A run with this curve of validation losses; the last one is its test loss, too, where it finished."""
+    finished = curve and changes.get("status", "ok") == "ok"
+    values = {"curve": list(curve), "final": curve[-1] if finished else None}
+    return learned(stack, seed).model_copy(update=values | changes)
+
+
 def ruler_runs(seeds: int = 5, noise: float = 0.004, final: float = 2.0, slope: float = SLOPE) -> list[Learned]:
     """The reference at all budgets: a power law with a level for each seed, and ``noise`` on top."""
     rng = np.random.default_rng(7)

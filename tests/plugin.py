@@ -12,8 +12,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from suite.record.schema import Record
-from suite.record.store import Store
+from suite.record.store import Records, Store
 
 TREE = Path(__file__).parents[1]
 CARD = """\
@@ -27,6 +26,12 @@ baselines = ["gpt"]
 title = "None"
 authors = "None"
 venue = "None"
+"""
+
+IDLE = """\
+import suite.record.machine
+
+suite.record.machine.busy_cores = lambda: 0.0  # the tests' own load is not what they are about
 """
 
 TECHNIQUE = '''\
@@ -57,6 +62,7 @@ def write(root: Path, bodies: Mapping[str, str], package: str = "planted_faults"
         (technique / "technique.py").write_text(TECHNIQUE.format(body=textwrap.indent(textwrap.dedent(body), "    ")))
     (root / package / "__init__.py").touch()
     (folder / "__init__.py").touch()
+    (root / "sitecustomize.py").write_text(IDLE)
     info = root / f"{package}-1.0.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
@@ -80,7 +86,7 @@ def leantrain(root: Path, *arguments: object, **extra: str) -> subprocess.Comple
     )
 
 
-def records(folder: Path) -> list[Record]:
+def records(folder: Path) -> Records:
     """What the results folder holds; every line must be readable."""
     records, problems = Store(folder).read()
     assert not problems

@@ -86,7 +86,7 @@ def _show(entry: Entry, as_json: bool) -> None:
     settings = {each.name: None if each.default is MISSING else each.default for each in fields(cls) if each.init}
     changes = [method for method in (*SLOTS, *CHAINED) if overrides(cls, method)]
     if as_json:
-        extra = {"hyper_parameters": settings, "overrides": changes, "source_sha256": entry.source_sha256}
+        extra = {"hyper_parameters": settings, "overrides": changes}
         print(json.dumps(card.model_dump(mode="json") | extra, indent=1, default=str))
         return
     out.print(f"[bold]{escape(card.name)}[/bold]  ({card.category}/{card.id})\n{escape(card.summary)}\n")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,12 +15,12 @@ from rich.table import Table
 from suite.cli.options import (
     RESULTS,
     Baselines,
-    EffortOptions,
+    EvidenceOptions,
     Hang,
     Json,
+    LearningOptions,
     Limit,
     MachineOptions,
-    ProcedureOptions,
     Results,
     SizeOption,
     Stack,
@@ -32,7 +32,10 @@ from suite.cli.options import (
     task_of,
     with_options,
 )
-from suite.cli.shared import Exit, app, bar, err, escape, fail, many, out, understandable, warn
+from suite.cli.shared import Exit, app, bar, err, escape, fail, out, understandable, warn
+
+if TYPE_CHECKING:
+    from suite.measure.campaign import Measured
 
 
 @app.command()
@@ -66,19 +69,21 @@ def run(
     size: SizeOption = "nano",
     recipe: Annotated[
         list[str] | None,
-        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern, then classic]"),
+        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]"),
     ] = None,
     *,
     training: TrainingOptions,
     machine: MachineOptions,
-    effort: EffortOptions,
-    procedure: ProcedureOptions,
+    learning: LearningOptions,
+    evidence: EvidenceOptions,
     wandb: Wandb = False,
     as_json: Json = False,
 ) -> None:
-    """Measure what is not measured yet, or stale: every technique against its reference, most informative first.
+    """Measure what is not known yet: every technique against its reference. It counts, then learns, then times.
 
-    Results are appended to the results folder as they come; an interrupted run continues where it stopped.
+    Evidence is appended to the results folder as it comes, and an interrupted run continues where it stopped. Curves
+    that another machine learned are used; times are always this machine's. Exit code 4 if others keep the machine too
+    busy to time, 5 if a run failed.
     """
     with understandable(as_json):
         from suite.contract.baseline import baselines
@@ -95,7 +100,7 @@ def run(
             build(stack)
         for name in names:
             lookup("baseline", name, baselines())
-        recipes = [chosen("recipe", name, RECIPES) for name in recipe or ("modern", "classic")]
+        recipes = [chosen("recipe", name, RECIPES) for name in recipe or ("modern",)]
         if (training.data or training.model) and not on:
             raise ValueError("--data and --model belong to one kind of baseline: choose it with -b")
         pairs = pairs_of(stacks, names, recipes, setting, task_of(training))
@@ -104,23 +109,17 @@ def run(
         for name in names:
             check_model(setting.but(baseline=name))
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
-            records = measure(
-                pairs, effort.results, seeds=effort.seeds, minutes=effort.minutes, procedure=procedure.procedure(),
-                progress=progress, warn=warn, stored=sent,
-            )  # fmt: skip
-    failures = [each for record in records for each in record.contenders if each.status not in ("ok", "unavailable")]
+            measured = measure(
+                pairs, learning.results, evidence.effort(learning), progress=progress, warn=warn, stored=sent
+            )
     if as_json:
-        print(json.dumps([json.loads(record.model_dump_json()) for record in records]))
+        print(json.dumps([json.loads(each.model_dump_json()) for each in measured.added]))
     else:
-        for each in failures:
-            err.print(f"{escape(each.stack)}: {each.status}: {escape(each.reason)}")
-        seen = f"see them with: leantrain leaderboard --results {effort.results}"
-        out.print(f"{many(len(records), 'replicate')} measured; {seen}")
-    if failures:
-        raise typer.Exit(int(Exit.RUN_FAILED))
-
-
-Rounds = Annotated[int | None, typer.Option("--rounds", min=2, help="Paired rounds of a replicate.")]
+        for stack, status, reason in dict.fromkeys(measured.failures):
+            err.print(f"{escape(stack)}: {status}: {escape(reason)}")
+        seen = f"see all of it with: leantrain leaderboard --results {learning.results}"
+        out.print(escape(f"{measured.sentence}; {seen}"))
+    leave(measured)
 
 
 @app.command()
@@ -134,9 +133,8 @@ def compare(
     target: TargetOptions,
     training: TrainingOptions,
     machine: MachineOptions,
-    effort: EffortOptions,
-    rounds: Rounds = None,
-    procedure: ProcedureOptions,
+    learning: LearningOptions,
+    evidence: EvidenceOptions,
     write: Annotated[
         Path | None,
         typer.Option("--write", help="Draw loss curves and paired ratios to this file (.svg, .pdf, .png)."),
@@ -144,7 +142,11 @@ def compare(
     wandb: Wandb = False,
     as_json: Json = False,
 ) -> None:
-    """Compare two stacks head to head on one baseline, several seeds, and print the ratios with their intervals."""
+    """Compare two stacks head to head on one baseline, and print the ratios with their intervals.
+
+    Several runs of each side learn, and several pairs of fresh processes are timed in lock-step. Exit code 4 if others
+    keep the machine too busy to time, 5 if a run failed.
+    """
     with understandable(as_json):
         from suite.contract.setting import check_model
         from suite.contract.stack import build
@@ -163,19 +165,17 @@ def compare(
         pair = pair_of(setting, stack, against, task_of(training))
         check_model(pair.setting)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
-            measure(
-                [pair], effort.results, seeds=effort.seeds, minutes=effort.minutes, procedure=procedure.procedure(),
-                rounds=rounds, progress=progress, warn=warn, stored=sent,
-            )  # fmt: skip
-        row = result_of(pair, Store(effort.results).read()[0])
+            measured = measure(
+                [pair], learning.results, evidence.effort(learning), progress=progress, warn=warn, stored=sent
+            )
+        row = result_of(pair, Store(learning.results).read()[0])
         if write:
             draw(row, write)
     if as_json:
         print(json.dumps(as_dict(row), indent=1))
     else:
         out.print(escape(summary(row)))
-    if row.failed:
-        raise typer.Exit(int(Exit.RUN_FAILED))
+    leave(measured, failed=row.failed or bool(row.failures))
 
 
 @app.command()
@@ -189,14 +189,13 @@ def stack(
     target: TargetOptions,
     training: TrainingOptions,
     machine: MachineOptions,
-    effort: EffortOptions,
-    rounds: Rounds = None,
-    procedure: ProcedureOptions,
+    learning: LearningOptions,
+    evidence: EvidenceOptions,
     as_json: Json = False,
 ) -> None:
-    """Do techniques still help together? Measure a stack and its parts in one comparison; print their interaction.
+    """Do techniques still help together? Time a stack and its parts together; print their interaction.
 
-    The interaction is the stack's speedup over the product of its parts' speedups, with its interval over seeds.
+    The interaction is the stack's speedup over the product of its parts' speedups, with its interval.
     """
     with understandable(as_json):
         from suite.contract.setting import check_model
@@ -211,11 +210,10 @@ def stack(
         pairs = pairs_of_stack(setting, techniques, against, task_of(training))
         check_model(setting)
         with bar(quiet=as_json) as progress:
-            measure(
-                pairs, effort.results, seeds=effort.seeds, minutes=effort.minutes, procedure=procedure.procedure(),
-                rounds=rounds, one_comparison=True, progress=progress, warn=warn,
-            )  # fmt: skip
-        result = result_of_stack(pairs, Store(effort.results).read()[0])
+            measured = measure(
+                pairs, learning.results, evidence.effort(learning), together=True, progress=progress, warn=warn
+            )
+        result = result_of_stack(pairs, Store(learning.results).read()[0])
     if as_json:
         each = interaction.as_dict(result)
         print(json.dumps(each | {"rows": [rows.as_dict(row) for row in result.rows]}, indent=1))
@@ -228,8 +226,7 @@ def stack(
         out.print(grid)
         for sentence in (*stacks.notes(result), stacks.READING):
             out.print(escape(sentence))
-    if result.failed:
-        raise typer.Exit(int(Exit.RUN_FAILED))
+    leave(measured, failed=bool(result.failed))
 
 
 @app.command()
@@ -239,7 +236,7 @@ def study(
     *,
     target: TargetOptions,
     machine: MachineOptions,
-    effort: EffortOptions,
+    learning: LearningOptions,
     write: Annotated[Path | None, typer.Option("--write", help="A folder for the tables (CSV) and the plot.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -259,9 +256,9 @@ def study(
         question = study_of(entry)
         setting = setting.but(baseline=baseline_for(entry, question, target.baseline))
         with bar(quiet=as_json) as progress:
-            lab = Lab(setting, effort.results, effort.seeds, effort.minutes, progress, warn)
+            lab = Lab(setting, learning.results, learning.seeds, learning.minutes, progress, warn)
             answer = stored_form(lab, entry, question.study(lab))
-        tables, path = answer.tables, write_study(answer, effort.results)
+        tables, path = answer.tables, write_study(answer, learning.results)
         if write:
             for table in tables:
                 with replacing(write / f"{table.name}.csv") as partial:
@@ -288,21 +285,22 @@ def repro(
     folder: Results = RESULTS,
     data: Annotated[str | None, typer.Option("--data", help="Where the record's data is. [embedded data]")] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Store the repetition: of two records of a seed the board shows the newer.")
+        bool, typer.Option("--keep", help="Store the repetition: of two records of the same the board shows the newer.")
     ] = False,
     time_limit: Limit = 3600.0,
     hang_limit: Hang = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Run a record's comparison again, seed and all, and say whether the two agree. Stores nothing unless told to.
+    """Measure one record again, and say whether the two agree. Stores nothing unless asked to.
 
-    Exact counters must be equal, losses equal to the bit, cost ratios as near as noise allows: by this machine's
-    calibration, or else by the spread over the record's seeds. Exit code 1 if the two disagree, 3 if that cannot be
-    decided: the code or the machine is another, or the noise is unknown or too large.
+    Counts must be equal; what was learned equal to the bit; cost ratios as near as noise allows: by this machine's
+    calibration, or else by the spread over the record's replicates. Of curves of another machine it says how far they
+    differ. Where code changed since, it says so, and --keep of a run that is equal to the bit renews what the older
+    code learned. Exit code 1 if the two disagree, 3 if that cannot be decided: libraries or the machine are others, or
+    the noise is unknown or too large.
     """
     with understandable(as_json):
         from suite.contract.setting import check_device
-        from suite.contract.sources import current_sources
         from suite.guard import agreement
         from suite.measure.contender import Limits
         from suite.record.machine import fingerprint
@@ -313,12 +311,14 @@ def repro(
         check_device(old.conditions.device)
         machine = fingerprint(old.conditions.device, old.conditions.threads)
         new, findings, verdict = None, [], "not comparable"
-        why = agreement.obstacles(old, current_sources(), machine)
-        if not why:
-            comparison, limits = agreement.repetition_of(old, data), Limits(time_limit, hang_limit)
+        forbidden = agreement.obstacles(old, machine)
+        why = [*forbidden, *agreement.other_code(old)]
+        why += agreement.way_back(old) if why else []
+        if not forbidden:
+            setting, limits = agreement.setting_of(old, data), Limits(time_limit, hang_limit)
             with bar(quiet=as_json) as progress:
-                new = agreement.repeat(old, comparison, keep=folder if keep else None, limits=limits, progress=progress)
-            findings = agreement.compare(old, new, agreement.noise_of(old, records, machine))
+                new = agreement.repeat(old, setting, keep=folder if keep else None, limits=limits, progress=progress)
+            findings = agreement.compare(old, new, agreement.noise_of(old, records.timed, machine))
             verdict = agreement.overall(findings)
     if as_json:
         answer = {"record": old.id, "verdict": verdict, "why": why, "findings": [asdict(each) for each in findings]}
@@ -329,11 +329,17 @@ def repro(
             grid.add_row(escape(each.item), each.aspect, each.verdict, escape(each.details))
         if findings:
             out.print(grid)
-        has = old.conditions
-        conditions = f"{has.baseline} {has.size} ({has.recipe}, {has.task}), seed {old.seed}"
-        out.print(escape(f"{old.id} on {conditions}: {'; '.join([verdict, *why])}"))
+        out.print(escape(f"{agreement.title(old)}: {'; '.join([verdict, *why])}"))
     if verdict not in ("equal", "equivalent"):
         raise typer.Exit(int(Exit.REGRESSED if verdict == "changed" else Exit.INCONCLUSIVE))
+
+
+def leave(measured: Measured, failed: bool = False) -> None:
+    """Ends the command with the exit code of what was measured; returns where all went well."""
+    if failed or measured.failures:
+        raise typer.Exit(int(Exit.RUN_FAILED))
+    if measured.busy:
+        raise typer.Exit(int(Exit.UNFIT))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The options that commands share, and the one place that turns them into a Setting and a Procedure.
+"""The options that commands share, and the one place that turns them into a Setting and an Effort.
 
 A group of options is a dataclass; a command takes it as one parameter, and :func:`with_options` shows its fields to
 typer as options of the command.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from suite.measure.comparison import Procedure
+    from suite.measure.campaign import Effort
     from suite.record.job import Setting, Task
 
 RESULTS = Path("results")
@@ -146,29 +146,54 @@ class MachineOptions(Options):
 
 
 @dataclass(frozen=True)
-class EffortOptions(Options):
-    """How much is measured, and where it is kept."""
+class LearningOptions(Options):
+    """How much is learned, in which time, and where it is kept."""
 
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Replicates, each with a seed of its own, at most.")] = 3
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Stop in time for this budget.")] = 10.0
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="Runs that each side learns, each with its own seed.")
+    ] = 3
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Begin nothing new after this time.")] = 10.0
     results: Results = RESULTS
 
 
 @dataclass(frozen=True)
-class ProcedureOptions(Options):
-    """How a comparison is run."""
+class EvidenceOptions(Options):
+    """What else is measured, and how."""
 
+    timings: Annotated[
+        int, typer.Option("--timings", min=1, help="Sets of fresh processes that are timed in lock-step.")
+    ] = 3
+    ruler: Annotated[
+        int,
+        typer.Option(
+            "--ruler",
+            min=0,
+            help="Learn the reference's scaling curve with so many seeds. It gives the time to the same quality. "
+            "[0: use the curve that the results have]",
+        ),
+    ] = 0
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Learn curves here even where another machine's are known.")
+    ] = False
+    time: Annotated[bool, typer.Option("--time/--no-time", help="Time the steps; without, count and learn only.")] = (
+        True
+    )
+    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Paired rounds of a timing.")] = 20
     time_limit: Limit = 3600.0
     hang_limit: Hang = 600.0
     sequential: Annotated[
-        bool, typer.Option("--sequential", help="One contender in memory at a time: fits more, pairs less.")
+        bool, typer.Option("--sequential", help="Time one side at a time: fits more in memory, pairs less.")
     ] = False
 
-    def procedure(self) -> Procedure:
-        from suite.measure.comparison import Procedure
+    def effort(self, learning: LearningOptions) -> Effort:
+        from suite.measure.campaign import Effort
         from suite.measure.contender import Limits
+        from suite.measure.plan import Wanted
 
-        return Procedure(Limits(self.time_limit, self.hang_limit), sequential=self.sequential)
+        return Effort(
+            Wanted(learning.seeds, self.timings, self.ruler, here=self.learn), learning.minutes,
+            Limits(self.time_limit, self.hang_limit), self.rounds, self.sequential, self.time,
+        )  # fmt: skip
 
 
 PLAIN, HERE = TrainingOptions(), MachineOptions()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from suite.cli.options import RESULTS, Baselines, Json, Results, Techniques
 from suite.cli.shared import Exit, app, bar, escape, fail, many, out, understandable, warn
+
+if TYPE_CHECKING:
+    from suite.show.report import Report
 
 SUFFIXES = {".md": "markdown", ".html": "html", ".csv": "csv", ".parquet": "parquet"}
 FORMS = ("markdown", "html", "csv", "parquet", "model-index")
@@ -33,13 +37,17 @@ def leaderboard(
             "else is kept. Without --write it is printed. [by suffix]",
         ),
     ] = None,
-    table: Annotated[str, typer.Option("--table", help="Of csv and parquet: rows, or replicates (seeds).")] = "rows",
+    table: Annotated[
+        str, typer.Option("--table", help="Of csv and parquet: rows, or replicates (seeds and timings).")
+    ] = "rows",
     techniques: Techniques = None,
     on: Baselines = None,
     folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Write the leaderboard from the records of the results folder: boards for people, tables for other tools.
+
+    A Markdown file of all records is a front page; its boards are written into `boards` in the results folder.
 
     In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
     """
@@ -55,6 +63,7 @@ def leaderboard(
         from suite.show.report import Report
 
         pages = {"markdown": markdown.render, "html": html.render}
+        whole = not (techniques or on)
         targets = _targets(write, chosen("format", form, FORMS) if form else None)
         chosen("table", table, export.TABLES)
         for stack in techniques or ():
@@ -65,10 +74,12 @@ def leaderboard(
         for problem in (*report.problems, *report.unreadable):
             warn(problem)
         if not report.rows and not (report.studies and all(kind in pages for kind, _ in targets)):
-            none = "no such records" if report.replicates else "no records"
+            none = "no such records" if report.records else "no records"
             fail(f"{folder} holds {none}; measure some with: leantrain run --results {folder}", Exit.NOTHING, as_json)
         for kind, path in targets:
-            if kind in pages:
+            if kind == "markdown" and path and whole:
+                content = _split(report, path, folder / "boards")
+            elif kind in pages:
                 content = pages[kind](report).encode()
             else:
                 existing = path.read_text("utf-8") if path and path.exists() and kind == "model-index" else ""
@@ -82,7 +93,19 @@ def leaderboard(
         print(json.dumps([as_dict(row) for row in report.rows], indent=1))
     else:
         written = ", ".join(str(path) for _, path in targets)
-        out.print(f"{many(len(report.rows), 'row')} from {many(report.replicates, 'replicate')}: {written}")
+        out.print(f"{many(len(report.rows), 'row')} from {many(report.records, 'record')}: {written}")
+
+
+def _split(report: Report, path: Path, boards: Path) -> bytes:
+    """Writes the boards of each baseline into ``boards`` and returns the front page that ``path`` becomes."""
+    from suite.record.files import replacing
+    from suite.show import markdown
+
+    front, pages = markdown.split(report, Path(os.path.relpath(boards, path.parent)).as_posix())
+    for name, content in pages.items():
+        with replacing(boards / name) as partial:
+            partial.write_text(content, "utf-8")
+    return front.encode()
 
 
 def _targets(paths: list[Path] | None, form: str | None) -> list[tuple[Any, Path | None]]:

@@ -38,13 +38,24 @@ class Paper(Strict):
     url: str = ""
 
 
+class Needs(Strict):
+    """What a run must have for a claim to be judged by it: at least so many steps of the reference, examples a batch,
+    parameters; and ``tuned`` learning rates."""
+
+    steps: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1)
+    parameters: int | None = Field(default=None, ge=1)
+    tuned: bool = False
+
+
 class Claim(Strict):
     """One statement of the paper.
 
     ``metric`` names a measured quantity (a counter, a probe, ``step_time``, ``loss``, ``time_to_quality``, ...);
     ``expected`` is its value: a cost ratio to the reference (a speedup's inverse) unless ``absolute``; a probe's own
     value either way. ``tolerance`` is relative. ``baselines``, ``recipes``, ``sizes`` and ``devices`` are where the
-    claim can be judged: everywhere that the card names when empty.
+    claim can be judged: everywhere that the card names when empty; ``needs`` is what a run must have for it. Elsewhere
+    it is not testable, and never contradicted.
     """
 
     id: str = Field(pattern=r"^[a-z0-9_]+$")
@@ -62,7 +73,8 @@ class Claim(Strict):
     recipes: tuple[RecipeName, ...] = ()
     sizes: tuple[Size, ...] = ()
     devices: tuple[Literal["cpu", "cuda"], ...] = ()
-    conditions: str = ""  # hardware, shape, precision, batch of the paper's number
+    needs: Needs = Needs()
+    conditions: str = ""  # hardware, shape, precision, batch of the paper's number, in words
     verified: bool = False  # read in the paper or its code, not from memory
 
     @model_validator(mode="after")

@@ -14,8 +14,9 @@ from filelock import FileLock
 
 from suite.contract.baseline import baseline_of
 from suite.contract.run import Run
+from suite.contract.sources import code_of
 from suite.record.files import cache_folder, replacing
-from suite.record.job import Job, Setting
+from suite.record.job import BASELINE, Job, Setting
 
 SEED = 20_230_202  # every adapt run of a baseline starts from the same checkpoint
 
@@ -39,6 +40,7 @@ def checkpoint(setting: Setting) -> Path:
         "recipe": baseline.recipe_of(wanted).as_dict(),
         "device": wanted.device,
         "torch": torch.__version__,
+        "code": code_of(wanted, BASELINE).trajectory,
     }
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
     path = cache_folder() / "checkpoints" / f"{baseline.id}-{wanted.size}-{key}.pt"

@@ -23,6 +23,7 @@ from suite.record.job import Setting, techniques_of
 from suite.record.schema import Code
 
 LOOP = "suite.contract.run"
+CHECKPOINT = "suite.contract.pretrained"  # what an adapt run starts from
 METERS = "suite.meters"
 RECORDS = "suite.record"
 
@@ -40,9 +41,15 @@ class Module:
 
 def code_of(setting: Setting, stack: str) -> Code:
     """The hashes of the code that a run of ``stack`` loads in this setting. Raises UnknownId."""
+    return _code(roots_of(setting, stack), setting.device != "cpu")
+
+
+def roots_of(setting: Setting, stack: str) -> frozenset[str]:
+    """The modules with which a run of ``stack`` loads all others. Raises UnknownId."""
     entries = catalogue()
-    roots = [lookup("technique", name, entries).module for name in techniques_of(stack)]
-    return _code(frozenset([LOOP, lookup("baseline", setting.baseline, _baselines()), *roots]), setting.device != "cpu")
+    techniques = [lookup("technique", name, entries).module for name in techniques_of(stack)]
+    loop = [LOOP, CHECKPOINT] if setting.task == "adapt" else [LOOP]
+    return frozenset([*loop, lookup("baseline", setting.baseline, _baselines()), *techniques])
 
 
 def installed_code(setting: Setting, stack: str) -> Code | None:

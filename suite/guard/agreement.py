@@ -1,21 +1,22 @@
-"""Whether a record repeats: its comparison run once more, from its own configuration, and both compared.
+"""Whether a record repeats: its run once more, from its own configuration, and both compared, each kind by its nature.
 
-Same sources and libraries are needed; then, in the order of what they can show:
+Counted: counters are equal, on any machine.
 
-1. exact counters are equal, on any machine;
-2. losses, of every step and every evaluation, are equal to the bit on the same machine (on a GPU last bits may differ);
-3. cost ratios differ by noise. The log ratios x_1 and x_2 of one seed in two sets of processes agree when
+Learned: the same seed has the same trajectory and the same end, to the bit, on the same machine (on a GPU last bits may
+differ); of another machine it says how far the two curves differ.
 
-       |x_2 - x_1| <= t sqrt(2 sigma^2 + w_1^2 + w_2^2)        (:func:`suite.judge.statistics.replication_interval`)
+Timed: cost ratios differ by noise. The log ratios x_1 and x_2 of one pair in two sets of processes agree when
 
-   w_i is the noise of a record's own rounds, sigma how processes of the same code differ. One seed cannot tell sigma
-   from the effect, so it comes from this machine's calibration, or else from the spread over the seeds of the same row,
-   which holds what the seeds do, too: the interval is then too wide rather than too narrow. With neither, and where the
-   interval would hide a change of MEANINGFUL, nothing is decided. The ratios of one record share an error of 5 %
-   (Bonferroni): two runs of the same code are said to disagree in at most one of twenty repetitions.
+    |x_2 - x_1| <= t sqrt(2 sigma^2 + w_1^2 + w_2^2)        (:func:`suite.judge.statistics.replication_interval`)
 
-Set-up time, memory of the process, energy, probes, and the run at equal time (whose length depends on times) are not
-judged.
+w_i is the noise of a set's own rounds, sigma how sets of the same code differ. One set cannot tell sigma from the
+effect, so it comes from this machine's calibration, or else from the spread over the replicates of the same row. With
+neither, and where the interval would hide a change of MEANINGFUL, nothing is decided. The ratios of one record share an
+error of 5 % (Bonferroni): two runs of the same code are said to disagree in at most one of twenty repetitions.
+
+Other libraries issue other operators, so they forbid a repetition. Other code does not: whether its numbers are the old
+ones is the question, and a learned run that is equal to the bit under it renews what the old code learned. Set-up time,
+memory of the process, energy and probes are not judged.
 """
 
 from __future__ import annotations
@@ -29,25 +30,43 @@ from pathlib import Path
 import numpy as np
 
 from suite.contract.baseline import baselines
-from suite.contract.catalogue import lookup
-from suite.contract.sources import Sources
+from suite.contract.catalogue import catalogue, lookup
+from suite.contract.sources import installed_code
 from suite.guard.calibration import Calibration, Uncalibrated, stored
 from suite.guard.findings import Difference, Finding, changes_between, flat
+from suite.judge.known import timed_pair
 from suite.judge.metrics import BY_ROUND
-from suite.judge.replicate import replicate_of
 from suite.judge.rows import pairs
-from suite.judge.statistics import replication_interval
+from suite.judge.statistics import median, replication_interval
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.comparison import ROUNDS, Comparison, Procedure, Progress, silent, train_in_lock_step
 from suite.measure.contender import Limits
-from suite.record.job import RECIPES, SIZES, TASKS, Setting
+from suite.measure.counting import count
+from suite.measure.evidence import Progress, States, conditions_of, silent
+from suite.measure.learning import equal_to_the_bit, learn, renewal_of
+from suite.measure.timing import ROUNDS, SEED, Protocol, time_together
+from suite.record.job import RECIPES, SIZES, TASKS, Job, Setting, techniques_of
 from suite.record.machine import fingerprint
-from suite.record.schema import Machine, Outcome, Record
-from suite.record.store import NoRecord, Store
+from suite.record.schema import (
+    FIFTHS,
+    TIMING_PROTOCOL,
+    Counted,
+    Ended,
+    Learned,
+    Line,
+    Machine,
+    Timed,
+)
+from suite.record.store import NoRecord, Records, Store
 
 ALPHA = 0.05
 MEANINGFUL = 0.10
 OF_THE_LOAD = ("timeout", "hung", "out_of_memory")  # what else ran may decide these
+
+Piece = Counted | Learned | Timed
+"""What can be repeated."""
+
+NoiseOf = Callable[[int, str], "Noise | None"]
+"""``(contender's index, ratio's name)`` -> what is known of the noise between sets of processes."""
 
 
 @dataclass(frozen=True)
@@ -72,39 +91,68 @@ def overall(findings: Iterable[Finding]) -> ChangeVerdict:
 # before -------------------------------------------------------------------------------------------------------------
 
 
-def find(records: Sequence[Record], beginning: str) -> Record:
+def find(records: Records, beginning: str) -> Piece:
     """The one record whose id begins so. Raises NoRecord."""
-    candidates = [record for record in records if record.id.startswith(beginning)] if beginning else []
-    exact = [record for record in candidates if record.id == beginning]
+    pieces: list[Piece] = [*records.counted, *records.learned, *records.timed]
+    candidates = [each for each in pieces if each.id.startswith(beginning)] if beginning else []
+    exact = [each for each in candidates if each.id == beginning]
     if len(exact or candidates) == 1:
         return (exact or candidates)[0]
     if candidates:
-        some = ", ".join(record.id for record in candidates[:3])
+        some = ", ".join(each.id for each in candidates[:3])
         raise NoRecord(f"{len(candidates)} records begin with {beginning!r} ({some}, ...); give more of the id")
     raise NoRecord(
-        f"no record of {len(records)} begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID "
+        f"no record of {len(pieces)} begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID "
         f"print the ids, --results names another folder"
     )
 
 
-def obstacles(record: Record, current: Sources, machine: Machine) -> list[str]:
-    """Why the code and libraries that are here cannot repeat the record; the last one says how to get the record's."""
-    techniques = {each: sha256 for outcome in record.contenders for each, sha256 in outcome.sources.items()}
-    then = Sources(record.harness_sha256, {record.conditions.baseline: record.baseline_sha256}, techniques)
-    libraries, here = _libraries(record.machine), _libraries(machine)
-    reasons = [
-        *current.changes(then),
-        *(
-            f"{each} is {here[each]}, was {version}"
-            for each, version in libraries.items()
-            if here.get(each, version) != version
-        ),
-    ]
-    commit = str(record.machine.context.get("git_commit"))
-    if reasons and re.fullmatch("[0-9a-f]{40}", commit):
-        dirty = " with uncommitted changes" if record.machine.context.get("git_dirty") else ""
-        reasons.append(f"it was measured at commit {commit}{dirty}: git checkout {commit[:12]}")
-    return reasons
+def title(piece: Piece) -> str:
+    """What it is, in words."""
+    stacks = ", ".join(side.stack for side in sides_of(piece))
+    seed = f", seed {piece.seed}" if isinstance(piece, Learned) else ""
+    replicate = f", replicate {piece.replicate}" if isinstance(piece, Timed) else ""
+    return f"{piece.id}, {piece.kind} {stacks} on {piece.conditions}{seed}{replicate}"
+
+
+def sides_of(piece: Piece) -> Sequence[Ended]:
+    """The runs that it is of, the reference first."""
+    return piece.contenders if isinstance(piece, Timed) else [piece]
+
+
+def obstacles(old: Piece, machine: Machine) -> list[str]:
+    """Why the record cannot be repeated with what is installed here."""
+    name, version = old.conditions.baseline, old.conditions.baseline_version
+    techniques = dict.fromkeys(each for side in sides_of(old) for each in techniques_of(side.stack))
+    reasons = [f"{each} is not installed" for each in techniques if each not in catalogue()]
+    if name not in baselines():
+        reasons.append(f"{name} is not installed")
+    elif baselines()[name].version != version:
+        reasons.append(f"the baseline {name} is version {baselines()[name].version}, was {version}")
+    then, now = _libraries(old.machine), _libraries(machine)
+    return reasons + [f"{each} is {now[each]}, was {was}" for each, was in then.items() if now.get(each, was) != was]
+
+
+def other_code(old: Piece) -> list[str]:
+    """What changed since in the code that a repetition runs; nothing of what is not installed."""
+    changes = []
+    if isinstance(old, Timed) and old.protocol != TIMING_PROTOCOL:
+        changes.append("how leantrain times changed")
+    for side in sides_of(old):
+        code = installed_code(old.conditions, side.stack)
+        layer = "counts" if isinstance(old, Counted) else "trajectory"
+        if code and getattr(code, layer) != getattr(side.code, layer):
+            changes.append(f"the code of {side.stack} changed")
+    return changes
+
+
+def way_back(old: Piece) -> list[str]:
+    """How to get the code that the record is of, where it says that."""
+    commit = str(old.machine.context.get("git_commit"))
+    if not re.fullmatch("[0-9a-f]{40}", commit):
+        return []
+    dirty = " with uncommitted changes" if old.machine.context.get("git_dirty") else ""
+    return [f"it was measured at commit {commit}{dirty}: git checkout {commit[:12]}"]
 
 
 def _libraries(machine: Machine) -> dict[str, str]:
@@ -113,65 +161,93 @@ def _libraries(machine: Machine) -> dict[str, str]:
     return {name: str(version) for name, version in known.items() if version}
 
 
-def repetition_of(record: Record, location: str | None = None) -> Comparison:
-    """The comparison that the record is of. ``location`` is where its data lies, unless that is embedded.
+def setting_of(old: Piece, location: str | None = None) -> Setting:
+    """The setting that the record is of. ``location`` is where its data lies, unless that is embedded.
 
     Raises ValueError if the data is not the record's, UnknownId for names that are not known here.
     """
-    conditions = record.conditions
+    conditions = old.conditions
     setting = Setting(**conditions.model_dump(include=set(Setting.model_fields)) | {"data": location})
     lookup("size", setting.size, dict.fromkeys(SIZES))
     lookup("recipe", setting.recipe, dict.fromkeys(RECIPES))
     lookup("task", setting.task, dict.fromkeys(TASKS))
-    data = lookup("baseline", setting.baseline, baselines()).data(setting.size, setting.task, location)
-    if conditions.data_sha256 not in (data.sha256, ""):
+    here = conditions_of(setting)
+    if here.data_sha256 != conditions.data_sha256:
         raise ValueError(
-            f"the data here is {data.name} ({data.sha256[:12]}), the record's is {conditions.data} "
+            f"the data here is {here.data} ({here.data_sha256[:12]}), the record's is {conditions.data} "
             f"({conditions.data_sha256[:12]}); say where that is with --data"
         )
-    rounds = len(record.orders) if record.reference.status == "ok" else ROUNDS
-    return Comparison(setting, tuple(each.stack for each in record.contenders), rounds)
+    return setting
+
+
+# again --------------------------------------------------------------------------------------------------------------
 
 
 def repeat(
-    record: Record,
-    comparison: Comparison,
+    old: Piece,
+    setting: Setting,
     *,
     keep: Path | None = None,
     limits: Limits = Limits(),  # noqa: B008  it is frozen
     progress: Progress = silent,
-) -> Record:
-    """Run the same seed of the same comparison, and append it to the results folder ``keep``, if one is named.
+) -> Piece:
+    """Measure the same once more, and append it, or the renewal that it is, to the results folder ``keep``, if named.
 
     Raises StoreError.
     """
 
     def report(share: float, what: str) -> None:
-        progress(share, f"repeating {record.id[:8]} ({what})")
-
-    def run() -> Record:
-        procedure = Procedure(limits, sequential=record.pairing == "sequential", equal_time=keep is not None)
-        return train_in_lock_step(comparison, record.seed, procedure, report)
+        progress(share, f"repeating {old.id[:8]} ({what})")
 
     if keep is None:
-        return run()
-    store, setting = Store(keep), comparison.setting
-    with store.writing(fingerprint(setting.device, setting.threads).name):
-        repetition = run()
-        store.append(repetition)
-    return repetition
+        return _again(old, setting, limits, report)
+    store, machine = Store(keep), fingerprint(setting.device, setting.threads).name
+    with store.writing(machine):
+        new = _again(old, setting, limits, report)
+        store.append(_kept(old, new), machine)
+    return new
+
+
+def _again(old: Piece, setting: Setting, limits: Limits, progress: Progress) -> Piece:
+    if isinstance(old, Counted):
+        progress(0.0, old.stack)
+        return count(setting, old.stack, limits)
+    if isinstance(old, Learned):
+        return learn(Job(setting=setting, stack=old.stack, seed=old.seed), limits=limits, progress=progress)
+    stacks = tuple(side.stack for side in old.contenders)
+    windows = FIFTHS if any(len(side.windows) > 1 for side in old.contenders) else 1
+    if windows > 1:
+        _leave_states(setting, stacks, limits, progress)
+    rounds = len(old.orders) if old.reference.status == "ok" else ROUNDS
+    protocol = Protocol(windows, rounds, old.pairing == "sequential", limits)
+    return time_together(setting, stacks, old.replicate, protocol, progress)
+
+
+def _leave_states(setting: Setting, stacks: Iterable[str], limits: Limits, progress: Progress) -> None:
+    """Trains the stacks whose states at the beginnings of the fifths are not in the cache."""
+    for stack in dict.fromkeys(stacks):
+        job = Job(setting=setting, stack=stack, seed=SEED)
+        if not States(job).complete(range(1, FIFTHS)):
+            learn(job, limits=limits, keep_states=True, progress=progress)
+
+
+def _kept(old: Piece, new: Piece) -> Line:
+    """What a results folder gets of a repetition."""
+    renewal = renewal_of(old, new) if isinstance(old, Learned) and isinstance(new, Learned) else None
+    return renewal or new
 
 
 # noise --------------------------------------------------------------------------------------------------------------
 
 
-def noise_of(record: Record, records: Iterable[Record], machine: Machine) -> Callable[[int, str], Noise | None]:
-    """``(contender's index, ratio's name)`` -> what is known of the noise between processes on this ``machine``."""
+def noise_of(old: Piece, timed: Sequence[Timed], machine: Machine) -> NoiseOf:
+    """What is known of the noise between sets of processes on this ``machine``; ``timed`` are all timings."""
+    if not isinstance(old, Timed):
+        return lambda index, ratio: None
     try:
         calibrated = noise_when_calibrated(stored(machine, margin=math.inf, budget_s=0.0))
     except Uncalibrated:
-        known = list(records)
-        return lambda index, ratio: noise_over_seeds(record, index, ratio, known)
+        return lambda index, ratio: noise_over_replicates(old, index, ratio, timed)
     return lambda index, ratio: calibrated
 
 
@@ -181,39 +257,42 @@ def noise_when_calibrated(calibration: Calibration) -> Noise:
     return Noise(calibration.sigma, count, f"calibration, {count} process pairs")
 
 
-def noise_over_seeds(record: Record, index: int, ratio: str, records: Iterable[Record]) -> Noise | None:
-    """Sample standard deviation over the seeds of the record's own row; None with fewer than two."""
-    alike_before = sum(each.stack == record.contenders[index].stack for each in record.contenders[1:index])
-    others = [each for each in records if each.seed != record.seed]
-    rows = [
-        row
-        for row in pairs([record, *others])
-        if record.id in row.records and row.stack == record.contenders[index].stack
-    ]
-    medians = [float(np.median(BY_ROUND[ratio](each))) for each in rows[alike_before].replicates]
+def noise_over_replicates(old: Timed, index: int, ratio: str, timed: Iterable[Timed]) -> Noise | None:
+    """Sample standard deviation over the replicates of the record's own row that the same code made; None with fewer
+    than two."""
+    sides = old.reference.stack, old.contenders[index].stack
+
+    def code(each: Timed) -> list[str | None]:
+        known = {side.stack: side.code.trajectory for side in each.contenders}
+        return [str(each.protocol), *(known.get(stack) for stack in sides)]
+
+    alike = [each for each in timed if each.replicate != old.replicate and code(each) == code(old)]
+    of_row = next(
+        (row.known.timed for row in pairs(Records(timed=[old, *alike]), lambda _: sides[0])
+         if old.id in row.records and row.stack == sides[1]), ()
+    )  # fmt: skip
+    medians = [median(BY_ROUND[ratio](each)) for each in of_row]
     if len(medians) < 2:
         return None
-    return Noise(float(np.std(medians, ddof=1)), len(medians) - 1, f"spread over {len(medians)} seeds")
+    return Noise(float(np.std(medians, ddof=1)), len(medians) - 1, f"spread over {len(medians)} replicates")
 
 
 # comparing ----------------------------------------------------------------------------------------------------------
 
 
-def compare(old: Record, new: Record, noise: Callable[[int, str], Noise | None]) -> list[Finding]:
-    """A finding for everything that two records of one comparison can be compared in."""
+def compare(old: Piece, new: Piece, noise: NoiseOf) -> list[Finding]:
+    """A finding for everything that two records of the same can be compared in; ``noise`` is of times."""
     elsewhere = _elsewhere(old.machine, new.machine)
-    outcomes = list(zip(old.contenders, new.contenders, strict=True))
-    ratios = len(BY_ROUND) * sum(a.status == b.status == "ok" for a, b in outcomes[1:])
-    findings = []
-    for index, (before, after) in enumerate(outcomes):
-        if before.status != "ok" or after.status != "ok":
-            findings.append(_ended(before, after))
-            continue
-        findings += [_counters(before, after), _losses(before, after, elsewhere, old.conditions.device)]
-        if index:
-            level = 1 - ALPHA / ratios
-            findings += [_ratio(old, new, index, name, noise(index, name), elsewhere, level) for name in BY_ROUND]
-    return findings
+    sides = list(zip(sides_of(old), sides_of(new), strict=True))
+    ended = [_ended(*each) for each in sides if {side.status for side in each} != {"ok"}]
+    if isinstance(old, Timed) and isinstance(new, Timed):
+        return ended + _times(old, new, noise, elsewhere)
+    if ended:
+        return ended
+    if isinstance(old, Counted) and isinstance(new, Counted):
+        return [_counters(old, new)]
+    assert isinstance(old, Learned) and isinstance(new, Learned)
+    return [_curves(old, new, elsewhere)]
 
 
 def _elsewhere(old: Machine, new: Machine) -> str:
@@ -226,7 +305,7 @@ def _elsewhere(old: Machine, new: Machine) -> str:
     return f"another machine: {changes or old.name}"
 
 
-def _ended(old: Outcome, new: Outcome) -> Finding:
+def _ended(old: Ended, new: Ended) -> Finding:
     if old.status == new.status:
         return Finding(old.stack, "status", "equal", f"{new.status} in both: {new.reason}")
     why = f"{old.status} then ({old.reason or 'no reason'}), {new.status} now ({new.reason or 'no reason'})"
@@ -234,62 +313,112 @@ def _ended(old: Outcome, new: Outcome) -> Finding:
     return Finding(old.stack, "status", "inconclusive" if by_load else "changed", why)
 
 
-def _counters(old: Outcome, new: Outcome) -> Finding:
-    if old.counters is None or new.counters is None:
+# counted
+
+
+def _counters(old: Counted, new: Counted) -> Finding:
+    if not (old.points and new.points):
         return Finding(old.stack, "counters", "not comparable", "not counted")
-    if changes := changes_between(old.counters, new.counters):
-        return Finding(old.stack, "counters", "changed", changes=changes)
-    return Finding(old.stack, "counters", "equal", f"all {len(flat(old.counters))} equal")
+    if len(old.points) != len(new.points):
+        unlike = Difference("steps with other counts along the run", len(old.points), len(new.points))
+        return Finding(old.stack, "counters", "changed", changes=(unlike,))
+    for then, now in zip(old.points, new.points, strict=True):
+        if changes := changes_between(then.counters, now.counters):
+            where = f"at {now.progress:.0%} of the run" if len(new.points) > 1 else ""
+            return Finding(old.stack, "counters", "changed", where, changes)
+    counters = sum(len(flat(each.counters)) for each in old.points)
+    return Finding(old.stack, "counters", "equal", f"all {counters} equal")
 
 
-def _losses(old: Outcome, new: Outcome, elsewhere: str, device: str) -> Finding:
+# learned
+
+
+def _curves(old: Learned, new: Learned, elsewhere: str) -> Finding:
     def finding(verdict: ChangeVerdict, why: str) -> Finding:
-        return Finding(old.stack, "losses", verdict, why)
+        return Finding(old.stack, "curve", verdict, why)
 
+    if equal_to_the_bit(old, new):
+        where = f" ({elsewhere})" if elsewhere else ""
+        return finding("equal", f"all {new.steps} steps and the end equal to the bit{where}")
     if elsewhere:
-        return finding("not comparable", elsewhere)
-    before, after = _trajectory(old), _trajectory(new)
-    if not before and not after:
-        return finding("not comparable", "none recorded")
+        return finding("not comparable", f"{elsewhere}; {_distance(old, new)}")
+    why = _first_difference(old, new) or "the trajectories differ in less than the stored curves show"
+    if old.conditions.device != "cpu":
+        return finding("inconclusive", f"{why}; on a GPU, sums in no fixed order change the last bits")
+    return finding("changed", why)
+
+
+def _first_difference(old: Learned, new: Learned) -> str:
+    """What differs first along the run; empty where nothing that is stored does."""
+    before, after = _course(old), _course(new)
     for name in dict.fromkeys([*before, *after]):
         was, now = before.get(name), after.get(name)
         if was is None or now is None:
-            return finding("changed", f"{name}: {'only then' if now is None else 'only now'}")
+            return f"{name}: {'only then' if now is None else 'only now'}"
         if was != now and not (math.isnan(was) and math.isnan(now)):
-            why = f"{name}: {was!r} → {now!r}"
-            if device != "cpu":
-                return finding("inconclusive", f"{why}; on a GPU, sums in no fixed order change the last bits")
-            return finding("changed", why)
-    return finding("equal", f"all {len(before)} equal to the bit")
+            return f"{name}: {was!r} → {now!r}"
+    return ""
 
 
-def _trajectory(outcome: Outcome) -> dict[str, float]:
-    """Every loss by name: of each step, then of each evaluation with its further metrics."""
-    losses = {f"training loss of step {step}": loss for step, loss in enumerate(outcome.train_loss, 1)}
-    for each in outcome.curve:
+def _course(run: Learned) -> dict[str, float]:
+    """Every stored loss and metric by name, in the order of the run."""
+    steps = run.steps or 0
+    parts = np.array_split(np.arange(steps), max(1, len(run.train_loss)))  # as they were averaged
+    course = [
+        (int(part[-1]) + 1, f"mean training loss of steps {part[0] + 1} to {part[-1] + 1}", loss)
+        for part, loss in zip(parts, run.train_loss, strict=False)
+        if len(part)
+    ]
+    evaluations = [("validation", each) for each in run.curve] + [("test", run.final)] * (run.final is not None)
+    for split, each in evaluations:
+        assert each is not None
         scores = {"loss": each.loss, **each.metrics}
-        losses |= {f"test {name} after step {each.step}": score for name, score in scores.items()}
-    return losses
+        course += [(each.step, f"{split} {name} after step {each.step}", score) for name, score in scores.items()]
+    return {name: score for _, name, score in sorted(course, key=lambda each: each[0])}
 
 
-def _ratio(
-    old: Record, new: Record, index: int, name: str, noise: Noise | None, elsewhere: str, level: float
-) -> Finding:
+def _distance(old: Learned, new: Learned) -> str:
+    """How far two curves of one seed are from each other: at most, and at the end."""
+    then = {each.step: each.loss for each in old.curve}
+    apart = {each.step: abs(each.loss / then[each.step] - 1) for each in new.curve if then.get(each.step)}
+    if not (apart and old.final and new.final and old.final.loss):
+        return "there are no losses of the same steps to compare"
+    step = max(apart, key=apart.__getitem__)
+    end = abs(new.final.loss / old.final.loss - 1)
+    return (
+        f"validation losses differ by at most {100 * apart[step]:.2g} % (after step {step}), "
+        f"final test losses by {100 * end:.2g} %"
+    )
+
+
+# timed
+
+
+def _times(old: Timed, new: Timed, noise: NoiseOf, elsewhere: str) -> list[Finding]:
+    ok = [a.status == b.status == "ok" for a, b in zip(old.contenders, new.contenders, strict=True)]
+    indices = [index for index, each in enumerate(ok) if index and each and ok[0]]
+    level = 1 - ALPHA / max(1, len(BY_ROUND) * len(indices))
+    return [
+        _ratio(old, new, index, name, noise(index, name), elsewhere, level) for index in indices for name in BY_ROUND
+    ]
+
+
+def _ratio(old: Timed, new: Timed, index: int, name: str, noise: Noise | None, elsewhere: str, level: float) -> Finding:
     def finding(verdict: ChangeVerdict, why: str) -> Finding:
         return Finding(old.contenders[index].stack, name, verdict, why)
 
     try:
-        first, second = (BY_ROUND[name](replicate_of(record, index)) for record in (old, new))
-    except ValueError as error:
+        first, second = (BY_ROUND[name](timed_pair(each, index)) for each in (old, new))
+    except (ValueError, ArithmeticError) as error:
         return finding("not comparable", str(error))
-    was, now = (math.exp(float(np.median(each))) for each in (first, second))
+    was, now = (math.exp(median(each)) for each in (first, second))
     change = f"{was:.3f} → {now:.3f} of the reference's ({now / was - 1:+.1%})"
     if elsewhere:
         return finding("not comparable", f"{change}; {elsewhere}")
     if "sequential" in (old.pairing, new.pairing):
         return finding("inconclusive", f"{change}; timed one after the other, so the machine's drift is in it")
     if noise is None:
-        more = "leantrain calibrate, or measure more seeds of the comparison"
+        more = "leantrain calibrate, or time more sets of processes of the comparison"
         return finding("inconclusive", f"{change}; nothing says yet how far processes of the same code differ: {more}")
     interval = replication_interval(first, second, noise.sigma, noise.degrees_of_freedom, level)
     allowed = math.expm1(min(interval.half_width, 700.0))

@@ -22,7 +22,7 @@ from suite.guard.gate import ALPHA, DESIGN, gate
 from suite.guard.trees import TreeWorker
 from suite.judge.statistics import Interval, false_alarm_interval, smallest_detectable_effect
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.comparison import Progress, silent
+from suite.measure.evidence import Progress, silent
 from suite.record.files import Stored, cache_folder, parse_versioned, write_json
 from suite.record.job import Job, Setting
 from suite.record.schema import Machine

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from suite.judge.history import ChangePoint, judged, series
-from suite.measure.campaign import measure
-from suite.measure.comparison import Progress, silent
-from suite.measure.plan import Pair
-from suite.record.schema import Record
-from suite.record.store import Store
+from suite.judge.metrics import METRICS
+from suite.measure.campaign import Effort, measure
+from suite.measure.evidence import Progress, silent
+from suite.measure.plan import Pair, Wanted
+from suite.record.machine import fingerprint
+from suite.record.store import Records, Store
 
 SEEDS = 5
 
@@ -28,26 +30,34 @@ def confirm(
 ) -> list[ChangePoint]:
     """The change points, the last one of each series judged by a fresh comparison of the code as it is now.
 
-    The fresh records are appended to ``folder``. A step that a later one hides cannot be measured again, and one whose
-    comparison gave no number stays suspected.
+    A comparison has ``seeds`` replicates of the kinds of evidence that its series are of. The fresh evidence is
+    appended to ``folder``. A step that a later one hides cannot be measured again, and one whose comparison gave no
+    number stays suspected.
     """
-    fresh: dict[Pair, list[Record]] = {}
-    wanted = list(dict.fromkeys(_pair(each) for each in steps if each.last))
-    for pair in wanted:
+    metrics: dict[Pair, set[str]] = defaultdict(set)
+    for each in steps:
+        if each.last:
+            metrics[_pair(each)].add(each.series.metric)
+    fresh: dict[Pair, Records] = {}
+    for pair, of_pair in metrics.items():
+        effort = Effort(_wanted(of_pair, seeds), minutes=minutes / len(metrics))
         with TemporaryDirectory(prefix="leantrain-") as empty:  # where nothing counts as measured already
-            fresh[pair] = measure(
-                [pair], Path(empty), seeds=seeds, minutes=minutes / len(wanted), progress=progress, warn=warn
-            )
-        store = Store(folder)
-        for record in fresh[pair]:
-            with store.writing(record.machine.name):
-                store.append(record)
+            measured = measure([pair], Path(empty), effort, progress=progress, warn=warn)
+        fresh[pair] = Records.of(measured.added)
+        store, machine = Store(folder), fingerprint(pair.setting.device, pair.setting.threads).name
+        with store.writing(machine):
+            for line in measured.added:
+                store.append(line, machine)
     result = []
     for each in steps:
         if not each.last:
             result.append(replace(each, verdict="not comparable"))
             continue
-        again = series(fresh[_pair(each)], metrics=(each.series.metric,))
+        again = [
+            one
+            for one in series(fresh[_pair(each)], metrics=(each.series.metric,))
+            if (one.stack, one.reference) == (each.series.stack, each.series.reference)
+        ]
         same = [one for one in again if one.conditions.key == each.series.conditions.key]
         if not same or len(same[0].points) < (1 if each.series.exact else 2):
             why = "other data" if again and not same else "too few replicates that gave a number"
@@ -56,6 +66,15 @@ def confirm(
         else:
             result.append(judged(each, same[0].values))
     return result
+
+
+def _wanted(metrics: Collection[str], replicates: int) -> Wanted:
+    """What has these metrics; counts, which take seconds, are always there."""
+    kinds = {METRICS[name].kind for name in metrics}
+    return Wanted(
+        seeds=replicates if "learned" in kinds else 0,
+        timings=replicates if kinds & {"timed", "measured"} else 0,
+    )
 
 
 def _pair(step: ChangePoint) -> Pair:

@@ -32,7 +32,7 @@ from typing import Any
 
 from suite.contract.card import Card, Claim
 from suite.contract.catalogue import catalogue, lookup
-from suite.judge.known import Facts
+from suite.judge.known import Facts, counters_of
 from suite.judge.metrics import MetricKind, metric_of
 from suite.judge.rows import Row, finite, interval_as_dict
 from suite.judge.statistics import (
@@ -432,7 +432,29 @@ def best(rows: Iterable[Row]) -> list[Row]:
 
 
 def _unfit(claim: Claim, row: Row) -> str:
-    return unfit(claim, row.conditions.recipe, row.conditions.size, row.conditions.device)
+    place = unfit(claim, row.conditions.recipe, row.conditions.size, row.conditions.device)
+    return place or ("" if is_exact(claim) else _lacks(claim, row))
+
+
+def _lacks(claim: Claim, row: Row) -> str:
+    """Name what the row's runs do not have and the claim needs; "" where they have all."""
+    needs, (reference, _) = claim.needs, row.known.counted
+    recipes = [each.reference.recipe for each in row.known.learned] or [
+        each.reference.recipe for each in row.known.timed
+    ]
+    counters = counters_of(reference)
+    has = {
+        "steps": row.conditions.steps,
+        "batch_size": recipes[0].get("batch_size") if recipes else None,
+        "parameters": counters.parameter_count if counters else None,
+    }
+    for name, number in has.items():
+        least = getattr(needs, name)
+        if least is not None and (number is None or number < least):
+            what = name.replace("_", " ")
+            held = f"an unknown {what}" if number is None else f"{number} {what}"
+            return f"{held} (claimed for {least} or more)"
+    return "learning rates that were not tuned" if needs.tuned and row.rates is None else ""
 
 
 def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:

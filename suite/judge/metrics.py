@@ -198,7 +198,7 @@ def _moderated(name: str, samples: Samples, priors: Priors) -> Interval:
 
 NOT_TIMED = "not timed yet: measure it with leantrain run"
 NOT_LEARNED = "nothing was learned yet: measure it with leantrain run"
-NO_RULER = "the reference's scaling curve was not learned here: leantrain run --ruler learns it"
+NO_RULER = "the reference's scaling curve was not learned here: leantrain run --ruler 3 learns it"
 
 
 def _timed(name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Callable[[TimedPair], float],
@@ -534,7 +534,10 @@ REGISTRY: tuple[Metric | Family, ...] = (
         "training_time", "training time", attrgetter("training_log_samples"), attrgetter("training_log_ratio"),
         Uses(30, in_stacks=True, in_history=True),
     ),
-    _timed("whole_time", "time with set-up", attrgetter("training_log_samples"), attrgetter("log_cost")),
+    replace(  # a set-up happens once, in no round
+        _timed("whole_time", "time with set-up", attrgetter("training_log_samples"), attrgetter("log_cost")),
+        round_samples=None,
+    ),
     Metric(
         "equivalent_budget", "equivalent budget", "reference steps", "learned", _equivalent_samples,
         _equivalent_budget, direction="higher", quality=True, uses=Uses(15),

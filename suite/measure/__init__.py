@@ -1,6 +1,6 @@
-"""Makes evidence: contenders in processes of their own, in lock-step; plans and campaigns; counts at any size; studies.
+"""Makes evidence: counted, learned and timed; the plan of what is missing; campaigns; counts at any size; studies.
 
-Here belongs whatever trains or counts. It imports ``contract``, ``meters``, ``judge`` (studies and exact claims read
-what they measured) and ``record``. It hands on records: :func:`~suite.measure.campaign.measure` fills a results folder,
-:func:`~suite.measure.comparison.train_in_lock_step` makes one record.
+Here belongs whatever trains or counts. It imports ``contract``, ``meters``, ``judge`` (plans, studies and exact claims
+read what was measured) and ``record``. It hands on records: :func:`~suite.measure.campaign.measure` fills a results
+folder, :mod:`~suite.measure.counting`, :mod:`~suite.measure.learning` and :mod:`~suite.measure.timing` make one each.
 """

@@ -7,25 +7,30 @@ the machine busy then is waited for or named, and never timed against.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from suite.measure.contender import Limits
+from suite.measure.contender import Limits, end_all
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, States, conditions_of, silent
-from suite.measure.learning import cores, learn_all
+from suite.measure.learning import cores, equal_to_the_bit, learn_all, renewal_of
 from suite.measure.plan import Pair, Plan, Timing, Wanted
 from suite.measure.timing import ROUNDS, Protocol, time_together
 from suite.record.job import Job
 from suite.record.machine import busy_cores, fingerprint
-from suite.record.schema import FIFTHS, Counted, Learned, Line, Renewal, Timed
+from suite.record.schema import FIFTHS, Counted, Learned, Line, Timed
 from suite.record.store import Records, Store
 
 BUSY = 0.5  # cores that others use: above, times are theirs as well
 PATIENCE_S = 30.0  # for what we started ourselves to end
+DONE = {  # what was done with one, with several
+    "counted": ("counted {} stack", "counted {} stacks"),
+    "learned": ("learned from {} run", "learned from {} runs"),
+    "renewal": ("renewed {} stack", "renewed {} stacks"),
+    "timed": ("timed {} set of processes", "timed {} sets of processes"),
+}
 
 
 @dataclass(frozen=True)
@@ -42,10 +47,22 @@ class Effort:
 
 @dataclass
 class Measured:
-    """What a campaign added."""
+    """What a campaign added.
+
+    ``left``: what time did not suffice for. ``busy``: cores that others used, where they were too many to time.
+    """
 
     added: list[Line] = field(default_factory=list)
-    left: str = ""  # what was not measured, and why
+    left: str = ""
+    busy: float = 0.0
+
+    @property
+    def sentence(self) -> str:
+        """What was done, in words."""
+        done = [words[number > 1].format(number) for kind, words in DONE.items()
+                if (number := sum(each.kind == kind for each in self.added))]  # fmt: skip
+        left = [f"{self.left} are left"] if self.left else []
+        return ", ".join([*done, *left]) or "nothing was missing"
 
     @property
     def failures(self) -> list[tuple[str, str, str]]:
@@ -103,12 +120,12 @@ class _Campaign:
         self.progress(0.0, "preparing data")
         self._count()
         self._learn()
-        if self.effort.time:
-            self._time()
+        self._time()
         return self.measured
 
     def _plan(self) -> Plan:
-        return Plan(self.pairs, Records.of(self.lines), self.effort.wanted, self.together)
+        wanted = self.effort.wanted if self.effort.time else replace(self.effort.wanted, timings=0)
+        return Plan(self.pairs, Records.of(self.lines), wanted, self.together)
 
     def _keep(self, line: Line) -> None:
         self.store.append(line, self.machine)
@@ -132,12 +149,17 @@ class _Campaign:
         wanted = self._plan().counts()
         device = self.pairs[0].setting.device
         with ThreadPoolExecutor(cores() if device == "cpu" else 1, "counting") as pool:
-            counts = pool.map(lambda each: None if self._late else count(*each, self.effort.limits), wanted)
-            for number, (each, counted) in enumerate(zip(wanted, counts, strict=True)):
-                if counted is None:
-                    return self._stop("counts", len(wanted) - number, len(wanted))
-                self._keep(counted)
-                self.progress(number / len(wanted), f"counting on {each[0].baseline}: {each[1]}")
+            counts = pool.map(lambda each: None if self._late else count(each[0], each[1], self.effort.limits), wanted)
+            try:
+                for number, (each, counted) in enumerate(zip(wanted, counts, strict=True)):
+                    if counted is None:
+                        return self._stop("counts", len(wanted) - number, len(wanted))
+                    self._keep(counted)
+                    self.progress(number / len(wanted), f"counting on {each[0].baseline}: {each[1]}")
+            except BaseException:  # nobody waits for the others
+                pool.shutdown(wait=False, cancel_futures=True)
+                end_all()
+                raise
 
     # learned --------------------------------------------------------------------------------------------------------
 
@@ -160,6 +182,7 @@ class _Campaign:
 
     def _run(self, jobs: Sequence[Job], plan: Plan) -> bool:
         """Learns from jobs and says whether there was time for all."""
+        wanted = set(plan.jobs())  # the others leave their states and tell nothing new
         stateful = set(self._to_resume(plan))
         finished = 0
         runs = learn_all(
@@ -168,7 +191,7 @@ class _Campaign:
         )  # fmt: skip
         for job, learned in runs:
             finished += 1
-            if not self._renews(plan, job, learned):
+            if job in wanted and not self._renews(plan, job, learned):
                 self._keep(learned)
         if finished < len(jobs):
             self._stop("runs", len(jobs) - finished, len(jobs))
@@ -194,17 +217,10 @@ class _Campaign:
 
     def _renews(self, plan: Plan, job: Job, learned: Learned) -> bool:
         """Whether the run repeats a stored one to the bit; what that one's code learned is then renewed."""
-        if learned.status != "ok":
-            return False
-        equal = [each for each in plan.runs(job) if _same(each, learned)]
-        for old in {each.code.trajectory for each in equal} - {learned.code.trajectory}:
-            self._keep(
-                Renewal(
-                    id=uuid.uuid4().hex, started=learned.started, family=learned.conditions.family,
-                    stack=learned.stack, old=old, new=learned.code.trajectory,
-                )
-            )  # fmt: skip
-        return bool(equal)
+        renewals = filter(None, (renewal_of(each, learned) for each in plan.unverified(job)))
+        for renewal in {each.old: each for each in renewals}.values():
+            self._keep(renewal)
+        return learned.status == "ok" and any(equal_to_the_bit(each, learned) for each in plan.runs(job))
 
     # timed ----------------------------------------------------------------------------------------------------------
 
@@ -213,7 +229,7 @@ class _Campaign:
         if not timings:
             return
         if (busy := self._others()) > BUSY:
-            self.measured.left = "timings"
+            self.measured.left, self.measured.busy = "timings", busy
             self.warn(
                 f"too busy to time: others use {busy:.1f} cores; {len(timings)} timings are left out, "
                 "run it again when the machine is idle"
@@ -236,8 +252,3 @@ class _Campaign:
         while (busy := busy_cores()) > BUSY and time.monotonic() < deadline_s:
             time.sleep(1.0)
         return busy
-
-
-def _same(old: Learned, new: Learned) -> bool:
-    """Whether two runs are equal to the bit."""
-    return (old.status, old.trajectory_sha256, old.final) == (new.status, new.trajectory_sha256, new.final)

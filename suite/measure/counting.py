@@ -43,5 +43,5 @@ def count(setting: Setting, stack: str, limits: Limits = Limits()) -> Counted:  
 
 
 def counted_steps(steps: int) -> list[int]:
-    """The 0-based steps to count: the middle of each fifth, and never the first, in which optimizers make their state."""
+    """The 0-based steps to count: the middle of each fifth. Never the first, in which optimizers make their state."""
     return sorted({max(1, min(steps - 1, (2 * fifth + 1) * steps // (2 * FIFTHS))) for fifth in range(FIFTHS)})

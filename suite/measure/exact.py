@@ -56,8 +56,8 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
         return Observation(reason=f"counted under {why}")
     setting = Setting(baseline=baseline, size=size, recipe=RECIPE, task=card.task)
     if size not in TRAINED:
-        count = COUNTS.get(claim.metric)
-        if (count is None or count.needs_values) and not claim.metric.startswith("peak."):
+        kind = COUNTS.get(claim.metric)
+        if (kind is None or kind.needs_values) and not claim.metric.startswith("peak."):
             return Observation(reason=f"{claim.metric} is no count of a step without values: judged at {SIZE}")
         reference, contender = at_scale(setting, card.reference), at_scale(setting, card.id)
     else:

@@ -1,6 +1,6 @@
 """A study's laboratory: where it gets its runs from, and the tables that it makes of them.
 
-Runs go through the same contenders and records as everything else: what is stored already is not measured again.
+Runs go through the same campaigns and evidence as everything else: what is stored already is not measured again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from suite.measure.campaign import measure
-from suite.measure.comparison import Progress, silent
-from suite.measure.plan import Pair, pairs_of, seeds_done
+from suite.measure.campaign import Effort, measure
+from suite.measure.evidence import Progress, silent
+from suite.measure.plan import Plan, Wanted, pairs_of
 from suite.record.job import Setting
-from suite.record.schema import Outcome, Record
+from suite.record.schema import Counted, Learned
 from suite.record.store import Store
 
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # JSON has no such numbers; Stored writes them as these words
@@ -74,21 +74,20 @@ class Lab:
     progress: Progress = silent
     warn: Callable[[str], None] = lambda text: None
 
-    def runs(self, stacks: Sequence[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
-        """(reference, contender) of every seed for each stack, measured where they are missing and time allows."""
-        at = self.setting
+    def runs(self, stacks: Sequence[str]) -> dict[str, list[tuple[Learned, Learned]]]:
+        """(reference, contender) of every seed for each stack, learned where they are missing and time allows."""
+        plan = self._measured(stacks)
+        return {pair.stack: plan.learned_pairs(pair)[: self.seeds] for pair in plan.pairs}
+
+    def counts(self, stacks: Sequence[str]) -> dict[str, Counted]:
+        """The counts of each stack, where it was counted."""
+        plan = self._measured(stacks)
+        counted = {pair.stack: plan.counted(pair.setting, pair.stack) for pair in plan.pairs}
+        return {stack: each for stack, each in counted.items() if each}
+
+    def _measured(self, stacks: Sequence[str]) -> Plan:
+        at, wanted = self.setting, Wanted(self.seeds, timings=0)
         pairs = pairs_of(stacks, [at.baseline], [at.recipe], at)
-        measure(pairs, self.folder, seeds=self.seeds, minutes=self.minutes, progress=self.progress, warn=self.warn)
-        records, _ = Store(self.folder).read()
-        done = seeds_done(pairs, records)
-        return {pair.stack: list(_outcomes(pair, done[pair], records).values()) for pair in pairs}
-
-
-def _outcomes(pair: Pair, seeds: set[int], records: Sequence[Record]) -> dict[int, tuple[Outcome, Outcome]]:
-    return {
-        record.seed: (record.reference, each)
-        for record in records
-        if record.seed in seeds and seeds_done([pair], [record])[pair]
-        for each in record.contenders[1:]
-        if each.stack == pair.stack
-    }
+        effort = Effort(wanted, self.minutes, time=False)
+        measure(pairs, self.folder, effort, progress=self.progress, warn=self.warn)
+        return Plan(pairs, Store(self.folder).read()[0], wanted)

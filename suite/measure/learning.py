@@ -9,6 +9,7 @@ import hashlib
 import os
 import struct
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -21,13 +22,19 @@ from suite.measure.contender import Contender, ContenderFailed, Limits, end_all,
 from suite.measure.evidence import Heading, Progress, States, silent
 from suite.measure.lockstep import steps_of_blocks
 from suite.record.job import Job
-from suite.record.schema import FIFTHS, Evaluation, Learned
+from suite.record.schema import FIFTHS, Evaluation, Learned, Renewal
 
 EVALUATIONS = 2 * FIFTHS
 LOSSES = 50  # means over parts of the run, for a curve to look at
 
 
-def learn(job: Job, *, limits: Limits = Limits(), keep_states: bool = False, progress: Progress = silent) -> Learned:
+def learn(
+    job: Job,
+    *,
+    limits: Limits = Limits(),  # noqa: B008  it is frozen
+    keep_states: bool = False,
+    progress: Progress = silent,
+) -> Learned:
     """Trains a job to its end and returns what was learned; a run that fails is evidence, too.
 
     With ``keep_states`` the training states at the beginnings of its fifths are left in the cache.
@@ -74,6 +81,25 @@ def trajectory_sha256(losses: Sequence[float], curve: Sequence[Evaluation]) -> s
     return hashlib.sha256(struct.pack(f"<{len(numbers)}d", *numbers)).hexdigest()
 
 
+def equal_to_the_bit(old: Learned, new: Learned) -> bool:
+    """Whether two runs had the same trajectory and the same end. NaN equals NaN."""
+
+    def end(run: Learned) -> tuple[str, str, str]:
+        return run.status, run.trajectory_sha256, run.final.model_dump_json() if run.final else ""
+
+    return end(old) == end(new)
+
+
+def renewal_of(old: Learned, new: Learned) -> Renewal | None:
+    """The renewal of what the code of ``old`` learned: ``new`` repeats it to the bit under other code; else None."""
+    if new.status != "ok" or old.code.trajectory == new.code.trajectory or not equal_to_the_bit(old, new):
+        return None
+    return Renewal(
+        id=uuid.uuid4().hex, started=new.started, family=old.conditions.family, stack=old.stack,
+        old=old.code.trajectory, new=new.code.trajectory,
+    )  # fmt: skip
+
+
 def learn_all(
     jobs: Iterable[Job],
     *,
@@ -95,7 +121,7 @@ def learn_all(
     free, total, stopped = Cores(count), len(waiting), threading.Event()
 
     def one(job: Job) -> tuple[Job, Learned]:
-        with free.taking(max(job.setting.threads, world_size(job))):
+        with free.taking(max(job.setting.threads, _ranks(job))):
             if stopped.is_set() or stop():
                 raise CancelledError
             return job, learn(job, limits=limits, keep_states=keep_states(job))
@@ -120,6 +146,14 @@ def learn_all(
             if pending:  # left early: what still trains is of no use to anybody
                 stopped.set()
                 end_all()
+
+
+def _ranks(job: Job) -> int:
+    """The processes of a job; 1 of one that cannot be built, as its run will tell."""
+    try:
+        return world_size(job)
+    except Exception:
+        return 1
 
 
 class Cores:

@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from suite.contract.baseline import Baseline, baseline_of
+from suite.contract.catalogue import reference_of
 from suite.contract.data import Data, Examples
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
-from suite.measure.comparison import Progress, silent
-from suite.measure.plan import reference_of
+from suite.measure.evidence import Progress, silent
 from suite.measure.weightless import weightless
 from suite.meters.state import gradient_bytes, parameter_bytes
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
@@ -203,7 +203,9 @@ def _shaped(baseline: Baseline, scale: Scale) -> Baseline:
         def data(self, size: Size, split: Split, location: str | None = None) -> Data:
             data: Data = super().data(size, split, location)
             parts = {"train": data.train, "validation": data.validation, "test": data.test}
-            shapes = {name: _without_values(part, scale.sequence_length) for name, part in parts.items()}
+            shapes: dict[str, Any] = {
+                name: _without_values(part, scale.sequence_length) for name, part in parts.items()
+            }
             return replace(data, **shapes, sampler=in_order)
 
     return Shaped()

@@ -17,6 +17,7 @@ from suite.judge import tuning
 from suite.judge.rows import Currency
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.measure.evidence import conditions_of
+from suite.measure.timing import LEAST_BLOCKS
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, parts_of, techniques_of
 from suite.record.machine import fingerprint
 from suite.record.schema import FIFTHS, Counted, Learned, Timed
@@ -50,15 +51,25 @@ def pairs_of(
     setting: Setting,
     task: Task | None = None,
 ) -> list[Pair]:
-    """The pairs of these stacks on those of the baselines ``on`` that all their cards name; all else as ``setting``."""
-    entries = catalogue()
-    wanted, ways = list(on), list(recipes)
-    return [
-        pair_of(setting.but(baseline=baseline, recipe=recipe), stack, task=task)
+    """The pairs of these stacks on those of the baselines ``on`` that all their cards name; all else as ``setting``.
+
+    Every stack comes once before any comes on a second baseline, and the first recipe before the others.
+    """
+    entries, wanted = catalogue(), list(on)
+    fitting = {
+        stack: [
+            baseline
+            for baseline in wanted
+            if all(baseline in lookup("technique", name, entries).card.baselines for name in techniques_of(stack))
+        ]
         for stack in map(canonical, stacks)
-        for baseline in wanted
-        if all(baseline in lookup("technique", name, entries).card.baselines for name in techniques_of(stack))
-        for recipe in ways
+    }
+    return [
+        pair_of(setting.but(baseline=baselines[place], recipe=recipe), stack, task=task)
+        for recipe in recipes
+        for place in range(len(wanted))
+        for stack, baselines in fitting.items()
+        if place < len(baselines)
     ]
 
 
@@ -188,6 +199,19 @@ class Plan:
         """All runs of a job on this machine."""
         return self._runs.get((_key(job.setting), job.stack, job.seed, self.machine), [])
 
+    def learned_pairs(self, pair: Pair) -> list[tuple[Learned, Learned]]:
+        """The reference's and the contender's current runs by seed: on this machine, or on the one that has more."""
+        by_machine: dict[str, dict[str, dict[int, Learned]]] = {}
+        for (key, stack, seed, machine), runs in self._runs.items():
+            if key == _key(pair.setting) and stack in pair.sides and (current := [*filter(self.currency.has, runs)]):
+                by_machine.setdefault(machine, {}).setdefault(stack, {})[seed] = current[-1]
+        each = [
+            [(theirs[seed], ours[seed]) for seed in sorted(theirs.keys() & ours.keys())]
+            for machine in sorted(by_machine, key=lambda name: name != self.machine)
+            for theirs, ours in [[by_machine[machine].get(stack, {}) for stack in pair.sides]]
+        ]
+        return max(each, key=len, default=[])
+
     @cached_property
     def _runs(self) -> Mapping[tuple[str, str, int, str], list[Learned]]:
         index: dict[tuple[str, str, int, str], list[Learned]] = {}
@@ -199,16 +223,17 @@ class Plan:
         """Whether another machine has all seeds of both sides."""
         if self.wanted.here:
             return False
-        key = _key(pair.setting)
-        seeds: dict[tuple[str, str], set[int]] = {}
-        for each in self.records.learned:
-            if each.conditions.key == key and each.machine.key != self.machine and self.currency.has(each):
-                seeds.setdefault((each.machine.key, each.stack), set()).add(each.seed)
-        machines = {machine for machine, _ in seeds}
-        return any(
-            len(set.intersection(*(seeds.get((machine, stack), set()) for stack in pair.sides))) >= self.wanted.seeds
-            for machine in machines
-        )
+        theirs, ours = (self._elsewhere.get((_key(pair.setting), stack), {}) for stack in pair.sides)
+        return any(len(theirs[machine] & ours[machine]) >= self.wanted.seeds for machine in theirs.keys() & ours.keys())
+
+    @cached_property
+    def _elsewhere(self) -> Mapping[tuple[str, str], Mapping[str, set[int]]]:
+        """The seeds of current runs on other machines, by key and stack, then by machine."""
+        index: dict[tuple[str, str], dict[str, set[int]]] = {}
+        for (key, stack, seed, machine), runs in self._runs.items():
+            if machine != self.machine and any(map(self.currency.has, runs)):
+                index.setdefault((key, stack), {}).setdefault(machine, set()).add(seed)
+        return index
 
     # timed ----------------------------------------------------------------------------------------------------------
 
@@ -220,22 +245,25 @@ class Plan:
             for group in groups:
                 setting, stacks = group[0].setting, (group[0].reference, *(pair.stack for pair in group))
                 if not any(each.replicate == replicate for each in self.timed(setting, stacks)):
-                    long = conditions_of(setting).steps >= FIFTHS
-                    changing = long and any(self.changes(setting, stack) for stack in stacks)
+                    changing = any(self.changes(setting, stack) for stack in stacks)
+                    changing = changing and conditions_of(setting).steps >= FIFTHS * LEAST_BLOCKS
                     missing.append(Timing(setting, stacks, replicate, FIFTHS if changing else 1))
         return missing
 
     def timed(self, setting: Setting, stacks: Sequence[str]) -> list[Timed]:
         """The current timings of these stacks together on this machine."""
-        key = _key(setting)
-        return [
-            each
-            for each in self.records.timed
-            if each.conditions.key == key
-            and each.machine.key == self.machine
-            and [side.stack for side in each.contenders] == list(stacks)
-            and all(self.currency.has_side(each, side) for side in each.contenders)
-        ]
+        timed = self._timings.get((_key(setting), *stacks), [])
+        return [each for each in timed if all(self.currency.has_side(each, side) for side in each.contenders)]
+
+    @cached_property
+    def _timings(self) -> Mapping[tuple[str, ...], list[Timed]]:
+        """All timings on this machine by key and stacks."""
+        index: dict[tuple[str, ...], list[Timed]] = {}
+        for each in self.records.timed:
+            if each.machine.key == self.machine:
+                at = each.conditions.key, *(side.stack for side in each.contenders)
+                index.setdefault(at, []).append(each)
+        return index
 
     def changes(self, setting: Setting, stack: str) -> bool:
         """Whether the cost of a step changes during a run of the stack, as its counts tell."""

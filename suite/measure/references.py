@@ -14,7 +14,7 @@ from typing import Any
 
 from suite.contract.baseline import Sample, baseline_of
 from suite.contract.run import Diverged, Run
-from suite.measure.comparison import Progress, silent
+from suite.measure.evidence import Progress, silent
 from suite.record.job import Job, Setting
 
 HIGHER_IS_BETTER = ("accuracy",)

@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING
 from pydantic import ConfigDict
 
 from suite.contract.catalogue import Entry
-from suite.contract.sources import Sources, current_sources
+from suite.contract.sources import CodeOf, code_of, installed_code
 from suite.measure.lab import Lab, Table
 from suite.measure.studies import batch_sweep, label_noise, rate_grid
-from suite.record.files import Stored, parse_versioned, printable, write_json
+from suite.record.files import OlderSchema, Stored, parse_versioned, printable, write_json
+from suite.record.job import Setting
 from suite.record.machine import fingerprint
 from suite.record.schema import Machine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SHARED: dict[str, ModuleType] = {"batch_sweep": batch_sweep, "label_noise": label_noise, "rate_grid": rate_grid}
 
 
@@ -78,37 +79,38 @@ def baseline_for(entry: Entry, study: CardStudy | ModuleType, wanted: str | None
 
 
 class Study(Stored):
-    """A study's tables, and what they were made with; ``seeds`` is what each run got at most."""
+    """A study's tables, and what they were made with; ``seeds`` is what each run got at most.
+
+    ``code``: the trajectory hash of the technique alone on the baseline (:func:`suite.contract.sources.code_of`).
+    """
 
     model_config = ConfigDict(revalidate_instances="always")
 
     schema_version: int = SCHEMA_VERSION
     technique: str
-    source_sha256: str
-    harness_sha256: str
-    baseline_sha256: str
+    code: str
     baseline: str
     size: str
     recipe: str
+    device: str
     seeds: int
     machine: Machine
     made: datetime
     tables: list[Table]
 
-    def stale(self, current: Sources) -> tuple[str, ...]:
-        """The changes of the code since then, a phrase each; empty where nothing changed."""
-        return current.changes(
-            Sources(self.harness_sha256, {self.baseline: self.baseline_sha256}, {self.technique: self.source_sha256})
-        )
+    def unverified(self, code_of: CodeOf = installed_code) -> bool:
+        """Whether the code that its runs load has changed since, or is not installed."""
+        now = code_of(Setting(baseline=self.baseline, device=self.device), self.technique)
+        return now is None or now.trajectory != self.code
 
 
 def stored_form(lab: Lab, entry: Entry, tables: Sequence[Table]) -> Study:
     """The tables of ``entry``'s study in ``lab``, with what they were made with. Raises ValueError for a bad cell."""
-    at, sources = lab.setting, current_sources()
+    at = lab.setting
     return Study(
-        technique=entry.id, source_sha256=entry.source_sha256, harness_sha256=sources.harness_sha256,
-        baseline_sha256=sources.baselines[at.baseline], baseline=at.baseline, size=at.size, recipe=at.recipe,
-        seeds=lab.seeds, machine=fingerprint(at.device, at.threads), made=datetime.now(UTC), tables=list(tables),
+        technique=entry.id, code=code_of(at, entry.id).trajectory, baseline=at.baseline, size=at.size,
+        recipe=at.recipe, device=at.device, seeds=lab.seeds, machine=fingerprint(at.device, at.threads),
+        made=datetime.now(UTC), tables=list(tables),
     )  # fmt: skip
 
 
@@ -130,7 +132,10 @@ def read_studies(records: Path) -> tuple[list[Study], list[str]]:
     studies, problems = [], []
     for path in sorted(records.glob("*/studies/*.json")):
         try:
-            studies.append(parse_versioned(path.read_bytes(), Study, SCHEMA_VERSION))
+            studies.append(parse_versioned(path.read_bytes(), Study, SCHEMA_VERSION, oldest=SCHEMA_VERSION))
+        except OlderSchema as error:
+            again = f"leantrain study {path.name.partition('-')[0]}"
+            problems.append(printable(f"{path}: {error}; delete the file and make it again with: {again}"))
         except (OSError, ValueError) as error:
             why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else error
             problems.append(f"{printable(str(path))}: {why}; it is left out and left in place")

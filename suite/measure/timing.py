@@ -7,8 +7,9 @@
                                   order  its reverse
 
 Every letter is a block of STEPS training steps of one side; only one computes at a time
-(:mod:`suite.measure.lockstep`). Where the cost of a step changes during a run, as the counts tell, all sides are resumed at the beginning of each fifth
-from states that learned runs left, and every fifth is a window of its own; else one window serves the whole run.
+(:mod:`suite.measure.lockstep`). Where the cost of a step changes during a run, as the counts tell, all sides are
+resumed at the beginning of each fifth from states that learned runs left, and every fifth is a window of its own; else
+one window serves the whole run.
 The processes are the replicate: rounds of one set of processes agree with each other about a wrong number.
 """
 
@@ -28,7 +29,8 @@ from suite.record.job import Job, Setting
 from suite.record.schema import Side, Timed, Window
 
 ROUNDS = 20  # of a whole timing, over all windows
-STEPS = 2  # of the reference, a block
+STEPS = 2  # of the reference, a block; fewer where a window has no room
+LEAST_BLOCKS = 3  # of a window: the warm-up, and a round
 SEED = 0  # of every side: what a step costs depends on the states, not on their seed
 ENERGY_WINDOW_S = 20.0  # the energy counters update every 0.1 s: an edge error of at most 1 %
 
@@ -105,7 +107,9 @@ class _TimedSide:
 
     def evidence(self) -> Side:
         ended = self.failure
-        status = {"status": ended.status, "reason": ended.reason, "details": ended.details} if ended else {}
+        status: dict[str, Any] = (
+            {"status": ended.status, "reason": ended.reason, "details": ended.details} if ended else {}
+        )
         return Side(**self.known, **status, cpu_s=round(self.cpu_s, 4))
 
 
@@ -164,7 +168,8 @@ class _Timing:
                 side.attempt("load", States(side.job).path(window))
         fewest = min((side.known["steps"] for side in alive if side.alive), default=0)
         reference_steps = self.sides[0].known.get("steps") or fewest
-        steps = {side: max(1, round(STEPS * side.known["steps"] / reference_steps)) for side in alive if side.alive}
+        block = max(1, min(STEPS, int(reference_steps * share) // LEAST_BLOCKS))
+        steps = {side: max(1, round(block * side.known["steps"] / reference_steps)) for side in alive if side.alive}
         room = min((int(side.known["steps"] * share) // each for side, each in steps.items()), default=0)
         rounds = max(1, min(self.protocol.rounds // self.protocol.windows, (room - 1) // 2))
         times: dict[_TimedSide, list[tuple[float, float]]] = {side: [] for side in steps}

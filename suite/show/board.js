@@ -23,7 +23,7 @@ function passes(element, wanted) {
   const data = element.dataset;
   const name = data.name ?? element.cells?.[1]?.dataset.sort ?? "";
   return name.toLowerCase().includes(wanted.name)
-    && !(wanted.fresh && "stale" in data)
+    && !(wanted.fresh && "unverified" in data)
     && Object.entries(wanted.values).every(([key, value]) =>
       data[key] === undefined || (key === "category" ? data[key].split(" ").includes(value) : data[key] === value));
 }
@@ -78,12 +78,12 @@ function csvCell(value) {
 // One line for each row and metric.
 function csv(rows) {
   const conditions = ["baseline", "recipe", "size", "task"];
-  const lines = [[...conditions, "machine", "reference", "stack", "seeds", "stale", "metric", "kind", "ratio", "low", "high"]];
+  const lines = [[...conditions, "machine", "reference", "stack", "learned_on", "seeds", "timings", "unverified", "metric", "kind", "at_most", "ratio", "low", "high"]];
   for (const row of rows) {
     const shared = [...conditions.map((name) => row.conditions[name]), row.machine, row.reference, row.stack,
-      row.seeds.length, row.stale.join("; ")];
+      row.learned_on, row.seeds.length, row.timings, row.unverified.join(" ")];
     for (const [metric, value] of Object.entries(row.metrics)) {
-      lines.push([...shared, metric, value.kind, value.ratio, value.interval?.low, value.interval?.high]);
+      lines.push([...shared, metric, value.kind, value.at_most, value.ratio, value.interval?.low, value.interval?.high]);
     }
   }
   return lines.map((line) => line.map(csvCell).join(",")).join("\n") + "\n";

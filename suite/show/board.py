@@ -1,38 +1,46 @@
 """Put rows on boards: which belong together, in which order, and how their numbers read, in Markdown and HTML.
 
 A board is what may be ranked: one baseline, recipe, size, task, data and machine, one reference. Within it techniques
-stand in tiers of time to quality, which differ beyond what chance explains (`suite.judge.statistics.tiers`). Below them
-stand those of one seed, which no test can place, those that did not reach the quality, and last those that failed.
+stand in order of the time to the same quality, in tiers which differ beyond what chance explains
+(`suite.judge.statistics.tiers`). A bound stands where its end would. Below them stand those without an interval, those
+that reached no quality or were not measured to the end, and last those that failed.
 """
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from suite.judge.metrics import COLUMNS, Direction, Metric, Value
+from suite.judge.metrics import COLUMNS, METRICS, NO_RULER, NOT_LEARNED, NOT_TIMED, Direction, Metric, Value
 from suite.judge.rows import Row
-from suite.judge.statistics import WITHIN_ONE_SEED, Interval, tiers
+from suite.judge.statistics import Interval, tiers
+from suite.record.job import Setting
+
+HEADLINE = METRICS["time_to_quality"]
 
 
 @dataclass(frozen=True)
 class Board:
-    """``tiers`` best first; ``single`` have one seed, so no tier; ``missed`` did not reach the reference's quality;
-    ``failed`` have no number."""
+    """``tiers`` best first; ``bounds`` lie beyond the ends of the reference's scaling curve; ``single`` have no
+    interval, so no tier; ``partial`` have numbers, but none that is measured of the headline; ``failed`` have none."""
 
     tiers: tuple[tuple[Row, ...], ...]
+    bounds: tuple[Row, ...]
     single: tuple[Row, ...]
-    missed: tuple[Row, ...]
+    partial: tuple[Row, ...]
     failed: tuple[Row, ...]
 
     @property
     def ranked(self) -> list[tuple[str, Row]]:
         """(tier as shown, row) of all rows that have numbers."""
         first = [(str(number), row) for number, tier in enumerate(self.tiers, 1) for row in tier]
-        return first + [("?", row) for row in self.single] + [("–", row) for row in self.missed]
+        first += [(bound_sign(row.value(HEADLINE.name), HEADLINE.direction), row) for row in self.bounds]
+        first.sort(key=lambda each: each[1].value(HEADLINE.name).number)
+        return first + [("?", row) for row in self.single] + [("–", row) for row in self.partial]
 
     @property
     def rows(self) -> list[Row]:
@@ -60,13 +68,13 @@ class Board:
     @property
     def detectable(self) -> str:
         """A sentence on the smallest change that this board could have seen."""
-        effects = sorted(row.detectable_effect for _, row in self.ranked if len(row.seeds) > 1)
+        effects = sorted(row.detectable_effect for _, row in self.ranked if math.isfinite(row.detectable_effect))
         if not effects:
-            return "No row has two seeds, so nothing says how small a change would have been seen."
+            return f"No row has an interval of the {HEADLINE.title}, so nothing says how small a change it would show."
         middle, worst = math.expm1(effects[len(effects) // 2]), math.expm1(effects[-1])
         return (
-            f"Smallest change of the step time that a row had 80 % power to see: {middle:.1%} for the median row, "
-            f"{worst:.1%} for the least certain one."
+            f"Smallest change of the {HEADLINE.title} that a row had 80 % power to see: {middle:.1%} for the median "
+            f"row, {worst:.1%} for the least certain one."
         )
 
     def columns(self) -> list[Metric]:
@@ -78,11 +86,12 @@ class Board:
     def empty_columns(self) -> list[tuple[str, str]]:
         """The (heading, reason) of each column in which no row has a number."""
         filled = self.columns()
-        return [
-            (column.heading, "; ".join(sorted({row.value(column.name).reason for _, row in self.ranked})))
+        reasons = {
+            column.heading: {row.value(column.name).reason for _, row in self.ranked}
             for column in COLUMNS
             if column not in filled and self.ranked
-        ]
+        }
+        return [(heading, "; ".join(sorted(of - {*SAID} or of))) for heading, of in reasons.items()]
 
 
 def boards(rows: Iterable[Row]) -> list[Board]:
@@ -96,19 +105,29 @@ def boards(rows: Iterable[Row]) -> list[Board]:
 
 
 def _board(rows: Sequence[Row]) -> Board:
-    places: dict[str, list[Row]] = {"tier": [], "single": [], "missed": [], "failed": []}
+    places: dict[str, list[Row]] = {"tier": [], "bound": [], "single": [], "partial": [], "failed": []}
     for row in rows:
-        log = row.metrics["time_to_quality"].log
-        place = "failed" if row.failed else "missed" if log is None else "tier" if bounded(log) else "single"
-        places[place].append(row)
+        places[_place(row)].append(row)
     named = {f"{row.stack}\0{position}": row for position, row in enumerate(places["tier"])}
-    intervals = {name: log for name, row in named.items() if (log := row.metrics["time_to_quality"].log)}
+    intervals = {name: log for name, row in named.items() if (log := row.value(HEADLINE.name).log)}
     return Board(
         tuple(tuple(named[name] for name in tier) for tier in tiers(intervals)),
-        tuple(sorted(places["single"], key=lambda row: (row.metrics["time_to_quality"].number, row.stack))),
-        tuple(sorted(places["missed"], key=lambda row: row.stack)),
+        tuple(sorted(places["bound"], key=lambda row: row.stack)),
+        tuple(sorted(places["single"], key=lambda row: (row.value(HEADLINE.name).number, row.stack))),
+        tuple(sorted(places["partial"], key=lambda row: row.stack)),
         tuple(sorted(places["failed"], key=lambda row: row.stack)),
     )
+
+
+def _place(row: Row) -> str:
+    value = row.value(HEADLINE.name)
+    if row.failed:
+        return "failed"
+    if value.kind == "bound":
+        return "bound"
+    if value.kind != "measured":  # what is modelled is never ranked with what is measured
+        return "partial"
+    return "tier" if bounded(value.log) else "single"
 
 
 # how numbers read ---------------------------------------------------------------------------------------------------
@@ -137,12 +156,11 @@ def decimals(interval: Interval | None) -> int:
 
 
 def ends(interval: Interval | None) -> str:
-    """``[0.91, 0.96]``, with a degree sign within one seed; empty where the ends are not known."""
+    """``[0.91, 0.96]``; empty where the ends are not known."""
     if interval is None or not bounded(interval):
         return ""
     digits = decimals(interval)
-    within = "°" if interval.method == WITHIN_ONE_SEED else ""
-    return f"[{number(interval.low, digits)}, {number(interval.high, digits)}]{within}"
+    return f"[{number(interval.low, digits)}, {number(interval.high, digits)}]"
 
 
 def shown_interval(value: Value, direction: Direction) -> Interval | None:
@@ -154,9 +172,15 @@ def shown_number(value: Value, direction: Direction) -> float:
     return 1 / value.number if direction == "higher" and value.number else value.number
 
 
+def bound_sign(value: Value, direction: Direction) -> str:
+    """Of a bound on the number that is shown: the largest cost is the least speedup."""
+    return "<" if value.at_most != (direction == "higher") else ">"
+
+
 def mark(value: Value, direction: Direction) -> str:
-    """What stands before the number: = an exact count, × a speedup."""
-    return "=" if value.kind == "exact" else "×" if direction == "higher" else ""
+    """What stands before the number: = an exact count, ≈ a model's, < or > a bound, × a speedup."""
+    kinds = {"exact": "=", "modelled": "≈", "bound": f"{bound_sign(value, direction)} "}
+    return kinds.get(value.kind, "") + ("×" if direction == "higher" and value.kind != "exact" else "")
 
 
 def text(value: Value, direction: Direction) -> str:
@@ -168,6 +192,18 @@ def text(value: Value, direction: Direction) -> str:
     interval = shown_interval(value, direction)
     shown = number(shown_number(value, direction), decimals(interval))
     return f"{mark(value, direction)}{shown} {ends(interval)}".strip()
+
+
+def leaning(value: Value) -> int:
+    """1 where the value is surely better than the reference's, -1 where it is surely worse, else 0."""
+    if value.kind == "bound":
+        log = math.log(value.number) if value.number > 0 else -math.inf
+        return 1 if value.at_most and log < 0 else -1 if not value.at_most and log > 0 else 0
+    if value.kind == "exact":
+        return (value.number < 1) - (value.number > 1)
+    if value.kind != "measured" or value.log is None:
+        return 0
+    return (value.log.high < 0) - (value.log.low > 0)
 
 
 def quantity(x: float, unit: str) -> str:
@@ -191,49 +227,117 @@ def setup_text(row: Row) -> str:
     return f"{steps:+d}" if steps else "0"
 
 
+DOING = {"counted": "counting", "learned": "learning", "timed": "timing"}
+REPLICATE = {"learned": "seed", "timed": "timing"}
+
+
 def failure_lines(row: Row, longest: int = 160) -> list[str]:
-    """One line for each way in which seeds failed: ``out of memory (seeds 0, 1): reason``."""
-    ways: dict[tuple[str, str, str], list[str]] = {}
+    """A line for each way in which runs failed: ``out of memory while learning (seeds 0, 1): reason``."""
+    ways: dict[tuple[str, str, str, str], list[str]] = {}
     for each in row.failures:
-        ways.setdefault((each.stack, each.status, each.reason), []).append(str(each.seed))
+        numbers = [] if each.replicate is None else [str(each.replicate)]
+        ways.setdefault((each.kind, each.stack, each.status, each.reason), []).extend(numbers)
     lines = []
-    for (stack, status, reason), seeds in ways.items():
+    for (kind, stack, status, reason), replicates in ways.items():
         who = f"the reference {stack}: " if stack != row.stack else ""
         short = reason if len(reason) <= longest else reason[: longest - 1] + "…"
-        where = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
-        lines.append(f"{who}{status.replace('_', ' ')} ({where}){': ' if short else ''}{short}")
+        plural = "s" if len(replicates) > 1 else ""
+        which = f" ({REPLICATE.get(kind, kind)}{plural} {', '.join(replicates)})" if replicates else ""
+        doing = f" while {DOING.get(kind, kind)}{which}"
+        lines.append(f"{who}{status.replace('_', ' ')}{doing}{': ' if short else ''}{short}")
     return lines
+
+
+def unverified_text(row: Row) -> str:
+    """``unverified: learned, timed``: the kinds of evidence whose code changed since; empty where none did."""
+    return f"unverified: {', '.join(row.unverified)}" if row.unverified else ""
+
+
+def unverified_sentence(rows: int) -> str:
+    """What the mark † says, and what to do about it."""
+    return (
+        f"† unverified, {rows} of the rows: evidence of code that changed since; each row says which. "
+        "leantrain run verifies it: one seed that repeats to the bit renews all that was learned."
+    )
+
+
+def missing(row: Row) -> str:
+    """A sentence on the evidence that the row lacks, with the command that measures it; empty where it has all."""
+    failed = {each.kind for each in row.failures}
+    known = row.known
+    lacks = [
+        what
+        for what, lacking in (
+            ("counts", not all(known.counted) and "counted" not in failed),
+            ("learned runs", not known.learned and "learned" not in failed),
+            ("timings", not known.timed and "timed" not in failed),
+        )
+        if lacking
+    ]
+    command = f"leantrain compare {shlex.join([row.stack, row.reference])} {_options(row)}"
+    if known.ruler is None:
+        lacks.append("the reference's scaling curve")
+        command += " --ruler 3"
+    return f"missing: {', '.join(lacks)}; measure with: {command}" if lacks else ""
+
+
+def _options(row: Row) -> str:
+    """The options that name the row's setting; what is usual is left out, its baseline and steps never."""
+    at, usual = row.conditions, Setting(baseline="")
+    options = {"--recipe": "recipe", "--size": "size", "--task": "task", "--model": "model", "--device": "device",
+               "--threads": "threads"}  # fmt: skip
+    chosen = {
+        option: getattr(at, name) for option, name in options.items() if getattr(at, name) != getattr(usual, name)
+    }
+    return shlex.join(["-b", at.baseline, *(str(each) for pair in chosen.items() for each in pair),
+                       "--steps", str(at.steps)])  # fmt: skip
+
+
+NEUTRAL_NOTES = ("the reference read off its scaling curve",)
+SAID = (NOT_TIMED, NOT_LEARNED, NO_RULER)  # once, by :func:`missing`
 
 
 def remarks(row: Row, columns: Sequence[Metric]) -> list[str]:
     """List what a row's numbers do not say, worst first."""
-    sentences = [f"stale: {', '.join(row.stale)}"] if row.stale else []
-    sentences += failure_lines(row)
+    unverified = [f"{unverified_text(row)}, since the code changed"] if row.unverified else []
+    sentences = [*unverified, *failure_lines(row)]
     if row.failed:
         return sentences
-    sentences += [note for note in row.notes if not note.startswith("one seed")]  # the seeds column says that
+    sentences += [*row.notes, *filter(None, [missing(row)])]
+    about: dict[str, list[str]] = {}
     for column in columns:
         value = row.value(column.name)
-        if value.kind in ("missed", "unavailable"):
-            sentences.append(f"{column.heading}: {value.reason}")
-        elif value.note and value.note not in NEUTRAL_NOTES:
-            sentences.append(f"{column.heading}: {value.note}")
-    return sentences
+        words = value.reason if value.kind in ("missed", "unavailable") else value.note
+        if words and words not in (*SAID, *NEUTRAL_NOTES, f"curve learned on {row.machine.name}"):
+            about.setdefault(words, []).append(column.heading)
+    return sentences + [f"{' and '.join(headings)}: {words}" for words, headings in about.items()]
+
+
+def replicates_text(row: Row, kind: str, known: int) -> str:
+    """``3``, or ``2 of 3`` where one failed."""
+    tried = known + len({each.replicate for each in row.failures if each.kind == kind})
+    return str(tried) if tried == known else f"{known} of {tried}"
 
 
 def seeds_text(row: Row) -> str:
-    """``3``, or ``2 of 3`` where a seed failed."""
-    tried = len(row.seeds) + len({each.seed for each in row.failures})
-    return str(tried) if tried == len(row.seeds) else f"{len(row.seeds)} of {tried}"
+    """Seeds that were learned from."""
+    return replicates_text(row, "learned", len(row.seeds))
+
+
+def timings_text(row: Row) -> str:
+    """Sets of processes that were timed."""
+    return replicates_text(row, "timed", len(row.known.timed))
+
+
+def detectable_text(row: Row) -> str:
+    """The smallest change of the headline that the row could have seen: ``1.9%``; empty where none says."""
+    return f"{math.expm1(row.detectable_effect):.1%}" if math.isfinite(row.detectable_effect) else ""
 
 
 def against_text(row: Row) -> str:
     """``against baseline on gpt nano (modern, pretrain)``."""
     at = row.conditions
     return f"against {row.reference} on {at.baseline} {at.size} ({at.recipe}, {at.task})"
-
-
-NEUTRAL_NOTES = ("equal steps are equal time here", "schedule fitted to the budget")
 
 
 @dataclass(frozen=True)
@@ -244,42 +348,57 @@ class Summary:
     records: int
     machines: tuple[tuple[str, str], ...]  # (name, facts)
     newest: str
-    seeds: str
-    stale: int
-    failed: int
+    evidence: str
+    unverified: int
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"{how_many(self.rows, noun='row')} from {how_many(self.records, noun='record')}, {self.evidence} a row, "
+            f"newest {self.newest}."
+        )
 
 
 def summarised(rows: Sequence[Row]) -> Summary:
-    seeds = sorted({len(row.seeds) for row in rows if not row.failed})
+    alive = [row for row in rows if not row.failed]
+    seeds, timings = {len(row.seeds) for row in alive}, {len(row.known.timed) for row in alive}
     return Summary(
         rows=len(rows),
         records=len({each for row in rows for each in row.records}),
         machines=tuple(sorted({(row.machine.name, machine_line(row.machine.facts)) for row in rows})),
         newest=max((row.newest for row in rows), default="")[:10],
-        seeds=count_text(*seeds),
-        stale=sum(bool(row.stale) for row in rows),
-        failed=sum(row.failed for row in rows),
+        evidence=f"{how_many(*sorted(seeds))} and {how_many(*sorted(timings), noun='timing')}",
+        unverified=sum(bool(row.unverified) for row in rows),
     )
 
 
-def count_text(*seeds: int) -> str:
-    """``1 seed``, ``3 seeds``, ``1 to 5 seeds``."""
-    if not seeds:
-        return "no seeds"
-    span = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
-    return f"{span} seed{'' if seeds[-1] == 1 else 's'}"
+def how_many(*counts: int, noun: str = "seed") -> str:
+    """``1 seed``, ``3 seeds``, ``1 to 5 seeds``, ``no seeds``."""
+    if not any(counts):
+        return f"no {noun}s"
+    span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    return f"{span} {noun}{'' if counts[-1] == 1 else 's'}"
+
+
+def evidence_text(row: Row) -> str:
+    """``3 seeds, 3 timings``."""
+    return f"{how_many(len(row.seeds))}, {how_many(len(row.known.timed), noun='timing')}"
 
 
 HOW_TO_READ = (
-    "Every number is a ratio to the reference, paired in time and seed: 1 is no change.",
-    "↑ higher is better (a speedup), ↓ lower is better (a cost). Brackets hold 95 % intervals over seeds; "
-    "° an interval within one seed, which cannot see how processes differ; no brackets: one seed, no interval.",
-    "= an exact count, the same in every run. n/a unavailable, never 0; missed: did not reach the reference's final "
-    "loss within 1 %. The reasons stand below each table.",
-    "Time to quality is the headline: time until the reference's final test loss, set-up included, evaluation "
-    "excluded. Techniques of one tier cannot be told apart by it; ? one seed, which no test can place.",
-    "Step time is of one own step, training time of the whole schedule, FLOPs of the whole training, set-up in steps "
-    "of the reference beyond the reference's own.",
+    "Every number is a ratio to the reference, paired in time or seed: 1 is no change. ↑ higher is better (a speedup), "
+    "↓ lower is better (a cost). Brackets hold 95 % intervals over seeds or sets of processes, whose variance the rows "
+    "of a board share.",
+    "Time to the same quality is the headline: how long the reference would have to train to end at the technique's "
+    "test loss, read off the reference's own scaling curve, over the technique's own time, set-up included. Techniques "
+    "of one tier cannot be told apart by it; ? no interval, – not known. < and > are bounds: the loss lies beyond the "
+    "ends of the curve.",
+    "= an exact count, the same in every run; ≈ a model's number, never ranked with measured ones; n/a unavailable, "
+    "never 0; missed: diverged. The reasons stand below each table.",
+    "Step time is of one own step, training time of the whole schedule, equivalent budget in the reference's steps, "
+    "loss at equal time against the reference's at that time on its curve, FLOPs of the whole training, set-up in steps of the reference beyond the reference's own. Seeds are those that "
+    "learned, timings the sets of processes that were timed; sees: the smallest change of the headline that the row "
+    "had 80 % power to see.",
 )
 
 

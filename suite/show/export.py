@@ -1,8 +1,9 @@
 """The results for other tools: two tidy tables as CSV or Parquet, and Hugging Face's model-index for a model card.
 
 ``rows`` has a line for each number of the leaderboard: a row's metric with its kind, interval and reason.
-``replicates`` has a line for each seed: what both sides cost and reached, failures included. Both name the records,
-whose JSON Lines remain the only place of the raw samples.
+``replicates`` has a line for each piece of evidence of a row: a seed that learned, a set of processes that was timed,
+the counts; what both sides cost and reached, failures included. Both name the records, whose JSON Lines remain the only
+place of the raw samples.
 
 Parquet keeps every text as it is. In CSV, which people open in spreadsheets, a text that a spreadsheet would take for a
 formula gets an apostrophe in front (OWASP, "CSV Injection"): records hold messages and names from elsewhere. Numbers
@@ -19,17 +20,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from suite.contract.baseline import baselines
-from suite.judge.metrics import COUNTERS, METRICS, Metric, Value
-from suite.judge.replicate import Replicate
+from suite.judge.known import LearnedPair, TimedPair, counters_of
+from suite.judge.metrics import COUNTERS, METRICS, Metric, Value, metric_of, samples
 from suite.judge.rows import Row, as_dict
 from suite.judge.statistics import Interval
-from suite.record.schema import Memory, Outcome
+from suite.record.schema import Counters, Memory
 
 Format = Literal["csv", "parquet", "model-index"]
 FORMATS: tuple[Format, ...] = ("csv", "parquet", "model-index")
 TABLES = ("rows", "replicates")
 
-ColumnType = Literal["text", "integer", "real"]
+ColumnType = Literal["text", "integer", "real", "boolean"]
 Line = dict[str, Any]
 
 FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")  # OWASP's list; the wide forms count in some locales
@@ -48,140 +49,170 @@ class TidyTable:
 IDENTITY: dict[str, ColumnType] = {
     "stack": "text", "reference": "text", "baseline": "text", "baseline_version": "integer", "size": "text",
     "recipe": "text", "task": "text", "steps": "integer", "data": "text", "data_sha256": "text", "model": "text",
-    "device": "text", "threads": "integer", "machine": "text", "pairing": "text", "stale": "text",
+    "device": "text", "threads": "integer", "machine": "text", "learned_on": "text", "unverified": "text",
 }  # fmt: skip
 VALUES: dict[str, ColumnType] = {
-    "metric": "text", "scale": "text", "kind": "text", "value": "real", "low": "real", "high": "real", "level": "real",
-    "n": "integer", "method": "text", "reference_value": "real", "contender_value": "real", "reason": "text",
-    "note": "text", "seeds": "text", "failed_seeds": "text", "seeds_reaching_quality": "integer", "notes": "text",
-    "newest": "text", "records": "text",
+    "metric": "text", "evidence": "text", "scale": "text", "kind": "text", "at_most": "boolean", "value": "real",
+    "low": "real", "high": "real", "level": "real", "n": "integer", "method": "text", "reference_value": "real",
+    "contender_value": "real", "reason": "text", "note": "text", "seeds": "text", "failed_seeds": "text",
+    "timings": "integer", "seeds_reaching_quality": "integer", "notes": "text", "newest": "text", "records": "text",
 }  # fmt: skip
-BY_SEED: tuple[Metric, ...] = tuple(each for each in METRICS.values() if each.round_samples)
-SEED: dict[str, ColumnType] = {
-    "seed": "integer", "record": "text", "status": "text", "failed_side": "text", "reason": "text",
-    **{f"{metric.name}_ratio": "real" for metric in BY_SEED}, "setup_reference_steps": "real",
+OF_TIMINGS: tuple[Metric, ...] = tuple(each for each in METRICS.values() if each.kind in ("timed", "measured"))
+OF_SEEDS: tuple[Metric, ...] = tuple(each for each in METRICS.values() if each.kind in ("learned", "composed"))
+REPLICATE: dict[str, ColumnType] = {
+    "evidence": "text", "replicate": "integer", "records": "text", "status": "text", "failed_side": "text",
+    "reason": "text", **{f"{metric.name}_ratio": "real" for metric in (*OF_SEEDS, *OF_TIMINGS)},
+    "setup_reference_steps": "real",
 }  # fmt: skip
 RUN: dict[str, ColumnType] = {
-    "steps": "integer", "setup_s": "real", "step_s": "real", "loss": "real", "equal_time_steps": "integer",
-    "equal_time_loss": "real", "cpu_s": "real", "energy_joules_per_step": "real", "energy_kind": "text",
-    "energy_method": "text", "energy_reason": "text", **dict.fromkeys(Memory.model_fields, "integer"),
-    **{metric.name: "integer" for metric in COUNTERS},
+    "steps": "integer", "setup_s": "real", "step_s": "real", "loss": "real", "cpu_s": "real",
+    "energy_joules_per_step": "real", "energy_kind": "text", "energy_method": "text", "energy_reason": "text",
+    **dict.fromkeys(Memory.model_fields, "integer"), **{metric.name: "integer" for metric in COUNTERS},
 }  # fmt: skip
 """The columns of one run, for the reference and for the contender."""
+
+SIDES = ("reference", "contender")
+ENDS = ("low", "high", "level", "n", "method")
 
 
 def row_values(rows: Iterable[Row]) -> TidyTable:
     """A line for each number of each row. ``scale``: a ratio of costs, contender over reference, or the value itself.
 
-    ``seeds``, ``failed_seeds`` and ``records`` are separated by spaces; ``stale`` says what changed since, and is empty
-    for what is current.
+    ``evidence`` is what the metric is read from. Of a ``kind`` bound the ratio is at least ``value``, or with
+    ``at_most`` at most. ``seeds``, ``failed_seeds``, ``records`` and ``unverified``, the kinds of evidence whose code
+    changed since, are separated by spaces. ``learned_on`` is the machine of the curves.
     """
     return TidyTable(IDENTITY | VALUES, [line for row in rows for line in _row_lines(row)])
 
 
 def _row_lines(row: Row) -> Iterable[Line]:
     whole = as_dict(row)
-    common = {
+    common = _identity(row) | {
         "seeds": _joined(row.seeds),
-        "failed_seeds": _joined(failure.seed for failure in row.failures),
-        "seeds_reaching_quality": row.reached,
-        "notes": "; ".join([*row.notes, *(f"seed {each.seed}: {each.reason}" for each in row.failures)]),
+        "failed_seeds": _joined(sorted({each.replicate for each in row.failures if each.kind == "learned"})),
+        "timings": whole["timings"],
+        "seeds_reaching_quality": whole["seeds_reaching_quality"],
+        "notes": "; ".join([*row.notes, *(f"{each.kind} {each.status}: {each.reason}" for each in row.failures)]),
         "newest": row.newest,
         "records": _joined(row.records),
     }
     for name, value in whole["metrics"].items():
-        interval = value["interval"] or {}
-        yield _identity(row) | common | {
+        metric, interval = metric_of(name), value["interval"] or {}
+        yield common | {
             "metric": name,
+            "evidence": metric.kind if metric else None,
             "scale": "ratio",
             "kind": value["kind"],
+            "at_most": value["at_most"] if value["kind"] == "bound" else None,
             "value": value["ratio"],
-            **{each: interval.get(each) for each in ("low", "high", "level", "n", "method")},
+            **{each: interval.get(each) for each in ENDS},
             "reference_value": value["reference"],
             "contender_value": value["contender"],
             "reason": value["reason"],
             "note": value["note"],
         }  # fmt: skip
-    own = {"setup_reference_steps": whole["setup_reference_steps"]}
-    own |= {f"probe.{name}": interval for name, interval in whole["probes"].items()}
-    for name, interval in own.items():
+    own = {"setup_reference_steps": ("timed", whole["setup_reference_steps"])}
+    own |= {f"probe.{name}": ("learned", interval) for name, interval in whole["probes"].items()}
+    for name, (evidence, interval) in own.items():
         if interval:
-            bounds = {each: interval[each] for each in ("low", "high", "level", "n", "method")}
-            yield _identity(row) | common | bounds | {
-                "metric": name, "scale": "value", "kind": "measured", "value": interval["estimate"],
+            yield common | {each: interval[each] for each in ENDS} | {
+                "metric": name, "evidence": evidence, "scale": "value", "kind": "measured",
+                "value": interval["estimate"],
             }  # fmt: skip
 
 
 def replicates(rows: Iterable[Row]) -> TidyTable:
-    """A line for each seed of each row; columns of the two sides begin with ``reference_`` and ``contender_``.
+    """A line for each piece of evidence; columns of the two sides begin with ``reference_`` and ``contender_``.
 
-    Probes, peaks by kind and further test metrics have a column where any line has them.
+    ``replicate`` is the seed of what was learned, the number of what was timed. Probes, peaks by kind and further test
+    metrics have a column where any line has them.
     """
     lines: list[Line] = []
     extra: dict[str, ColumnType] = {}
     for row in rows:
-        known = {each.seed: each for each in row.replicates}
-        failed = {each.seed: each for each in row.failures}
-        for seed, record in zip(sorted(known | failed), row.records, strict=True):
-            line = _identity(row) | {"seed": seed, "record": record}
-            if seed in known:
-                more, types = _replicate_line(known[seed])
-                line |= more
-                extra |= types
-            else:
-                failure = failed[seed]
-                line |= {"status": failure.status, "failed_side": failure.stack, "reason": failure.reason}
-            lines.append(line)
-    sides = {f"{side}_{name}": type for side in ("reference", "contender") for name, type in RUN.items()}
-    return TidyTable(IDENTITY | SEED | sides | dict(sorted(extra.items())), lines)
+        ratios = samples(row.known, (*OF_SEEDS, *OF_TIMINGS))
+        of_row = [_counted_line(row)] if all(row.known.counted) else []
+        of_row += [_learned_line(each, ratios) for each in row.known.learned]
+        of_row += [_timed_line(each, ratios) for each in row.known.timed]
+        for line, types in of_row:
+            lines.append(_identity(row) | {"status": "ok"} | line)
+            extra |= types
+        for failure in row.failures:
+            lines.append(
+                _identity(row)
+                | {"evidence": failure.kind, "replicate": failure.replicate, "status": failure.status}
+                | {"failed_side": failure.stack, "reason": failure.reason}
+            )
+    sides = {f"{side}_{name}": type for side in SIDES for name, type in RUN.items()}
+    return TidyTable(IDENTITY | REPLICATE | sides | dict(sorted(extra.items())), lines)
 
 
-def _replicate_line(each: Replicate) -> tuple[Line, dict[str, ColumnType]]:
-    """The line, and the types of the columns that not every line has."""
-    line: Line = {
-        "status": "ok",
-        **{f"{metric.name}_ratio": math.exp(metric.log_cost_ratio(each)) for metric in BY_SEED},
-        "setup_reference_steps": each.setup_cost,
-    }
+Typed = tuple[Line, dict[str, ColumnType]]
+"""A line, and the types of those of its columns that not every line has."""
+
+Ratios = Mapping[str, Mapping[int, float]]
+
+
+def _ratios(metrics: Iterable[Metric], ratios: Ratios, replicate: int) -> Line:
+    of = {metric.name: ratios.get(metric.name, {}) for metric in metrics}
+    return {f"{name}_ratio": math.exp(logs[replicate]) for name, logs in of.items() if replicate in logs}
+
+
+def _counted_line(row: Row) -> Typed:
+    line: Line = {"evidence": "counted", "records": _joined(each.id for each in row.known.counted if each)}
     types: dict[str, ColumnType] = {}
-    step_s = {"reference": each.reference_step_s, "contender": each.reference_step_s * line["step_time_ratio"]}
-    for name, side in (("reference", each.reference), ("contender", each.contender)):
-        line |= {f"{name}_{key}": value for key, value in _run(side, step_s[name]).items()}
-        if side.counters:
-            peaks = {f"{name}_peak.{kind}_bytes": count for kind, count in side.counters.peak_by_kind.items()}
+    for name, counted in zip(SIDES, row.known.counted, strict=True):
+        if counters := counters_of(counted):
+            line |= {f"{name}_{key}": value for key, value in _counts(counters).items()}
+            peaks = {f"{name}_peak.{kind}_bytes": count for kind, count in counters.peak_by_kind.items()}
             types |= dict.fromkeys(peaks, "integer")
             line |= peaks
+    return line, types
+
+
+def _counts(counters: Counters) -> Line:
+    return {metric.name: getattr(counters, metric.name) for metric in COUNTERS}
+
+
+def _learned_line(pair: LearnedPair, ratios: Ratios) -> Typed:
+    line: Line = {
+        "evidence": "learned", "replicate": pair.seed, "records": _joined(each.id for each in pair.sides),
+    } | _ratios(OF_SEEDS, ratios, pair.seed)  # fmt: skip
+    types: dict[str, ColumnType] = {}
+    for name, side in zip(SIDES, pair.sides, strict=True):
+        final = side.final
+        line |= {
+            f"{name}_steps": side.steps,
+            f"{name}_cpu_s": side.cpu_s,
+            f"{name}_loss": final.loss if final else None,
+        }
         reals = {f"{name}_probe.{key}": value for key, value in side.probes.items()}
-        if side.curve:
-            reals |= {f"{name}_final.{key}": value for key, value in side.curve[-1].metrics.items()}
+        reals |= {f"{name}_final.{key}": value for key, value in (final.metrics if final else {}).items()}
         types |= dict.fromkeys(reals, "real")
         line |= reals
     return line, types
 
 
-def _run(side: Outcome, step_s: float) -> Line:
-    equal, energy = side.equal_time, side.energy
-    return {
-        "steps": side.steps,
-        "setup_s": side.setup_s,
-        "step_s": step_s,
-        "loss": side.curve[-1].loss if side.curve else None,
-        "equal_time_steps": equal.steps if equal else None,
-        "equal_time_loss": equal.loss if equal else None,
-        "cpu_s": side.cpu_s,
-        "energy_joules_per_step": energy.joules_per_step,
-        "energy_kind": energy.kind,
-        "energy_method": energy.method,
-        "energy_reason": energy.reason,
-        **side.memory.model_dump(),
-        **{metric.name: metric.quantity(side) if metric.quantity else None for metric in COUNTERS},
-    }
+def _timed_line(pair: TimedPair, ratios: Ratios) -> Typed:
+    line: Line = {
+        "evidence": "timed", "replicate": pair.replicate, "records": pair.record,
+        "setup_reference_steps": pair.setup_cost,
+    } | _ratios(OF_TIMINGS, ratios, pair.replicate)  # fmt: skip
+    paces_s = pair.reference_step_s, pair.reference_step_s * line["step_time_ratio"]
+    for name, side, step_s in zip(SIDES, pair.sides, paces_s, strict=True):
+        own = {
+            "steps": side.steps, "setup_s": side.setup_s, "step_s": step_s, "cpu_s": side.cpu_s,
+            "energy_joules_per_step": side.energy.joules_per_step, "energy_kind": side.energy.kind,
+            "energy_method": side.energy.method, "energy_reason": side.energy.reason, **side.memory.model_dump(),
+        }  # fmt: skip
+        line |= {f"{name}_{key}": value for key, value in own.items()}
+    return line, {}
 
 
 def _identity(row: Row) -> Line:
     own = {
-        "stack": row.stack, "reference": row.reference, "machine": row.machine.name, "pairing": row.pairing,
-        "stale": "; ".join(row.stale),
+        "stack": row.stack, "reference": row.reference, "machine": row.machine.name, "learned_on": row.learned_on,
+        "unverified": _joined(row.unverified),
     }  # fmt: skip
     return {name: own[name] if name in own else getattr(row.conditions, name) for name in IDENTITY}
 
@@ -227,7 +258,7 @@ def as_parquet(table: TidyTable) -> bytes:
         import pyarrow.parquet as pq
     except ImportError:
         raise ValueError("Parquet needs pyarrow: pip install 'leantrain[parquet]'; or choose --format csv") from None
-    types = {"text": pa.string(), "integer": pa.int64(), "real": pa.float64()}
+    types = {"text": pa.string(), "integer": pa.int64(), "real": pa.float64(), "boolean": pa.bool_()}
     schema = pa.schema([(name, types[type]) for name, type in table.columns.items()])
     whole = [{name: line.get(name) for name in table.columns} for line in table.lines]
     sink = io.BytesIO()
@@ -242,8 +273,9 @@ def model_card(rows: Sequence[Row], existing: str = "") -> str:
     """``existing``, a Hugging Face model card, with these rows as its evaluation results; the rest of it is kept.
 
     The rows must be of one stack on one baseline: a card is about one model. Final test scores are given as such,
-    everything else as the ratio that it is, with interval, reference, machine, seeds and records in its ``args``. What
-    is unknown has no entry: the format has no word for it. ``verified`` is Hugging Face's to say, and never said here.
+    everything else as the ratio that it is, with interval, reference, machines, seeds and records in its ``args``. What
+    is unknown or a bound has no entry: the format has no word for it. ``verified`` is Hugging Face's to say, and never
+    said here.
 
     Raises ValueError, with what to choose, for rows of several models.
     """
@@ -294,13 +326,14 @@ def _results(row: Row) -> Iterable[Any]:
 def _args(row: Row, value: Value, interval: Interval | None) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "suite": "leantrain", "kind": value.kind, "reference": row.reference, "seeds": list(row.seeds),
-        "machine": row.machine.name, "records": list(row.records),
+        "timings": len(row.known.timed), "machine": row.machine.name, "learned_on": row.learned_on,
+        "records": list(row.records),
     }  # fmt: skip
-    if interval and math.isfinite(interval.high):  # one seed may not bound it
+    if interval and math.isfinite(interval.high):
         arguments |= {"low": float(interval.low), "high": float(interval.high)}
         arguments |= {"level": float(interval.level), "method": interval.method}
     if value.note:
         arguments["note"] = value.note
-    if row.stale:
-        arguments["stale"] = list(row.stale)
+    if row.unverified:
+        arguments["unverified"] = list(row.unverified)
     return arguments

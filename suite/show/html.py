@@ -23,10 +23,12 @@ from suite.judge.rows import Row, as_dict
 from suite.judge.verdicts import CLAIM_VERDICTS
 from suite.show import markup, overview, stacks, studies
 from suite.show.board import (
+    HEADLINE,
     HOW_TO_READ,
     boards,
     change,
     decimals,
+    detectable_text,
     ends,
     failure_lines,
     mark,
@@ -38,8 +40,11 @@ from suite.show.board import (
     shown_number,
     summarised,
     text,
+    timings_text,
+    unverified_sentence,
+    unverified_text,
 )
-from suite.show.charts import curves, pareto, span, whisker
+from suite.show.charts import curves, pareto, ruler, span, whisker
 from suite.show.overview import PlacedRow
 from suite.show.report import Report
 
@@ -55,26 +60,23 @@ def render(report: Report) -> str:
     of_stacks = stacks.stacks(all_boards)
     of_studies = studies.placed_studies(report.studies, cards, placed)
     sentences = [*HOW_TO_READ]
-    if summary.stale:
-        sentences.append(
-            f"† stale, since code changed: {summary.stale} of the rows. leantrain run measures them again."
-        )
+    if summary.unverified:
+        sentences.append(unverified_sentence(summary.unverified))
     if report.problems:
         sentences.append(f"Lines of the records that could not be read and are left out: {len(report.problems)}.")
     parts = [
-        *([overview.coverage(placed, cards)] if placed else []),
+        *([overview.matrix(placed, cards)] if placed else []),
         *(_board([each for each in placed if each.board is board], cards) for board in all_boards),
         stacks.html(of_stacks),
         studies.html(of_studies, cards),
         *([_claims(report.verdicts, cards)] if report.verdicts else []),
         *([overview.techniques(placed, report.verdicts, cards, studies.links(of_studies))] if placed else []),
     ]
-    about = f"{summary.rows} rows from {summary.records} replicates, {summary.seeds} a row, newest record "
     return Template((folder / "board.html").read_text("utf-8")).substitute(
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=(folder / "board.css").read_text("utf-8"),
         script=script,
-        summary=escape(f"{about}{summary.newest}." if rows else "No records yet. Measure some: leantrain run"),
+        summary=escape(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
         machines=overview.machines(rows, report.calibrations) if rows else "",
         reading=markup.items(map(escape, sentences)),
         contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts)),
@@ -87,7 +89,7 @@ def render(report: Report) -> str:
 def _contents(placed: Sequence[PlacedRow], has_stacks: bool, has_studies: bool, has_claims: bool) -> str:
     """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
     first_of_boards = {each.anchor: each for each in placed}
-    entries = ['<li><a href="#coverage">What was measured where</a></li>'] if placed else []
+    entries = ['<li><a href="#answer">Time to the same quality</a></li>'] if placed else []
     entries += [
         f"<li{_conditions(each.row)}>{markup.link(anchor, escape(each.board.title))}</li>"
         for anchor, each in first_of_boards.items()
@@ -160,7 +162,8 @@ def _board(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
         for each in ranked
         if (drawn := curves(each.row))
     )
-    plot = pareto([each.row for each in ranked], {each.row.stack: each.technique for each in ranked})
+    rows, links = [each.row for each in ranked], {each.row.stack: each.technique for each in ranked}
+    plot, curve = pareto(rows, links), ruler(rows, links)
     parts = [
         f'<section class="board" id="{anchor}"{_conditions(board.rows[0])}><h2>{escape(board.title)}</h2>',
         f"<p>{escape(board.subtitle)} {escape(board.detectable)}</p>",
@@ -168,8 +171,9 @@ def _board(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
         f"<ul>{missing}</ul>" if missing else "",
         markup.folded("Notes", f"<ul>{notes}</ul>") if notes else "",
         f"<h3>No numbers</h3><ul>{failed}</ul>" if failed else "",
+        markup.folded("The ruler: what each technique's loss is worth", f"{curve}{RULER_LEGEND}") if curve else "",
         markup.folded("Time, memory and quality", f"{plot}{PARETO_LEGEND}") if plot else "",
-        markup.folded("Loss curves", f'{CURVES_LEGEND}<div class="grid">{grid}</div>') if grid else "",
+        markup.folded("Learning curves", f'{CURVES_LEGEND}<div class="grid">{grid}</div>') if grid else "",
         "</section>",
     ]
     return "\n".join(filter(None, parts))
@@ -202,14 +206,21 @@ PARETO_LEGEND = (
     '<p class="legend">● reached the reference\'s loss within 1 %, ▲ ended worse. Ringed: no other technique, nor the '
     "reference, is as good in time, memory and loss. Left and low is better.</p>"
 )
+RULER_LEGEND = (
+    '<p class="legend"><span class="reference">━</span> the reference trained at several budgets, each fully decayed: '
+    "small dots are its seeds, the line is monotone, its band two standard errors. "
+    '<span class="technique">●</span> a technique at its equivalent budget, with its interval: right of 1× it learned '
+    "more than the reference in as many steps. ▶ ◀ ended beyond the curve: a bound.</p>"
+)
 CURVES_LEGEND = (
-    '<p class="legend"><span class="reference">╌╌</span> reference, <span class="technique">━━</span> technique; '
-    "a line for each seed. Test loss against cost, set-up included.</p>"
+    '<p class="legend"><span class="reference">╌╌</span> reference, <span class="technique">━━</span> technique: '
+    "validation loss, the mean over seeds; each seed is a thin line.</p>"
 )
 
 
 def _table(ranked: Sequence[PlacedRow], columns: Sequence[Metric], cards: Mapping[str, Card]) -> str:
-    titles = ["tier", "technique", *(f"{each.heading}\xa0{each.arrow}" for each in columns), "set-up", "seeds"]
+    titles = ["tier", "technique", *(f"{each.heading}\xa0{each.arrow}" for each in columns)]
+    titles += ["set-up", "seeds", "timings", "sees"]
     spans = {
         column.name: span(
             interval for each in ranked if (interval := shown_interval(each.row.value(column.name), column.direction))
@@ -226,23 +237,28 @@ def _line(
     order: int, placed: PlacedRow, columns: Sequence[Metric], spans: dict[str, float], cards: Mapping[str, Card]
 ) -> str:
     row = placed.row
-    stale = markup.STALE if row.stale else ""
+    unverified = markup.unverified(unverified_text(row))
     control = " (A/A)" if row.stack == row.reference else ""
-    name = f"{markup.link(placed.technique, markup.code(row.stack))}{stale}{control}"
+    name = f"{markup.link(placed.technique, markup.code(row.stack))}{unverified}{control}"
     cells = [
         markup.cell(placed.tier, order),
         markup.row_head(row.stack, name),
         *(_cell(column, row.value(column.name), spans[column.name]) for column in columns),
         markup.cell(setup_text(row), f"{row.setup.estimate:.6g}" if row.setup else ""),
         markup.cell(seeds_text(row), len(row.seeds)),
+        markup.cell(timings_text(row), len(row.known.timed)),
+        markup.cell(
+            detectable_text(row),
+            f"{row.detectable_effect:.6g}" if detectable_text(row) else "",
+            title=f"the smallest change of the {HEADLINE.title} that it had 80 % power to see",
+        ),
     ]
-    return (
-        f'<tr id="{placed.identity}"{_named(placed, cards)}{" data-stale" if row.stale else ""}>{"".join(cells)}</tr>'
-    )
+    dated = " data-unverified" if row.unverified else ""
+    return f'<tr id="{placed.identity}"{_named(placed, cards)}{dated}>{"".join(cells)}</tr>'
 
 
 def _cell(column: Metric, value: Value, half_width: float) -> str:
-    if not value.known:
+    if value.kind in ("missed", "unavailable"):
         return markup.cell(text(value, column.direction), "", value.kind, value.reason)
     interval = shown_interval(value, column.direction)
     shown = shown_number(value, column.direction)
@@ -250,6 +266,8 @@ def _cell(column: Metric, value: Value, half_width: float) -> str:
     brackets = f' <span class="ends">{escape(ends(interval))}</span>' if ends(interval) else ""
     figure = f"{mark(value, column.direction)}{number(shown, decimals(interval))}"
     return markup.cell_of(
-        f'{drawn}<span class="number">{figure}</span>{brackets}', f"{shown:.6g}", value.kind,
+        f'{drawn}<span class="number">{escape(figure)}</span>{brackets}',
+        "" if value.kind == "modelled" else f"{shown:.6g}",  # sorted after all that is measured, never among it
+        value.kind,
         "; ".join(filter(None, (change(value, column.unit), value.note))),
     )  # fmt: skip

@@ -9,7 +9,10 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-STALE = '<abbr title="stale">†</abbr>'
+
+def unverified(what: str) -> str:
+    """The mark of evidence whose code changed, which a pointer explains; nothing where ``what`` is empty."""
+    return f'<abbr title="{escape(what)}">†</abbr>' if what else ""
 
 
 def slug(words: str) -> str:

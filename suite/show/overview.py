@@ -1,4 +1,4 @@
-"""What one board cannot show: the machines' calibrations, what was measured where, every technique's results together.
+"""What one board cannot show: the matrix of all techniques, the machines' calibrations, each technique's results.
 
 Every row has a place on the page, with an identity of its own to link to, whatever records call things.
 """
@@ -16,8 +16,38 @@ from suite.judge.claims import Judgement
 from suite.judge.metrics import HEADLINES
 from suite.judge.rows import Row
 from suite.record.job import techniques_of
-from suite.show.board import Board, failure_lines, machine_line, text
-from suite.show.markup import cell, cell_of, code, data, folded, free_anchor, head, items, link, row_head, slug, table
+from suite.show import matrix as matrices
+from suite.show.board import (
+    HEADLINE,
+    Board,
+    decimals,
+    ends,
+    evidence_text,
+    failure_lines,
+    leaning,
+    machine_line,
+    mark,
+    number,
+    shown_interval,
+    shown_number,
+    text,
+    unverified_text,
+)
+from suite.show.markup import (
+    cell,
+    cell_of,
+    code,
+    data,
+    folded,
+    free_anchor,
+    head,
+    items,
+    link,
+    row_head,
+    slug,
+    table,
+    unverified,
+)
 
 if TYPE_CHECKING:
     from suite.guard.calibration import Calibration
@@ -88,10 +118,13 @@ def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> st
         f'{heads}<th scope="colgroup" colspan="{len(TABLE_PAIRS)}">smallest slow-down seen in four of five cases</th>'
         f'<th scope="col" rowspan="2">calibrated, valid</th></tr><tr>{pairs}'
     )
-    return table("machines-title", "Machines and their calibration", several, "".join(body), "plain") + (
+    drawn = table("machines-title", "Machines and their calibration", several, "".join(body), "plain")
+    legend = (
         f'<p class="legend">The gate is what <code>leantrain check</code> runs. At most {ALPHA:.0%} of unchanged code '
         "may raise an alarm; brackets hold the exact 95 % interval of the rate.</p>"
     )
+    names = ", ".join(machine.name for machine in sorted(known.values(), key=lambda machine: machine.name))
+    return folded(f"Machines and their calibration: {escape(names)}", drawn + legend)
 
 
 def _calibrated(calibration: Calibration) -> str:
@@ -109,36 +142,34 @@ def _calibrated(calibration: Calibration) -> str:
     )
 
 
-# what was measured where --------------------------------------------------------------------------------------------
+# the matrix ---------------------------------------------------------------------------------------------------------
 
 
-def coverage(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
-    """Draw a table of stacks by conditions with their seeds, and list the techniques that were not measured."""
-    several = len({each.row.machine.key for each in placed}) > 1
-    columns: dict[tuple[str, ...], dict[str, list[PlacedRow]]] = {}
-    for each in placed:
-        row = each.row
-        where = (
-            row.conditions.baseline, row.conditions.recipe, row.conditions.size, row.conditions.task,
-            row.conditions.model or "", row.machine.name if several else "",
-        )  # fmt: skip
-        columns.setdefault(where, {}).setdefault(row.stack, []).append(each)
-    titles = ["category", "technique", *(" ".join(filter(None, where)) for where in columns)]
+def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
+    """Draw every technique in a line, and list those of the catalogue that were not measured."""
+    by_row = {id(each.row): each for each in placed}
+    whole = matrices.matrix(each.row for each in placed)
+    costs = [metric for metric in matrices.COSTS if any(each.cost(metric.name) for each in whole.entries)]
+    titles = ["technique", *whole.columns, *(f"{metric.heading}\xa0{metric.arrow}" for metric in costs), "in words"]
     lines = []
-    for stack in sorted({each.row.stack for each in placed}):
-        section = next(each.technique for each in placed if each.row.stack == stack)
-        kind = kinds(stack, cards)
-        name = row_head(stack, link(section, code(stack)))
-        seeds = "".join(_seeds_of(column.get(stack, [])) for column in columns.values())
-        lines.append(f"<tr{data(category=kind)}>{cell(kind, kind='words')}{name}{seeds}</tr>")
+    for position, each in enumerate(whole.entries):
+        rows = {column: [by_row[id(row)] for row in rows] for column, rows in each.cells.items()}
+        section = next(iter(rows.values()))[0].technique
+        cells = [
+            row_head(each.stack, link(section, code(each.stack))),
+            *(_headline_cell(rows[column]) if column in rows else cell("") for column in whole.columns),
+            *(cell(each.cost(metric.name), _worst(each, metric.name), "cost") for metric in costs),
+            cell(each.sentence, position, "words"),
+        ]
+        kind = data(category=kinds(each.stack, cards), name=each.stack)
+        lines.append(f"<tr{kind}>{''.join(cells)}</tr>")
     missing = unmeasured((each.row for each in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'
     return (
-        '<section id="coverage"><h2>What was measured where</h2><p>Seeds that gave numbers; † stale; failed: no seed '
-        "did; an empty cell: not measured.</p>"
+        f'<section id="answer"><h2>Time to the same quality</h2><p>{escape(matrices.SCOPE)}</p>'
         + table(
-            "coverage-title", "Seeds of each technique by conditions", head(titles, sorted_by=1),
-            "\n" + "\n".join(lines) + "\n", "coverage",
+            "answer-title", "Time to the same quality by technique", head(titles, sorted_by=len(titles) - 1),
+            "\n" + "\n".join(lines) + "\n", "answer",
         )
         + (
             folded(f"Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue", absent)
@@ -155,13 +186,33 @@ def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
     return sorted(set(cards) - measured)
 
 
-def _seeds_of(placed: Sequence[PlacedRow]) -> str:
-    """The cell of a stack's rows under one set of conditions."""
-    links = " ".join(
-        link(each.identity, f"{'failed' if each.row.failed else len(each.row.seeds)}{'†' if each.row.stale else ''}")
-        for each in placed
-    )
-    return cell_of(links, max((len(each.row.seeds) for each in placed), default=""))
+def _headline_cell(placed: Sequence[PlacedRow]) -> str:
+    """The headline of the first row, and a link to each of the others."""
+    first, *others = placed
+    value = first.row.value(HEADLINE.name)
+    sort = f"{shown_number(value, HEADLINE.direction):.6g}" if value.kind in ("measured", "bound") else ""
+    interval = shown_interval(value, HEADLINE.direction)
+    if first.row.failed and value.kind == "unavailable":
+        shown = "failed"
+    elif value.kind in ("unavailable", "missed"):
+        shown = text(value, HEADLINE.direction)
+    else:
+        shown = (
+            f"{mark(value, HEADLINE.direction)}{number(shown_number(value, HEADLINE.direction), decimals(interval))}"
+        )
+    brackets = f'<span class="ends">{escape(ends(interval))}</span>' if ends(interval) else ""
+    further = "".join(f" {link(each.identity, f'+{n}')}" for n, each in enumerate(others, 1))
+    markup = f"{link(first.identity, escape(shown))}{unverified(unverified_text(first.row))}{further}{brackets}"
+    says = "; ".join(filter(None, (evidence_text(first.row), value.reason, value.note)))
+    return cell_of(markup, sort, f"{value.kind} {LEANS[leaning(value)]}".strip(), says)
+
+
+LEANS = {1: "better", -1: "lesser", 0: ""}
+
+
+def _worst(entry: matrices.Entry, metric: str) -> str:
+    known = [value.number for row in entry.best.values() if (value := row.value(metric)).known]
+    return f"{max(known):.6g}" if known else ""
 
 
 # every technique ----------------------------------------------------------------------------------------------------
@@ -199,7 +250,7 @@ def _technique(
     kind = kinds(stack, cards)
     about = "".join(map(_about, (cards[name] for name in known)))
     results = items(
-        f"{link(each.identity, escape(each.board.title))}{'†' if each.row.stale else ''}: "
+        f"{link(each.identity, escape(each.board.title))}{unverified(unverified_text(each.row))}: "
         f"{escape(_headlines(each.row))}"
         for each in placed
     )

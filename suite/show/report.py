@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
 from suite.contract.catalogue import catalogue
-from suite.contract.sources import current_sources
 from suite.judge.claims import Judgement, verdicts
 from suite.judge.rows import Row, rows
 from suite.record.job import techniques_of
@@ -29,9 +28,9 @@ class Report:
         verdicts: on the papers' claims.
         calibrations: by the machine's key.
         cards: of techniques by their id.
-        studies: each with what changed since.
+        studies: each with whether its code changed since.
         unreadable: sentences about other files of the folder, for whoever asked for the report.
-        replicates: how many records were read.
+        records: how many were read.
     """
 
     rows: Sequence[Row] = ()
@@ -41,7 +40,7 @@ class Report:
     cards: Mapping[str, Card] = field(default_factory=dict)
     studies: Sequence[Studied] = ()
     unreadable: Sequence[str] = ()
-    replicates: int = 0
+    records: int = 0
 
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
@@ -52,7 +51,6 @@ class Report:
         records, problems = Store(folder).read()
         studies, damaged = read_studies(folder)
         calibrations, unread = beside(folder)
-        now = current_sources()
         named = {name for stack in stacks for name in techniques_of(stack)}
         cards = {id: entry.card for id, entry in catalogue().items() if not stacks or id in named}
         chosen = [
@@ -67,10 +65,10 @@ class Report:
             calibrations=calibrations,
             cards=cards,
             studies=[
-                Studied(study, study.stale(now))
+                Studied(study, study.unverified())
                 for study in studies
                 if (not stacks or study.technique in named) and (not on or study.baseline in on)
             ],
             unreadable=[*damaged, *unread],
-            replicates=len(records),
+            records=len(records.lines),
         )

@@ -14,13 +14,13 @@ from html import escape
 from suite.judge.interaction import Interaction, interactions
 from suite.judge.metrics import IN_STACKS, METRICS, Direction, Value
 from suite.show import markup
-from suite.show.board import Board, against_text, count_text, shown_number, text
+from suite.show.board import Board, against_text, how_many, shown_number, text
 
 DIRECTION: Direction = "higher"  # of an interaction, whatever the metric's own is
 READING = (
     "The interaction is the speedup of a stack over the product of its parts' speedups, a saving in place of the "
     "speedup for bytes and loss: ×1, the gains multiply; above, more together; below, less. Brackets hold 95 % "
-    "intervals over seeds, paired by seed; one in twenty excludes ×1 by chance."
+    "intervals, paired by seed or by set of processes; one in twenty excludes ×1 by chance."
 )
 
 
@@ -31,10 +31,11 @@ def shown(value: Value) -> str:
 
 def notes(stack: Interaction) -> list[str]:
     """Say on what the numbers rest."""
-    sentences = [f"stale: {why}" for why in sorted({why for row in stack.rows for why in row.stale})]
+    unverified = sorted({kind for row in stack.rows for kind in row.unverified})
+    sentences = [f"unverified: {', '.join(unverified)}, since the code changed"] if unverified else []
     sentences += _by_metric((metric, value.note) for metric, value in stack.values.items())
-    if not stack.together and stack.seeds:
-        sentences.append("parts from other comparisons: the machine's drift between them does not cancel")
+    if not stack.together and any(row.known.timed for row in stack.rows):
+        sentences.append("timed apart from its parts: the machine's drift between them does not cancel")
     return sentences
 
 
@@ -76,7 +77,7 @@ def table(stack: Interaction) -> tuple[list[str], list[list[str]]]:
 def title(stack: Interaction) -> str:
     """What was measured, in a line."""
     whole = stack.whole
-    return f"{whole.stack} and its parts {against_text(whole)}, {count_text(len(stack.seeds))}, {whole.machine.name}"
+    return f"{whole.stack} and its parts {against_text(whole)}, {how_many(len(stack.seeds))}, {whole.machine.name}"
 
 
 # the board's section ------------------------------------------------------------------------------------------------
@@ -173,8 +174,8 @@ def _line(each: Interaction) -> str:
         )
         for metric, value in each.values.items()
     )
-    stale = " data-stale" if each.whole.stale else ""
+    mark = " data-unverified" if each.whole.unverified else ""
     return (
-        f"<tr{stale}>{markup.cell(str(len(each.parts)))}{markup.row_head(stack, markup.code(stack))}"
+        f"<tr{mark}>{markup.cell(str(len(each.parts)))}{markup.row_head(stack, markup.code(stack))}"
         f"{cells}{markup.cell(str(len(each.seeds)))}</tr>\n"
     )

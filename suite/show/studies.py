@@ -16,43 +16,48 @@ from suite.contract.catalogue import catalogue
 from suite.record.files import printable
 from suite.record.job import techniques_of
 from suite.show import markup
-from suite.show.board import count_text
+from suite.show.board import how_many
 from suite.show.overview import PlacedRow, kinds
 
 if TYPE_CHECKING:
     from suite.measure.lab import Cell, Table
     from suite.measure.study import Study
 
-READING = "Questions over many runs. Their tables and plots are as the study made them; † stale: code changed since."
+READING = (
+    "Questions over many runs. Their tables and plots are as the study made them; † unverified: code changed since."
+)
+CHANGED = "Unverified: the code changed since"
 MOST_ROWS = 500  # of a table, on the page; a study with longer ones is not drawn either
 
 
 @dataclass(frozen=True)
 class Studied:
-    """A study, and what changed since it was made; nothing where it is current."""
+    """A study, and whether the code that made it has changed since."""
 
     study: Study
-    stale: tuple[str, ...] = ()
+    unverified: bool = False
+
+    @property
+    def baseline(self) -> str:
+        return self.study.baseline
 
 
 @dataclass(frozen=True)
 class PlacedStudy:
-    """A study on a page, with what changed since. ``title`` has the card's name, the id where none is installed;
+    """A study on a page. ``title`` has the card's name, the id where none is installed;
     ``technique`` is the anchor of the technique's own section, empty where the page has none."""
 
     study: Study
     title: str
-    stale: tuple[str, ...]
+    unverified: bool
     anchor: str
     technique: str
 
     @property
     def subtitle(self) -> str:
-        """Where and when, and what changed since."""
-        origin = (
-            f"Machine {self.study.machine.name}; {self.study.made:%Y-%m-%d}; {count_text(self.study.seeds)} at most."
-        )
-        return f"{origin} Stale: {', '.join(self.stale)}." if self.stale else origin
+        """Where and when, and whether the code changed since."""
+        origin = f"Machine {self.study.machine.name}; {self.study.made:%Y-%m-%d}; {how_many(self.study.seeds)} at most."
+        return f"{origin} {CHANGED}." if self.unverified else origin
 
     @property
     def tables(self) -> list[Table]:
@@ -76,7 +81,7 @@ def placed_studies(
             PlacedStudy(
                 study,
                 " · ".join((name, *_title(study)[1:])),
-                each.stale,
+                each.unverified,
                 markup.free_anchor(f"study-{markup.slug(' '.join((*_title(study), study.machine.key[:4])))}", taken),
                 section.technique if section else "",
             )
@@ -92,10 +97,8 @@ def links(placed: Sequence[PlacedStudy]) -> dict[str, str]:
     """Links to the studies by technique id."""
     by_technique: dict[str, list[str]] = {}
     for each in placed:
-        mark = "†" if each.stale else ""
-        by_technique.setdefault(each.study.technique, []).append(
-            f"{markup.link(each.anchor, escape(each.title))}{mark}"
-        )
+        link = f"{markup.link(each.anchor, escape(each.title))}{_mark(each)}"
+        by_technique.setdefault(each.study.technique, []).append(link)
     return {id: ", ".join(links) for id, links in by_technique.items()}
 
 
@@ -115,11 +118,15 @@ def _html_of(placed: PlacedStudy, cards: Mapping[str, Card]) -> str:
     )  # fmt: skip
     tables = "".join(_table(f"{placed.anchor}--{number}", table) for number, table in enumerate(placed.tables))
     return (
-        f'<article id="{placed.anchor}"{filtered}{" data-stale" if placed.stale else ""}><h3>'
+        f'<article id="{placed.anchor}"{filtered}{" data-unverified" if placed.unverified else ""}><h3>'
         + (markup.link(placed.technique, title) if placed.technique else title)
-        + f"{markup.STALE if placed.stale else ''}</h3><p>{escape(placed.subtitle)}</p>{_plot(placed)}"
+        + f"{_mark(placed)}</h3><p>{escape(placed.subtitle)}</p>{_plot(placed)}"
         f"{markup.folded('Tables', tables)}</article>"
     )
+
+
+def _mark(placed: PlacedStudy) -> str:
+    return markup.unverified(CHANGED if placed.unverified else "")
 
 
 def _table(anchor: str, table: Table) -> str:

@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
-import math
-
 from suite.judge.metrics import COLUMNS
 from suite.judge.rows import Row
-from suite.show.board import against_text, change, count_text, failure_lines, number, setup_text, text
+from suite.show.board import (
+    HEADLINE,
+    SAID,
+    against_text,
+    change,
+    detectable_text,
+    evidence_text,
+    failure_lines,
+    leaning,
+    missing,
+    number,
+    setup_text,
+    text,
+    unverified_text,
+)
 
 
 def summary(row: Row) -> str:
     """What was compared, every number with its interval or the reason why there is none, and what failed."""
-    lines = [f"{row.stack} {against_text(row)}, {count_text(len(row.seeds))}, {row.machine.name}"]
-    lines += [f"stale: {each}; measure again" for each in row.stale]
+    lines = [f"{row.stack} {against_text(row)}, {evidence_text(row)}, {row.machine.name}"]
+    lines += [f"{unverified_text(row)}: the code changed since; measure again"] if row.unverified else []
     lines += [f"failed: {line}" for line in failure_lines(row)]
     if row.failed:
         return "\n".join(lines)
     for column in COLUMNS:
         value = row.value(column.name)
-        higher = "higher is better" if column.direction == "higher" and value.known else ""
-        remark = "; ".join(filter(None, (higher, change(value, column.unit) or value.reason, value.note)))
-        lines.append(f"  {column.heading:<18}{text(value, column.direction):<24}{remark}".rstrip())
-    lines.append(f"  {'set-up':<18}{setup_text(row):<24}reference steps beyond the reference's own")
+        higher = "higher is better" if column.direction == "higher" and value.kind in ("measured", "bound") else ""
+        reason = "" if value.reason in SAID else value.reason
+        note = "" if value.note == f"curve learned on {row.machine.name}" else value.note
+        remark = "; ".join(filter(None, (higher, change(value, column.unit) or reason, note)))
+        lines.append(f"  {column.heading:<26}{text(value, column.direction):<24}{remark}".rstrip())
+    if row.setup:
+        lines.append(f"  {'set-up':<26}{setup_text(row):<24}reference steps beyond the reference's own")
     for name, interval in row.probes.items():
-        lines.append(f"  {name:<17} {number(interval.estimate, 3)}")
-    if math.isfinite(row.detectable_effect):
-        least = math.expm1(row.detectable_effect)
-        lines.append(f"a step-time change below {least:.1%} would probably not have been seen")
-    return "\n".join([*lines, *row.notes])
+        lines.append(f"  {name:<25} {number(interval.estimate, 3)}")
+    if detectable := detectable_text(row):
+        lines.append(f"a change of the {HEADLINE.title} below {detectable} would probably not have been seen")
+    return "\n".join([*lines, *row.notes, *filter(None, [missing(row), answer(row)])])
+
+
+def answer(row: Row) -> str:
+    """The headline as a sentence; empty where it is not known."""
+    value = row.value(HEADLINE.name)
+    if value.kind not in ("measured", "bound"):
+        return ""
+    factor = text(value, HEADLINE.direction).replace("×", "")
+    sure = {1: "sooner", -1: "later", 0: "no sooner and no later, as far as one can tell"}[leaning(value)]
+    return f"{row.stack} comes to the same quality {sure}: {factor} times as fast as {row.reference}"

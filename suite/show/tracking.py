@@ -1,10 +1,12 @@
-"""Shows records in Weights & Biases: sent after they are stored, and while nothing is timed.
+"""Shows evidence in Weights & Biases: sent after it is stored, and while nothing is timed.
 
-One wandb run a contender and seed. Its group is the board that the contender is ranked on, its job type the stack: so
-wandb's own average over the runs of a group and job type is the average over seeds. Curves are its history, everything
-else its summary, and the record itself an artifact of the reference's run. What is unknown is not sent, its reason is.
+One wandb run for each run of ours: of a count and of a curve the one that it is, of a timing one a contender. Its group
+is the board that it belongs to, its job type the kind of evidence and the stack: so wandb's own average over the runs
+of a group and job type is the average over seeds, or over sets of processes. Curves are its history, everything else
+its summary, and the line as stored an artifact of the first run. What is unknown is not sent, its reason is. A renewal
+measures nothing, and is not sent.
 
-wandb's service process is ended after every record: nothing of it is alive while contenders are timed. Nothing here
+wandb's service process is ended after every piece: nothing of it is alive while contenders are timed. Nothing here
 prompts, and nothing that fails here costs a record.
 """
 
@@ -16,8 +18,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from suite.judge.rows import Row, pairs
-from suite.record.schema import Outcome, Record
+from suite.judge.known import Known, counters_of, timed_pair
+from suite.judge.metrics import METRICS, values
+from suite.record.schema import Counted, Learned, Line, Renewal, Side, Timed
 
 PROJECT = "leantrain"
 PATIENCE_S = 30.0  # for a server that does not answer; then the rest goes to local files
@@ -26,7 +29,7 @@ TAG_LENGTH = 64
 
 
 class Tracker:
-    """Sends records to wandb, online or to local files as ``WANDB_MODE``, wandb's settings and its login say.
+    """Sends evidence to wandb, online or to local files as ``WANDB_MODE``, wandb's settings and its login say.
 
     Where none of them says anything and there is no login, offline. Raises ValueError, with what to do, where wandb is
     missing or is told to be online and has no login.
@@ -48,32 +51,34 @@ class Tracker:
         self._project = settings.project or PROJECT
         wandb.teardown()
 
-    def __call__(self, record: Record) -> None:
-        """Sends one record. What goes wrong is a warning; if it was the server, this and the rest stay local."""
+    def __call__(self, line: Line) -> None:
+        """Sends one piece of evidence. What goes wrong is a warning; if it was the server, this and the rest stay
+        local."""
+        if isinstance(line, Renewal):
+            return
         try:
-            self._send(record)
-            self.sent += len(record.contenders)
-        except Exception as error:  # whatever a server, a proxy or a full disk does: the record is stored already
+            self._send(line)
+            self.sent += len(sides_of(line))
+        except Exception as error:  # whatever a server, a proxy or a full disk does: the line is stored already
             self._warn(f"wandb: {type(error).__name__}: {error}; the record itself is kept")
             self._wandb.teardown()  # else the run's id would still be taken
             if self.mode == "online":
                 self.mode = "offline"
-                self(record)
+                self(line)
         finally:
             self._wandb.teardown()
 
-    def _send(self, record: Record) -> None:
+    def _send(self, line: Piece) -> None:
         wandb = self._wandb
-        rows: list[Row | None] = [None, *pairs([record])]
-        for index, (contender, row) in enumerate(zip(record.contenders, rows, strict=True)):
+        for index, side in enumerate(sides_of(line)):
             run = wandb.init(
-                id=f"{record.id}-{index}",
+                id=f"{line.id}-{index}",
                 project=self._project,
-                group=group(record),
-                job_type=contender.stack,
-                name=f"{contender.stack} seed {record.seed}",
-                tags=tags(record, contender),
-                config=config(record, contender),
+                group=group(line),
+                job_type=f"{line.kind} {side.stack}",
+                name=name(line, side),
+                tags=tags(line, side),
+                config=config(line, side),
                 mode=self.mode,
                 settings=wandb.Settings(
                     silent=True, console="off", disable_git=True, disable_code=True, x_disable_stats=True,
@@ -82,17 +87,17 @@ class Tracker:
             )  # fmt: skip
             try:
                 run.define_metric("*", step_metric="step")
-                for point in history(contender):
+                for point in history(side):
                     run.log(point)
-                for name, value in summary(contender, row).items():
-                    run.summary[name] = value
+                for what, value in summary(line, index).items():
+                    run.summary[what] = value
                 if index == 0:
-                    artifact = wandb.Artifact(f"record-{record.id}", "record")
-                    with artifact.new_file("record.jsonl", encoding="utf-8") as file:
-                        file.write(record.model_dump_json() + "\n")
+                    artifact = wandb.Artifact(f"{line.kind}-{line.id}", "record")
+                    with artifact.new_file(f"{line.kind}.jsonl", encoding="utf-8") as file:
+                        file.write(line.model_dump_json() + "\n")
                     run.log_artifact(artifact)
             finally:
-                run.finish(exit_code=0 if contender.status in ("ok", "unavailable") else 1)
+                run.finish(exit_code=0 if side.status in ("ok", "unavailable") else 1)
 
     @property
     def where(self) -> str:
@@ -108,73 +113,114 @@ class Tracker:
 
 # what is sent -------------------------------------------------------------------------------------------------------
 
-
-def group(record: Record) -> str:
-    """The same for all contenders and seeds that may be ranked together, and for no others."""
-    at = record.conditions
-    where = f"{at.baseline} {at.size} {at.recipe} {at.task} against {record.reference.stack}"
-    return f"{where} on {record.machine.name} [{at.key[:6]}]"
+Piece = Counted | Learned | Timed
+Run = Counted | Learned | Side
 
 
-def tags(record: Record, contender: Outcome) -> list[str]:
-    at = record.conditions
-    named = [at.baseline, at.size, at.recipe, at.task, at.device, record.pairing, contender.status, *contender.sources]
+def sides_of(line: Piece) -> list[Run]:
+    """The runs that the evidence is of, the reference first where it has one."""
+    return [*line.contenders] if isinstance(line, Timed) else [line]
+
+
+def group(line: Piece) -> str:
+    """The same for all evidence under equal conditions on one machine, and for no other."""
+    at = line.conditions
+    return f"{at.baseline} {at.size} {at.recipe} {at.task} on {line.machine.name} [{at.key[:6]}]"
+
+
+def name(line: Piece, side: Run) -> str:
+    """``lion learned, seed 0``."""
+    which = {"learned": f", seed {getattr(line, 'seed', '')}", "timed": f", set {getattr(line, 'replicate', '')}"}
+    return f"{side.stack} {line.kind}{which.get(line.kind, '')}"
+
+
+def tags(line: Piece, side: Run) -> list[str]:
+    at = line.conditions
+    named = [at.baseline, at.size, at.recipe, at.task, at.device, line.kind, side.status, *side.stack.split("+")]
+    named += [line.pairing] if isinstance(line, Timed) else []
     return [each[:TAG_LENGTH] for each in dict.fromkeys(named)]
 
 
-def config(record: Record, contender: Outcome) -> dict[str, Any]:
+def config(line: Piece, side: Run) -> dict[str, Any]:
     """Conditions, recipe and provenance, flat."""
-    return {
-        **record.conditions.model_dump(),
-        **{f"recipe_{name}": value for name, value in contender.recipe.items()},
-        "stack": contender.stack,
-        "reference": record.reference.stack,
-        "seed": record.seed,
-        "record": record.id,
-        "started": record.started,
-        "pairing": record.pairing,
-        "machine": record.machine.name,
-        "machine_key": record.machine.key,
-        "harness_sha256": record.harness_sha256,
-        "baseline_sha256": record.baseline_sha256,
-        "leantrain": record.leantrain,
+    known: dict[str, Any] = {
+        **line.conditions.model_dump(),
+        **{f"recipe_{name}": value for name, value in side.recipe.items()},
+        "stack": side.stack,
+        "evidence": line.kind,
+        "record": line.id,
+        "started": line.started,
+        "machine": line.machine.name,
+        "machine_key": line.machine.key,
+        "trajectory_code": side.code.trajectory,
+        "counts_code": side.code.counts,
+        "leantrain": line.leantrain,
     }
+    if isinstance(line, Learned):
+        known["seed"] = line.seed
+    if isinstance(line, Timed):
+        known |= {"reference": line.reference.stack, "replicate": line.replicate, "pairing": line.pairing}
+    return known
 
 
-def history(contender: Outcome) -> list[dict[str, float]]:
-    """The curves, a point a step in order: training loss, test scores, pace, and the seconds trained so far."""
+def history(side: Run) -> list[dict[str, float]]:
+    """Over the steps of the run: training loss and validation scores, or pace; of a count its points."""
     points: dict[int, dict[str, float]] = defaultdict(dict)
-    for step, loss in enumerate(contender.train_loss, 1):
-        points[step]["train/loss"] = loss
-    steps, seconds = 0, 0.0
-    for block_s, block_steps in zip(contender.block_s, contender.block_steps):
-        steps, seconds = steps + sum(block_steps), seconds + sum(block_s)
-        points[steps] |= {"time/step_s": sum(block_s) / sum(block_steps), "time/trained_s": seconds}
-    for each in contender.curve:
-        scores = {"loss": each.loss, **each.metrics}
-        points[each.step] |= {f"test/{name}": value for name, value in scores.items()}
+    steps = side.steps or 0
+    if isinstance(side, Counted):
+        for counted in side.points:
+            counts = counted.counters.model_dump(include={"flops", "peak_tensor_bytes"})
+            points[round(counted.progress * steps)] |= {f"counted/{what}": count for what, count in counts.items()}
+    elif isinstance(side, Learned):
+        for part, loss in enumerate(side.train_loss, 1):
+            points[round(part / len(side.train_loss) * steps)]["train/loss"] = loss
+        for each in side.curve:
+            scores = {"loss": each.loss, **each.metrics}
+            points[each.step] |= {f"validation/{what}": value for what, value in scores.items()}
+    else:
+        for window in side.windows:
+            for number, block_s in enumerate(window.block_s):
+                at = round(window.progress * steps) + 2 * window.block_steps * (number + 1)
+                points[at]["time/step_s"] = sum(block_s) / (2 * window.block_steps)
     return [{"step": step, **points[step]} for step in sorted(points)]
 
 
-def summary(contender: Outcome, row: Row | None) -> dict[str, Any]:
-    """What is known of the whole run: its own quantities, and its ratios to the reference in this seed."""
-    known: dict[str, Any] = {"status": contender.status, "setup_s": contender.setup_s, "cpu_s": contender.cpu_s}
-    if contender.reason:
-        known["reason"] = contender.reason
-    if contender.counters:
-        counted = contender.counters.model_dump(exclude={"peak_by_kind", "uncounted_operators"})
-        known |= {f"counted/{name}": value for name, value in counted.items()}
-        known |= {f"counted/peak_{kind}_bytes": value for kind, value in contender.counters.peak_by_kind.items()}
-    known |= {f"memory/{name}": value for name, value in contender.memory.model_dump().items()}
-    known |= {f"energy/{name}": value for name, value in contender.energy.model_dump().items() if value != ""}
-    known |= {f"probe/{name}": value for name, value in contender.probes.items()}
-    if contender.equal_time:
-        known |= {"equal_time/loss": contender.equal_time.loss, "equal_time/steps": contender.equal_time.steps}
-    for name, value in row.metrics.items() if row else ():
-        if value.known:
-            known[f"ratio/{name}"] = value.number
-            if value.interval and math.isfinite(value.interval.high):  # one seed may not bound it
-                known |= {f"ratio/{name}_low": value.interval.low, f"ratio/{name}_high": value.interval.high}
+def summary(line: Piece, index: int) -> dict[str, Any]:
+    """What is known of the whole run: its own quantities, and of a timing its ratios to the reference."""
+    side = sides_of(line)[index]
+    known: dict[str, Any] = {"status": side.status, "steps": side.steps, "duration_s": line.duration_s}
+    if side.reason:
+        known["reason"] = side.reason
+    if isinstance(side, Counted):
+        if counters := counters_of(side):
+            counts = counters.model_dump(exclude={"peak_by_kind", "uncounted_operators"})
+            known |= {f"counted/{what}": value for what, value in counts.items()}
+            known |= {f"counted/peak_{kind}_bytes": value for kind, value in counters.peak_by_kind.items()}
+    elif isinstance(side, Learned):
+        scores = {"loss": side.final.loss, **side.final.metrics} if side.final else {}
+        known |= {f"test/{what}": value for what, value in scores.items()}
+        known |= {f"probe/{what}": value for what, value in side.probes.items()}
+        known |= {"cpu_s": side.cpu_s, "trajectory_sha256": side.trajectory_sha256 or None}
+    else:
+        known |= {"setup_s": side.setup_s, "cpu_s": side.cpu_s}
+        known |= {f"memory/{what}": value for what, value in side.memory.model_dump().items()}
+        known |= {f"energy/{what}": value for what, value in side.energy.model_dump().items() if value != ""}
+        known |= _ratios(line, index) if isinstance(line, Timed) and index else {}
+    return {what: value for what, value in known.items() if value is not None and value == value}  # no NaN
+
+
+def _ratios(timed: Timed, index: int) -> dict[str, Any]:
+    """The contender's ratios to the reference in this set of processes, or why there is none."""
+    try:
+        pair = timed_pair(timed, index)
+    except (ValueError, ArithmeticError, IndexError) as error:
+        return {"ratio_unavailable": str(error)}
+    known: dict[str, Any] = {"ratio/setup_reference_steps": pair.setup_cost}
+    for what, value in values(Known(timed=(pair,)), {}).items():
+        if what not in METRICS or METRICS[what].kind not in ("timed", "measured"):
+            continue  # what one timing knows nothing of
+        if value.known and math.isfinite(value.number):
+            known[f"ratio/{what}"] = value.number
         else:
-            known[f"ratio/{name}_{value.kind}"] = value.reason
-    return {name: value for name, value in known.items() if value is not None and value == value}  # no NaN
+            known[f"ratio/{what}_{value.kind}"] = value.reason
+    return known

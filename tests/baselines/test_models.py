@@ -13,7 +13,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from baselines.bert import BRANCHES, IGNORED, Bert, MaskedTokens
 from baselines.gpt import Gpt
-from baselines.images import DIGITS, TEST_PER_DIGIT, VALIDATION_PER_DIGIT, normalised
+from baselines.images import DIGITS, TEST_PER_DIGIT, VALIDATION_PER_DIGIT, normalised, shifted
 from baselines.initialisation import sinusoids
 from baselines.mae import Mae, features, patchified, sine_cosine_positions, targets
 from baselines.text import CHARACTERS, CLS, MASK, PAD, SEP, SPECIAL, characters
@@ -206,6 +206,15 @@ def test_the_small_maes_initialisation():
     assert _std(prediction) == pytest.approx(0.1 * math.sqrt(2 / sum(prediction.shape)), rel=0.2)
 
 
+@pytest.mark.parametrize("size", ["pico", "nano", "micro"])
+def test_maes_encoder_stays_the_main_stack_when_one_block_is_left_of_it(size):
+    mae = Mae()
+    parts = anatomy(mae.model(size, mae.data(size, "pretrain")))
+    encoder, width = parts.stacks[0].path, parts.width
+    parts.set_blocks([parts.blocks[0].module])
+    assert (parts.main.path, parts.width, parts.depth) == (encoder, width, 1)
+
+
 def test_maes_features_are_of_all_patches_in_order():
     """Two pictures that differ in one patch differ most in that patch's features; hiding patches would mix them."""
     torch.manual_seed(0)
@@ -317,3 +326,28 @@ def test_pixels_are_normalised_to_the_models_channels(channels):
     assert pixels.shape == (1, channels, 16, 16)
     assert (pixels.min(), pixels.max()) == (-1, 1)
     assert pixels.flatten(2).var(1, correction=0).max() == pytest.approx(0)
+
+
+@given(seed=st.integers(0, 2**31), farthest=st.integers(1, 4))
+def test_shifted_pictures_are_the_same_ones_elsewhere(seed, farthest):
+    """Each is a window of the picture in a frame of 0; about half are not moved, and held-out ones never are."""
+    random = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(1, 256, (60, 2, 8, 8), generator=random, dtype=torch.uint8)
+    moved = shifted(pixels, farthest, random)
+    assert moved.shape == pixels.shape and moved.dtype == torch.uint8
+    framed = torch.nn.functional.pad(pixels, (farthest,) * 4)
+    windows = framed.unfold(2, 8, 1).unfold(3, 8, 1)  # [60, 2, rows, columns, 8, 8]
+    same = (windows == moved[:, :, None, None]).all((1, -1, -2)).flatten(1)
+    assert (same.sum(1) == 1).all()
+    assert 10 <= same[:, same.shape[1] // 2].sum() <= 58, "of 60, half and one of the windows in the other half"
+
+
+def test_only_vits_training_pictures_are_moved():
+    data = Vit().data("nano", "pretrain")
+    plain = normalised(data.train.tensors["pixels"], 1)
+    batch, indices = data.batch(0, 0, 64)
+    same = (batch["pixel_values"] == plain[indices]).flatten(1).all(1).float().mean()
+    assert 0.3 < same < 0.85
+    held_out = torch.cat([each["pixel_values"] for each in data.held_out("validation", 64)])
+    assert torch.equal(held_out, normalised(data.validation.tensors["pixels"], 1))
+    assert Vit().data("base", "pretrain").transform == Vit().data("base", "pretrain").test_transform

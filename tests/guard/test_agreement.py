@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,181 +12,251 @@ import pytest
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.contract.sources import Sources
+from suite.contract.baseline import baselines
+from suite.guard import agreement
 from suite.guard.agreement import (
     Noise,
+    NoiseOf,
+    Piece,
     compare,
     find,
     noise_of,
-    noise_over_seeds,
+    noise_over_replicates,
     noise_when_calibrated,
     obstacles,
+    other_code,
     overall,
     repeat,
-    repetition_of,
+    setting_of,
+    way_back,
 )
 from suite.guard.calibration import Uncalibrated
 from suite.guard.findings import Finding
-from suite.measure.comparison import Comparison, Procedure, Progress, train_in_lock_step
-from suite.measure.contender import Limits
-from suite.record.job import Setting
-from suite.record.schema import Evaluation, Outcome, Record
+from suite.judge.rows import Currency
+from suite.measure.counting import count
+from suite.measure.learning import learn
+from suite.measure.timing import Protocol, time_together
+from suite.record.job import Job, Setting
+from suite.record.schema import Code, Evaluation, Learned, Renewal, Side, Timed
 from suite.record.store import Store
-from tests.factories import MACHINE, comparison, conditions, contender, counters, failure, record
+from tests.factories import (
+    CODE,
+    MACHINE,
+    conditions,
+    counted,
+    counters,
+    learned,
+    records,
+    side,
+    timed,
+    timings,
+)
 from tests.guard.test_calibration import calibration
 
-LOSSES = [4.0, 3.5, 3.25]
+OTHER = MACHINE.model_copy(update={"key": "other", "facts": {"cpu": "other", "cores": 2}})
+PICO = Setting(baseline="gpt", size="pico", steps=20)
 
 
-def run(stack: str = "lion", rng: int = 0, **changes: Any) -> Outcome:
-    return contender(stack, **{"rng": np.random.default_rng(rng), "train_loss": LOSSES} | changes)
+def pair(pace_s: float = 0.02, repetition: int = 0, **changes: Any) -> Timed:
+    """A timing of a baseline and one technique; ``repetition`` seeds the noise of its times."""
+    rng = np.random.default_rng(repetition)
+    return timed([side(rng=rng), side("lion", pace_s=pace_s, rng=rng)], **changes)
 
 
-def measured(first: Outcome | None = None, repetition: int = 0, **changes: Any) -> Record:
-    """A record of a baseline and one technique; ``repetition`` seeds the noise of its times."""
-    return record([run("baseline", repetition), first or run(rng=100 + repetition)], **changes)
-
-
-def known(sigma: float) -> Callable[[int, str], Noise]:
+def known(sigma: float) -> NoiseOf:
     return lambda index, ratio: Noise(sigma, math.inf, "known")
 
 
-def verdicts(old: Record, new: Record, sigma: float = 0.01) -> dict[tuple[str, str], str]:
-    return {(each.item, each.aspect): each.verdict for each in compare(old, new, known(sigma))}
+QUIET = known(0.01)
 
 
-def finding(old: Record, new: Record, stack: str, aspect: str) -> Finding:
-    (only,) = [each for each in compare(old, new, known(0.01)) if (each.item, each.aspect) == (stack, aspect)]
-    return only
+def only(old: Piece, new: Piece) -> Finding:
+    (finding,) = compare(old, new, known(0.01))
+    return finding
 
 
-# comparing-------------------------------------------------------------------------------------------------------------
+def course(losses: list[float], **changes: Any) -> Learned:
+    """A run of as many steps, with their losses and an evaluation half-way."""
+    curve = [Evaluation(step=2, loss=3.0, metrics={"accuracy": 0.5})]
+    values: dict[str, Any] = {"steps": 4, "train_loss": losses, "curve": curve} | changes
+    return learned("lion", **{"trajectory_sha256": f"{losses} {values['curve']}"} | values)
 
 
-def test_a_repetition_that_differs_in_noise_alone_agrees() -> None:
-    findings = compare(measured(), measured(repetition=1), known(0.01))
-    assert [(each.item, each.aspect) for each in findings] == [
-        ("baseline", "counters"), ("baseline", "losses"),
-        ("lion", "counters"), ("lion", "losses"), ("lion", "step time"), ("lion", "training time"),
-    ]  # fmt: skip
-    assert [each.verdict for each in findings] == ["equal"] * 4 + ["equivalent"] * 2
-    assert overall(findings) == "equivalent"
-    assert overall(findings[:4]) == "equal"
-    assert overall([]) == "inconclusive"
+# comparing: counted ---------------------------------------------------------------------------------------------------
 
 
-def test_one_byte_and_one_bit_are_disagreements_that_are_named() -> None:
-    byte = finding(measured(), measured(run(counters=counters(peak_tensor_bytes=4 * 2**20 + 1))), "lion", "counters")
+def test_counters_are_equal_or_the_byte_is_named() -> None:
+    elsewhere = counted("lion", machine=OTHER, code=Code(trajectory="x", counts="x"))
+    assert (only(counted("lion"), elsewhere).verdict, only(counted("lion"), elsewhere).why) == ("equal", "all 11 equal")
+    byte = only(counted("lion"), counted("lion", points=[counters(peak_tensor_bytes=4 * 2**20 + 1)]))
     assert (byte.verdict, byte.details) == ("changed", "peak_tensor_bytes 4,194,304 → 4,194,305 (+0.00%)")
     kind = counters(peak_by_kind={"activations": 2**20, "parameters": 2**20, "gradients": 1})
-    part = finding(measured(), measured(run(counters=kind)), "lion", "counters")
+    part = only(counted("lion"), counted("lion", points=[kind]))
     assert part.details.startswith("peak_by_kind.gradients 0 → 1")
-    bit = finding(measured(), measured(run(train_loss=[4.0, math.nextafter(3.5, 4), 3.25])), "lion", "losses")
-    assert (bit.verdict, bit.details) == ("changed", "training loss of step 2: 3.5 → 3.5000000000000004")
-    curve = [Evaluation(step=0, loss=4.0, metrics={"accuracy": 0.5}), Evaluation(step=200, loss=2.0)]
-    less = [curve[0].model_copy(update={"metrics": {"accuracy": 0.25}}), curve[1]]
-    assert finding(measured(run(curve=curve)), measured(run(curve=less)), "lion", "losses").why == (
-        "test accuracy after step 0: 0.5 → 0.25"
-    )
-    short = finding(measured(), measured(run(train_loss=LOSSES[:2])), "lion", "losses")
-    assert short.why == "training loss of step 3: only then"
+
+
+def test_counters_along_the_run_are_compared_step_by_step() -> None:
+    steps = [counters(flops=flops) for flops in (10, 20)]
+    late = only(counted(points=steps), counted(points=[steps[0], counters(flops=21)]))
+    assert (late.verdict, late.details) == ("changed", "flops 20 → 21 (+5.00%); at 50% of the run")
+    more = only(counted(points=steps[:1]), counted(points=steps))
+    assert (more.verdict, more.details) == ("changed", "steps with other counts along the run 1 → 2 (+100.00%)")
+
+
+# comparing: learned ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_repeats_to_the_bit_or_its_first_difference_is_named() -> None:
+    old = course([4.0, 3.5, 3.25, 3.0])
+    assert only(old, old).verdict == overall([only(old, old)]) == "equal"
+    bit = only(old, course([4.0, 3.5, math.nextafter(3.25, 4), 3.5]))
+    assert (bit.verdict, bit.why) == ("changed", "mean training loss of steps 3 to 3: 3.25 → 3.2500000000000004")
+    less = [Evaluation(step=2, loss=3.0, metrics={"accuracy": 0.25})]
+    earlier = only(old, course([4.0, 3.5, 3.0, 3.0], curve=less))
+    assert earlier.why == "validation accuracy after step 2: 0.5 → 0.25"  # the training loss differs later
+    end = only(old, course([4.0, 3.5, 3.25, 3.0], final=2.5, trajectory_sha256=old.trajectory_sha256))
+    assert end.why == "test loss after step 4: 2.0 → 2.5"
+    hidden = only(old, course([4.0, 3.5, 3.25, 3.0], trajectory_sha256="other"))
+    assert (hidden.verdict, hidden.why) == (
+        "changed", "the trajectories differ in less than the stored curves show",
+    )  # fmt: skip
+
+
+def test_a_mean_over_several_steps_says_of_which() -> None:
+    old = course([4.0, 3.0, 2.0], steps=8, curve=[])
+    new = course([4.0, 3.0, 2.5], steps=8, curve=[])
+    assert only(old, new).why == "mean training loss of steps 7 to 8: 2.0 → 2.5"
 
 
 def test_a_loss_that_is_no_number_in_both_is_the_same() -> None:
-    broken = run(train_loss=[4.0, math.nan])
-    assert finding(measured(broken), measured(broken), "lion", "losses").verdict == "equal"
-    assert finding(measured(broken), measured(run(train_loss=[4.0, 3.0])), "lion", "losses").verdict == "changed"
+    broken = [Evaluation(step=2, loss=math.nan)]
+    old, new = (course([4.0] * 4, curve=broken, final=math.nan) for _ in range(2))
+    assert only(old, new).verdict == "equal"
+    assert only(old, course([4.0] * 4, final=math.nan)).why == "validation loss after step 2: nan → 3.0"
 
 
 def test_on_a_gpu_last_bits_decide_nothing() -> None:
     gpu = conditions(device="cuda")
-    bit = run(train_loss=[4.0, math.nextafter(3.5, 4), 3.25])
-    losses = finding(measured(conditions=gpu), measured(bit, conditions=gpu), "lion", "losses")
-    assert losses.verdict == "inconclusive"
-    assert "on a GPU" in losses.why
+    old, new = (course([4.0, 3.5, 3.0, last], conditions=gpu) for last in (2.0, math.nextafter(2.0, 3)))
+    assert only(old, new).verdict == "inconclusive"
+    assert "on a GPU" in only(old, new).why
 
 
-def test_another_machine_shares_counters_and_nothing_else() -> None:
-    other = MACHINE.model_copy(update={"key": "other", "facts": {"cpu": "other", "cores": 2}})
-    assert verdicts(measured(), measured(repetition=1, machine=other)) == {
-        ("baseline", "counters"): "equal", ("baseline", "losses"): "not comparable",
-        ("lion", "counters"): "equal", ("lion", "losses"): "not comparable",
-        ("lion", "step time"): "not comparable", ("lion", "training time"): "not comparable",
-    }  # fmt: skip
-    assert finding(measured(), measured(machine=other), "lion", "losses").why == "another machine: cpu test → other"
+def test_of_curves_of_another_machine_it_says_how_far_they_differ() -> None:
+    old = learned("lion", final=2.0)
+    curve = [each.model_copy(update={"loss": each.loss * (1.002 if each.step == 40 else 1.001)}) for each in old.curve]
+    end = Evaluation(step=200, loss=2.0 * (1 - 3e-7))
+    new = old.model_copy(update={"machine": OTHER, "curve": curve, "final": end, "trajectory_sha256": "other"})
+    far = only(old, new)
+    assert far.verdict == "not comparable"
+    assert far.why == (
+        "another machine: cpu test → other; validation losses differ by at most 0.2 % (after step 40), final test "
+        "losses by 3e-05 %"
+    )
+    assert overall([far]) == "inconclusive"
+    same = only(old, old.model_copy(update={"machine": OTHER}))
+    assert same.verdict == "equal" and "another machine" in same.why
+
+
+# comparing: timed -----------------------------------------------------------------------------------------------------
+
+
+def verdicts(old: Timed, new: Timed, noise: NoiseOf = QUIET) -> dict[str, str]:
+    return {each.aspect: each.verdict for each in compare(old, new, noise)}
 
 
 def test_ratios_are_judged_by_the_noise_between_processes() -> None:
     def verdict(change: float, sigma: float) -> str:
-        new = measured(run(pace_s=0.02 * (1 + change), rng=9), repetition=1)
-        return verdicts(measured(), new, sigma)["lion", "step time"]
+        return verdicts(pair(), pair(0.02 * (1 + change), repetition=1), known(sigma))["step time"]
 
     assert verdict(0.02, 0.01) == "equivalent"
-    assert verdict(0.10, 0.01) == "changed"
-    assert verdict(-0.10, 0.01) == "changed"
+    assert verdict(0.10, 0.01) == verdict(-0.10, 0.01) == "changed"
     assert verdict(0.02, 0.05) == "inconclusive"  # would hide 10 %
     assert verdict(0.50, 0.05) == "changed"
-    unknown = compare(measured(), measured(repetition=1), lambda index, ratio: None)
-    assert {each.verdict for each in unknown if "time" in each.aspect} == {"inconclusive"}
-    assert overall(unknown) == "inconclusive"
-    sequential = compare(measured(), measured(repetition=1, pairing="sequential"), known(0.01))
-    assert {each.verdict for each in sequential if "time" in each.aspect} == {"inconclusive"}
+    times = {"step time", "training time"}
+    assert verdicts(pair(), pair(repetition=1)) == dict.fromkeys(times, "equivalent")
+    unknown = verdicts(pair(), pair(repetition=1), lambda index, ratio: None)
+    assert unknown == dict.fromkeys(times, "inconclusive")
+    sequential = verdicts(pair(), pair(repetition=1, pairing="sequential"))
+    assert sequential == dict.fromkeys(times, "inconclusive")
+    assert verdicts(pair(), pair(machine=OTHER)) == dict.fromkeys(times, "not comparable")
 
 
 def test_repetitions_of_the_same_code_disagree_in_at_most_one_of_twenty() -> None:
     rng, trials, alarms, sigma = np.random.default_rng(3), 100, 0, 0.02
 
-    def seed() -> Record:
+    def replicate() -> Timed:
         paces = 0.02 * np.exp(sigma * rng.standard_normal(4))
         short = {"rounds": 8, "steps": 32, "rng": rng, "noise": 0.03}
-        return record([run(name, pace_s=pace, **short) for name, pace in zip(["baseline", *"abc"], paces)])
+        return timed([side(name, pace_s=pace, **short) for name, pace in zip(["baseline", *"abc"], paces, strict=True)])
 
     for _ in range(trials):
         # each side of a ratio has its own process: sigma of the ratio is sqrt(2) of a process'
-        alarms += overall(compare(seed(), seed(), known(sigma * math.sqrt(2)))) == "changed"
+        alarms += overall(compare(replicate(), replicate(), known(sigma * math.sqrt(2)))) == "changed"
     assert alarms <= 11  # P(more | 5 %) < 0.5 %
+
+
+# how it ended ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),
     [
-        (failure("lion", "crashed", "exit code 7"), failure("lion", "crashed", "exit code 7"), "equal"),
-        (failure("lion", "crashed", "exit code 7"), run(), "changed"),
-        (run(), failure("lion", "failed", "KeyError"), "changed"),
-        (failure("lion", "hung", "no answer"), run(), "inconclusive"),
-        (run(), failure("lion", "out_of_memory", ""), "inconclusive"),
+        (("crashed", "exit code 7"), ("crashed", "exit code 7"), "equal"),
+        (("crashed", "exit code 7"), ("ok", ""), "changed"),
+        (("ok", ""), ("failed", "KeyError"), "changed"),
+        (("hung", "no answer"), ("ok", ""), "inconclusive"),
+        (("ok", ""), ("out_of_memory", ""), "inconclusive"),
     ],
 )
-def test_how_a_run_ends_is_part_of_it(old: Outcome, new: Outcome, verdict: str) -> None:
-    assert finding(measured(old), measured(new), "lion", "status").verdict == verdict
-    assert ("lion", "step time") not in verdicts(measured(old), measured(new))
+def test_how_a_run_ends_is_part_of_it(old: tuple[str, str], new: tuple[str, str], verdict: str) -> None:
+    before, after = ({"status": status, "reason": reason} for status, reason in (old, new))
+    sides = [[side(), side("lion", **each)] for each in (before, after)]
+    for then, now in (
+        (counted("lion", **before), counted("lion", **after)),
+        (learned("lion", **before), learned("lion", **after)),
+        (timed(sides[0]), timed(sides[1])),
+    ):
+        finding = only(then, now)  # nothing else is compared
+        assert (finding.item, finding.aspect, finding.verdict) == ("lion", "status", verdict)
+
+
+def test_other_contenders_are_still_compared() -> None:
+    old, new = (timed([side(), side("lion", status=status), side("sam")]) for status in ("ok", "crashed"))
+    assert [(each.item, each.aspect) for each in compare(old, new, known(0.01))] == [
+        ("lion", "status"), ("sam", "step time"), ("sam", "training time"),
+    ]  # fmt: skip
+    broken: list[Side] = [side(status="crashed"), side("lion")]
+    assert [each.item for each in compare(timed(broken), timed(broken), known(0.01))] == ["baseline"]
 
 
 # noise ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_noise_is_the_calibration_s_or_that_of_the_row_s_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_is_the_calibration_s_or_that_of_the_row_s_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
     offsets = [0.03, -0.02, 0.01, 0.05]
-    quiet = {"noise": 0.0}
-    rows = [
-        record([run("baseline", **quiet), run(pace_s=0.02 * math.exp(each), **quiet)], seed)
-        for seed, each in enumerate(offsets)
+    row = [
+        timed([side(noise=0.0), side("lion", pace_s=0.02 * math.exp(each), noise=0.0)], number)
+        for number, each in enumerate(offsets)
     ]
-    noise = noise_over_seeds(rows[2], 1, "step time", rows)
+    noise = noise_over_replicates(row[2], 1, "step time", row)
     assert noise is not None
     assert noise.sigma == pytest.approx(np.std(offsets, ddof=1))
-    assert (noise.degrees_of_freedom, noise.source) == (3, "spread over 4 seeds")
-    assert noise_over_seeds(rows[2], 1, "step time", comparison("sam")) is None
-    twice = record(rows[2].contenders, 2, id="f" * 32, started="2026-01-02T00:00:00+00:00")
-    assert noise_over_seeds(rows[2], 1, "step time", [*rows, twice]) == noise  # a seed counts once
+    assert (noise.degrees_of_freedom, noise.source) == (3, "spread over 4 replicates")
+    slower = pair(0.03, machine=OTHER, replicate=7, id="a" * 32)
+    revised = timed([side(), side("lion", pace_s=0.03, code=Code(trajectory="x", counts="x"))], 8, id="b" * 32)
+    again = row[2].model_copy(update={"id": "f" * 32, "started": "2026-01-02T00:00:00+00:00"})
+    others = [slower, revised, again, *timings("sam")]  # another machine, other code, the same replicate, another row
+    assert noise_over_replicates(row[2], 1, "step time", [*row, *others]) == noise
+    assert noise_over_replicates(row[2], 1, "step time", [row[2], *others]) is None
 
     def uncalibrated(*_: object, **__: object) -> None:
         raise Uncalibrated
 
-    monkeypatch.setattr("suite.guard.agreement.stored", uncalibrated)
-    assert noise_of(rows[2], rows, MACHINE)(1, "step time") == noise
-    monkeypatch.setattr("suite.guard.agreement.stored", lambda machine, **_: calibration())
-    assert noise_of(rows[2], rows, MACHINE)(1, "step time") == noise_when_calibrated(calibration())
+    monkeypatch.setattr(agreement, "stored", uncalibrated)
+    assert noise_of(row[2], row, MACHINE)(1, "step time") == noise
+    monkeypatch.setattr(agreement, "stored", lambda machine, **_: calibration())
+    assert noise_of(row[2], row, MACHINE)(1, "step time") == noise_when_calibrated(calibration())
     assert noise_when_calibrated(calibration()) == Noise(pytest.approx(0.01), 200, "calibration, 200 process pairs")
 
 
@@ -194,82 +264,162 @@ def test_the_noise_is_the_calibration_s_or_that_of_the_row_s_seeds(monkeypatch: 
 
 
 def test_records_are_found_by_the_beginning_of_their_id() -> None:
-    records = [measured(id=each) for each in ("abc1", "abd2", "abd")]
-    assert find(records, "abc").id == "abc1"
-    assert find(records, "abd").id == "abd"  # the whole id
+    renewal = Renewal(id="xyz", started="2026", family="k", stack="lion", old="a", new="b")
+    known = records([counted(id="abc1"), learned(id="abd2"), pair(id="abd"), renewal])
+    assert find(known, "abc").kind == "counted"
+    assert find(known, "abd").kind == "timed"  # the whole id
+    assert find(known, "abd2").kind == "learned"
     with pytest.raises(LookupError, match=r"3 records begin with 'ab' .* give more of the id"):
-        find(records, "ab")
-    for unknown in ("x", ""):
+        find(known, "ab")
+    for unknown in ("x", ""):  # a renewal is no run
         with pytest.raises(LookupError, match="leantrain leaderboard --json"):
-            find(records, unknown)
+            find(known, unknown)
 
 
-def test_what_changed_since_is_named_with_the_way_back() -> None:
+def test_other_libraries_and_versions_forbid_and_the_way_back_is_said() -> None:
     commit = "0123456789" * 4
     context = {"packages": {"transformers": "5.1", "triton": None}, "git_commit": commit, "git_dirty": True}
-    old = measured(machine=MACHINE.model_copy(update={"context": context}))
-    same = Sources("h" * 64, {"gpt": "b" * 64}, {"lion": "1" * 64, "sam": "new"})
+    old = learned("lion", machine=MACHINE.model_copy(update={"context": context}))
     here = MACHINE.model_copy(update={"context": {"packages": {"transformers": "5.1", "triton": "3"}}})
-    assert obstacles(old, same, here) == []
-    assert obstacles(old, Sources("new", {"gpt": "new"}, {}), here) == [
-        "the harness changed", "the baseline gpt changed", "lion is not installed",
-        f"it was measured at commit {commit} with uncommitted changes: git checkout {commit[:12]}",
-    ]  # fmt: skip
+    version = baselines()["gpt"].version
+    same = old.model_copy(update={"conditions": conditions(baseline_version=version)})
+    assert obstacles(same, here) == []
     newer = MACHINE.model_copy(update={"context": {"packages": {"transformers": "5.2"}}})
-    assert obstacles(old, same, newer)[0] == "transformers is 5.2, was 5.1"
-    evil = measured(machine=MACHINE.model_copy(update={"context": {"git_commit": "$(rm -rf ~)"}}))
-    assert obstacles(evil, Sources("new", {"gpt": "b" * 64}, {"lion": "1" * 64}), here) == ["the harness changed"]
+    assert obstacles(same, newer) == ["transformers is 5.2, was 5.1"]
+    versioned = old.model_copy(update={"conditions": conditions(baseline_version=version + 1)})
+    assert obstacles(versioned, here) == [f"the baseline gpt is version {version}, was {version + 1}"]
+    gone = timed([side(), side("lion+no_such:x=1")], conditions=conditions(baseline="no_baseline"))
+    assert obstacles(gone, here) == ["no_such is not installed", "no_baseline is not installed"]
+    assert way_back(old) == [f"it was measured at commit {commit} with uncommitted changes: git checkout {commit[:12]}"]
+    evil = MACHINE.model_copy(update={"context": {"git_commit": "$(rm -rf ~)"}})
+    assert way_back(learned(machine=evil)) == []
 
 
-def test_the_comparison_is_the_record_s_and_other_data_is_refused() -> None:
-    unknown = measured(conditions=conditions(data_sha256="", steps=7))
-    assert repetition_of(unknown) == Comparison(Setting(baseline="gpt", steps=7), ("baseline", "lion"))
-    short = measured(conditions=conditions(data_sha256=""), orders=[[0, 1]] * 5)
-    assert repetition_of(short).rounds == 5
+def test_code_that_changed_is_named_by_the_layer_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"baseline": CODE, "lion": Code(trajectory=CODE.trajectory, counts="new"), "sam": None}
+    monkeypatch.setattr(agreement, "installed_code", lambda setting, stack: now[stack])
+    assert other_code(learned("lion")) == other_code(counted("baseline")) == other_code(learned("sam")) == []
+    assert other_code(counted("lion")) == ["the code of lion changed"]  # a meter did, which steers no run
+    now["lion"] = Code(trajectory="new", counts="new")
+    assert other_code(learned("lion")) == ["the code of lion changed"]
+    assert other_code(pair(protocol=0)) == ["how leantrain times changed", "the code of lion changed"]
+
+
+def test_other_data_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the record's is test text \(dddddddddddd\); say where that is with --data"):
-        repetition_of(measured())
+        setting_of(learned("lion"))
+    with pytest.raises(LookupError, match="no recipe is called 'moderm'; did you mean modern"):
+        setting_of(learned("lion", conditions=conditions(recipe="moderm")))
 
 
-def test_only_what_is_kept_is_stored_and_only_that_is_trained_again_at_equal_time(
+# again: what is run, and what is kept ---------------------------------------------------------------------------------
+
+
+def test_the_same_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(agreement, "time_together", lambda *arguments: asked.append(arguments[:4]))
+    monkeypatch.setattr(agreement, "learn", lambda job, **options: asked.append((job, "keep_states" in options)))
+    repeat(learned("lion", 3), PICO)
+    assert asked == [(Job(setting=PICO, stack="lion", seed=3), False)]
+    asked.clear()
+    repeat(pair(replicate=4, orders=[[0, 1]] * 5, pairing="sequential"), PICO)
+    assert asked == [(PICO, ("baseline", "lion"), 4, Protocol(rounds=5, sequential=True))]
+    asked.clear()
+    monkeypatch.setattr(agreement.States, "complete", lambda self, fifths: self.job.stack == "baseline")
+    repeat(timed([side(windows=5), side("lion", windows=5)]), PICO)
+    assert asked == [
+        (Job(setting=PICO, stack="lion"), True),  # whose states are missing
+        (PICO, ("baseline", "lion"), 0, Protocol(windows=5)),
+    ]
+
+
+def test_a_run_that_is_equal_under_other_code_renews_it_and_anything_else_is_appended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: list[Procedure] = []
+    revised = Code(trajectory="new", counts="new")
+    old = learned("lion", 3)
 
-    def replicated(comparison: Comparison, seed: int, procedure: Procedure, progress: Progress) -> Record:
-        asked.append(procedure)
-        return measured(repetition=1, id="again", seed=seed)
+    def kept(name: str, **changes: Any) -> list[Any]:
+        new = old.model_copy(update={"id": "again", **changes})
+        monkeypatch.setattr(agreement, "learn", lambda job, **options: new)
+        repeat(old, PICO, keep=tmp_path / name)
+        return Store(tmp_path / name).read()[0].lines
 
-    monkeypatch.setattr("suite.guard.agreement.train_in_lock_step", replicated)
-    old = measured(seed=3, pairing="sequential")
-    comparison = Comparison(Setting(baseline="gpt"), ("baseline", "lion"))
-    assert repeat(old, comparison).seed == 3
-    assert not list(tmp_path.iterdir())
-    limits = Limits(7.0, 3.0)
-    repeat(old, comparison, keep=tmp_path, limits=limits)
-    assert [each.id for each in Store(tmp_path).read()[0]] == ["again"]
-    assert asked == [
-        Procedure(sequential=True, equal_time=False), Procedure(limits, sequential=True, equal_time=True),
-    ]  # fmt: skip
+    (renewal,) = kept("renewed", code=revised)
+    assert (renewal.kind, renewal.stack, renewal.old, renewal.new) == ("renewal", "lion", CODE.trajectory, "new")
+    assert Currency.of([renewal], lambda setting, stack: revised).has(learned("lion", 4))  # the other seeds, too
+    for name, changes in (
+        ("same code", {}),
+        ("other end", {"code": revised, "final": Evaluation(step=200, loss=2.5)}),
+        ("diverged", {"code": revised, "status": "diverged"}),
+    ):
+        assert [each.id for each in kept(name, **changes)] == ["again"]
+    repeat(old, PICO)
+    assert len(list(tmp_path.iterdir())) == 4  # nothing is stored unless asked
 
 
 # for real ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_real_record_repeats_to_the_bit_and_is_stored_only_when_finding(tmp_path: Path) -> None:
-    short = Comparison(Setting(baseline="gpt", steps=4), ("baseline", "lion"), rounds=2)
-    old = train_in_lock_step(short, 3, Procedure(equal_time=False))
-    forged = old.model_copy(update={"id": "f" * 32, "harness_sha256": "0"})
-    store = Store(tmp_path)
-    with store.writing(old.machine.name):
-        store.append(old)
-        store.append(forged)
-    done = CliRunner().invoke(app, ["repro", old.id[:12], "--results", str(tmp_path)])
-    assert done.exit_code in (Exit.FINE, Exit.REGRESSED, Exit.INCONCLUSIVE)  # times are the machine's
-    lines = [line.split() for line in done.stdout.splitlines()]
-    exact = [line[:3] for line in lines if line[1:2] in (["counters"], ["losses"])]  # long reasons may wrap
-    assert exact == [[stack, what, "equal"] for stack in ("baseline", "lion") for what in ("counters", "losses")]
-    assert len(store.read()[0]) == 2
-    other = CliRunner().invoke(app, ["repro", "ff", "--results", str(tmp_path), "--keep"])
-    assert other.exit_code == Exit.INCONCLUSIVE
-    assert "not comparable; the harness changed" in other.stdout
-    assert len(store.read()[0]) == 2
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a real record of each kind: of a run of pico."""
+    folder = tmp_path_factory.mktemp("results")
+    for each in (
+        count(PICO, "lion"),
+        learn(Job(setting=PICO, stack="lion", seed=3)),
+        time_together(PICO, ("baseline", "lion"), 1, Protocol(rounds=2)),
+    ):
+        Store(folder).append(each, each.machine.name)
+    return folder
+
+
+def repro(folder: Path, id: str, *options: str) -> tuple[int, dict[str, Any]]:
+    done = CliRunner().invoke(app, ["repro", id, "--results", str(folder), "--json", *options])
+    return done.exit_code, json.loads(done.stdout)
+
+
+def test_real_records_repeat_each_by_its_kind(real: Path) -> None:
+    stored, _ = Store(real).read()
+    for piece, aspect in ((stored.counted[0], "counters"), (stored.learned[0], "curve")):
+        code, answer = repro(real, piece.id[:12])
+        assert (code, answer["verdict"], answer["why"]) == (Exit.FINE, "equal", [])
+        assert [(each["item"], each["aspect"], each["verdict"]) for each in answer["findings"]] == [
+            ("lion", aspect, "equal")
+        ]
+    code, answer = repro(real, stored.timed[0].id)
+    assert code in (Exit.FINE, Exit.REGRESSED, Exit.INCONCLUSIVE)  # times are the machine's
+    assert [each["aspect"] for each in answer["findings"]] == ["step time", "training time"]
+    assert answer["repetition"]["orders"] == json.loads(stored.timed[0].model_dump_json())["orders"]
+    assert Store(real).read()[0] == stored  # nothing is stored unless asked
+
+
+def test_code_that_changed_no_bit_is_renewed_for_real_and_code_that_did_is_a_disagreement(
+    real: Path, tmp_path: Path
+) -> None:
+    old = Store(real).read()[0].learned[0]
+    older = old.code.model_copy(update={"trajectory": "0" * 32})
+    forged = old.model_copy(update={"id": "f" * 32, "code": older})
+    assert old.final is not None
+    unlike = forged.model_copy(update={"id": "e" * 32, "final": old.final.model_copy(update={"loss": 1.0})})
+    for each in (forged, unlike):
+        Store(tmp_path).append(each, each.machine.name)
+    code, answer = repro(tmp_path, "fff", "--keep")
+    assert (code, answer["verdict"], answer["why"][0]) == (Exit.FINE, "equal", "the code of lion changed")
+    (renewal,) = Store(tmp_path).read()[0].renewals
+    assert (renewal.old, renewal.new) == (older.trajectory, old.code.trajectory)
+    assert Currency.of([renewal]).has(forged)
+    done = CliRunner().invoke(app, ["repro", "eee", "--results", str(tmp_path)])
+    assert done.exit_code == Exit.REGRESSED
+    assert "test loss after step 20: 1.0 → " in done.stdout.replace("\n", " ")
+    assert "seed 3: changed; the code of lion changed" in done.stdout
+
+
+def test_other_libraries_forbid_a_repetition(real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "learn", lambda *a, **k: pytest.fail("nothing to repeat"))
+    old = Store(real).read()[0].learned[0]
+    machine = old.machine.model_copy(update={"facts": old.machine.facts | {"torch": "1.0"}})
+    Store(tmp_path).append(old.model_copy(update={"machine": machine}), machine.name)
+    code, answer = repro(tmp_path, old.id, "--keep")
+    assert (code, answer["verdict"], answer["repetition"]) == (Exit.INCONCLUSIVE, "not comparable", None)
+    assert "was 1.0" in answer["why"][0]

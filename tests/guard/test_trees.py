@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from suite.guard.check import Selection, against_revision
+from suite.guard.regression import here
 from suite.guard.trees import ADDR_NO_RANDOMIZE, RevisionError, TreeWorker
-from suite.measure.comparison import silent
+from suite.measure.contender import ContenderFailed
+from suite.measure.evidence import conditions_of, silent
+from suite.record.job import Job, Setting
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory layouts are fixed on Linux only")
@@ -35,10 +39,32 @@ def test_a_revision_of_an_older_layout_is_refused_in_one_sentence(tmp_path: Path
         identity = ("-c", "user.name=a", "-c", "user.email=a@b")
         subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
 
-    (tmp_path / "suite").mkdir()
-    (tmp_path / "suite" / "__init__.py").touch()
+    for part in ("__init__.py", "record/job.py", "measure/comparison.py"):
+        path = tmp_path / "suite" / part
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     git("init")
     git("add", "suite")
     git("commit", "-m", "one")
-    with pytest.raises(RevisionError, match=r"^revision HEAD: it is older than .*; compare with a later revision$"):
+    with pytest.raises(
+        RevisionError,
+        match=r"^revision HEAD: it is older than .* suite/measure/timing\.py\); compare with a later revision$",
+    ):
         against_revision("HEAD", tmp_path, Selection(), None, silent)
+
+
+def test_workers_of_one_tree_count_alike_and_time_what_they_started() -> None:
+    """Of a real tree: what the gate asks of a worker, and what the same process answers, are the same numbers."""
+    setting = Setting(baseline="gpt", size="pico", steps=4)
+    job = Job(setting=setting, stack="lion").model_dump()
+    with TreeWorker(Path(__file__).parents[2]) as worker:
+        counted = worker.ask("count", job=job)
+        assert worker.ask("start", job=job) == {"steps": 4}
+        assert worker.ask("block", steps=2, slower=0.5) > 0
+        worker.ask("close")
+        with pytest.raises(ContenderFailed, match="no technique is called 'no_such'"):
+            worker.ask("start", job=job | {"stack": "no_such"})
+    assert counted == json.loads(json.dumps(here("count", job=job)))
+    assert len(counted["losses"]) == 4
+    assert counted["data_sha256"] == conditions_of(setting).data_sha256
+    assert counted["counters"]["optimizer_state_bytes"] > 0

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from suite.judge import history as h
-from suite.show.timelines import figure
 from suite.record.schema import Code, Counted, Learned, Line, Timed
+from suite.show.timelines import figure
 from tests.factories import (
     MACHINE,
     conditions,
@@ -168,7 +168,7 @@ def test_series_of_unchanged_code_have_no_change_points():
 
 
 def test_a_run_is_paired_with_the_reference_that_is_nearest_in_time():
-    """The reference learned more later, and the technique with it: its ratio did not change, nor did that of the past."""
+    """The reference learned more later, and the technique with it: no ratio changed, and none of the past does."""
     first = [learned(seed=0), learned("x", 0, final=1.8)]
     then = [revised(each) for each in (learned(seed=0, final=1.9), learned("x", 0, final=1.71))]
     (losses,) = series(then, first, metrics=("loss",))

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from suite.measure.comparison import Comparison, Procedure, silent, train_in_lock_step
 
 from suite.contract.catalogue import UnknownId
 from suite.contract.data import mixed_seed
-from suite.measure.comparison import Comparison, Procedure, silent, train_in_lock_step
 from suite.record.job import Setting, StackError, canonical
 from suite.record.schema import Record, parse
 

@@ -126,7 +126,8 @@ def test_published_models_have_their_published_sizes(
     baseline: str, size: Any, model: str | None, parameters: int
 ) -> None:
     kind = baselines()[baseline]
-    data = kind.data("nano", "pretrain")  # of its facts a model needs the number of classes only
+    # of its facts a model needs the number of classes and the shape of pictures only
+    data = kind.data(size if kind.modality == "image" else "nano", "pretrain")
     folder = PUBLISHED / model if model else None
     with weightless():
         built = kind.model(size, data, str(folder) if folder and folder.is_dir() else model)
@@ -207,7 +208,7 @@ def test_a_kept_value_is_forgotten_once_unknown_values_are_added() -> None:
 
 
 @pytest.mark.parametrize(
-    ("baseline", "length", "words"), [("gpt", 65, "64 positions"), ("vit", 32, "no sequence length")]
+    ("baseline", "length", "words"), [("gpt", 33, "32 positions"), ("vit", 32, "no sequence length")]
 )
 def test_a_length_that_cannot_be_is_refused(baseline: str, length: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):

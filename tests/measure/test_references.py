@@ -50,6 +50,13 @@ def test_the_reference_is_the_run_that_a_comparison_trains() -> None:
     assert reference.scores["loss"] == pytest.approx((reference.seeds[0]["loss"] + reference.seeds[1]["loss"]) / 2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vit", "mae"])
+def test_the_references_of_pictures_beat_every_classical_method(name: str) -> None:
+    reference = learned(Setting(baseline=name, size="nano", recipe="classic"), range(1))
+    assert reference.bars and reference.passed
+
+
 def test_a_score_that_is_no_number_passes_nothing() -> None:
     assert not at_least_as_good(math.nan, 1.0, "loss")
     assert not at_least_as_good(math.nan, 0.0, "accuracy")

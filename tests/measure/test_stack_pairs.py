@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.measure.comparison import Comparison
 
 from suite.contract.catalogue import UnknownId
 from suite.measure.campaign import measure
-from suite.measure.comparison import Comparison
 from suite.measure.plan import Pair, comparison_of, pairs_of_stack, seeds_done_together
 from suite.record.job import Setting, StackError, parts_of
 from suite.record.schema import Outcome, Record

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from suite.contract.sources import Sources
 from suite.judge.claims import ClaimPlace, judge
-from suite.judge.rows import pairs
 from suite.show.html import render
 from suite.show.report import Report
 from suite.show.studies import Studied
-from tests.factories import between, claim, comparison, conditions, contender, counters, failure, record
-from tests.measure.test_study import study
+from tests.factories import between, claim, conditions, row
 from tests.show.chromium import FOUND, MISSING, Chromium
-from tests.show.test_html import EVIL, evil_card, evil_page
+from tests.show.samples import EVIL, card, failing, lean, on, shown, study
+from tests.show.test_html import evil_page
 
 pytestmark = pytest.mark.skipif(FOUND is None, reason=MISSING)
 
@@ -37,23 +35,20 @@ def silent(browser):
 
 
 def small_page() -> str:
-    made = []
-    for baseline in ("gpt", "vit"):
-        for stack, pace_s in (("fast", 0.01), ("slow", 0.04), ("same", 0.02)):
-            made += [
-                each.model_copy(update={"conditions": conditions(baseline=baseline)})
-                for each in comparison(stack, pace_s=pace_s, counters=counters(peak_tensor_bytes=int(pace_s * 2**27)))
-            ]
-    made.append(record([contender(), failure("broken", "crashed", "no reason")], 9))
-    cards = {name: evil_card().model_copy(update={"id": name, "category": f"{name}_ones"}) for name in ("fast", "slow")}
+    lines = [
+        *lean("fast", 2**20, pace_s=0.01), *lean("slow", 2**23, pace_s=0.04), *lean("same", 2**22),
+    ]  # fmt: skip
+    rows = shown(
+        lines, on(lines, baseline="vit"), failing("broken", "crashed", "no reason"), changed=("fast", "broken")
+    )
+    cards = {name: card(name, f"{name}_ones") for name in ("fast", "slow")}
     judged = [judge(claim(), "fast", between(0.4, 0.6), ClaimPlace("gpt"))]
-    studies = [Studied(study()), Studied(study("fast"), ("fast changed",))]
-    rows = pairs(made, Sources("h" * 64, {"gpt": "b" * 64}, {}))
+    studies = [Studied(study()), Studied(study("fast"), unverified=True)]
     return render(Report(rows, verdicts=judged, cards=cards, studies=studies))
 
 
 @pytest.fixture
-def shown(silent, tmp_path):
+def board(silent, tmp_path):
     page = tmp_path / "board.html"
     page.write_text(small_page(), "utf-8")
     silent.open(page)
@@ -74,89 +69,90 @@ def choose(browser, name: str, value: str) -> None:
     browser.run(f"{found}.value = '{value}'; {found}.dispatchEvent(new Event('input', {{bubbles: true}}))")
 
 
-def test_a_click_sorts_and_a_second_one_turns_the_order(shown):
-    shown.run(f"{column('step time')}.click()")
-    assert shown.run(NAMES) == ["fast", "same", "slow"]
-    assert shown.run(f"{column('step time')}.closest('th').ariaSort") == "ascending"
-    shown.run(f"{column('step time')}.click()")
-    assert shown.run(NAMES) == ["slow", "same", "fast"]
-    assert shown.run(f"{BOARD}.querySelectorAll('th[aria-sort]').length") == 1
+def test_a_click_sorts_and_a_second_one_turns_the_order(board):
+    board.run(f"{column('step time')}.click()")
+    assert board.run(NAMES) == ["fast", "same", "slow"]
+    assert board.run(f"{column('step time')}.closest('th').ariaSort") == "ascending"
+    board.run(f"{column('step time')}.click()")
+    assert board.run(NAMES) == ["slow", "same", "fast"]
+    assert board.run(f"{BOARD}.querySelectorAll('th[aria-sort]').length") == 1
 
 
-def test_the_keyboard_alone_reaches_every_control_in_order_and_sorts(shown):
+def test_the_keyboard_alone_reaches_every_control_in_order_and_sorts(board):
     here = "document.activeElement"
     focused = f"{here}.closest('form') ? {here}.id || {here}.dataset.filter : {here}.textContent"
     order = []
-    shown.run("document.querySelector('nav a').focus()")
+    board.run("document.querySelector('nav a').focus()")
     for _ in range(60):
-        shown.press("Tab")
-        order.append(shown.run(focused))
+        board.press("Tab")
+        order.append(board.run(focused))
         if order[-1].startswith("step time"):
             break
     assert order[order.index("filter") :][:6] == ["filter", "baseline", "category", "fresh", "csv", "json"]
     assert order[-1].startswith("step time")
     outline = "getComputedStyle(document.activeElement).outlineStyle"
-    assert shown.run(outline) == "solid"  # one sees where one is
-    shown.press("Enter")
-    assert shown.run("document.activeElement.closest('th').ariaSort") == "ascending"
-    shown.press("Enter")
-    assert shown.run("document.activeElement.closest('th').ariaSort") == "descending"
+    assert board.run(outline) == "solid"  # one sees where one is
+    board.press("Enter")
+    assert board.run("document.activeElement.closest('th').ariaSort") == "ascending"
+    board.press("Enter")
+    assert board.run("document.activeElement.closest('th').ariaSort") == "descending"
 
 
-def test_filters_leave_what_was_asked_for_and_count_it(shown):
-    assert shown.run(VISIBLE) == 2
-    choose(shown, "baseline", "vit")
-    assert shown.run(VISIBLE) == 1
-    assert shown.run("document.getElementById('count').textContent") == "3 of 7 rows"
-    choose(shown, "category", "fast_ones")
+def test_filters_leave_what_was_asked_for_and_count_it(board):
+    assert board.run(VISIBLE) == 2
+    choose(board, "baseline", "vit")
+    assert board.run(VISIBLE) == 1
+    assert board.run("document.getElementById('count').textContent") == "3 of 7 rows"
+    choose(board, "category", "fast_ones")
     left = """[...document.querySelectorAll('section.board tbody tr')].filter(each => each.checkVisibility())
         .map(each => each.dataset.name)"""
-    assert shown.run(left) == ["fast"]
-    assert shown.run("[...document.querySelectorAll('article')].filter(e => e.checkVisibility()).length") == 1
-    choose(shown, "baseline", "")
-    assert shown.run(left) == ["fast", "fast"]
-    shown.run("document.getElementById('fresh').click()")
-    assert shown.run(VISIBLE) == 0  # all are stale
+    assert board.run(left) == ["fast"]
+    assert board.run("[...document.querySelectorAll('article')].filter(e => e.checkVisibility()).length") == 1
+    choose(board, "baseline", "")
+    assert board.run(left) == ["fast", "fast"]
+    board.run("document.getElementById('fresh').click()")
+    assert board.run(VISIBLE) == 0  # it is unverified on both
 
 
-def test_every_link_leads_to_something_that_then_can_be_seen(shown):
+def test_every_link_leads_to_something_that_then_can_be_seen(board):
     lost = """[...document.querySelectorAll('a[href]')].map(each => each.getAttribute('href'))
         .filter(href => !href.startsWith('#') || !document.getElementById(href.slice(1)))"""
-    assert shown.run(lost) == []
-    choose(shown, "category", "fast_ones")
-    shown.run("location.hash = document.querySelector('article[data-name=slow]').id")
-    shown.run("new Promise(done => setTimeout(done, 50))")
-    assert shown.run("document.querySelector(location.hash).checkVisibility()")
+    assert board.run(lost) == []
+    choose(board, "category", "fast_ones")
+    board.run("location.hash = document.querySelector('article[data-name=slow]').id")
+    board.run("new Promise(done => setTimeout(done, 50))")
+    assert board.run("document.querySelector(location.hash).checkVisibility()")
 
 
-def test_a_point_of_the_plot_can_be_followed(shown):
-    shown.run(f"{BOARD}.querySelectorAll('details').forEach(each => each.open = true)")
-    shown.run("""[...document.querySelectorAll('svg.pareto a')].find(each => each.ariaLabel.startsWith('fast'))
-        .dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true}))""")
-    assert shown.run("document.querySelector(location.hash).dataset.name") == "fast"
+@pytest.mark.parametrize("plot", ["pareto", "ruler"])
+def test_a_point_of_a_plot_can_be_followed(board, plot):
+    board.run(f"{BOARD}.querySelectorAll('details').forEach(each => each.open = true)")
+    board.run(f"""[...document.querySelectorAll('svg.{plot} a')].find(each => each.ariaLabel.startsWith('fast'))
+        .dispatchEvent(new MouseEvent('click', {{bubbles: true, cancelable: true}}))""")
+    assert board.run("document.querySelector(location.hash).dataset.name") == "fast"
 
 
-def test_a_study_has_its_plot_and_its_tables_and_is_filtered_with_its_technique(shown):
-    shown.run("document.querySelector('nav a[href=\"#studies\"]').click()")
+def test_a_study_has_its_plot_and_its_tables_and_is_filtered_with_its_technique(board):
+    board.run("document.querySelector('nav a[href=\"#studies\"]').click()")
     plot = "document.querySelector('#studies svg[role=img]')"
-    assert shown.run(f"{plot}.getBoundingClientRect().width") > 300
-    assert shown.run(f"{plot}.textContent.includes('batch size (examples)')")
+    assert board.run(f"{plot}.getBoundingClientRect().width") > 300
+    assert board.run(f"{plot}.textContent.includes('batch size (examples)')")
     page = "getComputedStyle(document.body).color"
-    assert shown.run(f"getComputedStyle({plot}.querySelector('text')).fill === {page}")  # in the dark, too
-    shown.run("document.querySelector('#studies details').open = true")
-    assert shown.run("document.querySelector('#studies caption').checkVisibility()")
+    assert board.run(f"getComputedStyle({plot}.querySelector('text')).fill === {page}")  # in the dark, too
+    board.run("document.querySelector('#studies details').open = true")
+    assert board.run("document.querySelector('#studies caption').checkVisibility()")
     first = "document.querySelector('#studies tbody td').textContent"
-    shown.run("document.querySelector('#studies thead button').click()")
-    assert shown.run(first) == "32"
-    shown.run("document.querySelector('#studies thead button').click()")
-    assert shown.run(first) == "512"
+    board.run("document.querySelector('#studies thead button').click()")
+    assert board.run(first) == "32"
+    board.run("document.querySelector('#studies thead button').click()")
+    assert board.run(first) == "512"
     visible = (
         "[...document.querySelectorAll('#studies article')].filter(e => e.checkVisibility()).map(e => e.dataset.name)"
     )
-    choose(shown, "category", "fast_ones")
-    assert shown.run(visible) == ["fast"]
-    shown.run("document.getElementById('fresh').click()")
-    assert shown.run(visible) == []
+    choose(board, "category", "fast_ones")
+    assert board.run(visible) == ["fast"]
+    board.run("document.getElementById('fresh').click()")
+    assert board.run(visible) == []
 
 
 def test_nothing_that_a_record_says_becomes_markup_or_runs(silent, tmp_path):
@@ -165,15 +161,15 @@ def test_nothing_that_a_record_says_becomes_markup_or_runs(silent, tmp_path):
     silent.open(page)
     assert silent.run("document.querySelectorAll('img, iframe, section script, header script, [onerror]').length") == 0
     assert silent.run(f"document.body.innerText.includes({json.dumps(EVIL.split('<!--')[0].strip())})")
-    assert silent.run("JSON.parse(document.getElementById('data').textContent).length") == 4
+    assert silent.run("JSON.parse(document.getElementById('data').textContent).length") == 6
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (390, False)])
-def test_the_page_itself_never_scrolls_sideways_and_its_words_stand_out(shown, width, dark):
-    shown.size(width, 900, mobile=width < 500)
-    shown.media(dark=dark)
-    shown.run("document.querySelectorAll('details').forEach(each => each.open = true)")
-    assert shown.run("document.documentElement.scrollWidth") <= width
+def test_the_page_itself_never_scrolls_sideways_and_its_words_stand_out(board, width, dark):
+    board.size(width, 900, mobile=width < 500)
+    board.media(dark=dark)
+    board.run("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert board.run("document.documentElement.scrollWidth") <= width
     contrast = """(() => {
         const light = (name) => {
             const [r, g, b] = getComputedStyle(document.documentElement).getPropertyValue(name).trim().slice(1)
@@ -186,20 +182,20 @@ def test_the_page_itself_never_scrolls_sideways_and_its_words_stand_out(shown, w
             return (a + 0.05) / (b + 0.05);
         });
     })()"""
-    assert min(shown.run(contrast)) >= 4.5  # WCAG 2.2, 1.4.3
+    assert min(board.run(contrast)) >= 4.5  # WCAG 2.2, 1.4.3
 
 
-def test_ten_thousand_records_make_a_page_that_is_whole_and_usable(silent, tmp_path, capsys):
+def test_ten_thousand_seeds_make_a_page_that_is_whole_and_usable(silent, tmp_path, capsys):
     """Rows of three seeds each. The times are printed, not judged."""
     start_s = time.process_time()
-    (one,) = pairs(comparison("x"))  # its analysis stands for all: what is judged here is the page
+    one = row("x")  # its analysis stands for all: what is judged here is the page
     rows = [
         replace(one, stack=f"stack_{number}", conditions=conditions(baseline=baseline, recipe=recipe))
         for baseline in ("bert", "gpt", "mae", "vit")
         for recipe in ("classic", "modern")
         for number in range(417)
     ]
-    assert sum(len(row.records) for row in rows) == 10_008
+    assert sum(len(row.seeds) for row in rows) == 10_008
     page: Path = tmp_path / "board.html"
     page.write_text(render(Report(rows)), "utf-8")
     made_s = time.process_time() - start_s

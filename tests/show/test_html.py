@@ -1,6 +1,7 @@
 import base64
 import hashlib
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -9,22 +10,21 @@ from functools import cache
 from html.parser import HTMLParser
 from importlib.resources import files
 
+import numpy as np
 import pytest
 
-from suite.contract.card import Card, Paper
-from suite.contract.sources import Sources
 from suite.guard.calibration import Calibration, Gate, timed_job
 from suite.guard.gate import DESIGN
 from suite.judge.claims import ClaimPlace, Observation, judge
-from suite.judge.rows import pairs
+from suite.judge.metrics import Value
 from suite.judge.statistics import Interval
 from suite.measure.lab import Table
-from suite.show.charts import REFERENCE, CostPoint, front, whisker
+from suite.show.charts import REFERENCE, CostPoint, front, learning_curves, ruler, ruler_points, whisker
 from suite.show.html import render
 from suite.show.report import Report
 from suite.show.studies import Studied
-from tests.factories import MACHINE, between, claim, comparison, contender, counters, failure, record
-from tests.measure.test_study import study
+from tests.factories import MACHINE, between, claim, evidence, row, side, timed
+from tests.show.samples import EVIL, card, failing, lean, on, shown, study
 
 
 @pytest.fixture
@@ -65,19 +65,18 @@ class Page(HTMLParser):
         return [attributes for each, attributes in self.elements if each == tag]
 
 
-EVIL = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> <!-- {{x}} $script ${data}"
-
-
 @cache
 def evil_page():
-    machine = comparison("x")[0].machine.model_copy(update={"name": EVIL, "facts": {"cpu": EVIL, "cores": EVIL}})
-    made = [
-        *comparison(EVIL),
-        *comparison("lossy", final=2.3),
-        record([contender(), failure("broken", "crashed", EVIL)], 9),
-        *comparison("slow", pace_s=0.04, counters=counters(peak_tensor_bytes=2**20), probes={EVIL: 1.0}),
+    machine = MACHINE.model_copy(update={"name": EVIL, "facts": {"cpu": EVIL, "cores": EVIL}})
+    lines = [
+        *evidence(EVIL),
+        *evidence("lossy", final=2.9),
+        *evidence("gainful" + EVIL, final=1.4),
+        *evidence("untimed", replicates=0),
+        *failing("broken", "crashed", EVIL),
+        *lean("slow", 2**20, pace_s=0.04, probes={EVIL: 1.0}),
     ]
-    made = [each.model_copy(update={"machine": machine}) for each in made]
+    rows = shown([each.model_copy(update={"machine": machine}) for each in lines], changed=["slow", EVIL])
     wicked = claim(statement=EVIL, place=EVIL, metric=EVIL, conditions=EVIL)
     judged = [
         judge(wicked, EVIL, between(0.7, 0.75), ClaimPlace(EVIL, EVIL, EVIL, EVIL)),
@@ -87,18 +86,12 @@ def evil_page():
     tables = [Table(EVIL, (EVIL, EVIL), [(EVIL, n) for n in range(1000)], EVIL), Table("none", ("x",), [])]
     hostile = {"baseline": EVIL, "size": EVIL, "recipe": EVIL, "machine": machine, "tables": tables}
     studied = [
-        *(Studied(study("lossy", **hostile), (EVIL,)) for _ in range(2)),
+        *(Studied(study("lossy", **hostile), unverified=True) for _ in range(2)),
         Studied(study(EVIL, **hostile)),
         Studied(study(EVIL, tables=[Table("a", (EVIL,), [(float("nan"),)])])),
         *(Studied(study(size=size)) for size in ("nano", "nano", "micro")),
     ]
-    rows = pairs(made, Sources(EVIL, {EVIL: ""}, {}))
-    return render(Report(rows, [EVIL], judged, {}, {"lossy": evil_card()}, studied))
-
-
-def evil_card():
-    paper = Paper(title=EVIL, authors=EVIL, venue=EVIL, arxiv=EVIL)
-    return Card(id="lossy", name=EVIL, category="evil", summary=EVIL, paper=paper, baselines=("gpt",))
+    return render(Report(rows, [EVIL], judged, {}, {"lossy": card("lossy", words=EVIL)}, studied))
 
 
 def test_records_cannot_run_anything():
@@ -132,7 +125,8 @@ def test_ids_are_unique_and_every_link_has_its_target():
 
 
 def test_rows_with_the_same_stack_have_their_own_ids():
-    page = Page(render(Report(pairs([record([contender()] * 3, seed) for seed in range(3)]))))
+    twins = [timed([side(), side("x"), side("x")], replicate) for replicate in range(3)]
+    page = Page(render(Report([*shown(twins), *shown(twins)])))
     ids = [each["id"] for each in page.having("tr") if "id" in each]
     assert len(ids) == len(set(ids)) == 2
 
@@ -143,7 +137,7 @@ def test_tables_are_usable_with_a_keyboard_and_without_the_script():
     buttons = [each for each in page.having("button") if "id" not in each]
     machines = Page(re.search(r'<table class="plain">.*?</table>', evil_page(), re.DOTALL)[0]).having("th")
     assert len(buttons) == len(heads) - sum(each["scope"] == "col" for each in machines) > 8
-    assert sum("aria-sort" in each for each in heads) == 2  # of the board, and of what was measured where
+    assert sum("aria-sort" in each for each in heads) == 2  # of the board and of the matrix
     assert "hidden" in page.having("form")[0]  # controls that need the script appear with it
     cells = Page(re.sub(r'<table class="plain">.*?</table>', "", evil_page(), flags=re.DOTALL)).having("td")
     assert cells and all("data-sort" in each for each in cells)
@@ -164,26 +158,93 @@ def test_a_point_of_the_plot_leads_to_its_technique_s_section():
 
 
 def test_the_head_has_each_machine_s_calibration_or_how_to_get_one(calibrated):
-    rows = pairs([each.model_copy(update={"machine": calibrated.machine}) for each in comparison("x")])
+    rows = shown(evidence("x"))
     told = " ".join(Page(render(Report(rows, calibrations={calibrated.machine.key: calibrated}))).words)
     assert "[0.0%, 16.8%], 0 of 20 gates" in told and "4 of 4" in told and "2026-01-02" in told
     assert "leantrain calibrate" in " ".join(Page(render(Report(rows))).words)
 
 
-def test_every_stack_s_seeds_are_told_by_conditions_and_what_was_not_measured():
-    made = [*comparison("lossy"), record([contender(), failure("broken", "crashed", "x")], 9)]
-    cards = {"lossy": evil_card(), "absent": evil_card().model_copy(update={"id": "absent"})}
-    words = [each.strip() for each in Page(render(Report(pairs(made), cards=cards))).words if each.strip()]
-    start = words.index("Seeds of each technique by conditions")
-    assert words[start + 1 : start + 9] == [
-        "category", "technique", "gpt modern nano pretrain", "broken", "failed", "evil", "lossy", "3",
+def test_the_matrix_comes_first_with_a_line_a_technique_and_names_what_was_not_measured():
+    rows = shown(evidence("lossy", final=2.9), on(evidence("lossy"), baseline="vit"), failing("broken", "crashed", "x"))
+    cards = {"lossy": card("lossy"), "absent": card("absent")}
+    text = render(Report(rows, cards=cards))
+    words = [each.strip() for each in Page(text).words if each.strip()]
+    start = words.index("Time to the same quality by technique")
+    assert words[start + 1 : start + 7] == [
+        "technique", "gpt modern nano", "vit modern nano", "peak tensors\xa0↓", "FLOPs\xa0↓", "in words",
     ]  # fmt: skip
-    assert words[start + 9 : start + 11] == ["Not measured at all: 1 of 2 techniques of the catalogue", "absent"]
+    assert words[start + 7] == "lossy" and words[start + 8].startswith("< ×0.3")
+    assert "The same quality later on gpt; no difference seen on vit." in words and "Failed on gpt." in words
+    absent = words.index("Not measured at all: 1 of 2 techniques of the catalogue")
+    assert words[absent + 1] == "absent" and absent < words.index("gpt · modern · nano · pretrain · 200 steps", start)
+
+
+def test_every_kind_of_value_has_a_style_of_its_own_and_a_modelled_one_is_sorted_last():
+    one = row("x", final=1.4)
+    one.metrics["energy"] = Value("modelled", 0.5)
+    page = Page(render(Report([one, *shown(evidence("fast", pace_s=0.01))])))
+    cells = {each.get("class"): each.get("data-sort") for each in page.having("td") if each.get("class")}
+    assert {"measured", "exact", "bound", "modelled", "unavailable"} <= set(cells)
+    assert cells["modelled"] == "" and float(cells["bound"]) > 1
+    assert "≈0.50" in page.words and "> ×2.80" in page.words
+
+
+def test_the_mark_of_unverified_evidence_says_which_kind_it_is():
+    page = Page(render(Report(shown(evidence("x"), changed=["x"]))))
+    assert {each["title"] for each in page.having("abbr")} == {"unverified: learned, timed"}
+    assert not Page(render(Report(shown(evidence("x"))))).having("abbr")
+
+
+# drawings -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_ruler_has_every_seed_the_curve_and_every_technique_where_it_ended():
+    rows = shown(evidence("better", final=1.9), evidence("far", final=1.3), evidence("lost", final=3.5))
+    drawn = Page(ruler(rows, {"better": "technique-better"}))
+    losses = rows[0].known.ruler.losses
+    assert sum(each.get("class") == "seed" for each in drawn.having("circle")) == np.isfinite(losses).sum()
+    kinds = [each.get("class") for each in drawn.having("path")]
+    assert kinds.count("fit") == kinds.count("band") == kinds.count("span") == 1 and kinds.count("arrow") == 2
+    assert {"better", "far", "lost"} <= set(drawn.words)
+    assert [each["href"] for each in drawn.having("a")] == ["#technique-better"]
+    points = {each.stack: each for each in ruler_points(rows)}
+    assert (points["far"].beyond, points["lost"].beyond, points["better"].beyond) == (1, -1, 0)
+    assert points["better"].budget == pytest.approx((1.9 / 2) ** (1 / -0.2), rel=0.05)
+    assert points["better"].loss == pytest.approx(1.9, rel=0.01)
+    assert "worth more than 2.80 of the reference's budget" in points["far"].says
+
+
+def test_a_board_without_a_scaling_curve_or_with_one_seed_of_it_is_drawn_as_far_as_it_is_known():
+    assert ruler(shown(evidence("x", ruler=False))) == ""
+    lines = [each for each in evidence("x") if getattr(each, "seed", 0) == 0]
+    drawn = ruler(shown(lines))
+    assert 'class="fit"' in drawn and 'class="band"' not in drawn
+
+
+def test_hundreds_of_techniques_on_the_ruler_never_write_over_each_other():
+    one = row("x")
+    rows = [type(one)(**vars(one) | {"stack": f"name_{number}"}) for number in range(200)]
+    words = re.findall(r'<text class="tick" x="([\d.]+)" y="([\d.]+)" text-anchor="start">(name_\d+)<', ruler(rows))
+    places = [(float(x), float(y), 7.0 * len(name)) for x, y, name in words]
+    assert len(places) > 5
+    for position, (x, y, length) in enumerate(places):
+        for other_x, other_y, other_length in places[:position]:
+            assert abs(y - other_y) >= 11.9 or x + length < other_x or other_x + other_length < x
+
+
+def test_learning_curves_are_means_over_seeds_along_reference_steps():
+    reference, technique = learning_curves(row("x", steps=100, final=1.5))
+    assert reference.mean[-1, 0] == technique.mean[-1, 0] == 200  # of 100 own steps
+    ends = [each[-1, 1] for each in technique.seeds]
+    assert len(ends) == 3 and technique.mean[-1, 1] == pytest.approx(np.mean(ends))
+    assert min(ends) < technique.mean[-1, 1] < max(ends)
+    assert learning_curves(row("x", seeds=0)) == []
+    assert all(math.isfinite(value) for side in (reference, technique) for value in side.mean.ravel())
 
 
 def test_every_drawing_is_named_or_hidden_from_readers():
     drawings = Page(evil_page()).having("svg")
-    assert {each["class"] for each in drawings} == {"whisker", "pareto", "curves", "study"}
+    assert {each["class"] for each in drawings} == {"whisker", "ruler", "pareto", "curves", "study"}
     assert all(each.get("aria-hidden") == "true" or each.get("aria-label") for each in drawings)
 
 

@@ -4,78 +4,140 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.card import Card, Paper
-from suite.contract.sources import Sources
 from suite.judge.claims import ClaimPlace, Observation, judge
-from suite.judge.rows import pairs
-from suite.show.board import boards
-from suite.show.markdown import code, escape, render
+from suite.judge.metrics import Value
+from suite.show.board import boards, leaning, text
+from suite.show.markdown import MOST_LINES, code, escape, render, split
 from suite.show.report import Report
-from tests.factories import between, claim, comparison, conditions, contender, failure, record
+from tests.factories import between, claim, evidence, heading, row
+from tests.show.samples import card, failing, of_every_sort, on, shown, study
 
 
-def some_rows():
-    failed = [record([contender(), failure("flash", "unavailable", "needs CUDA")], seed) for seed in range(3)]
-    half = comparison("half")
-    half[1] = record([half[1].reference, failure("half", "diverged", "the loss became nan")], 1)
-    records = [
-        *comparison("slow", pace_s=0.03), *comparison("fast", pace_s=0.01), *comparison("same"), *half, *failed,
-        *comparison("lossy", final=2.4), *comparison("one", seeds=1),
-    ]  # fmt: skip
-    unchanged = dict.fromkeys(("fast", "same", "half", "flash", "lossy", "one"), "1" * 64)
-    return pairs(records, Sources("h" * 64, {"gpt": "b" * 64}, {"slow": "changed", **unchanged}))
+def test_techniques_stand_in_order_bounds_at_their_ends_and_nothing_is_dropped():
+    (board,) = boards(of_every_sort())
+    assert [[row.stack for row in tier] for tier in board.tiers] == [["fast"], ["half", "same"], ["slow"]]
+    ranked = [(tier, row.stack) for tier, row in board.ranked]
+    assert ranked[0] == (">", "gainful") and ranked[-3] == ("<", "lossy")
+    assert ranked[-2:] == [("–", "unlearned"), ("–", "untimed")]
+    assert [row.stack for row in board.failed] == ["flash", "stuck", "wild"]
 
 
-def test_techniques_stand_in_tiers_and_nothing_is_dropped():
-    (board,) = boards(some_rows())
-    assert [[row.stack for row in tier] for tier in board.tiers] == [["fast"], ["same"], ["slow"]]
-    assert [row.stack for row in board.single] == ["one"]
-    assert [row.stack for row in board.missed] == ["half", "lossy"]
-    assert [row.stack for row in board.failed] == ["flash"]
+def test_a_modelled_headline_is_never_ranked_with_measured_ones():
+    modelled = row("chip")
+    modelled.metrics["time_to_quality"] = Value("modelled", 0.1)
+    (board,) = boards([*shown(evidence("fast", pace_s=0.01)), modelled])
+    assert [(tier, row.stack) for tier, row in board.ranked] == [("1", "fast"), ("–", "chip")]
+    assert text(modelled.value("time_to_quality"), "higher") == "≈×10.0"
+    assert leaning(modelled.value("time_to_quality")) == 0
+
+
+@pytest.mark.parametrize(("at_most", "higher", "lower", "sure"), [(True, "> ×4.00", "< 0.25", 1), (False, "< ×4.00", "> 0.25", 0)])  # fmt: skip
+def test_a_bound_on_a_cost_is_the_other_bound_on_a_speedup(at_most, higher, lower, sure):
+    value = Value("bound", 0.25, at_most=at_most)
+    assert (text(value, "higher"), text(value, "lower"), leaning(value)) == (higher, lower, sure)
 
 
 def test_the_page_is_the_same_for_the_same_records_in_any_order():
-    assert render(Report(some_rows())) == render(Report(some_rows()[::-1]))
+    assert render(Report(of_every_sort())) == render(Report(of_every_sort()[::-1]))
 
 
 def test_every_table_line_has_as_many_cells_as_its_head():
-    tables = re.findall(r"(?:^\|.*\|$\n?)+", render(Report(some_rows())), re.MULTILINE)
-    assert tables
+    tables = re.findall(r"(?:^\|.*\|$\n?)+", render(Report(of_every_sort())), re.MULTILINE)
+    assert len(tables) == 2
     for table in tables:
         assert len({len(re.split(r"(?<!\\)\|", line)) for line in table.strip().splitlines()}) == 1
 
 
 def test_what_of_the_catalogue_was_not_measured_is_named():
-    card = Card(
-        id="absent", name="", category="c", summary="", paper=Paper(title="", authors="", venue=""), baselines=()
-    )
-    cards = {"absent": card, "fast": card.model_copy(update={"id": "fast"})}
-    page = render(Report(some_rows(), cards=cards))
+    cards = {"absent": card("absent"), "fast": card("fast")}
+    page = render(Report(of_every_sort(), cards=cards))
     assert "- Not measured at all: 1 of 2 techniques of the catalogue: `absent`.\n" in page
-    assert "Not measured" not in render(Report(some_rows(), cards={"fast": cards["fast"]}))
+    assert "Not measured" not in render(Report(of_every_sort(), cards={"fast": cards["fast"]}))
 
 
-def test_failures_stale_rows_and_what_is_unavailable_say_why():
-    page = render(Report(some_rows(), ["records.jsonl:3: not a record"]))
-    assert "- `flash`: unavailable (seeds 0, 1, 2): needs CUDA" in page
-    assert "2 of 3" in page
-    assert "diverged (seed 1): the loss became nan" in page
-    assert "| `slow`† |" in page
-    assert "stale: slow changed" in page
+def test_failures_unverified_rows_and_what_is_missing_say_why_and_what_to_do():
+    page = render(Report(of_every_sort(), ["learned.jsonl:3: not a record"]))
+    assert "- `flash`: unavailable while learning (seeds 0, 1, 2): needs CUDA" in page
+    assert "- `stuck`: hung while timing (timing 0): silent for 600 s" in page
+    assert "| 2 of 3 | 3 |" in page and "diverged while learning (seed 1): the loss became nan" in page
+    assert "| `slow`† |" in page and "`slow`: unverified: learned, timed, since the code changed" in page
     assert "CUDA peak: n/a (no CUDA device)." in page
-    assert re.search(r"`lossy`: .*ended 2\d\.\d% worse", page)
+    command = "measure with: leantrain compare untimed baseline -b gpt --steps 200"
+    assert f"`untimed`: missing: timings; {command}" in page
+    assert "`unlearned`: missing: learned runs; " in page
     assert "could not be read and are left out: 1." in page
 
 
+def test_a_row_without_the_ruler_has_its_other_numbers_and_the_command_that_learns_it():
+    page = render(Report(shown(evidence("x", ruler=False))))
+    assert "missing: the reference's scaling curve; measure with: leantrain compare x baseline" in page
+    assert "--ruler 3" in page and "| – | `x` |" in page
+
+
+def test_another_machine_s_curves_are_named():
+    lines = evidence("x")
+    elsewhere = heading("")["machine"].model_copy(update={"name": "elsewhere", "key": "e" * 16})
+    moved = [each.model_copy(update={"machine": elsewhere}) if each.kind == "learned" else each for each in lines]
+    assert "`x`: curves learned on elsewhere" in render(Report(shown(moved)))
+    assert "learned on" not in render(Report(shown(lines)))
+
+
 def test_other_conditions_are_other_boards():
-    micro = [each.model_copy(update={"conditions": conditions(size="micro")}) for each in comparison("y")]
-    titles = [board.title for board in boards(pairs([*comparison("x"), *micro]))]
+    titles = [board.title for board in boards(shown(evidence("x"), on(evidence("y"), size="micro")))]
     assert titles == [f"gpt · modern · {size} · pretrain · 200 steps" for size in ("micro", "nano")]
 
 
 def test_without_records_it_says_what_to_do():
     assert "leantrain run" in render(Report())
+    assert split(Report(), "boards") == (render(Report()), {})
 
+
+# the front page -----------------------------------------------------------------------------------------------------
+
+
+def test_the_front_page_of_a_catalogue_is_short_and_leads_to_every_baseline_s_numbers():
+    lines = [*evidence("fast", pace_s=0.01), *evidence("slow", pace_s=0.03)]
+    (one, two), rest = shown(lines), on(evidence("fast"), baseline="vit")
+    many = [type(one)(**vars(one) | {"stack": f"stack_{number:03}"}) for number in range(300)]
+    judged = [judge(claim(), "fast", between(0.7, 0.75), ClaimPlace("gpt"))]
+    report = Report([*many, two, *shown(rest)], verdicts=judged)
+    front, pages = split(report, "results/boards")
+    assert len(front.splitlines()) <= MOST_LINES
+    assert re.search(r"^\d+ more stand on the pages below\.$", front, re.MULTILINE)
+    assert set(re.findall(r"\]\(results/boards/(.*?)\)", front)) == set(pages) == {"gpt.md", "vit.md", "claims.md"}
+    assert "1 reproduced." in front and "| reproduced | `fast.a_claim` |" in pages["claims.md"]
+    assert all(f"`stack_{number:03}`" in pages["gpt.md"] for number in range(300)) and "stack_" not in pages["vit.md"]
+    assert "| `fast` |" in pages["vit.md"]
+
+
+def test_the_matrix_says_in_words_what_intervals_say_and_orders_by_what_is_sure():
+    gpt = [*evidence("fast", pace_s=0.01), *evidence("mixed", pace_s=0.01), *evidence("alike")]
+    front = render(
+        Report(shown(gpt, on(evidence("mixed", pace_s=0.04), baseline="vit"), failing("wild", "diverged", "nan")))
+    )
+    lines = re.findall(r"^\| `(\w+)` \| .* \| (.*?) \|$", front.split("## How")[0], re.MULTILINE)
+    assert lines == [
+        ("fast", "The same quality sooner on gpt."), ("mixed", "The same quality sooner on gpt; later on vit."),
+        ("alike", "No difference seen on gpt."), ("wild", "Diverged on gpt."),
+    ]  # fmt: skip
+    assert re.search(r"`fast` \| \*\*×2\.\d+ \[", front) and re.search(r"`alike` \| ×", front)
+
+
+def test_a_hostile_baseline_names_no_other_folder_s_file():
+    rows = shown(on(evidence("x"), baseline="../../evil"), on(evidence("x"), baseline="evil"))
+    front, pages = split(Report(rows), "boards")
+    assert sorted(pages) == ["evil-2.md", "evil.md"]
+    assert all(f"](boards/{name})" in front for name in pages)
+
+
+def test_a_study_stands_on_its_baseline_s_page():
+    from suite.show.studies import Studied
+
+    _, pages = split(Report(studies=[Studied(study(baseline="mae"))]), "boards")
+    assert list(pages) == ["mae.md"] and "steps_to_quality" in pages["mae.md"]
+
+
+# hostile words ------------------------------------------------------------------------------------------------------
 
 EVIL = """<script>alert(1)</script>|`x`
 | a | b |
@@ -83,13 +145,14 @@ EVIL = """<script>alert(1)</script>|`x`
 
 
 def test_records_cannot_write_markup():
-    rows = pairs([record([contender(), failure(EVIL, "crashed", EVIL)]), *comparison(EVIL)])
-    page = render(Report(rows))
-    assert "<script" not in page
-    assert "<img" not in page
-    assert "https://" not in page
-    assert not re.search(r"(?<!\\)\[l\]", page)
-    assert not re.search(r"^# h|^\| a", page, re.MULTILINE)
+    rows = shown(failing("broken", "crashed", EVIL), evidence(EVIL), evidence("untimed " + EVIL, replicates=0))
+    front, pages = split(Report(rows), "boards")
+    for page in (render(Report(rows)), front, *pages.values()):
+        assert "<script" not in page
+        assert "<img" not in page
+        assert "https://" not in page
+        assert not re.search(r"(?<!\\)\[l\]", page)
+        assert not re.search(r"^# h|^\| a", page, re.MULTILINE)
 
 
 @given(st.text())
@@ -111,10 +174,10 @@ def test_claims_are_counted_and_shown_and_their_words_stay_words():
         judge(claim(), "fast", between(0.7, 0.75), ClaimPlace("gpt")),
         judge(claim(), "slow", evil, ClaimPlace("gpt")),
     ]
-    page = render(Report(some_rows(), verdicts=judged))
+    page = render(Report(of_every_sort(), verdicts=judged))
     assert "## Claims of the papers\n\n1 reproduced; 1 not testable here." in page
     assert "| reproduced | `fast.a_claim` |" in page
     assert "<script" not in page
     section = page[page.index("## Claims") :].strip().splitlines()[4:]
     assert len({len(re.split(r"(?<!\\)\|", line)) for line in section}) == 1
-    assert "Claims of the papers" not in render(Report(some_rows()))
+    assert "Claims of the papers" not in render(Report(of_every_sort()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from suite.record.store import Store
 from suite.show.report import Report
-from tests.factories import MACHINE, comparison
+from tests.factories import MACHINE, evidence, records
 
 LIGHT = """
 import sys
@@ -26,14 +26,15 @@ def test_reading_and_judging_load_neither_torch_nor_matplotlib_nor_a_fork_server
 
 def test_a_report_holds_the_chosen_rows_and_says_what_could_not_be_read(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for each in (*comparison("lion"), *comparison("sam")):
-        store.append(each)
-    with store.path(MACHINE.name).open("a") as file:
+    lines = records(evidence("lion"), evidence("sam")).lines
+    for each in lines:
+        store.append(each, MACHINE.name)
+    with store.path(MACHINE.name, "learned").open("a") as file:
         file.write("damaged\n")
     (tmp_path / MACHINE.name / "calibration.json").write_text("{}")
     whole = Report.read(tmp_path)
     assert [row.stack for row in whole.rows] == ["lion", "sam"]
-    assert (whole.replicates, len(whole.problems), len(whole.unreadable)) == (6, 1, 1)
+    assert (whole.records, len(whole.problems), len(whole.unreadable)) == (len(lines), 1, 1)
     assert {"lion", "sam", "lora"} <= set(whole.cards)
     lion = Report.read(tmp_path, {"lion"}, {"gpt"})
     assert ([row.stack for row in lion.rows], set(lion.cards)) == (["lion"], {"lion"})

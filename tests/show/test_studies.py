@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from suite.judge.rows import pairs
 from suite.measure.lab import Table
 from suite.show import html, markdown, studies
 from suite.show.report import Report
 from suite.show.studies import Studied
-from tests.factories import comparison
-from tests.measure.test_study import study
-from tests.show.test_html import EVIL, Page
+from tests.factories import evidence
+from tests.show.samples import EVIL, shown, study
+from tests.show.test_html import Page
 
 
 def drawn(draw: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> str:
@@ -94,14 +93,14 @@ def test_long_tables_are_cut_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_study_and_its_technique_s_place_lead_to_each_other() -> None:
-    rows = pairs([*comparison("linear_scaling_warmup:k=2"), *comparison("linear_scaling_warmup")])
-    page = html.render(Report(rows, studies=[Studied(study(), ("it changed",)), Studied(study("gone"))]))
+    rows = shown(evidence("linear_scaling_warmup:k=2"), evidence("linear_scaling_warmup"))
+    page = html.render(Report(rows, studies=[Studied(study(), unverified=True), Studied(study("gone"))]))
     places = {each["data-name"]: each["id"] for each in Page(page).having("article") if "data-size" not in each}
-    (anchor,) = [each["id"] for each in Page(page).having("article") if "data-stale" in each]
+    (anchor,) = [each["id"] for each in Page(page).having("article") if "data-unverified" in each]
     assert page.count(f'<p>Studies: <a href="#{anchor}">') == 2
     title = "linear_scaling_warmup · gpt · modern · nano"
     assert f'<h3><a href="#{places["linear_scaling_warmup"]}">{title}</a><abbr' in page
-    assert "3 seeds at most. Stale: it changed." in page
+    assert "3 seeds at most. Unverified: the code changed since." in page
     assert "<h3>gone · gpt" in page and "No plot: gone is not installed" in page
     assert "#studies" not in html.render(Report(rows))
 
@@ -109,9 +108,9 @@ def test_a_study_and_its_technique_s_place_lead_to_each_other() -> None:
 def test_the_markdown_has_short_tables_and_the_length_of_long_ones() -> None:
     long = Table("long", ("x",), [(n,) for n in range(13)], EVIL)
     made = study(tables=[*study().tables, long, Table("none", ("x",), [])])
-    page = markdown.render(Report(studies=[Studied(made, ("x",))]))
+    page = markdown.render(Report(studies=[Studied(made, unverified=True)]))
     assert "\n### linear\\_scaling\\_warmup · gpt · modern · nano†\n" in page
-    assert "\n| 512 | linear | 0.016 | 3 | 0 | n/a | n/a | n/a | nan | n/a | n/a | 20 |\n" in page
+    assert "\n| 512 | linear | 0.016 | 3 | 0 | n/a | n/a | n/a | nan | n/a | n/a | 20 | n/a |\n" in page
     assert "(13 rows, left out here)" in page
     assert "<" not in page and "none" not in page
     assert "Studies" not in markdown.render(Report())

@@ -21,11 +21,10 @@ import torch.multiprocessing
 from torch.distributed.device_mesh import DeviceMesh
 
 from suite.contract.baseline import baselines
-from suite.contract.catalogue import catalogue
+from suite.contract.catalogue import catalogue, reference_of
 from suite.contract.run import Run
 from suite.contract.stack import build
 from suite.measure.contender import server
-from suite.measure.plan import reference_of
 from suite.record.job import Size, Task, join
 from suite.record.schema import Counters
 from tests.runs import new_run

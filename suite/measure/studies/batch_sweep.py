@@ -1,9 +1,9 @@
 """Steps to quality against the batch size, for an optimizer made for large batches and for tuned ones that are not.
 
 At every batch size all sides get the same grid of learning rates, in what the card's rule makes of each side's own
-rate; all runs see equally many examples. Steps are counted until the test loss is what the reference ends with at its
-own batch and rate. With a fixed rate a comparison of optimizers over batch sizes is one of how well that rate was
-chosen (Nado et al. 2021, arXiv 2102.06356, who tune Nesterov momentum).
+rate; all runs see equally many examples. Steps are counted until the validation loss is what the reference ends with
+at its own batch and rate. With a fixed rate a comparison of optimizers over batch sizes is one of how well that rate
+was chosen (Nado et al. 2021, arXiv 2102.06356, who tune Nesterov momentum).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from suite.contract.card import BatchSweep, filled
 from suite.judge.statistics import replicate_interval
 from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
-from suite.record.schema import Evaluation, Outcome
+from suite.record.schema import Evaluation, Learned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 REFERENCE = "reference"
 NOTE = (
-    "Steps and examples until the test loss is what the reference ends with, and until it has fallen half as far: "
-    "medians over the seeds that got there; "
-    "final loss: the mean over the seeds that finished and its 95 % interval; CPU seconds of all seeds' training"
+    "Steps and examples until the validation loss is what the reference ends with, and until it has fallen half as "
+    "far: medians over the seeds that got there; final loss: of test examples, the mean over the seeds that finished "
+    "and its 95 % interval; CPU seconds of all seeds' training"
 )
 BEST = (
-    "The rate of the fewest steps among those that got there in the most seeds, else of the lowest final loss. One at "
-    "an end of the grid ({:g} or {:g}) may not be the best there is"
+    "The rate of the fewest steps among those that got there in the most seeds, else of the lowest validation loss. "
+    "One at an end of the grid ({:g} or {:g}) may not be the best there is"
 )
 COST = "What tuning took: rates times batch sizes, runs of all their seeds, CPU seconds of their training"
 
@@ -49,6 +49,7 @@ class SweepRow(NamedTuple):
     final_loss_low: float | None
     final_loss_high: float | None
     cpu_s: float | None
+    validation_loss: float | None
 
 
 class SweepRun(NamedTuple):
@@ -83,14 +84,15 @@ def study(lab: Lab, asked: BatchSweep) -> list[Table]:
     ]
 
 
-def sweep_row(rule: str, pairs: Sequence[tuple[Outcome, Outcome]]) -> SweepRow | None:
+def sweep_row(rule: str, pairs: Sequence[tuple[Learned, Learned]]) -> SweepRow | None:
     """The row of (reference, contender) pairs, one a seed; None where there is nothing to say."""
     pairs = [(reference, contender) for reference, contender in pairs if reference.curve and contender.recipe]
     if not pairs:
         return None
     batch_size, learning_rate = (pairs[0][1].recipe[name] for name in ("batch_size", "learning_rate"))
     steps, half = (_reached(pairs, share) for share in (0.99, 0.5))  # not 1: noise at the very end does not decide
-    final = [contender.curve[-1].loss for _, contender in pairs if contender.status == "ok" and contender.curve]
+    final = [each.final.loss for _, each in pairs if each.status == "ok" and each.final]
+    ends = [each.curve[-1].loss for _, each in pairs if each.status == "ok" and each.curve]
     spread = replicate_interval(final) if len(final) > 1 else None
     spent = [contender.cpu_s for _, contender in pairs if contender.cpu_s is not None]
     middle = median(steps) if steps else None
@@ -107,10 +109,11 @@ def sweep_row(rule: str, pairs: Sequence[tuple[Outcome, Outcome]]) -> SweepRow |
         final_loss_low=spread.low if spread else None,
         final_loss_high=spread.high if spread else None,
         cpu_s=sum(spent) if spent else None,
+        validation_loss=fmean(ends) if ends else None,
     )
 
 
-def _reached(pairs: Sequence[tuple[Outcome, Outcome]], share: float) -> list[float]:
+def _reached(pairs: Sequence[tuple[Learned, Learned]], share: float) -> list[float]:
     """The steps of those that got to the loss at which the reference has this share of its whole fall behind it."""
     reached = []
     for reference, each in pairs:
@@ -146,7 +149,7 @@ def best(runs: Sequence[SweepRun]) -> list[SweepRun]:
 def _goodness(row: SweepRow) -> tuple[float, float, float]:
     never = float("inf")
     steps = never if row.steps_to_quality is None else row.steps_to_quality
-    return -row.reached / row.seeds, steps, never if row.final_loss is None else row.final_loss
+    return -row.reached / row.seeds, steps, never if row.validation_loss is None else row.validation_loss
 
 
 def cost(runs: Sequence[SweepRun]) -> list[tuple[str, int, int, float]]:

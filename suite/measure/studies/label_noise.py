@@ -1,8 +1,9 @@
-"""Sharpness and label noise: what each way to seek flat minima costs, and what it is worth at equal steps and time.
+"""Sharpness and label noise: what each way to seek flat minima is worth at equal steps, and at equal processor time.
 
 Foret et al. (arXiv 2010.01412, section 3.3) report their largest gains with wrong training labels, on CIFAR-10. So
 every run is made on the baseline's data and on the same with a share of the training labels replaced; test labels stay
-right. Runs are longer than the baseline's, so that examples come back; the paper's have 200 epochs.
+right. Runs are longer than the baseline's, so that examples come back; the paper's have 200 epochs. At equal time a
+technique has a schedule of its own, as much shorter as its run took more processor seconds than the reference's.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from suite.contract.data import Data, generator
 from suite.measure.lab import Lab, Table
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, canonical
-from suite.record.schema import Outcome
+from suite.record.schema import Learned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NOTE = (
-    "Medians over the seeds, at the end of the run. At equal time a schedule ends when the reference's budget does. "
+    "Medians over the seeds, of test examples at the end of the run. At equal time the whole schedule is shortened, in "
+    "steps of 5 %, to the processor seconds of the reference's; n/a: that run is missing. "
     "lambda_max and ascent_rise are of a training batch with its labels as trained on"
 )
+BUDGET_STEP = 0.05
 
 
 class NoiseRow(NamedTuple):
@@ -40,7 +43,7 @@ class NoiseRow(NamedTuple):
     technique: str
     seeds: int
     accuracy: float
-    accuracy_at_equal_time: float
+    accuracy_at_equal_time: float | None
     test_loss: float
     lambda_max: float
     ascent_rise: float
@@ -51,20 +54,34 @@ def study(lab: Lab, asked: LabelNoise) -> list[Table]:
     stacks = {BASELINE: asked.reference, **asked.stacks}
     rows = []
     for share in asked.shares:
-        runs = noisy(lab, share, asked).runs(list(stacks.values()))
+        at = noisy(lab, share, asked)
+        runs = at.runs(list(stacks.values()))
         for technique, stack in stacks.items():
-            contenders = [each for _, each in runs[canonical(stack)]]
-            if technique == BASELINE:  # it sets the budget, and fits it whatever the clock said of the two
-                contenders = [each.model_copy(update={"equal_time": None}) for each in contenders]
-            if row := noise_row(share, technique, contenders):
+            pairs = runs[canonical(stack)]
+            contenders = [each for _, each in pairs]
+            budget = 1.0 if technique == BASELINE else equal_time_budget(pairs)
+            if budget != 1.0:
+                shorter = replace(at, setting=at.setting.but(steps=round(budget * (at.setting.steps or 0))))
+                pairs = shorter.runs([stack])[canonical(stack)]
+            if row := noise_row(share, technique, contenders, [each for _, each in pairs]):
                 rows.append(tuple(row))
     return [Table("sharpness_and_label_noise", NoiseRow._fields, rows, NOTE)]
 
 
-def noise_row(label_noise: float, technique: str, contenders: Sequence[Outcome]) -> NoiseRow | None:
-    """The row of the runs of one technique, one a seed; None where none finished."""
-    good = [each for each in contenders if each.status == "ok" and each.curve and each.probes]
-    if not good:
+def equal_time_budget(pairs: Sequence[tuple[Learned, Learned]]) -> float:
+    """The share of its steps that takes a technique as many processor seconds as the reference's run; in steps of 5 %,
+    1 where it is not known."""
+    known = [theirs.cpu_s / ours.cpu_s for theirs, ours in pairs if theirs.cpu_s and ours.cpu_s and ours.status == "ok"]
+    return max(BUDGET_STEP, round(median(known) / BUDGET_STEP) * BUDGET_STEP) if known else 1.0
+
+
+def noise_row(
+    label_noise: float, technique: str, contenders: Sequence[Learned], shorter: Sequence[Learned]
+) -> NoiseRow | None:
+    """The row of the runs of one technique, one a seed, and of those at equal time; None where none finished."""
+    good = [each for each in contenders if each.status == "ok" and each.probes]
+    ends, at_equal_time = ([each.final for each in some if each.final] for some in (good, shorter))
+    if not ends:
         return None
 
     def probe(name: str) -> float:
@@ -74,9 +91,9 @@ def noise_row(label_noise: float, technique: str, contenders: Sequence[Outcome])
         label_noise,
         technique,
         len(good),
-        median(each.curve[-1].metrics["accuracy"] for each in good),
-        median((each.equal_time or each.curve[-1]).metrics["accuracy"] for each in good),  # none where costs are equal
-        median(each.curve[-1].loss for each in good),
+        median(each.metrics["accuracy"] for each in ends),
+        median(each.metrics["accuracy"] for each in at_equal_time) if at_equal_time else None,
+        median(each.loss for each in ends),
         probe("lambda_max"),
         probe("ascent_rise"),
     )
@@ -90,7 +107,7 @@ def noisy(lab: Lab, share: float, asked: LabelNoise) -> Lab:
     data = baseline.data(setting.size, "pretrain", setting.data)
     # None of them wrong is written too: given data may be shaped otherwise than the baseline's own.
     location = str(written(data, share, cache_folder() / "label_noise" / f"{data.sha256[:16]}-{share:g}"))
-    minutes = lab.minutes / len(asked.shares)
+    minutes = lab.minutes / len(asked.shares) / 2  # half of it for the runs at equal time
     return replace(lab, setting=setting.but(steps=steps, data=location), minutes=minutes)
 
 
@@ -124,7 +141,7 @@ def plot(tables: Sequence[Table]) -> Figure:
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     for axes, share in zip(figure.subplots(1, max(1, len(shares)), squeeze=False)[0], shares):
         for each in rows:
-            if each.label_noise == share:
+            if each.label_noise == share and each.accuracy_at_equal_time is not None:
                 axes.scatter(each.lambda_max, each.accuracy_at_equal_time, label=each.technique)
         axes.set(
             title=f"{share:.0%} wrong labels",

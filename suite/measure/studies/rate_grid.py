@@ -15,14 +15,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from suite.contract.card import RateGrid, filled
 from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
-from suite.record.schema import Outcome
+from suite.record.schema import Learned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ALL = "Means over the seeds, none where a run did not finish; batch and rate in the recipe's; CPU time of all seeds"
-BEST = "Each side's rate of least loss, its gap to {}'s, the gap's standard error, and what the side's grid cost"
+ALL = (
+    "Means over the seeds, none where a run did not finish; the final loss and its error are of test examples; batch "
+    "and rate in the recipe's; CPU time of all seeds"
+)
+BEST = (
+    "Each side's rate of least validation loss, its final test loss, the gap to {}'s, the gap's standard error, and "
+    "what the side's grid cost"
+)
 
 
 class GridRow(NamedTuple):
@@ -32,6 +38,7 @@ class GridRow(NamedTuple):
     batch: int
     rate: float
     seeds: int
+    validation_loss: float | None
     final_loss: float | None
     standard_error: float | None
     cpu_s: float | None
@@ -60,8 +67,8 @@ def study(lab: Lab, asked: RateGrid) -> list[Table]:
             for rate, stack in contender.stacks.items():
                 stacks[contender.label, k, rate] = stack if k == 1 else f"{filled(asked.scaled, k, rate)}+{stack}"
     runs = lab.runs(list(stacks.values()))
-    outcomes = {key: [each for _, each in runs[canonical(stack)]] for key, stack in stacks.items()}
-    rows = [grid_row(*key, seeds) for key, seeds in outcomes.items() if seeds]
+    learned = {key: [each for _, each in runs[canonical(stack)]] for key, stack in stacks.items()}
+    rows = [grid_row(*key, seeds) for key, seeds in learned.items() if seeds]
     note = BEST.format(asked.reference)
     return [
         Table("rates", GridRow._fields, [tuple(each) for each in rows], ALL),
@@ -69,14 +76,15 @@ def study(lab: Lab, asked: RateGrid) -> list[Table]:
     ]
 
 
-def grid_row(side: str, batch: int, rate: float, seeds: Sequence[Outcome]) -> GridRow:
+def grid_row(side: str, batch: int, rate: float, seeds: Sequence[Learned]) -> GridRow:
     """The row of the runs at one rate, one a seed."""
-    losses = [each.curve[-1].loss for each in seeds if each.status == "ok" and each.curve]
-    whole = len(losses) == len(seeds)
+    done = [(each.curve[-1].loss, each.final.loss) for each in seeds if each.status == "ok" and each.final]
+    losses = [final for _, final in done]
+    whole = len(done) == len(seeds)
     error = stdev(losses) / math.sqrt(len(losses)) if whole and len(losses) > 1 else None
     return GridRow(
-        side, batch, rate, len(seeds), fmean(losses) if whole else None, error,
-        total([each.cpu_s for each in seeds]),
+        side, batch, rate, len(seeds), fmean(validation for validation, _ in done) if whole else None,
+        fmean(losses) if whole else None, error, total([each.cpu_s for each in seeds]),
     )  # fmt: skip
 
 
@@ -91,18 +99,19 @@ def best(rows: Sequence[GridRow], reference: str) -> list[BestRate]:
     chosen: dict[tuple[str, int], BestRate] = {}
     for side, batch in dict.fromkeys((each.side, each.batch) for each in rows):  # the reference comes first
         grid = [each for each in rows if (each.side, each.batch) == (side, batch)]
-        finished = [(each.final_loss, each) for each in grid if each.final_loss is not None]
+        finished = [(each.validation_loss, each) for each in grid if each.validation_loss is not None]
         if not finished:
             continue
-        loss, least = min(finished)
+        _, least = min(finished)
+        assert least.final_loss is not None
         other = chosen.get((reference, batch))
         error = least.standard_error
         if other:
             known = error is not None and other.standard_error is not None
             error = math.hypot(error or 0, other.standard_error or 0) if known else None
-        gap = loss - other.final_loss if other else None
+        gap = least.final_loss - other.final_loss if other else None
         cost = total([each.cpu_s for each in grid])
-        chosen[side, batch] = BestRate(side, batch, len(finished), least.rate, loss, gap, error, cost)
+        chosen[side, batch] = BestRate(side, batch, len(finished), least.rate, least.final_loss, gap, error, cost)
     return list(chosen.values())
 
 

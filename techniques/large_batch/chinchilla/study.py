@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from suite.judge.known import counters_of
 from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
-from suite.record.schema import Outcome
+from suite.record.schema import Counted, Learned
 from techniques.large_batch.chinchilla.law import (
     GOPHER_FLOPS,
     PUBLISHED,
@@ -83,9 +84,11 @@ class Minimum(NamedTuple):
 def study(lab: Lab) -> list[Table]:
     """Tables ``runs``, ``isoflop``, ``law``, ``published`` and ``verdicts``; only what was measured in the time."""
     stacks = {(b, w): canonical(f"chinchilla:width={w},compute={b}") for b in BUDGETS for w in WIDTHS}
-    results = lab.runs(list(stacks.values()))
+    runs, counts = lab.runs(list(stacks.values())), lab.counts(list(stacks.values()))
     points = [
-        each for (budget, width), stack in stacks.items() if (each := point(budget, width, results.get(stack, [])))
+        each
+        for (budget, width), stack in stacks.items()
+        if (each := point(budget, width, [contender for _, contender in runs[stack]], counts.get(stack)))
     ]
     accounts = {SIX_N_D: by_budget(points), COUNTED: by_budget(counted(points))}
     minima = [minimum(account, group) for account, groups in accounts.items() for group in groups]
@@ -99,23 +102,18 @@ def study(lab: Lab) -> list[Table]:
     ]
 
 
-def point(budget: float, width: float, pairs: Sequence[tuple[Outcome, Outcome]]) -> Point | None:
+def point(budget: float, width: float, seeds: Sequence[Learned], counts: Counted | None) -> Point | None:
     """The mean over the seeds that finished; None where none did."""
-    done = [each for _, each in pairs if each.status == "ok" and each.curve and "chinchilla.tokens" in _probes(each)]
-    if not done:
+    done = [each for each in seeds if each.status == "ok" and "chinchilla.tokens" in each.probes]
+    losses = [each.final.loss for each in done if each.final]
+    if not losses:
         return None
-    parameters, tokens = (_probes(done[0])[f"chinchilla.{name}"] for name in ("parameters", "tokens"))
-    counters, steps = done[0].counters, done[0].steps
+    parameters, tokens = (done[0].probes[f"chinchilla.{name}"] for name in ("parameters", "tokens"))
+    counters, steps = counters_of(counts), done[0].steps
     spent, size = (
         (float(counters.flops * steps), float(counters.parameter_count)) if counters and steps else (None, None)
     )
-    loss = fmean(each.curve[-1].loss for each in done)
-    return Point(budget, width, parameters, tokens, 6 * parameters * tokens, spent, size, len(done), loss)
-
-
-def _probes(contender: Outcome) -> dict[str, float]:
-    """The contender's probes by technique and name; older records leave the technique's name out."""
-    return {name if "." in name else f"chinchilla.{name}": value for name, value in contender.probes.items()}
+    return Point(budget, width, parameters, tokens, 6 * parameters * tokens, spent, size, len(losses), fmean(losses))
 
 
 def by_budget(points: Sequence[Point]) -> list[list[Point]]:

@@ -15,7 +15,7 @@ from suite.contract.recipe import Recipe
 from suite.judge.statistics import replicate_interval
 from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
-from suite.record.schema import Outcome
+from suite.record.schema import Learned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,10 +43,10 @@ def study(lab: Lab) -> list[Table]:
     """Tables ``gain`` (every evaluation) and ``ahead`` (each schedule's second half)."""
     decayed, held, current = (canonical(each) for each in ("lawa", "lawa:decay=false", "lawa:k=1,decay=false"))
     runs = lab.runs([decayed, held, current])
-    averaged = {id(reference): each for reference, each in runs[held]}  # measured together, they share a reference
+    averaged = {each.seed: each for _, each in runs[held]}
     pairs = {
         "decayed": runs[decayed],
-        "held": [(each, averaged[id(reference)]) for reference, each in runs[current] if id(reference) in averaged],
+        "held": [(each, averaged[each.seed]) for _, each in runs[current] if each.seed in averaged],
     }
     ratios = {schedule: ratios_of(each) for schedule, each in pairs.items()}
     gains = [
@@ -61,8 +61,8 @@ def study(lab: Lab) -> list[Table]:
     ]
 
 
-def ratios_of(pairs: Sequence[tuple[Outcome, Outcome]]) -> dict[int, list[float]]:
-    """By step, the second contender's test loss over the first's for each seed; without the start, where they agree."""
+def ratios_of(pairs: Sequence[tuple[Learned, Learned]]) -> dict[int, list[float]]:
+    """By step, the second run's validation loss over the first's for each seed; without the start, where they agree."""
     ratios: dict[int, list[float]] = {}
     for current, averaged in pairs:
         losses = {each.step: each.loss for each in current.curve}
@@ -72,7 +72,7 @@ def ratios_of(pairs: Sequence[tuple[Outcome, Outcome]]) -> dict[int, list[float]
     return ratios
 
 
-def gain(schedule: str, step: int, ratios: Sequence[float], run: Outcome) -> Gain:
+def gain(schedule: str, step: int, ratios: Sequence[float], run: Learned) -> Gain:
     recipe = Recipe(**run.recipe)
     spread = replicate_interval(ratios) if len(ratios) > 1 else None
     return Gain(

@@ -31,7 +31,7 @@ DECAYS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SIDES: dict[str, Decay] = {"AdamW": "decoupled", "Adam with L2": "coupled"}
 HARMLESS = 0.02  # more loss than the least at the same rate
 
-GRID = "Final test losses, means over the seeds; the rate is in the recipe's; infinite where a run diverged"
+GRID = "Final validation losses, means over the seeds; the rate is in the recipe's; infinite where a run diverged"
 BEST = f"The decay of least loss at each rate, and the largest that costs at most {HARMLESS:.0%} more"
 RIDGE = "How the logarithms of these decays correlate with the rate's; n/a: the decay is the same at every rate"
 
@@ -71,7 +71,7 @@ def study(lab: Lab) -> list[Table]:
 
 
 def final_loss(lab: Lab, side: str, rate: float, decay: float, seed: int) -> float:
-    """The test loss after a run at one setting; infinite if it diverges."""
+    """The validation loss after a run at one setting; infinite if it diverges."""
     technique = Decayed(SIDES[side], rate=rate, strength=decay)
     run = Run(Job(setting=lab.setting, seed=seed), technique=Stack({"adam": technique}))
     try:
@@ -120,5 +120,5 @@ def plot(tables: Sequence[Table]) -> Figure:
         axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
         axes.set_yticks(range(len(decays)), [f"{decay:g}" for decay in decays])
         axes.set(title=side, xlabel="learning rate (of the recipe's)", ylabel="decay")
-    figure.colorbar(shown, ax=figure.axes, label="final test loss")
+    figure.colorbar(shown, ax=figure.axes, label="final validation loss")
     return figure

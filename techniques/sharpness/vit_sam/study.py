@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
-from suite.record.schema import Outcome
+from suite.record.schema import Learned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,10 +43,11 @@ def study(lab: Lab) -> list[Table]:
     return [Table("flatness", Row._fields, [tuple(each) for each in rows], NOTE)]
 
 
-def row(rho: float, contenders: Sequence[Outcome]) -> Row | None:
+def row(rho: float, contenders: Sequence[Learned]) -> Row | None:
     """The row of the runs at one radius, one a seed; None where none finished."""
-    good = [each for each in contenders if each.status == "ok" and each.curve and each.probes]
-    if not good:
+    good = [each for each in contenders if each.status == "ok" and each.probes]
+    ends = [each.final for each in good if each.final]
+    if not ends:
         return None
 
     def probe(name: str) -> float:
@@ -59,8 +60,8 @@ def row(rho: float, contenders: Sequence[Outcome]) -> Row | None:
         probe("ascent_rise"),
         probe("active_share"),
         probe("active_share_first"),
-        median(each.curve[-1].loss for each in good),
-        median(each.curve[-1].metrics["accuracy"] for each in good),
+        median(each.loss for each in ends),
+        median(each.metrics["accuracy"] for each in ends),
     )
 
 

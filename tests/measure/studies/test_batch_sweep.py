@@ -13,14 +13,15 @@ from suite.contract.recipe import Recipe
 from suite.contract.stack import build
 from suite.measure.studies.batch_sweep import REFERENCE, SweepRow, SweepRun, best, plot, steps_to, study, sweep_row
 from suite.record.job import canonical
-from suite.record.schema import Evaluation, Outcome
+from suite.record.schema import Evaluation, Learned
+from tests.factories import with_curve
 
 LARS, LAMB = (catalogue()[id].card.study for id in ("lars", "lamb"))
 assert isinstance(LARS, BatchSweep) and isinstance(LAMB, BatchSweep)
 OWN = Recipe(steps=320, batch_size=8, learning_rate=1e-3)
 
 
-def run_of(stack: str, critical: int) -> Outcome:
+def run_of(stack: str, critical: int) -> Learned:
     """An imagined run: progress a step goes with the rate, until that exceeds what the batch, or the critical one,
     allows."""
     k = int(match[1]) if (match := re.search(r"k=(\d+)", stack)) else 1 if "scaling" not in stack else 4
@@ -32,11 +33,11 @@ def run_of(stack: str, critical: int) -> Outcome:
     if status != "ok":
         curve = curve[:2]
     recipe = {"batch_size": 8 * k, "learning_rate": 1e-3 * gain, "steps": steps}
-    return Outcome(stack=stack, recipe=recipe, curve=curve, status=status, cpu_s=3.0)  # type: ignore[arg-type]
+    return with_curve(stack, curve, recipe=recipe, status=status, cpu_s=3.0)
 
 
 def lab(asked: list[str], nothing: bool = False) -> SimpleNamespace:
-    def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Learned, Learned]]]:
         asked.extend(stacks)
         return {
             canonical(stack): []
@@ -77,7 +78,7 @@ def test_the_best_rate_of_each_batch_is_found() -> None:
 
 def test_reaching_the_quality_counts_before_speed_and_loss() -> None:
     def run(rate: float, reached: int, steps: float | None, loss: float | None) -> SweepRun:
-        return SweepRun("x", rate, SweepRow(8, "sqrt", 1.0, 2, reached, steps, None, None, loss, None, None, None))
+        return SweepRun("x", rate, SweepRow(8, "sqrt", 1.0, 2, reached, steps, None, None, 1.0, None, None, None, loss))
 
     unsure, sure, never, failed = run(1, 1, 5.0, 1.0), run(2, 2, 9.0, 1.2), run(3, 0, None, 0.9), run(4, 0, None, None)
     assert [best(each)[0].rate for each in ([unsure, never, sure], [failed, never])] == [2, 3]
@@ -90,7 +91,7 @@ def test_without_runs_the_tables_are_empty() -> None:
 
 
 def test_a_failed_run_is_not_reached_and_has_no_final_loss() -> None:
-    failed = Outcome(stack="imagined", status="diverged", recipe={"batch_size": 16, "learning_rate": 1.0})
+    failed = with_curve("imagined", [], status="diverged", recipe={"batch_size": 16, "learning_rate": 1.0})
     row = sweep_row("linear", [(run_of("", 4), failed)])
     assert row is not None
     assert (row.reached, row.steps_to_quality, row.final_loss) == (0, None, None)

@@ -14,7 +14,7 @@ from suite.contract.stack import build
 from suite.measure.lab import Lab
 from suite.measure.study import CardStudy, study_of
 from suite.record.job import Setting, canonical
-from suite.record.schema import Outcome
+from suite.record.schema import Counted, Learned
 
 HAVING = [entry for entry in catalogue().values() if entry.card.study]
 
@@ -23,11 +23,15 @@ HAVING = [entry for entry in catalogue().values() if entry.card.study]
 def test_every_stack_that_a_card_asks_for_can_be_built(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def runs(self: Lab, stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
+    def runs(self: Lab, stacks: list[str]) -> dict[str, list[tuple[Learned, Learned]]]:
         asked.extend(stacks)
         return {canonical(stack): [] for stack in stacks}
 
+    def counts(self: Lab, stacks: list[str]) -> dict[str, Counted]:
+        return {}
+
     monkeypatch.setattr(Lab, "runs", runs)
+    monkeypatch.setattr(Lab, "counts", counts)
     monkeypatch.setattr("suite.measure.studies.label_noise.written", lambda data, share, folder: folder)
     question = study_of(entry)
     assert isinstance(question, CardStudy)

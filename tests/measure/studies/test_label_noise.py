@@ -12,9 +12,10 @@ from suite.contract.baseline import baselines
 from suite.contract.card import LabelNoise
 from suite.contract.catalogue import catalogue
 from suite.measure.lab import Lab
-from suite.measure.studies.label_noise import NoiseRow, noise_row, noisy, plot, study
+from suite.measure.studies.label_noise import NoiseRow, equal_time_budget, noise_row, noisy, plot, study
 from suite.record.job import Setting, canonical
-from suite.record.schema import EqualTime, Evaluation, Outcome
+from suite.record.schema import Evaluation, Learned
+from tests.factories import with_curve
 from tests.runs import new_run
 
 ASKED = catalogue()["sam"].card.study
@@ -26,10 +27,10 @@ def lab() -> Lab:
     return Lab(Setting(baseline="vit"), Path("nowhere"), seeds=2, minutes=10.0)
 
 
-def contender(stack: str, accuracy: float, equal_time: EqualTime | None = None, status: Any = "ok") -> Outcome:
+def contender(stack: str, accuracy: float, cpu_s: float = 10.0, status: Any = "ok") -> Learned:
     probes = {f"{stack.split(':')[0]}.{name}": 10 * accuracy for name in ("lambda_max", "ascent_rise")}
     curve = [Evaluation(step=4, loss=1.0, metrics={"accuracy": accuracy})]
-    return Outcome(stack=stack, status=status, probes=probes, curve=curve, equal_time=equal_time)
+    return with_curve(stack, curve, status=status, probes=probes, cpu_s=cpu_s)
 
 
 def test_wrong_labels_are_as_many_as_asked_for_and_only_in_training() -> None:
@@ -52,26 +53,41 @@ def location(share: float) -> str | None:
 
 
 def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorter = EqualTime(steps=2, loss=1.0, metrics={"accuracy": 0.25})
-    asked: list[tuple[bool, float]] = []
+    asked: list[tuple[bool, int | None, float, int]] = []
 
-    def runs(self: Lab, stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
-        asked.append((self.setting.data is None, self.minutes))
-        groups = {canonical(each): [contender(each, accuracy, shorter) for accuracy in (0.5, 0.7)] for each in stacks}
-        groups[canonical(STACKS["saf"])] = [contender("saf", 0.5, status="failed")]
-        return {stack: [(each, each) for each in group] for stack, group in groups.items()}
+    def runs(self: Lab, stacks: list[str]) -> dict[str, list[tuple[Learned, Learned]]]:
+        """Every technique takes twice the processor seconds; in half of the steps it is less accurate."""
+        asked.append((self.setting.data is None, self.setting.steps, self.minutes, len(stacks)))
+        whole = self.setting.steps == 480
+        groups = {
+            canonical(each): [contender(each, accuracy, 20.0) for accuracy in ((0.5, 0.7) if whole else (0.25, 0.25))]
+            for each in stacks
+        }
+        if whole:
+            groups[canonical(STACKS["saf"])] = [contender("saf", 0.5, 20.0, status="failed")]
+        return {stack: [(contender("baseline", 0.6), each) for each in group] for stack, group in groups.items()}
 
     monkeypatch.setattr(Lab, "runs", runs)
     (table,) = study(lab(), ASKED)
-    assert asked == [(False, 5.0), (False, 5.0)]
-    rows = [NoiseRow(*each) for each in table.rows]
     techniques = [name for name in STACKS if name != "saf"]
+    shorter = [(240, 2.5, 1)] * (len(techniques) - 1)
+    assert [each[1:] for each in asked] == [(480, 2.5, len(STACKS)), *shorter] * 2
+    assert not any(each[0] for each in asked), "also without wrong labels the data are written"
+    rows = [NoiseRow(*each) for each in table.rows]
     assert [(each.label_noise, each.technique) for each in rows] == [(s, n) for s in ASKED.shares for n in techniques]
     assert rows[0][2:] == (2, pytest.approx(0.6), pytest.approx(0.6), 1.0, 6.0, 6.0), "the baseline sets the budget"
     assert rows[1][2:] == (2, pytest.approx(0.6), 0.25, 1.0, 6.0, 6.0)
-    same = noise_row(0.0, "saf", [contender("saf", 0.5)])
-    assert same and same.accuracy_at_equal_time == 0.5
+    missing = noise_row(0.0, "saf", [contender("saf", 0.5)], [])
+    assert missing and missing.accuracy_at_equal_time is None
     assert len(plot([table]).axes) == 2
+
+
+def test_the_budget_at_equal_time_is_in_steps_of_5_percent_and_1_where_nothing_is_known() -> None:
+    reference = contender("baseline", 0.5, 10.0)
+    assert equal_time_budget([(reference, contender("sam", 0.5, seconds)) for seconds in (18.9, 19.4, 40)]) == 0.5
+    assert equal_time_budget([(reference, contender("esam", 0.5, 10.1))]) == 1.0
+    assert equal_time_budget([(reference, contender("sam", 0.5, 20.0, status="failed"))]) == 1.0
+    assert equal_time_budget([]) == 1.0
 
 
 def test_what_the_study_runs_is_the_reference_sam_and_the_others_with_the_same_probes() -> None:

@@ -10,7 +10,8 @@ from suite.contract.recipe import Recipe
 from suite.contract.stack import build
 from suite.measure.studies.rate_grid import BestRate, GridRow, best, grid_row, plot, study
 from suite.record.job import Setting, canonical
-from suite.record.schema import Evaluation, Outcome
+from suite.record.schema import Evaluation, Learned
+from tests.factories import with_curve
 
 ADAMW = "AdamW"
 RECIPE = Recipe(steps=160, batch_size=8, learning_rate=1e-3, weight_decay=0.1)
@@ -22,16 +23,16 @@ def grid_of(id: str) -> RateGrid:
     return asked
 
 
-def run_of(stack: str, seed: int) -> Outcome:
+def run_of(stack: str, seed: int) -> Learned:
     """An imagined run: the loss is its rate's distance from 1e-3, and rates of 1e-1 and more diverge."""
     rate = build(stack).recipe(RECIPE).learning_rate
     status = "diverged" if rate > 0.09 and seed else "ok"
     curve = [Evaluation(step=0, loss=9.0), Evaluation(step=160, loss=1 + abs(rate - 1e-3) + 0.1 * seed)]
-    return Outcome(stack=stack, curve=curve, status=status, cpu_s=2.0)  # type: ignore[arg-type]
+    return with_curve(stack, curve, seed, status=status, cpu_s=2.0)
 
 
 def lab(asked: list[str], baseline: str = "gpt", seeds: int = 2) -> SimpleNamespace:
-    def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Learned, Learned]]]:
         asked.extend(stacks)
         contenders = {name: [run_of(name, seed) for seed in range(seeds)] for name in map(canonical, stacks)}
         return {name: [(each, each) for each in group] for name, group in contenders.items()}
@@ -71,9 +72,16 @@ def test_the_grid_is_around_the_techniques_own_rate(technique: str) -> None:
     assert other.rates < 5  # the largest diverged in one seed, and its loss in the other does not count
 
 
+def test_the_rate_is_chosen_by_validation_examples_and_its_loss_is_of_test_examples() -> None:
+    """A rate that is lucky on the test examples is not chosen for that."""
+    good, lucky = GridRow("x", 1, 1.0, 1, 2.0, 2.1, None, None), GridRow("x", 1, 3.0, 1, 2.2, 1.9, None, None)
+    (chosen,) = best([good, lucky], ADAMW)
+    assert (chosen.rate, chosen.final_loss) == (1.0, 2.1)
+
+
 def test_what_is_unknown_stays_unknown() -> None:
-    one = grid_row(ADAMW, 1, 1.0, [Outcome(stack="baseline", curve=[Evaluation(step=9, loss=2.0)])])
-    failed = grid_row("x", 1, 1.0, [Outcome(stack="x", status="crashed")])
+    one = grid_row(ADAMW, 1, 1.0, [with_curve("baseline", [Evaluation(step=9, loss=2.0)], cpu_s=None)])
+    failed = grid_row("x", 1, 1.0, [with_curve("x", [], status="crashed")])
     assert (one.standard_error, one.cpu_s, failed.final_loss) == (None, None, None)
     assert best([one, failed], ADAMW) == [BestRate(ADAMW, 1, 1, 1.0, 2.0, None, None, None)]
     assert best([], ADAMW) == []

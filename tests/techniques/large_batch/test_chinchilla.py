@@ -1,6 +1,5 @@
 """The law's closed forms, the fitter on planted constants, the technique's plane of sizes and lengths, the study."""
 
-import copy
 import math
 import re
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from suite.contract.recipe import Recipe
 from suite.record.job import canonical
-from suite.record.schema import Counters, Evaluation, Outcome
+from suite.record.schema import Counted, Evaluation, Learned
 from techniques.large_batch.chinchilla.law import (
     PUBLISHED,
     Law,
@@ -41,6 +40,7 @@ from techniques.large_batch.chinchilla.study import (
     study,
 )
 from techniques.large_batch.chinchilla.technique import Chinchilla, widened
+from tests import factories
 
 PLANTED = Law(e=1.8, a=300.0, b=900.0, alpha=0.36, beta=0.31)
 SIZES, TOKENS = np.geomspace(4e7, 1e10, 7), np.geomspace(1e9, 4e11, 7)
@@ -211,34 +211,33 @@ EMBEDDING = 2e4
 def imagined_lab(law: Law, finished: float | None = None) -> SimpleNamespace:
     """Runs that obey ``law``, of a reference with 200,000 parameters and 100,000 tokens; all or those of one budget."""
 
-    def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
+    def size(stack: str) -> tuple[float, float, float]:
+        """The width, N and D."""
+        width, compute = (
+            float(found[1]) if (found := re.search(rf"{name}=([\d.]+)", stack)) else default
+            for name, default in (("width", 0.5), ("compute", 1.0))
+        )
+        return width, 2e5 * width**2, 1e5 * compute / width**2
+
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Learned, Learned]]]:
         made = {}
         for stack in stacks:
-            width, compute = (
-                float(found[1]) if (found := re.search(rf"{name}=([\d.]+)", stack)) else default
-                for name, default in (("width", 0.5), ("compute", 1.0))
-            )
-            n, d = 2e5 * width**2, 1e5 * compute / width**2
-            each = Outcome(
-                stack=stack,
-                steps=10,
-                curve=[Evaluation(step=10, loss=law.loss(n, d))],
-                probes={"parameters": n, "tokens": d},
-                counters=Counters(
-                    flops=round(0.6 * (n + EMBEDDING * width) * d),
-                    peak_tensor_bytes=0,
-                    saved_activation_bytes=0,
-                    optimizer_state_bytes=0,
-                    parameter_count=round(n + EMBEDDING * width),
-                    trainable_parameter_count=0,
-                    operators=0,
-                    peak_by_kind={},
-                ),
-            )
-            made[canonical(stack)] = [(each, copy.deepcopy(each))] * 2 if finished in (None, compute) else []
+            _, n, d = size(stack)
+            probes = {"chinchilla.parameters": n, "chinchilla.tokens": d}
+            each = factories.with_curve(stack, [Evaluation(step=10, loss=law.loss(n, d))], steps=10, probes=probes)
+            budget = n * d / (2e5 * 1e5)
+            made[canonical(stack)] = [(each, each)] * 2 if finished is None or math.isclose(finished, budget) else []
         return made
 
-    return SimpleNamespace(runs=runs)
+    def counts(stacks: list[str]) -> dict[str, Counted]:
+        return {canonical(stack): counts_of(stack, *size(stack)) for stack in stacks}
+
+    def counts_of(stack: str, width: float, n: float, d: float) -> Counted:
+        every = n + EMBEDDING * width
+        one = factories.counters(flops=round(0.6 * every * d), parameter_count=round(every))
+        return factories.counted(stack, points=[one])
+
+    return SimpleNamespace(runs=runs, counts=counts)
 
 
 SMALL = Law(e=2.0, a=30.0, b=40.0, alpha=0.3, beta=0.3)
@@ -296,4 +295,4 @@ def test_study_says_nothing_of_what_was_not_measured() -> None:
     assert Minimum(*minima.rows[0]).sizes == 5
     assert all(value is None for _, value, *_ in law.rows)
     assert [holds for *_, holds in verdicts.rows[:2]] == [None, None]
-    assert point(1.0, 1.0, []) is None
+    assert point(1.0, 1.0, [], None) is None

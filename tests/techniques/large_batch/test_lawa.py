@@ -10,9 +10,10 @@ from torch.optim.swa_utils import AveragedModel
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.stack import build
-from suite.record.schema import Evaluation, Outcome
+from suite.record.schema import Evaluation, Learned
 from techniques.large_batch.lawa.study import Gain, plot, study
 from techniques.large_batch.lawa.technique import Lawa, mean, snapshot
+from tests.factories import with_curve
 from tests.runs import new_run
 
 
@@ -119,27 +120,28 @@ def test_the_rate_can_be_held() -> None:
     assert held.learning_rate_at(99) == 1e-3
 
 
-def imagined(gain: float, schedule: str) -> Outcome:
+def imagined(gain: float, schedule: str, seed: int = 0) -> Learned:
     """Averaging gains in proportion to the rate."""
     recipe = Recipe(steps=100, batch_size=8, learning_rate=1e-3, schedule=schedule)  # type: ignore[arg-type]
     rate = lambda step: recipe.learning_rate_at(step - 1) / 1e-3 if step else 0.0  # noqa: E731
     curve = [Evaluation(step=step, loss=4 - step / 100 - gain * rate(step)) for step in range(0, 101, 10)]
-    return Outcome(stack="imagined", recipe=recipe.as_dict(), curve=curve)
+    return with_curve("imagined", curve, seed, recipe=recipe.as_dict())
 
 
 def test_study_compares_the_averaged_with_the_current_weights_of_the_same_run() -> None:
-    references = [imagined(0.0, "cosine") for _ in range(2)]
+    """Seed 2 has the current weights alone."""
+    references = [imagined(0.0, "cosine", seed) for seed in range(3)]
 
-    def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Learned, Learned]]]:
         decayed, held, current = stacks
         schedules = [
             build(each).recipe(Recipe(steps=100, batch_size=8, learning_rate=1e-3)).schedule for each in stacks
         ]
         assert schedules == ["cosine", "constant", "constant"]
         return {
-            decayed: [(each, imagined(0.5, "cosine")) for each in references],
-            held: [(each, imagined(0.5, "constant")) for each in reversed(references)],
-            current: [(each, imagined(0.0, "constant")) for each in (*references, imagined(0.0, "cosine"))],
+            decayed: [(each, imagined(0.5, "cosine", each.seed)) for each in references[:2]],
+            held: [(each, imagined(0.5, "constant", each.seed)) for each in references[1::-1]],
+            current: [(each, imagined(0.0, "constant", each.seed)) for each in references],
         }
 
     tables = study(SimpleNamespace(runs=runs))  # type: ignore[arg-type]

@@ -15,9 +15,10 @@ from torch import nn
 from suite.contract.recipe import Recipe
 from suite.measure.studies.batch_sweep import SweepRow, sweep_row
 from suite.record.job import canonical
-from suite.record.schema import Evaluation, Outcome
+from suite.record.schema import Evaluation, Learned
 from techniques.large_batch.linear_scaling_warmup.study import FACTORS, break_points, plot, study
 from techniques.large_batch.linear_scaling_warmup.technique import LinearScalingWarmup
+from tests.factories import with_curve
 
 PAPER = Recipe(steps=900, batch_size=256, learning_rate=0.1, schedule="constant", warmup_fraction=0.0)
 OWN = Recipe(steps=160, batch_size=8, learning_rate=2e-3, schedule="cosine", warmup_fraction=0.1)
@@ -107,16 +108,16 @@ def test_accumulated_small_batches_are_the_large_batch() -> None:
 # the study ----------------------------------------------------------------------------------------------------------
 
 
-def run_with(batch_size: int, critical: int, status: str = "ok") -> Outcome:
+def run_with(batch_size: int, critical: int, status: str = "ok") -> Learned:
     """An imagined run whose progress a step grows with the batch up to the critical one."""
     steps, gain = 1280 // batch_size, min(batch_size, critical) / 8
     curve = [Evaluation(step=step, loss=4 * math.exp(-step * gain / 40)) for step in range(0, steps + 1, 2)]
     recipe = {"batch_size": batch_size, "learning_rate": 1e-3, "steps": steps}
-    return Outcome(stack="imagined", recipe=recipe, curve=curve, status=status)  # type: ignore[arg-type]
+    return with_curve("imagined", curve, recipe=recipe, status=status)
 
 
 def imagined_lab(critical: int) -> SimpleNamespace:
-    def runs(stacks: list[str]) -> dict[str, list[tuple[Outcome, Outcome]]]:
+    def runs(stacks: list[str]) -> dict[str, list[tuple[Learned, Learned]]]:
         factors = {canonical(stack): int(re.search(r"k=(\d+)", stack)[1]) for stack in stacks}  # type: ignore[index]
         return {
             stack: [(run_with(8, critical), run_with(8 * k, critical))] * 2 if "sqrt" not in stack else []

@@ -16,7 +16,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups, Technique
-from suite.measure.comparison import Comparison, Procedure, train_in_lock_step
+from suite.measure.counting import count
 from suite.record.job import Setting
 from techniques.shared.ascent import ETA, ascend, restore
 from techniques.sharpness.sam.technique import Sam
@@ -238,9 +238,8 @@ def test_only_the_second_gradient_is_reduced_and_clipped(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("reference", ["dp_ddp", "zero1"])
 def test_each_of_several_ranks_ascends_on_its_own_gradient(reference: str) -> None:
     """The first gradient is not reduced, so a step sends what the reference's does (section 4.1: m-sharpness)."""
-    setting = Setting(baseline="vit", steps=4)
-    comparison = Comparison(setting, (reference, f"sam+{reference}", f"esam+{reference}"), rounds=1)
-    record = train_in_lock_step(comparison, 0, Procedure(equal_time=False))
-    assert {each.status for each in record.contenders} == {"ok"}, [each.reason for each in record.contenders]
-    alone, *others = (each.counters.communication_bytes for each in record.contenders if each.counters)
+    setting = Setting(baseline="vit", size="pico")
+    counts = [count(setting, each) for each in (reference, f"sam+{reference}", f"esam+{reference}")]
+    assert {each.status for each in counts} == {"ok"}, [each.reason for each in counts]
+    alone, *others = (each.points[0].counters.communication_bytes for each in counts)
     assert alone and others == [alone, alone]

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from suite.contract.run import Run
 from suite.record.job import canonical
-from suite.record.schema import Evaluation, Outcome
+from suite.record.schema import Evaluation, Learned
 from techniques.shared import sharpness
 from techniques.shared.sharpness import hessian_product, largest_eigenvalue
 from techniques.sharpness.vit_sam.study import RADII, Row, plot, row, study
 from techniques.sharpness.vit_sam.technique import VitSam, active_shares
+from tests.factories import with_curve
 from tests.runs import new_run
 
 
@@ -113,12 +114,12 @@ def test_probes_agree_under_fused_attention_and_without_rho(monkeypatch: pytest.
     assert plain["ascent_rise"] > 0, "up along the gradient"
 
 
-def contender(rho: float, eigenvalue: float, status: Any = "ok") -> Outcome:
+def contender(rho: float, eigenvalue: float, status: Any = "ok") -> Learned:
     probes = {
         f"vit_sam.{name}": eigenvalue for name in ("lambda_max", "ascent_rise", "active_share", "active_share_first")
     }
     curve = [Evaluation(step=4, loss=2.0 - rho, metrics={"accuracy": 0.5})]
-    return Outcome(stack=f"vit_sam:rho={rho}", status=status, reason="", probes=probes, curve=curve)
+    return with_curve(f"vit_sam:rho={rho}", curve, status=status, probes=probes)
 
 
 def test_study_takes_the_medians_of_the_seeds_that_finished() -> None:

@@ -1,0 +1,135 @@
+"""The answer first: every technique in one line, by baseline the time to the same quality, then what else it costs.
+
+Colour, bold type and words follow the intervals: what may be chance is called so. A technique stands above another
+where it surely helps on more of the columns, then where its mean speedup is larger: an order to read in, no ranking,
+which is each board's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from suite.judge.metrics import METRICS, Value
+from suite.judge.rows import Row
+from suite.show.board import HEADLINE, leaning, number
+
+COSTS = tuple(METRICS[name] for name in ("peak_tensor_bytes", "training_flops", "energy"))
+"""The further columns: each the range over the technique's rows."""
+
+SCOPE = (
+    "Time to the same quality as a speedup over each technique's reference, with its 95 % interval; bold where that "
+    "excludes 1. The other columns are costs, over all of a line's rows; below 1 is less."
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One technique or stack. ``cells`` are its rows by column, the best known one first."""
+
+    stack: str
+    cells: Mapping[str, Sequence[Row]]
+    single_recipe: bool = field(repr=False)
+
+    @property
+    def best(self) -> dict[str, Row]:
+        """The row that each column shows."""
+        return {column: rows[0] for column, rows in self.cells.items()}
+
+    def cost(self, metric: str) -> str:
+        """``=0.64``, ``0.64 to 0.71``: the range of a cost over the rows that know it; ≈ where one is modelled."""
+        values = [value for row in self.best.values() if (value := row.value(metric)).known]
+        if not values:
+            return ""
+        kinds = {value.kind for value in values}
+        sign = "≈" if "modelled" in kinds else "=" if kinds == {"exact"} else ""
+        low, high = (number(of(value.number for value in values)) for of in (min, max))
+        return f"{sign}{low}" if low == high else f"{sign}{low} to {high}"
+
+    @property
+    def balance(self) -> int:
+        """Columns in which it surely helps less those in which it surely harms."""
+        return sum(leaning(row.value(HEADLINE.name)) for row in self.best.values())
+
+    @property
+    def place(self) -> tuple[bool, int, float, str]:
+        """The least stands first: where something is known, by :attr:`balance`, then by the mean speedup."""
+        values = [row.value(HEADLINE.name) for row in self.best.values()]
+        costs = [math.log(each.number) for each in values if each.kind in ("measured", "bound") and each.number > 0]
+        return not costs, -self.balance, sum(costs) / len(costs) if costs else 0.0, self.stack
+
+    @property
+    def sentence(self) -> str:
+        """What the headline says, in words."""
+        said: dict[str, list[str]] = {}
+        for row in self.best.values():
+            at = row.conditions
+            where = at.baseline if self.single_recipe else f"{at.baseline} {at.recipe}"
+            said.setdefault(_words(row), []).append(where)
+        parts = [f"{words} on {_listed(said[words])}" for words in WORDS if words in said]
+        about = "the same quality " if FASTER in said or SLOWER in said else ""
+        text = about + "; ".join(parts)
+        return f"{text[:1].upper()}{text[1:]}."
+
+
+FASTER, SLOWER, ALIKE = "sooner", "later", "no difference seen"
+MISSED, FAILED, UNKNOWN = "diverged", "failed", "not known yet"
+WORDS = (FASTER, SLOWER, ALIKE, MISSED, FAILED, UNKNOWN)
+
+
+def _words(row: Row) -> str:
+    value: Value = row.value(HEADLINE.name)
+    if row.failed:
+        return MISSED if value.kind == "missed" else FAILED
+    if value.kind == "missed":
+        return MISSED
+    if value.kind not in ("measured", "bound"):
+        return UNKNOWN
+    return {1: FASTER, -1: SLOWER, 0: ALIKE}[leaning(value)]
+
+
+def _listed(places: Iterable[str]) -> str:
+    *first, last = dict.fromkeys(places)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """``columns`` are the titles, in order; ``entries`` those that help most surely first."""
+
+    columns: tuple[str, ...]
+    entries: tuple[Entry, ...]
+
+
+def matrix(rows: Iterable[Row]) -> Matrix:
+    """The matrix of all rows."""
+    known = list(rows)
+    title = _titles(known)
+    columns = sorted({title(row) for row in known})
+    single = len({row.conditions.recipe for row in known}) < 2
+    cells: dict[str, dict[str, list[Row]]] = {}
+    for row in sorted(known, key=_preference):
+        cells.setdefault(row.stack, {}).setdefault(title(row), []).append(row)
+    entries = [
+        Entry(stack, {column: of[column] for column in columns if column in of}, single) for stack, of in cells.items()
+    ]
+    return Matrix(tuple(columns), tuple(sorted(entries, key=lambda each: each.place)))
+
+
+def _preference(row: Row) -> tuple[bool, bool, bool, int, int, str]:
+    """The least is shown first: what has numbers, of the installed code, with the most evidence."""
+    known = row.value(HEADLINE.name).kind in ("measured", "bound")
+    return row.failed, not known, bool(row.unverified), -len(row.known.timed), -len(row.seeds), row.reference
+
+
+def _titles(rows: Sequence[Row]) -> Callable[[Row], str]:
+    """How a row's column is called: its baseline, recipe and size, its model and machine where there are several."""
+    machines = {row.machine.key: row.machine.name for row in rows}
+
+    def title(row: Row) -> str:
+        at = row.conditions
+        where = machines[row.machine.key] if len(machines) > 1 else ""
+        return " ".join(filter(None, (at.baseline, at.recipe, at.size, at.model, where)))
+
+    return title

@@ -1,0 +1,122 @@
+"""Run as a script: a short training run of every technique, each in a fork of its own, and which of the project's
+modules it has loaded. Prints JSON: technique -> {"baseline", "task", "modules"}.
+
+A fork begins with the libraries loaded and nothing of the project; the one baseline that it trains is the only one
+installed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tempfile
+import traceback
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+PROJECT = ("suite", "baselines", "techniques")
+STEPS = 4
+
+
+def project_modules() -> list[str]:
+    return sorted(name for name in sys.modules if name.split(".")[0] in PROJECT)
+
+
+def forget_project() -> None:
+    for name in project_modules():
+        del sys.modules[name]
+
+
+def train(name: str, baseline: str, rank: int, ranks: int, rendezvous: str) -> list[str]:
+    """Makes a run as a contender makes it, and counts a step; returns what is loaded then."""
+    import torch
+
+    from suite.contract import baseline as contract
+    from suite.contract.run import Run
+    from suite.record.job import Job, Setting
+
+    installed = entry_points(group=contract.GROUP)
+    contract.entry_points = lambda group: [each for each in installed if each.name == baseline]  # type: ignore
+    setting = Setting(baseline=baseline, size="pico", task=task_of(name), steps=STEPS)
+    mesh = weights = None
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
+        mesh = torch.distributed.init_device_mesh("cpu", (ranks,))
+    if setting.task == "adapt":
+        from suite.contract.pretrained import checkpoint
+
+        weights = checkpoint(setting)
+    run = Run(Job(setting=setting, stack=name), weights=weights, mesh=mesh)
+    run.train(run.recipe.steps)
+    run.evaluate("validation")
+    run.technique.probes(run)
+    run.count_step()
+    return project_modules()
+
+
+def task_of(name: str) -> Any:
+    from suite.contract.catalogue import catalogue
+
+    return catalogue()[name].card.task
+
+
+def ranks_of(name: str, baseline: str) -> int:
+    from suite.contract.baseline import baselines
+    from suite.contract.stack import build
+    from suite.record.job import Setting
+
+    setting = Setting(baseline=baseline, size="pico", task=task_of(name))
+    return build(name).recipe(baselines()[baseline].recipe_of(setting)).world_size
+
+
+def forked(name: str, baseline: str, ranks: int) -> list[str]:
+    """What rank 0 has loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(ranks):
+            child = os.fork()
+            if not child:
+                try:
+                    Path(folder, str(rank)).write_text(
+                        json.dumps(train(name, baseline, rank, ranks, f"{folder}/store"))
+                    )
+                    os._exit(0)
+                except BaseException:
+                    traceback.print_exc()
+                    os._exit(1)
+            children.append(child)
+        if any(os.waitpid(child, 0)[1] for child in children):
+            raise RuntimeError(f"{name} on {baseline} failed")
+        modules: list[str] = json.loads(Path(folder, "0").read_text())
+        return modules
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    from suite.contract.baseline import baselines
+    from suite.contract.catalogue import catalogue
+
+    known = sorted(baselines())  # loads their libraries
+    jobs = []
+    for number, entry in enumerate(catalogue().values()):
+        assert entry.technique  # loads its libraries
+        baseline = entry.card.baselines[number % len(entry.card.baselines)]
+        assert baseline in known
+        jobs.append((entry.id, baseline, entry.card.task, ranks_of(entry.id, baseline)))
+    forget_project()
+    import_module("suite.contract.run")  # every fork has it
+    gc.freeze()  # a collection before each count would copy all libraries' pages into the fork
+    loaded = {}
+    for name, baseline, task, ranks in jobs:
+        loaded[name] = {"baseline": baseline, "task": task, "modules": forked(name, baseline, ranks)}
+    print(json.dumps(loaded))
+
+
+if __name__ == "__main__":
+    main()
