@@ -102,9 +102,9 @@ def interaction_of(whole: Row, parts: Sequence[Row]) -> Interaction:
 
 def _value(metric: Metric, rows: Sequence[Row], together: bool) -> Value:
     """The interaction by one metric; ``rows`` are the whole's and its parts'."""
+    if broken := next((row for row in rows if row.failed), None):
+        return unavailable(f"{broken.stack} has no numbers: {_ended(broken)}")
     for row in rows:
-        if row.failed:
-            return unavailable(f"{row.stack} has no numbers: {_ended(row)}")
         value = row.value(metric.name)
         if not value.known:
             return Value("unavailable", reason=f"{row.stack}: {value.reason or value.note}")

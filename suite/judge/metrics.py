@@ -443,7 +443,9 @@ def _crossing(known: Known, pair: LearnedPair) -> TimeToQuality:
 
 
 def _curve(learned: Learned) -> Floats:
-    return np.array([(each.step, each.loss) for each in learned.curve], dtype=np.float64).reshape(-1, 2)
+    if not learned.curve:
+        raise ValueError("no validation curve was recorded")
+    return np.array([(each.step, each.loss) for each in learned.curve], dtype=np.float64)
 
 
 def _first_crossing(known: Known, priors: Priors) -> Value:

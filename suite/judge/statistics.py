@@ -270,10 +270,10 @@ def pooled_variance(samples: Sequence[ArrayLike]) -> Prior | None:
     """The prior that the variances within the samples fit, by the moments of their logarithm (Smyth 2004, 6.2).
 
     Given a row's own variance sigma^2, ln s^2 has mean ln sigma^2 + psi(d/2) - ln(d/2) and variance psi'(d/2); what it
-    varies more than that is the rows' difference, psi'(d0/2). Where it varies no more, all rows have one variance, the
-    mean of theirs. Equal replicates say nothing about noise, and samples that are quieter than chance allows, such as
-    those of techniques that change rounding alone, nothing about that of the others: both are left out. None where no
-    sample says anything.
+    varies more than that is the rows' difference, psi'(d0/2). Where it varies no more, all rows have one variance.
+    Equal replicates say nothing about noise, and samples that are quieter than chance allows, such as those of
+    techniques that change rounding alone, nothing about that of the others: both are left out. None where no sample
+    says anything.
     """
     spread = [x for x in (_finite(each, 1) for each in samples) if len(x) > 1 and np.ptp(x) > 0]
     if not spread:
@@ -285,9 +285,9 @@ def pooled_variance(samples: Sequence[ArrayLike]) -> Prior | None:
     variance, own = variance[loud], own[loud]
     pooled = int(own.sum())
     log = np.log(variance) - special.digamma(own / 2) + np.log(own / 2)
-    excess = float(log.var(ddof=1) - special.polygamma(1, own / 2).mean()) if len(log) > 1 else 0.0
-    if len(log) == 1:
+    if len(log) == 1:  # its own mean, without the logarithm's bias: one row has Student's interval
         return Prior(float(variance[0]), math.inf, pooled)
+    excess = float(log.var(ddof=1) - special.polygamma(1, own / 2).mean())
     if excess <= special.polygamma(1, 5e5):  # a million degrees of freedom are as good as infinitely many
         return Prior(math.exp(float(log.mean())), math.inf, pooled)
     half = math.exp(optimize.brentq(lambda x: special.polygamma(1, math.exp(x)) - excess, -30, math.log(5e5)))
@@ -313,11 +313,9 @@ def moderated_interval(per_replicate: ArrayLike, prior: Prior | None, level: flo
     d, variance = len(x) - 1, float(x.var(ddof=1)) if len(x) > 1 else 0.0
     if d and not prior.expects(variance, d):
         return own
-    share = (
-        prior.degrees_of_freedom / (prior.degrees_of_freedom + d) if math.isfinite(prior.degrees_of_freedom) else 1.0
-    )
+    own_share = d / (prior.degrees_of_freedom + d)
     dof = min(prior.degrees_of_freedom + d, prior.pooled)
-    half = _critical(level, dof) * math.sqrt((share * prior.variance + (1 - share) * variance) / len(x))
+    half = _critical(level, dof) * math.sqrt(((1 - own_share) * prior.variance + own_share * variance) / len(x))
     centre = float(x.mean())
     return Interval(centre, centre - half, centre + half, level, OVER_REPLICATES, len(x), dof)
 

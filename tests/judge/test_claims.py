@@ -1,4 +1,4 @@
-"""Verdicts: the order of the words over a grid of claims and intervals, and what records make of them."""
+"""Verdicts: the order of the words over a grid of claims and intervals, and what evidence makes of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from suite.cli import Exit, app
 from suite.contract.card import Card, Claim
-from suite.contract.sources import Sources
 from suite.judge.claims import (
+    BEYOND,
     ClaimPlace,
     Judgement,
     Observation,
@@ -22,13 +22,27 @@ from suite.judge.claims import (
     decide,
     is_exact,
     judge,
+    shown,
     table,
     verdicts,
 )
-from suite.judge.rows import pairs
-from suite.judge.statistics import OVER_SEEDS, WITHIN_ONE_SEED, Interval
+from suite.judge.statistics import OVER_REPLICATES, Interval
+from suite.record.schema import Code, Learned, Line, Side, Status, Timed
 from suite.record.store import Store
-from tests.factories import between, changed, claim, comparison, conditions, contender, counters, failure, record
+from tests.factories import (
+    CODE,
+    MACHINE,
+    between,
+    claim,
+    conditions,
+    counted,
+    counters,
+    evidence,
+    learned,
+    rows,
+    side,
+    timed,
+)
 
 
 def card(*claims: Claim, **changes: Any) -> Card:
@@ -99,7 +113,7 @@ def test_quality_comes_before_the_number() -> None:
     limited = claim(quality_within=0.01)
     assert word(limited, fast) == "reproduced"
     for low, high, expected in ((1.02, 1.05, "quality constraint violated"), (0.99, 1.05, "inconclusive")):
-        quality = Interval(1.03, low, high, 0.95, OVER_SEEDS, 3)
+        quality = Interval(1.03, low, high, 0.95, OVER_REPLICATES, 3)
         assert word(limited, Observation(fast.interval, fast.spread, quality=quality)) == expected
     slow = Observation(*[getattr(between(1.2, 1.3), name) for name in ("interval", "spread")], quality=quality)
     assert word(limited, slow) == "contradicted"  # whatever the quality is
@@ -107,15 +121,41 @@ def test_quality_comes_before_the_number() -> None:
     assert word(limited, Observation(missed="ended 5 % worse")) == "inconclusive"
 
 
-def test_one_seed_is_never_a_verdict() -> None:
-    assert word(claim(), between(0.70, 0.71, n=30, method=WITHIN_ONE_SEED)) == "inconclusive"
-    assert word(claim(), Observation(Interval(0.5, 0, math.inf, 0.95, OVER_SEEDS, 1))) == "inconclusive"
+def test_one_replicate_is_never_a_verdict() -> None:
+    assert word(claim(), Observation(Interval(0.5, 0, math.inf, 0.95, OVER_REPLICATES, 1, 0))) == "inconclusive"
+    assert word(claim(), between(0.70, 0.71, n=1)) == "inconclusive"
+    assert word(claim(), beyond(0.0, 0.4, seeds=1)) == "inconclusive"
+
+
+def beyond(low: float, high: float, seeds: int = 3) -> Observation:
+    """A bound: one end is 0 or infinite."""
+    end = low if math.isinf(high) else high
+    return Observation(Interval(end, low, high, 1.0 if seeds > 1 else 0.0, BEYOND, seeds))
+
+
+@pytest.mark.parametrize(
+    ("changes", "low", "high", "expected"),
+    [
+        ({}, 0.0, 0.79, "reproduced"),
+        ({}, 0.0, 0.9, "inconclusive"),  # it may be 0.9 as well as 0.1
+        ({}, 0.0, 1.1, "inconclusive"),
+        ({}, 1.1, math.inf, "contradicted"),
+        ({}, 0.9, math.inf, "not supported"),
+        ({}, 0.7, math.inf, "inconclusive"),
+        ({"expected": 0.5, "relation": "==", "tolerance": 0.1}, 0.0, 0.4, "direction only"),  # more than was claimed
+        ({"expected": 2.0, "relation": ">="}, 2.5, math.inf, "reproduced"),
+        ({"expected": 1.3, "relation": "<="}, 1.4, math.inf, "contradicted"),
+        ({"quality_within": 0.01}, 0.0, 0.5, "inconclusive"),  # the quality is not known
+    ],
+)
+def test_a_bound_is_judged_by_its_one_end(changes: dict[str, Any], low: float, high: float, expected: str) -> None:
+    assert word(claim(**changes), beyond(low, high)) == expected
 
 
 def test_an_inconclusive_verdict_says_what_would_decide() -> None:
     # half-width 0.1 in log units of 3 seeds, 0.08 from the claim: sigma 0.04, so a handful of seeds
     reason = decide(claim(), between(0.8 * math.exp(-0.18), 0.8 * math.exp(0.02)))[1]
-    assert reason == "about 5 seeds would decide"
+    assert reason == "about 5 replicates would decide"
     assert "hardly decide" in decide(claim(), between(0.8 * math.exp(-0.1), 0.8 * math.exp(0.1)))[1]
 
 
@@ -201,93 +241,176 @@ def test_a_point_is_never_inconclusive(of: Claim, point: float) -> None:
     assert word(unlimited, between(point, point)) in DEFINITE
 
 
-# over records
+# over evidence
 
 
-def judged(records: Any, *claims: Claim, **changes: Any) -> list[Judgement]:
-    return verdicts(pairs(records), [card(*claims, **changes)])
+def judged(lines: list[Line], *claims: Claim, **changes: Any) -> list[Judgement]:
+    return verdicts(rows(lines), [card(*claims, **changes)])
+
+
+def only_runs(stack: str, status: Status, seeds: int, reason: str = "") -> list[Line]:
+    """Runs of which the contender's ended otherwise; nothing was timed."""
+    bad = [learned(stack, seed, status=status, reason=reason, final=2.0) for seed in range(seeds)]
+    return [*(learned(seed=seed) for seed in range(seeds)), *bad]
+
+
+def with_run(lines: list[Line], stack: str, seed: int, **changes: Any) -> list[Line]:
+    """The lines with one run changed."""
+    return [
+        each.model_copy(update=changes)
+        if isinstance(each, Learned) and (each.stack, each.seed) == (stack, seed)
+        else each
+        for each in lines
+    ]
 
 
 def test_verdicts_come_with_evidence_interval_and_command() -> None:
-    records = comparison("fast", pace_s=0.014)
-    (verdict,) = judged(records, claim())
+    lines = evidence("fast", pace_s=0.014, ruler=False)
+    (verdict,) = judged(lines, claim())
     assert (verdict.verdict, verdict.baseline, verdict.technique) == ("reproduced", "gpt", "fast")
-    assert verdict.evidence == tuple(each.id for each in records)
+    assert sorted(verdict.evidence) == sorted(each.id for each in lines)
     assert verdict.interval is not None and verdict.interval.contains(0.7)
     assert verdict.detectable is not None and 0 < verdict.detectable < 0.1
     assert verdict.command == "leantrain compare fast -b gpt --recipe modern --size nano --steps 200 --seeds 3"
-    assert judged(comparison("fast", pace_s=0.03), claim())[0].verdict == "contradicted"
+    assert verdict.as_dict()["unverified"] == []
+    assert judged(evidence("fast", pace_s=0.03), claim())[0].verdict == "contradicted"
 
 
-def test_no_record_other_conditions_and_other_hardware_are_not_testable() -> None:
+def test_no_evidence_other_conditions_and_other_hardware_are_not_testable() -> None:
     (verdict,) = judged([], claim(sizes=["base"]))
-    assert (verdict.verdict, verdict.reason) == ("not testable here", "no record")
+    assert (verdict.verdict, verdict.reason) == ("not testable here", "no evidence")
     assert verdict.command == "leantrain compare fast -b gpt --size base"
-    records = comparison("fast", pace_s=0.014)
+    lines = evidence("fast", pace_s=0.014)
     for limit, reason in (
         ({"recipes": ["classic"]}, "only of the modern recipe (claimed for classic)"),
         ({"sizes": ["base"]}, "only of size nano (claimed for base)"),
         ({"devices": ["cuda"]}, "only of cpu (claimed for cuda)"),
     ):
-        (verdict,) = judged(records, claim(**limit))
+        (verdict,) = judged(lines, claim(**limit))
         assert verdict.verdict == "not testable here"
         assert reason in verdict.reason
-    assert judged(records, claim(metric="optimizer_time"))[0].reason == "optimizer_time is not measured"
-    assert judged(records, claim(metric="energy"))[0].verdict == "not testable here"
-    assert judged(records, claim(), reference="dp_ddp")[0].verdict == "not testable here"
+    assert judged(lines, claim(metric="optimizer_time"))[0].reason == "optimizer_time is not measured"
+    assert judged(lines, claim(metric="energy"))[0].verdict == "not testable here"
+    assert judged(lines, claim(), reference="dp_ddp")[0].verdict == "not testable here"
+
+
+def test_what_was_not_measured_yet_is_not_testable_and_says_how_to_measure_it() -> None:
+    untimed = judged(evidence("fast", replicates=0), claim())[0]
+    assert (untimed.verdict, untimed.reason) == ("not testable here", "not timed yet: measure it with leantrain run")
+    unlearned = judged(evidence("fast", seeds=0), claim(metric="loss"))[0]
+    assert (unlearned.verdict, unlearned.reason.split(":")[0]) == ("not testable here", "nothing was learned yet")
+    bare = judged(evidence("fast", ruler=False), claim(metric="time_to_quality"))[0]
+    assert bare.verdict == "not testable here" and "scaling curve" in bare.reason
 
 
 def test_failures_are_not_held_against_a_claim_unless_it_is_about_quality() -> None:
-    gpu = [record([contender(), failure("fast", "unavailable", "needs CUDA")], seed) for seed in range(2)]
-    (verdict,) = judged(gpu, claim())
-    assert (verdict.verdict, verdict.reason) == ("not testable here", "no seed finished: fast: unavailable: needs CUDA")
-    diverged = [record([contender(), failure("fast", "diverged", "nan")], seed) for seed in range(2)]
+    needs = [timed([side(), Side(stack="fast", code=CODE, status="unavailable", reason="needs CUDA")])]
+    (verdict,) = judged(needs, claim())
+    assert (verdict.verdict, verdict.reason) == ("not testable here", "fast: unavailable: needs CUDA")
+    crashed = only_runs("fast", "crashed", 3, "exit code 7")
+    for metric in ("loss", "time_to_quality", "final.accuracy"):
+        (verdict,) = judged(crashed, claim(metric=metric))
+        assert verdict.verdict == "not testable here"
+    diverged = only_runs("fast", "diverged", 2, "nan")
     assert judged(diverged, claim())[0].verdict == "not testable here"
     assert judged(diverged, claim(metric="loss"))[0].verdict == "quality constraint violated"
-    assert judged(diverged[:1], claim(metric="loss"))[0].verdict == "inconclusive"
+    assert judged(diverged, claim(quality_within=0.01))[0].verdict == "quality constraint violated"
+    assert judged(only_runs("fast", "diverged", 1, "nan"), claim(metric="loss"))[0].verdict == "inconclusive"
+
+
+def test_a_seed_that_diverged_is_not_left_out_of_a_verdict_on_quality() -> None:
+    lines = evidence("fast", pace_s=0.014)
+    for seed, verdict in ((0, "inconclusive"), (1, "quality constraint violated")):
+        lines = with_run(lines, "fast", seed, status="diverged", reason="nan", final=None)
+        (found,) = judged(lines, claim(metric="time_to_quality"))
+        assert (found.verdict, found.reason.split(" of 3")[0]) == (verdict, f"diverged in {seed + 1}")
+    assert judged(lines, claim())[0].verdict == "reproduced"  # of the step's time alone
+    assert "2 of 3 seeds failed" in judged(lines, claim())[0].reason
+    blameless = with_run(evidence("fast", pace_s=0.008), "baseline", 0, status="diverged", final=None)
+    assert judged(blameless, claim(metric="time_to_quality"))[0].verdict == "reproduced"
 
 
 def test_a_quality_that_is_not_reached_violates_the_constraint() -> None:
-    worse = comparison("fast", pace_s=0.014, final=2.4)
-    assert judged(worse, claim(metric="time_to_quality"))[0].verdict == "quality constraint violated"
+    worse = evidence("fast", pace_s=0.014, final=2.4)
+    assert judged(worse, claim(metric="first_crossing"))[0].verdict == "quality constraint violated"
     assert judged(worse, claim(quality_within=0.05))[0].verdict == "quality constraint violated"
     assert judged(worse, claim())[0].verdict == "reproduced"
-    assert judged(worse[:1], claim(metric="time_to_quality"))[0].verdict == "inconclusive"
+    one = evidence("fast", pace_s=0.014, final=2.4, seeds=1)
+    assert judged(one, claim(metric="first_crossing"))[0].verdict == "inconclusive"
+    barely = evidence("fast", pace_s=0.014, final=2.03, seed_noise=0.02)
+    assert judged(barely, claim(metric="first_crossing"))[0].verdict != "quality constraint violated"
 
 
-def test_recipes_are_judged_apart_and_current_rows_come_first() -> None:
-    classic = [
-        each.model_copy(update={"conditions": conditions(recipe="classic"), "id": f"c{each.seed}"})
-        for each in comparison("fast", pace_s=0.03)
-    ]
-    both = judged(comparison("fast", pace_s=0.014) + classic, claim())
+def test_a_loss_beyond_the_scaling_curve_gives_a_verdict_by_its_bound() -> None:
+    better, worse = evidence("fast", final=1.5), evidence("fast", final=2.8)
+    (verdict,) = judged(better, claim(metric="time_to_quality", expected=0.5))
+    assert (verdict.verdict, verdict.detectable) == ("reproduced", None)
+    assert shown(verdict).startswith("at most 0.36") and "more than 2.8" in verdict.reason
+    (verdict,) = judged(worse, claim(metric="time_to_quality", expected=0.5))
+    assert verdict.verdict == "contradicted" and shown(verdict).startswith("at least 2.8")
+    (verdict,) = judged(better, claim(metric="equivalent_budget", expected=0.2))
+    assert verdict.verdict == "inconclusive"
+    single = evidence("fast", final=1.5, seeds=1)
+    assert judged(single, claim(metric="equivalent_budget", expected=0.5))[0].verdict == "inconclusive"
+
+
+def moved(lines: list[Line], prefix: str, **changes: Any) -> list[Line]:
+    """The lines with other ids and all else that is given."""
+    return [each.model_copy(update={"id": f"{prefix}{each.id}", **changes}) for each in lines]
+
+
+def test_recipes_and_machines_are_judged_apart() -> None:
+    classic = moved(evidence("fast", pace_s=0.03), "c", conditions=conditions(recipe="classic"))
+    both = judged([*evidence("fast", pace_s=0.014), *classic], claim())
     assert [(each.place.recipe, each.verdict) for each in both] == [
         ("classic", "contradicted"),
         ("modern", "reproduced"),
     ]
-    old = [each.model_copy(update={"harness_sha256": "old", "id": f"o{each.seed}"}) for each in classic]
-    now = Sources("h" * 64, {"gpt": "b" * 64}, {"fast": "1" * 64})
-    (verdict,) = verdicts(pairs([*old, *classic], now), [card(claim())])
-    assert verdict.evidence == ("c0", "c1", "c2")
-    (verdict,) = verdicts(pairs(old, now), [card(claim())])
-    assert "stale: the harness changed" in verdict.reason
+    other = MACHINE.model_copy(update={"name": "other", "key": "other"})
+    there = [each for each in moved(evidence("fast", pace_s=0.03), "m", machine=other) if isinstance(each, Timed)]
+    both = judged([*evidence("fast", pace_s=0.014), *there], claim())
+    assert {each.place.machine: each.verdict for each in both} == {
+        MACHINE.name: "reproduced",
+        "other": "contradicted",
+    }
+
+
+def test_verified_rows_come_first_and_a_verdict_on_unverified_ones_says_so() -> None:
+    unlike = Code(trajectory="old", counts="old")
+    old = moved(evidence("fast", pace_s=0.03, ruler=False), "o", conditions=conditions(data="the same by another name"))
+    old = [each.model_copy(update={"code": unlike}) if isinstance(each, Learned) else each for each in old]
+    (verdict,) = judged([*old, *evidence("fast", pace_s=0.014)], claim())
+    assert verdict.verdict == "reproduced" and verdict.place.unverified == ()
+    (verdict,) = judged(old, claim())
+    assert "unverified: the code changed since it was learned" in verdict.reason
+    assert verdict.as_dict()["unverified"] == ["learned"]
 
 
 def test_counters_and_probes_are_judged_by_every_seed() -> None:
     half = claim(kind="counted", metric="optimizer_state_bytes", expected=0.5, relation="==")
-    records = changed(comparison("fast"), counters=counters(optimizer_state_bytes=2**19), probes={"fast.kept": 0.25})
-    assert judged(records, half)[0].verdict == "reproduced"
-    assert judged(records, half.model_copy(update={"expected": 0.51}))[0].verdict == "contradicted"
+    fewer = [counters(optimizer_state_bytes=2**19)]
+    lines = evidence("fast", points=fewer, probes={"fast.kept": 0.25})
+    assert judged(lines, half)[0].verdict == "reproduced"
+    assert judged(lines, half.model_copy(update={"expected": 0.51}))[0].verdict == "contradicted"
     bytes_ = half.model_copy(update={"expected": float(2**19), "absolute": True})
-    assert judged(records, bytes_)[0].verdict == "reproduced"
+    assert judged(lines, bytes_)[0].verdict == "reproduced"
     for name in ("probe.kept", "probe.fast.kept"):
         kept = half.model_copy(update={"metric": name, "expected": 0.25, "absolute": True})
-        assert judged(records, kept)[0].verdict == "reproduced"
-    one_differs = [*records[:2], *changed(comparison("fast")[2:], probes={"fast.kept": 0.3})]
-    assert judged(one_differs, kept)[0].verdict == "contradicted"
-    compiled = changed(comparison("fast"), counters=counters(optimizer_state_bytes=2**19, compiled=True))
+        assert judged(lines, kept)[0].verdict == "reproduced"
+    assert judged(with_run(lines, "fast", 2, probes={"fast.kept": 0.3}), kept)[0].verdict == "contradicted"
+    assert judged(with_run(lines, "fast", 2, probes={}), kept)[0].verdict == "not testable here"
+    compiled = evidence("fast", points=[counters(optimizer_state_bytes=2**19, compiled=True)])
     assert judged(compiled, half)[0].verdict == "not testable here"
     assert is_exact(half) and not is_exact(claim()) and not is_exact(claim(kind="counted"))
+
+
+def test_a_count_is_judged_before_anything_was_learned_or_timed() -> None:
+    lines: list[Line] = [counted(), counted("fast", points=[counters(optimizer_state_bytes=2**19)])]
+    half = claim(kind="counted", metric="optimizer_state_bytes", expected=0.5, relation="==")
+    assert judged(lines, half)[0].verdict == "reproduced"
+    assert judged(lines, half.model_copy(update={"kind": "measured", "relation": "<="}))[0].verdict == "reproduced"
+    broken = [counted(), counted("fast", status="crashed", reason="exit code 7", points=[])]
+    assert judged(broken, half)[0].verdict == "not testable here"
 
 
 def test_the_table_joins_places_that_agree() -> None:
@@ -302,13 +425,11 @@ def test_the_table_joins_places_that_agree() -> None:
 
 def test_the_command_prints_verdicts_and_its_exit_code_says_the_worst(tmp_path: Any) -> None:
     store = Store(tmp_path)
-    for each in comparison("lion", pace_s=0.014):
-        store.append(each)
+    for each in evidence("lion", pace_s=0.014):
+        store.append(each, MACHINE.name)
     runner = CliRunner()
     result = runner.invoke(app, ["claims", "lion", "--results", str(tmp_path)])
-    assert result.exit_code == Exit.REGRESSED, (
-        result.output
-    )  # as much state as the reference: these records are made up
+    assert result.exit_code == Exit.REGRESSED, result.output  # as much state as the reference: it is made up
     assert "contradicted" in result.output
     result = runner.invoke(app, ["claims", "lion.update_traffic", "--results", str(tmp_path), "--json"])
     assert result.exit_code == Exit.FINE

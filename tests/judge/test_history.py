@@ -10,8 +10,20 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from suite.judge import history as h
+from suite.record.schema import Code, Counted, Learned, Line, Timed
 from suite.show.timelines import figure
-from tests.factories import MACHINE, changed, comparison, conditions, contender, counters, record
+from tests.factories import (
+    MACHINE,
+    conditions,
+    counted,
+    counters,
+    evidence,
+    learned,
+    records,
+    side,
+    timed,
+    timings,
+)
 
 N, AT, TRIALS = 40, 30, 120
 
@@ -89,32 +101,41 @@ def test_scale_and_place_of_the_ratios_do_not_matter(values, scale, place):
     assert 0 < ours.p_value <= 1
 
 
-# series of records
+# series of evidence
+
+LATER = Code(trajectory="later", counts="later")
 
 
-def past(stack="x", before=0.02, after=0.024, seeds=12, **later):
-    """Records of two revisions of one technique, the later ones at another pace."""
-    old, new = (comparison(stack, seeds=seeds, pace_s=pace) for pace in (before, after))
-    new = [
-        each.model_copy(update={"id": f"new{each.seed}", "started": f"2026-02-01T00:00:{each.seed:02d}+00:00"})
-        for each in changed_sources(new, **later)
-    ]
-    return old, new
+def past(before=0.02, after=0.024, replicates=12, **later):
+    """What two revisions of one technique left, the later one at another pace."""
+    old, new = (evidence("x", seeds=replicates, replicates=replicates, pace_s=pace, ruler=False, **changes)
+                for pace, changes in ((before, {}), (after, later)))  # fmt: skip
+    return old, [revised(each) for each in new]
 
 
-def changed_sources(records, **changes):
-    revised = changed(records, sources={"x": "2" * 64}, **changes)
-    return [
-        each.model_copy(update={"machine": MACHINE.model_copy(update={"context": {"git_commit": "c" * 40}})})
-        for each in revised
-    ]
+def revised(line: Line) -> Line:
+    """A month later, by other code of x, from a known commit."""
+    changes = {
+        "id": f"new{line.id}", "started": line.started.replace("2026-01", "2026-02"),
+        "machine": MACHINE.model_copy(update={"context": {"git_commit": "c" * 40}}),
+    }  # fmt: skip
+    if isinstance(line, Timed):
+        reference, x = line.contenders
+        changes["contenders"] = [reference, x.model_copy(update={"code": LATER})]
+    elif isinstance(line, Learned | Counted) and line.stack == "x":
+        changes["code"] = LATER
+    return line.model_copy(update=changes)
+
+
+def series(*groups, **options):
+    return h.series(records(*groups), **options)
 
 
 def test_a_slower_revision_is_suspected_where_it_came_and_says_what_changed():
     old, new = past()
-    steps = h.change_points(h.series([*new, *old], metrics=("step_time", "loss")))
+    steps = h.change_points(series(new, old, metrics=("step_time", "loss")))
     (change,) = steps
-    assert change.series.metric == "step_time" and change.at == len(old)
+    assert change.series.metric == "step_time" and change.at == 12
     assert math.expm1(change.shift) == pytest.approx(0.2, abs=0.02)
     assert "the code (? to cccccccc)" in change.sentence() and change.verdict == "inconclusive"
     assert change.sentence().startswith("suspected: ")
@@ -122,29 +143,61 @@ def test_a_slower_revision_is_suspected_where_it_came_and_says_what_changed():
     json.dumps(change.as_dict(), allow_nan=False)
 
 
-def test_the_same_records_give_the_same_answer():
+def test_a_worse_loss_is_suspected_by_its_seeds():
+    old, new = past(after=0.02, final=2.1)
+    (change,) = h.change_points(series(old, new, metrics=("step_time", "loss")))
+    assert (change.series.metric, change.at) == ("loss", 12)
+    assert math.expm1(change.shift) == pytest.approx(0.05, abs=0.005)
+
+
+def test_the_same_evidence_gives_the_same_answer():
     old, new = past(after=0.0203)
-    first, second = (h.change_points(h.series([*old, *new])) for _ in range(2))
+    first, second = (h.change_points(series(old, new)) for _ in range(2))
     assert [each.as_dict() for each in first] == [each.as_dict() for each in second]
 
 
-def test_an_exact_count_changes_with_certainty_after_one_replicate():
-    old, new = past(after=0.02, seeds=2, counters=counters(peak_tensor_bytes=4 * 2**20 + 1))
-    (change,) = h.change_points(h.series([*old, *new[:1]]))
-    assert (change.series.metric, change.at, change.p_value) == ("peak_tensor_bytes", 2, 0)
+def test_an_exact_count_changes_with_certainty_after_one_value():
+    old, new = past(after=0.02, replicates=2, points=[counters(peak_tensor_bytes=4 * 2**20 + 1)])
+    (change,) = h.change_points(series(old, new))
+    assert (change.series.metric, change.at, change.p_value) == ("peak_tensor_bytes", 1, 0)
 
 
 def test_series_of_unchanged_code_have_no_change_points():
     old, new = past(after=0.02)
-    assert h.change_points(h.series([*old, *new])) == []
+    assert h.change_points(series(old, new)) == []
 
 
-def test_other_conditions_and_failures_make_no_points():
-    other = [each.model_copy(update={"conditions": conditions(size="micro")}) for each in comparison("x", seeds=2)]
-    broken = record([contender(), contender("x", status="crashed")], 7)
-    both = h.series([*comparison("x", seeds=3), *other, broken], metrics=("step_time",))
+def test_a_run_is_paired_with_the_reference_that_is_nearest_in_time():
+    """The reference learned more later, and the technique with it: no ratio changed, and none of the past does."""
+    first = [learned(seed=0), learned("x", 0, final=1.8)]
+    then = [revised(each) for each in (learned(seed=0, final=1.9), learned("x", 0, final=1.71))]
+    (losses,) = series(then, first, metrics=("loss",))
+    np.testing.assert_allclose(losses.values, math.log(0.9))
+    assert len(losses.points) == 2 and losses.points[0].revision != losses.points[1].revision
+    counts = [counted(), counted("x", points=[counters(peak_tensor_bytes=2**21)])]
+    both = [
+        counted(points=[counters(peak_tensor_bytes=2**21)]),
+        counted("x", points=[counters(peak_tensor_bytes=2**20)]),
+    ]
+    peaks = next(each for each in series(counts, map(revised, both)) if each.metric == "peak_tensor_bytes")
+    np.testing.assert_allclose(peaks.values, -math.log(2))
+
+
+def test_other_conditions_other_seeds_and_failures_make_no_points():
+    other = [each.model_copy(update={"conditions": conditions(size="micro"), "id": f"m{each.id}"})
+             for each in timings("x", 2)]  # fmt: skip
+    broken = timed([side(), side("x", status="crashed")], 7)
+    both = series(timings("x", 3), other, [broken], metrics=("step_time",))
     assert sorted(len(each.points) for each in both) == [2, 3]
     assert "2 too short to tell (8 replicates needed, they have up to 3)" in h.summary(both, [])
+    lonely = [learned(seed=0), learned("x", 1), learned("x", 0, status="diverged")]
+    assert series(lonely) == [] == series([learned(seed=0), learned(seed=1)])
+
+
+def test_only_the_stacks_that_are_asked_for_have_series():
+    lines = [*timings("x", 2), *timings("y", 2)]
+    assert {each.stack for each in series(lines)} == {"x", "y"}
+    assert {each.stack for each in series(lines, stacks=["y"])} == {"y"}
 
 
 # confirming
@@ -154,7 +207,7 @@ def test_other_conditions_and_failures_make_no_points():
 @given(st.floats(0.01, 0.3), st.integers(0, 2**32 - 1))
 def test_a_verdict_is_the_interval_s(step, seed):
     rng = np.random.default_rng(seed)
-    one = h.series(comparison("x", seeds=1), metrics=("step_time",))[0]
+    one = series(timings("x", 1), metrics=("step_time",))[0]
     before, fresh = 0.02 * rng.standard_normal(10), step * rng.integers(0, 2) + 0.02 * rng.standard_normal(5)
     change = h.ChangePoint(one, 0, 0, 0, step, 0.01, before, before + step, True)
     ends = stats.ttest_ind(fresh, before, equal_var=False).confidence_interval(0.95)
@@ -167,7 +220,7 @@ def test_a_verdict_is_the_interval_s(step, seed):
 
 def test_a_sentence_says_how_far_a_suspicion_has_come():
     old, new = past()
-    (change,) = h.change_points(h.series([*old, *new], metrics=("step_time",)))
+    (change,) = h.change_points(series(old, new, metrics=("step_time",)))
     before, after = float(np.median(change.before)), float(np.median(change.after))
     spread = 0.002 * np.arange(-2, 3)
     for fresh, standing, verdict in (
@@ -181,10 +234,10 @@ def test_a_sentence_says_how_far_a_suspicion_has_come():
 
 def test_the_plot_has_the_steps_where_they_are_and_what_changed_first(tmp_path):
     old, new = past()
-    both = h.series([*old, *new], metrics=("loss", "step_time"))
+    both = series(old, new, metrics=("loss", "step_time"))
     drawn = figure(both, h.change_points(both))
     assert [axes.get_title(loc="left").split(": ")[1] for axes in drawn.axes] == ["step_time", "loss"]
-    places = [line.get_xdata()[0] for line in drawn.axes[0].lines if list(line.get_xdata()) == [len(old) - 0.5] * 2]
-    assert places == [len(old) - 0.5]
+    places = [line.get_xdata()[0] for line in drawn.axes[0].lines if list(line.get_xdata()) == [11.5] * 2]
+    assert places == [11.5]
     with pytest.raises(ValueError, match="no series"):
         figure([], [])

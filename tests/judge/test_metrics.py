@@ -1,50 +1,77 @@
-"""The registry: every metric is read alike for a seed and for a row, and every counter is one without an entry."""
+"""The registry: every metric is read alike for a replicate and for a row, and every counter is one without an entry."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from suite.judge.replicate import Replicate, replicate_of
 
+from suite.judge.known import Known, LearnedPair, timed_pair
 from suite.judge.metrics import (
     BY_ROUND,
     COLUMNS,
     IN_HISTORY,
     METRICS,
     Metric,
-    Seeds,
-    log_cost_ratios,
     metric_of,
     metrics_in,
+    priors,
+    samples,
     values,
 )
+from suite.judge.ruler import ruler_of
 from suite.judge.statistics import median
-from suite.record.schema import COUNTS, Energy, Memory
-from tests.factories import comparison, contender, counters, record
+from suite.record.schema import COUNTS, Energy, Machine, Memory
+from tests.factories import (
+    MACHINE,
+    ROUNDS,
+    STEPS,
+    counted,
+    counters,
+    evidence,
+    learned,
+    row,
+    rows,
+    ruler_runs,
+    side,
+    timed,
+)
+
+XEON: Machine = MACHINE.model_copy(update={"facts": {"cpu": "Intel Xeon"}})
 
 
-def seed(**changes: object) -> Replicate:
-    """A seed that has every metric."""
-    known = {
+def known(replicates: int = 1, **changes: object) -> Known:
+    """A pair that has every metric."""
+    process = {
         "energy": Energy(joules_per_step=2.0, kind="measured_counter"),
         "memory": Memory(process_peak_bytes=3, cuda_allocated_peak_bytes=4, cuda_reserved_peak_bytes=5),
+        "noise": 0.0,
     }
-    all_counters = counters(communication_bytes=7)
-    reference = contender(**known, counters=all_counters, noise=0.0)  # type: ignore[arg-type]
-    values = {"pace_s": 0.03, "final": 1.9, "noise": 0.0, "counters": all_counters, **known} | changes
-    return replicate_of(record([reference, contender("x", **values)]), 1)  # type: ignore[arg-type]
+    counts = [counters(communication_bytes=7)]
+    sides = [side(**process), side("x", pace_s=0.03, **process)]  # type: ignore[arg-type]
+    parts = {
+        "counted": (counted(points=counts), counted("x", points=counts)),
+        "learned": [LearnedPair(learned(seed=each), learned("x", each, final=1.9)) for each in range(replicates)],
+        "timed": [timed_pair(timed(sides, each, machine=XEON), 1) for each in range(replicates)],
+        "ruler": ruler_of(ruler_runs(), STEPS),
+    }
+    return Known(**parts | changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
-def test_a_row_of_one_seed_has_the_seed_s_ratio(metric: Metric) -> None:
-    each = seed()
-    value = values(Seeds([each]))[metric.name]
+def test_a_row_of_equal_replicates_has_the_replicate_s_ratio(metric: Metric) -> None:
+    each = known(replicates=2)
+    value = values(each, {})[metric.name]
     assert value.known, value.reason
-    assert value.number == pytest.approx(math.exp(metric.log_cost_ratio(each)), rel=1e-9)
+    ratios = set(metric.samples(each).values())
+    assert len(ratios) == 1
+    assert value.number == pytest.approx(math.exp(ratios.pop()), rel=1e-9)
     assert (value.kind == "exact") == metric.exact
+    assert value.log is None or value.log.half_width < 0.05  # of the curve alone
     assert value.reference is not None and value.contender is not None
-    assert value.contender / value.reference == pytest.approx(value.number, rel=1e-9)
+    quantities = value.contender / value.reference
+    a_gain = metric.name == "equivalent_budget"  # the one quantity of which more is better
+    assert quantities == pytest.approx(1 / value.number if a_gain else value.number, rel=1e-9)
 
 
 def test_every_counter_is_a_metric_and_says_what_it_is_where_it_is_declared() -> None:
@@ -56,30 +83,56 @@ def test_every_counter_is_a_metric_and_says_what_it_is_where_it_is_declared() ->
 
 def test_the_board_s_columns_stand_in_their_order() -> None:
     assert [each.name for each in COLUMNS] == [
-        "time_to_quality", "step_time", "training_time", "peak_tensor_bytes", "process_peak_bytes",
-        "cuda_allocated_peak_bytes", "energy", "loss", "loss_at_equal_time", "training_flops",
+        "time_to_quality", "equivalent_budget", "step_time", "training_time", "peak_tensor_bytes",
+        "process_peak_bytes", "cuda_allocated_peak_bytes", "energy", "modelled_energy", "loss", "loss_at_equal_time",
+        "training_flops",
     ]  # fmt: skip
-    assert [each.arrow for each in COLUMNS] == ["↑", *["↓"] * 9]
+    assert [each.arrow for each in COLUMNS] == ["↑", "↑", *["↓"] * 10]
 
 
 def test_families_have_the_members_that_occur() -> None:
-    names = [each.name for each in metrics_in([seed()])]
+    names = [each.name for each in metrics_in(known())]
     assert [name for name in names if name.startswith("peak.")] == ["peak.activations", "peak.parameters"]
+    assert "final.accuracy" in names
     peak, score = metric_of("peak.gradients"), metric_of("final.accuracy")
     assert peak is not None and peak.exact and peak.repeatable
     assert score is not None and score.repeatable and not score.exact and score.quality
     assert metric_of("probe.x.kept") is None
 
 
-def test_rounds_have_the_seed_s_ratio_as_their_median() -> None:
-    (noisy,) = comparison("x", seeds=1, pace_s=0.03)
-    each = replicate_of(noisy, 1)
+def test_rounds_have_the_ratio_of_their_set_of_processes_as_their_median() -> None:
+    (each,) = row("x", replicates=1, pace_s=0.03, windows=2).known.timed
     by_title = {metric.title: metric for metric in METRICS.values()}
     assert set(BY_ROUND) == {"step time", "training time"}
-    for title, samples in BY_ROUND.items():
-        assert median(samples(each)) == pytest.approx(by_title[title].log_cost_ratio(each))
+    for title in BY_ROUND:
+        (ratio,) = by_title[title].samples(Known(timed=[each])).values()
+        assert median(BY_ROUND[title](each)) == pytest.approx(ratio, abs=0.002)
 
 
-def test_a_seed_leaves_out_what_it_does_not_have() -> None:
-    ratios = log_cost_ratios(seed(counters=None, curve=[]), IN_HISTORY)
-    assert set(ratios) == {"step_time", "training_time"}
+def test_a_pair_leaves_out_what_it_does_not_have() -> None:
+    everything = set(samples(known(), IN_HISTORY))
+    assert everything == {"step_time", "training_time", "loss", "peak_tensor_bytes", "flops"}
+    assert set(samples(known(counted=(None, None), learned=()), IN_HISTORY)) == {"step_time", "training_time"}
+    assert set(samples(known(counted=(None, None), timed=()), IN_HISTORY)) == {"loss"}
+
+
+def test_the_time_to_the_same_quality_is_the_cost_over_the_equivalent_budget_and_as_uncertain_as_both() -> None:
+    """ln ratio = ln cost - ln budget, the variances of both added."""
+    each = row("x", final=1.95, pace_s=0.025, seeds=4)
+    headline, cost, budget = (each.metrics[name].log for name in ("time_to_quality", "whole_time", "equivalent_budget"))
+    assert headline is not None and cost is not None and budget is not None
+    assert headline.estimate == pytest.approx(cost.estimate + budget.estimate)
+    assert headline.standard_error == pytest.approx(math.hypot(cost.standard_error, budget.standard_error))
+
+
+def test_rows_share_the_variance_of_a_metric_and_no_other() -> None:
+    """Twenty techniques tell how seeds differ, and their times how processes do."""
+    board = rows(*(evidence(stack, seed_noise=0.01) for stack in "abcdefghijklmnopqrst"))
+    shared = priors([each.known for each in board])
+    rounds = math.pi / 2 * 0.01**2 / ROUNDS  # of the median of rounds
+    for metric, variance in (("loss", 2 * 0.01**2), ("step_time", 2 * 0.002**2 + rounds)):
+        assert 1 / 1.5 < math.sqrt(shared[metric].variance / variance) < 1.5
+    assert "time_to_quality" not in shared  # its two parts are
+    assert {"equivalent_budget", "whole_time"} <= set(shared)
+    widths = [each.metrics["loss"].log.half_width for each in board if each.metrics["loss"].log]
+    assert max(widths) / min(widths) < 4  # Student's, of three seeds each, differ by far more

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.integrate import quad
@@ -77,7 +77,7 @@ def test_median_interval_agrees_with_scipys_quantile_test(n, level):
     got = s.median_interval(x, level)
     assert got.low == (-math.inf if np.isnan(expected.low) else expected.low)
     assert got.high == (math.inf if np.isnan(expected.high) else expected.high)
-    assert got.low <= got.estimate <= got.high and got.n == n and got.method == s.WITHIN_ONE_SEED
+    assert got.low <= got.estimate <= got.high and got.n == n and got.method == s.OF_ROUNDS
 
 
 def test_planted_slow_down_is_found_and_a_no_op_is_not():
@@ -154,7 +154,7 @@ def test_replicate_interval_is_the_t_interval():
 
 
 def test_interval_maps_to_ratio_and_speedup():
-    x = s.Interval(math.log(0.5), math.log(0.4), math.inf, 0.95, s.OVER_SEEDS, 3, 2)
+    x = s.Interval(math.log(0.5), math.log(0.4), math.inf, 0.95, s.OVER_REPLICATES, 3, 2)
     assert (x.speedup().low, x.speedup().estimate, x.speedup().high) == pytest.approx((0.0, 2.0, 2.5))
     assert (x.ratio().low, x.ratio().estimate, x.ratio().high) == pytest.approx((0.4, 0.5, math.inf))
 
@@ -167,7 +167,7 @@ def test_interaction_is_centred_and_covers():
         a, b, ab = (x + seed_effect + rng.normal(0, 0.01, 4) for x in (0.2, 0.3, 0.4))
         covered += s.interaction(ab, a, b).contains(-0.1)
     assert at_least(covered, trials, 0.95)
-    with pytest.raises(ValueError, match="same seeds"):
+    with pytest.raises(ValueError, match="same replicates"):
         s.interaction([1, 2], [1], [1, 2])
 
 
@@ -191,15 +191,172 @@ def test_two_runs_of_one_seed_agree_as_often_as_promised_and_a_change_is_seen(se
         assert at_most(agreed, trials, 0.96)  # and no wider than it must be
 
 
-# ---- quality
+# ---- variance shared by many rows
 
 
-def test_quality_ratio_is_paired_by_seed():
-    reference = np.array([2.0, 4.0, 8.0])
-    interval = s.quality_ratio_interval(reference, 1.1 * reference)
-    assert interval.estimate == pytest.approx(math.log(1.1)) and interval.half_width < 1e-12
-    with pytest.raises(ValueError, match="positive"):
-        s.quality_ratio_interval([1.0, 0.0], [1.0, 1.0])
+ROWS, SEEDS = 20, 3
+
+
+def board(rng, deviation, seeds=SEEDS):
+    """Replicates of rows [rows] with these standard deviations, around 0."""
+    return [each * rng.standard_normal(seeds) for each in deviation]
+
+
+def moderated(samples):
+    prior = s.pooled_variance(samples)
+    return [s.moderated_interval(each, prior) for each in samples]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, ROWS])
+def test_rows_of_one_variance_share_it_and_cover_at_the_nominal_rate(rows):
+    rng, trials = np.random.default_rng([30, rows]), 2000 // rows
+    intervals = [each for _ in range(trials) for each in moderated(board(rng, np.ones(rows)))]
+    covered = np.mean([each.contains(0) for each in intervals])
+    assert abs(covered - 0.95) < 0.02
+
+
+def test_rows_of_one_variance_have_intervals_as_narrow_as_theory_says():
+    """Of a variance with 40 degrees of freedom in place of 2: t(40) sigma over t(2) E[s], s of three replicates."""
+    rng = np.random.default_rng(31)
+    shared, own = [], []
+    for _ in range(50):
+        samples = board(rng, np.ones(ROWS))
+        shared += [each.half_width for each in moderated(samples)]
+        own += [s.replicate_interval(each).half_width for each in samples]
+    expected = stats.t.ppf(0.975, 2 * ROWS) / (stats.t.ppf(0.975, 2) * math.gamma(1.5))
+    assert np.median(shared) / np.mean(own) == pytest.approx(expected, rel=0.12)
+
+
+@pytest.mark.parametrize("kind", ["a third three times as noisy", "a wide range", "one ten times as noisy"])
+def test_rows_that_differ_in_noise_are_covered_too(kind):
+    rng, trials = np.random.default_rng([32, len(kind)]), 150
+    covered = 0
+    for _ in range(trials):
+        deviation = np.ones(ROWS)
+        if kind == "a third three times as noisy":
+            deviation[::3] = 3
+        elif kind == "a wide range":
+            deviation = np.exp(0.7 * rng.standard_normal(ROWS))
+        else:
+            deviation[0] = 10
+        covered += sum(each.contains(0) for each in moderated(board(rng, deviation)))
+    assert covered >= 0.93 * trials * ROWS
+
+
+def test_a_row_much_noisier_than_all_others_keeps_its_own_width():
+    rng, trials = np.random.default_rng(33), 300
+    deviation = np.ones(ROWS)
+    deviation[0] = 10
+    covered = sum(moderated(board(rng, deviation))[0].contains(0) for _ in range(trials))
+    assert at_least(covered, trials, 0.93)
+
+
+def test_rounding_alone_is_no_noise_of_the_others_and_has_none_of_theirs():
+    rng, trials = np.random.default_rng(34), 100
+    deviation = np.where(np.arange(ROWS) % 3 == 0, 1e-3, 1.0)
+    quiet, loud = [], []
+    for _ in range(trials):
+        for each, of in zip(moderated(board(rng, deviation)), deviation, strict=True):
+            (loud if of == 1 else quiet).append(each)
+    for intervals in (quiet, loud):
+        assert at_least(sum(each.contains(0) for each in intervals), len(intervals), 0.945)
+    assert np.median([each.half_width for each in quiet]) < 0.01
+    assert np.median([each.half_width for each in loud]) < 1.4
+
+
+def test_equal_replicates_are_exact_and_say_nothing_of_noise():
+    samples = [np.array([0.25, 0.25, 0.25]), np.array([-0.1, 0.0, 0.1])]
+    prior = s.pooled_variance(samples)
+    assert prior == s.pooled_variance(samples[1:])
+    assert s.moderated_interval(samples[0], prior).half_width == 0
+    assert s.pooled_variance(samples[:1]) is None and s.pooled_variance([[1.0], [2.0]]) is None
+
+
+def test_a_row_alone_has_its_students_interval():
+    x = np.random.default_rng(35).normal(size=4)
+    alone, own = s.moderated_interval(x, s.pooled_variance([x])), s.replicate_interval(x)
+    assert (alone.low, alone.high, alone.degrees_of_freedom) == pytest.approx((own.low, own.high, 3))
+    assert s.moderated_interval(x, None) == own
+
+
+def test_one_replicate_has_the_interval_of_the_others():
+    rng, trials = np.random.default_rng(36), 1000
+    covered = 0
+    for _ in range(trials):
+        prior = s.pooled_variance(board(rng, np.ones(8)))
+        covered += s.moderated_interval(rng.standard_normal(1), prior).contains(0)
+    assert at_least(covered, trials, 0.95)
+    assert math.isinf(s.moderated_interval([0.1], None).half_width)
+
+
+def test_the_prior_is_the_distribution_that_variances_were_drawn_from():
+    """Scaled inverse chi-squared with 6 degrees of freedom around 0.04, of many rows."""
+    rng = np.random.default_rng(37)
+    deviation = np.sqrt(6 * 0.04 / rng.chisquare(6, 2000))
+    prior = s.pooled_variance(board(rng, deviation))
+    assert prior.degrees_of_freedom == pytest.approx(6, rel=0.25)
+    assert prior.variance == pytest.approx(0.04, rel=0.1)
+
+
+samples_of_rows = st.lists(
+    st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5), min_size=1, max_size=8
+)  # fmt: skip
+
+
+@given(samples_of_rows, st.floats(1e-3, 1e3), st.integers(-100, 100))
+def test_moderation_knows_neither_unit_nor_origin_and_keeps_the_mean(rows, scale, shift):
+    plain = moderated(rows)
+    moved = moderated([scale * (np.array(each) + shift) for each in rows])
+    for x, a, b in zip(rows, plain, moved, strict=True):
+        assert a.estimate == pytest.approx(np.mean(x))
+        assert b.estimate == pytest.approx(scale * (a.estimate + shift), rel=1e-6, abs=1e-6 * scale)
+        if math.isfinite(a.half_width):
+            assert b.half_width == pytest.approx(scale * a.half_width, rel=1e-4, abs=1e-9 * scale)
+
+
+# ---- differences
+
+
+def test_a_difference_of_means_with_an_error_of_neither_is_covered():
+    rng, trials = np.random.default_rng(40), 2000
+    plain = with_extra = ignored = 0
+    for _ in range(trials):
+        first, second = s.replicate_interval(rng.normal(3, 1, 4)), s.replicate_interval(rng.normal(1, 2, 6))
+        extra = rng.normal(0, 1.5, 3)  # its mean's error is known from three values
+        error = float(np.std(extra, ddof=1)) / math.sqrt(3)
+        plain += s.difference_interval(first, second).contains(2)
+        shifted = s.Interval(*(end + extra.mean() for end in (first.estimate, first.low, first.high)), *parts(first))
+        with_extra += s.difference_interval(shifted, second, error, 2).contains(2)
+        ignored += s.difference_interval(shifted, second).contains(2)
+    assert at_least(plain, trials, 0.95) and at_most(plain, trials, 0.97)
+    assert at_least(with_extra, trials, 0.94)
+    assert not at_least(ignored, trials, 0.93), "the extra error must matter, or this test shows nothing"
+
+
+def parts(interval):
+    return interval.level, interval.method, interval.n, interval.degrees_of_freedom
+
+
+@settings(max_examples=40)
+@given(st.floats(-5, 5), st.floats(0, 5), st.floats(-5, 5), st.floats(0, 5), st.floats(0, 5))
+def test_a_difference_is_as_uncertain_as_both_together(x, w, y, v, extra):
+    first, second = (s.Interval(c, c - h, c + h, 0.95, s.OVER_REPLICATES, 3, 2) for c, h in ((x, w), (y, v)))
+    both, swapped = s.difference_interval(first, second, extra), s.difference_interval(second, first, extra)
+    assert both.estimate == pytest.approx(x - y)
+    assert (swapped.low, swapped.high) == pytest.approx((-both.high, -both.low))
+    assert both.standard_error == pytest.approx(math.hypot(first.standard_error, second.standard_error, extra))
+    assert both.half_width <= w + v + 4.31 * extra + 1e-9
+    exact = s.Interval(y, y, y, 0.95, s.OVER_REPLICATES, 3)
+    alone = s.difference_interval(first, exact)
+    assert alone.half_width == pytest.approx(w)
+
+
+def test_an_unbounded_side_leaves_the_difference_unbounded():
+    bounded, unbounded = s.replicate_interval([1.0, 2.0, 3.0]), s.replicate_interval([1.0])
+    for pair in ((bounded, unbounded), (unbounded, bounded)):
+        assert math.isinf(s.difference_interval(*pair).half_width)
+    exact = s.replicate_interval([2.0, 2.0])
+    assert s.difference_interval(exact, exact).half_width == 0
 
 
 # ---- quality against cost
@@ -273,17 +430,6 @@ def test_a_contender_that_diverged_has_not_reached_the_quality(final):
     assert lost.log_quality_gap == lost.log_cost_ratio == math.inf
     assert s.time_to_quality_interval([good, good, lost]) is None
     assert s.time_to_quality_interval([good, good]) is not None
-
-
-def test_quality_at_equal_cost_by_hand():
-    reference = np.array([[0, 4.0], [100, 2.0]])
-    cut = s.quality_at_equal_cost(reference, [[0, 4.0], [50, 3.0], [100, 1.0]], [0, 80, 160], setup_cost=10)
-    assert cut is not None and cut.quality == pytest.approx(3.0 - 2 * 10 / 80) and not cut.decayed
-    early = s.quality_at_equal_cost(reference, [[0, 4.0], [100, 2.2]], [0, 50])
-    assert early is not None and (early.quality, early.decayed) == (2.2, True)
-    assert early.log_ratio == pytest.approx(math.log(1.1))
-    assert s.quality_at_equal_cost(reference, reference, [0, 100], setup_cost=101) is None
-    assert s.quality_at_equal_cost(reference, [[0, 4.0], [100, math.nan]], [0, 100]) is None
 
 
 # ---- planning

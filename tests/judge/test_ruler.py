@@ -1,0 +1,268 @@
+"""The reference's scaling curve: what it recovers, where it ends, and whether intervals read off it cover the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from suite.judge.known import Known, LearnedPair, TimedPair
+from suite.judge.metrics import METRICS, Value, priors
+from suite.judge.ruler import BUDGETS, LEAST_SLOPE, Ruler, ruler_of, steps_at
+from suite.judge.statistics import Floats, detectable_effect
+from suite.record.schema import Evaluation, Learned, Side
+from tests.factories import CODE, STEPS, learned, ruler_runs
+
+LOG_BUDGETS = np.log(BUDGETS)
+OWN = BUDGETS.index(1.0)
+
+
+def log_loss(log_budget: Floats | float, bend: float = 0.02) -> Floats:
+    """The truth: a power law of GPT's slope, and a bend as ViT's."""
+    x = np.asarray(log_budget, dtype=np.float64)
+    curve: Floats = math.log(2.0) - 0.2 * x + bend * x**2
+    return curve
+
+
+def exact(bend: float = 0.0) -> Ruler:
+    return Ruler(BUDGETS, np.exp(log_loss(LOG_BUDGETS, bend))[None])
+
+
+inside = st.floats(min(BUDGETS), max(BUDGETS)).map(math.log)
+
+
+@given(inside)
+def test_a_power_law_is_recovered_to_rounding(log_budget: float) -> None:
+    assert exact().log_budget(math.exp(log_loss(log_budget, 0.0))) == pytest.approx(log_budget, abs=1e-9)
+    assert exact().log_loss(log_budget) == pytest.approx(log_loss(log_budget, 0.0), abs=1e-9)
+
+
+@given(inside)
+def test_a_bent_curve_is_recovered_within_what_its_budgets_resolve(log_budget: float) -> None:
+    """Half a percent of budget; straight lines between the budgets would be off by twice that."""
+    assert exact(0.02).log_budget(math.exp(log_loss(log_budget, 0.02))) == pytest.approx(log_budget, abs=0.005)
+
+
+noisy_tables = st.lists(
+    st.lists(st.floats(0.1, 10), min_size=len(BUDGETS), max_size=len(BUDGETS)), min_size=1, max_size=4
+).map(np.array)
+
+
+@given(noisy_tables, st.floats(0.05, 20), st.floats(1.0, 1.5))
+def test_a_lower_loss_is_never_worth_less_however_noisy_the_curve(table: Floats, loss: float, more: float) -> None:
+    ruler = Ruler(BUDGETS, table)
+    assert (np.diff(ruler.log_losses) < 0).all()
+    assert ruler.log_budget(loss) >= ruler.log_budget(loss * more) - 1e-12
+
+
+@given(noisy_tables, st.floats(0, 1))
+def test_a_loss_of_the_curve_reads_back_as_its_budget(table: Floats, place: float) -> None:
+    """Exactly at the budgets. Between them the curve and its inverse are interpolated apart, within their interval."""
+    ruler = Ruler(BUDGETS, table)
+    for log_budget, x in zip(LOG_BUDGETS, ruler.log_losses, strict=True):
+        assert ruler.log_budget(math.exp(x)) == pytest.approx(log_budget, abs=1e-6)
+        assert ruler.log_loss(log_budget) == pytest.approx(x, abs=1e-9)
+    at = float(LOG_BUDGETS[0] + place * (LOG_BUDGETS[-1] - LOG_BUDGETS[0]))
+    back = ruler.log_budget(math.exp(ruler.log_loss(at)))
+    part = min(int(np.searchsorted(LOG_BUDGETS, at, side="right")), len(BUDGETS) - 1)
+    assert LOG_BUDGETS[part - 1] - 1e-6 <= back <= LOG_BUDGETS[part] + 1e-6
+
+
+@settings(max_examples=30)
+@given(inside, st.floats(-0.02, 0.03))
+def test_there_and_back_is_the_identity_on_curves_as_references_have_them(at: float, bend: float) -> None:
+    ruler = exact(bend)
+    assert ruler.log_budget(math.exp(ruler.log_loss(at))) == pytest.approx(at, abs=0.003)
+
+
+def test_ties_are_separated_and_nothing_else_is_moved() -> None:
+    flat = np.exp(log_loss(LOG_BUDGETS, 0.0))
+    flat[3] = flat[2] * 1.01  # noise: out of order with the one before
+    losses = Ruler(BUDGETS, flat[None]).log_losses
+    np.testing.assert_allclose(np.delete(losses, [2, 3]), np.log(np.delete(flat, [2, 3])))
+    pooled = np.log(flat[2:4]).mean()
+    assert losses[2] == pytest.approx(pooled)
+    assert losses[3] == pytest.approx(pooled - LEAST_SLOPE * math.log(BUDGETS[3] / BUDGETS[2]))
+
+
+def test_beyond_the_ends_the_last_slope_goes_on_and_says_so() -> None:
+    ruler = exact()
+    for log_budget, side in ((math.log(0.1), -1), (0.0, 0), (math.log(9.0), 1)):
+        loss = math.exp(log_loss(log_budget, 0.0))
+        assert ruler.beyond([loss]) == side
+        assert ruler.log_budget(loss) == pytest.approx(log_budget)
+    assert ruler.ends == (BUDGETS[0], BUDGETS[-1])
+    at_ends = [math.exp(each) for each in ruler.log_losses[[0, -1]]]
+    assert [ruler.beyond([loss * change]) for loss, change in zip(at_ends, (0.999, 1.001), strict=True)] == [0, 0]
+    one_in_three = [at_ends[1] * 0.99, at_ends[1] * 1.01, at_ends[1] * 1.01]
+    assert ruler.beyond(one_in_three) == 0  # the mean decides, or noise would
+
+
+@given(noisy_tables, st.lists(st.floats(0.05, 20), min_size=1, max_size=5))
+def test_equal_losses_are_worth_exactly_the_same(table: Floats, losses: list[float]) -> None:
+    ruler = Ruler(BUDGETS, table)
+    assert (ruler.log_budget_ratios(losses, losses) == 0).all()
+    assert ruler.uncertainty(losses, losses) == 0
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_seed_that_is_missing_at_a_budget_shifts_nothing(seed: int) -> None:
+    """Levels of the seeds add up with the curve; any runs may be missing while each budget shares seeds with others."""
+    rng = np.random.default_rng(seed)
+    table = np.exp(log_loss(LOG_BUDGETS)[None] + 0.1 * rng.standard_normal((4, 1)))
+    gaps = rng.random(table.shape) < 0.4
+    gaps[0] = False  # one seed has all
+    np.testing.assert_allclose(
+        np.diff(Ruler(BUDGETS, np.where(gaps, math.nan, table)).log_losses), np.diff(Ruler(BUDGETS, table).log_losses)
+    )
+    level = np.log(table[:, OWN]).mean()
+    assert Ruler(BUDGETS, np.where(gaps, math.nan, table)).log_losses[OWN] == pytest.approx(level)
+
+
+def test_a_curve_is_of_the_runs_that_finished_at_three_budgets_or_more() -> None:
+    runs = ruler_runs(seeds=2)
+    ruler = ruler_of(runs, STEPS)
+    assert ruler is not None and ruler.shares == BUDGETS and ruler.machine == runs[0].machine.name
+    assert ruler.losses.shape == (2, len(BUDGETS))
+    crashed = runs[0].model_copy(update={"status": "crashed"})
+    gap = ruler_of([crashed, *runs[1:]], STEPS)
+    assert gap is not None and np.isnan(gap.losses[0, 0]) and np.isnan(gap.losses).sum() == 1
+    assert ruler_of([each for each in runs if each.conditions.steps <= steps_at(0.5, STEPS)], STEPS) is None
+    assert ruler_of([each for each in runs if each.conditions.steps != STEPS], STEPS) is None
+
+
+# coverage by simulation ---------------------------------------------------------------------------------------------
+
+SEED_NOISE = 0.004  # of the ln final loss: 2 % of budget on a curve of slope 0.2
+PROCESS_NOISE = 0.005  # of the ln time
+
+
+ANY_RUN = learned()
+
+
+def run_of(seed: int, loss: float) -> Learned:
+    return ANY_RUN.model_copy(update={"seed": seed, "final": Evaluation(step=STEPS, loss=loss)})
+
+
+def timing(replicate: int, log_ratio: float) -> TimedPair:
+    side = Side(stack="x", code=CODE, steps=STEPS)
+    return TimedPair(
+        replicate=replicate, record=f"{replicate}", processor="", threads=1, reference=side, contender=side,
+        progress=(0.0,), window_log_ratios=(np.array([log_ratio]),), reference_step_s=0.02, setup_cost=0.0,
+    )  # fmt: skip
+
+
+def board(
+    rng: np.random.Generator, rows: int, *, paired: bool, share: float = 1.0, cost: float = 1.0, seeds: int = 3,
+    ruler_seeds: int = 3,
+) -> list[Known]:  # fmt: skip
+    """Rows that share a reference and its curve. Each technique ends where the reference does with ``share`` of its
+    budget and takes ``cost`` of its time. ``paired``: a seed's luck is the reference's; else the technique's own."""
+    level = SEED_NOISE * rng.standard_normal(max(seeds, ruler_seeds))
+    luck = SEED_NOISE / 2 * rng.standard_normal((len(level), len(BUDGETS)))
+    table = np.exp(log_loss(LOG_BUDGETS)[None] + level[:, None] + luck)
+    ruler = Ruler(BUDGETS, table[:ruler_seeds])
+    known = []
+    for _ in range(rows):
+        own = level[:seeds] if paired else SEED_NOISE * rng.standard_normal(seeds)
+        losses = np.exp(log_loss(math.log(share)) + own + SEED_NOISE / 2 * rng.standard_normal(seeds))
+        pairs = [LearnedPair(run_of(seed, float(table[seed, OWN])), run_of(seed, float(losses[seed])))
+                 for seed in range(seeds)]  # fmt: skip
+        times = [timing(each, math.log(cost) + PROCESS_NOISE * rng.standard_normal()) for each in range(3)]
+        known.append(Known(learned=pairs, timed=times, ruler=ruler))
+    return known
+
+
+def headlines(known: Sequence[Known], metric: str = "time_to_quality") -> list[Value]:
+    shared = priors(known)
+    return [METRICS[metric].value(each, shared) for each in known]
+
+
+def simulated(rows: int, boards: int, seed: int, **truth: float | bool) -> list[Value]:
+    rng = np.random.default_rng(seed)
+    return [each for _ in range(boards) for each in headlines(board(rng, rows, **truth))]  # type: ignore[arg-type]
+
+
+def covered(values: Sequence[Value], truth: float) -> int:
+    return sum(each.interval is not None and each.interval.contains(truth) for each in values)
+
+
+def at_least(count: int, trials: int, rate: float) -> bool:
+    """Whether ``count`` is compatible with a true rate of at least ``rate`` (exact, one error in a thousand)."""
+    return bool(stats.binomtest(count, trials, rate, alternative="less").pvalue > 1e-3)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_same_code_twice_is_told_apart_as_often_as_promised(paired: bool) -> None:
+    """Rows of one board share their reference's luck, so there are sixty boards of ten rows."""
+    values = simulated(10, 60, 1, paired=paired)
+    assert abs(covered(values, 1.0) / len(values) - 0.95) < 0.03
+    assert np.mean([each.log.estimate for each in values if each.log]) == pytest.approx(0, abs=0.004)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("share", [0.5, 0.8, 1.25, 2.0])
+def test_a_planted_change_of_the_loss_is_covered_as_the_budget_that_it_is_worth(share: float, paired: bool) -> None:
+    values = simulated(10, 30, round(100 * share), paired=paired, share=share, cost=1.3)
+    assert {each.kind for each in values} == {"measured"}
+    assert at_least(covered(values, 1.3 / share), len(values), 0.95)
+    assert np.mean([each.log.estimate for each in values if each.log]) == pytest.approx(math.log(1.3 / share), abs=0.01)
+
+
+def test_beyond_the_curve_the_bound_holds() -> None:
+    for share, at_most in ((0.2, False), (4.0, True)):
+        for each in simulated(5, 10, 3, paired=False, share=share, cost=1.3):
+            assert (each.kind, each.at_most) == ("bound", at_most)
+            assert (each.number >= 1.3 / share) if at_most else (each.number <= 1.3 / share)
+
+
+def test_the_jackknife_s_error_is_that_of_the_curve() -> None:
+    """Of the difference between two fixed losses, read off curves of ever new seeds."""
+    rng = np.random.default_rng(11)
+    losses = [float(np.exp(log_loss(math.log(share)))) for share in (1.0, 1.7)]
+    read, claimed = [], []
+    for _ in range(600):
+        noise = SEED_NOISE * rng.standard_normal((5, 1)) + SEED_NOISE / 2 * rng.standard_normal((5, len(BUDGETS)))
+        ruler = Ruler(BUDGETS, np.exp(log_loss(LOG_BUDGETS)[None] + noise))
+        read.append(float(ruler.log_budget_ratios(losses[:1], losses[1:])[0]))
+        claimed.append(ruler.uncertainty(losses[:1], losses[1:]))
+        assert ruler.degrees_of_freedom == 4
+    assert math.sqrt(np.mean(np.square(claimed))) == pytest.approx(np.std(read), rel=0.1)
+    assert Ruler(BUDGETS, ruler.losses[:1]).uncertainty(losses[:1], losses[1:]) == 0  # one seed cannot tell
+
+
+def test_where_the_curve_is_all_the_noise_three_seeds_of_it_still_cover() -> None:
+    """A technique that is the same 5 % better in every seed: its own replicates say that they are exact."""
+    rng, trials, hits = np.random.default_rng(6), 400, 0
+    better = 0.05
+    truth = float(np.interp(float(log_loss(0.0)) - better, log_loss(np.arange(1, 0, -1e-4)), np.arange(1, 0, -1e-4)))
+    for _ in range(trials):
+        (known,) = board(rng, 1, paired=True)
+        pairs = [LearnedPair(each.reference, run_of(each.seed, each.reference.final.loss * math.exp(-better)))
+                 for each in known.learned if each.reference.final]  # fmt: skip
+        (value,) = headlines([Known(learned=pairs, timed=known.timed, ruler=known.ruler)], "equivalent_budget")
+        hits += covered([value], math.exp(-truth))
+    assert at_least(hits, trials, 0.93)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_headline_sees_what_it_says_it_could_have_seen_in_four_of_five_rows(paired: bool) -> None:
+    """80 % power: every row of the same code names an effect, and is made that much slower."""
+    rng = np.random.default_rng(17)
+    seen, effects = [], []
+    for _ in range(45):
+        same = board(rng, 10, paired=paired)
+        effects += (here := [detectable_effect(each.log) for each in headlines(same) if each.log])
+        slower = [
+            replace(each, timed=[timing(one.replicate, one.log_cost + effect) for one in each.timed])
+            for each, effect in zip(same, here, strict=True)
+        ]
+        seen += [each.log is not None and each.log.low > 0 for each in headlines(slower)]
+    assert 0.01 < np.median(effects) < 0.1
+    assert np.mean(seen) == pytest.approx(0.8, abs=0.06)  # rows of a board share a reference's luck
