@@ -156,8 +156,15 @@ def timed(sides: Sequence[Side], replicate: int = 0, **changes: Any) -> Timed:
     return Timed(**values | changes)
 
 
-def timings(stack: str, replicates: int = 3, *, pace_s: float | Callable[[float], float] = 0.02, reference: str = "baseline",
-            spread: float = 0.002, **changes: Any) -> list[Timed]:  # fmt: skip
+def timings(
+    stack: str,
+    replicates: int = 3,
+    *,
+    pace_s: float | Callable[[float], float] = 0.02,
+    reference: str = "baseline",
+    spread: float = 0.002,
+    **changes: Any,
+) -> list[Timed]:
     """Timings of ``stack``; the machine drifts, and each set of processes is off by ``spread``."""
     made = []
     for replicate in range(replicates):
