@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from suite.judge.rows import rows, undecided
 from suite.measure.contender import Limits, end_all
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, States, conditions_of, silent
@@ -114,6 +115,7 @@ class _Campaign:
         self.progress, self.warn, self.stored = progress, warn, stored
         self.lines = records.lines
         self.measured = Measured()
+        self.wanted = effort.wanted if effort.time else replace(effort.wanted, timings=0)
         self.end_s = time.monotonic() + 60 * effort.minutes
 
     def run(self) -> Measured:
@@ -121,11 +123,22 @@ class _Campaign:
         self._count()
         self._learn()
         self._time()
+        if open_pairs := self._undecided():
+            self.pairs, self.wanted = open_pairs, replace(self.wanted, seeds=self.wanted.most_seeds)
+            self._learn()
         return self.measured
 
     def _plan(self) -> Plan:
-        wanted = self.effort.wanted if self.effort.time else replace(self.effort.wanted, timings=0)
-        return Plan(self.pairs, Records.of(self.lines), wanted, self.together)
+        return Plan(self.pairs, Records.of(self.lines), self.wanted, self.together)
+
+    def _undecided(self) -> list[Pair]:
+        """The pairs that more seeds may decide."""
+        if self.wanted.seeds >= self.wanted.most_seeds or self.measured.left or self.together:
+            return []
+        records = Records.of(self.lines)
+        asked = {(conditions_of(pair.setting).key, pair.stack, pair.reference): pair for pair in self.pairs}
+        known = ((asked.get((row.conditions.key, row.stack, row.reference)), row) for row in rows(records))
+        return [pair for pair, row in known if pair and row.machine.name == self.machine and undecided(row)]
 
     def _keep(self, line: Line) -> None:
         self.store.append(line, self.machine)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from suite.contract.sources import code_of
-from suite.judge.rows import row_of
+from suite.judge.rows import row_of, rows
+from suite.judge.tuning import RATES
 from suite.measure import campaign
 from suite.measure.campaign import Effort, Measured, measure
 from suite.measure.evidence import Heading, States, conditions_of
@@ -21,7 +22,7 @@ from suite.measure.timing import Protocol
 from suite.record import store as store_module
 from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import FIFTHS, Code, Counted, Learned, Line, Renewal, Timed
+from suite.record.schema import FIFTHS, Code, Counted, Evaluation, Learned, Line, Renewal, Timed
 from suite.record.store import Store, StoreError
 from tests import factories
 
@@ -58,7 +59,10 @@ class Measuring:
         self.protocols: list[Protocol] = []
         self.stateful: list[str] = []
         self.changing: set[str] = set()
+        self.jobs: list[Job] = []
         self.loss = 2.0
+        self.loss_of: Callable[[Job], float] = lambda job: self.loss
+        self.learned: Callable[[Job], Learned] = lambda job: learned(job, final=self.loss_of(job))
 
     def count(self, setting: Setting, stack: str, limits: Any) -> Counted:
         self.asked.append(("count", stack))
@@ -71,7 +75,8 @@ class Measuring:
                 return
             self.asked.append(("learn", job.stack, job.seed, job.setting.steps))
             self.stateful += [job.stack] * keep_states(job)
-            yield job, learned(job, final=self.loss)
+            self.jobs.append(job)
+            yield job, self.learned(job)
 
     def time_together(self, setting: Setting, stacks: Sequence[str], replicate: int, protocol: Protocol) -> Timed:
         self.asked.append(("time", *stacks, replicate))
@@ -155,6 +160,45 @@ def test_the_curve_of_the_reference_is_learned_where_it_is_asked_for(measuring: 
 
 
 # other code -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("noise", "seeds"), [(0.05, 5), (0.0, 3)])
+def test_a_row_that_three_seeds_leave_undecided_gets_two_more(
+    measuring: Measuring, tmp_path: Path, noise: float, seeds: int
+) -> None:
+    """Lion is no other than the reference, but for noise; SGD is far worse, which is decided."""
+
+    def loss(job: Job) -> float:
+        budget = (job.setting.steps or 20) ** -0.2
+        off = noise * (-1) ** (job.seed // 2 + job.seed + (job.stack == "lion"))
+        return float(8 * budget * (1.3 if job.stack == "sgd_momentum" else 1) * (1 + off))
+
+    measuring.loss_of = loss
+    wanted = Wanted(ruler_seeds=2, tuned=False)
+    measure([LION, Pair(GPT, "sgd_momentum")], tmp_path, Effort(wanted))
+    learned_seeds = {
+        stack: [seed for kind, name, seed, steps in (each for each in measuring.asked if each[0] == "learn")
+                if name == stack and steps in (None, 20)]
+        for stack in ("lion", "sgd_momentum")
+    }  # fmt: skip
+    assert learned_seeds == {"lion": list(range(seeds)), "sgd_momentum": [0, 1, 2]}
+
+
+def test_tuned_rows_get_the_grid_first_and_more_seeds_at_the_rate_it_chose(
+    measuring: Measuring, tmp_path: Path
+) -> None:
+    def run(job: Job) -> Learned:
+        best = 3.0 if job.stack == "lion" else 1.0
+        last = 2.0 + abs(job.setting.rate - best)
+        return learned(job, final=last, curve=[Evaluation(step=0, loss=4.0), Evaluation(step=20, loss=last)])
+
+    measuring.learned = run
+    measure([LION], tmp_path, Effort(Wanted(seeds=2, timings=1)))
+    asked = [(job.stack, job.seed, job.setting.rate) for job in measuring.jobs]
+    assert sorted(asked[:6]) == sorted((stack, 0, rate) for stack in ("baseline", "lion") for rate in RATES)
+    assert sorted(asked[6:]) == [("baseline", 1, 1.0), ("lion", 1, 3.0)]
+    (row,) = rows(Store(tmp_path).read()[0])
+    assert row.rates == (1.0, 3.0) and row.seeds == (0, 1)
 
 
 def test_runs_of_other_code_are_renewed_by_one_that_is_equal_to_the_bit(measuring: Measuring, tmp_path: Path) -> None:
