@@ -314,7 +314,8 @@ def observed(claim: Claim, row: Row) -> Observation:
     seeds = len(row.seeds) + len([each for each in row.failures if each.kind == "learned"])
     failed = f"{seeds - len(row.seeds)} of {seeds} seeds failed" if row.seeds and seeds > len(row.seeds) else ""
     old = f"unverified: the code changed since it was {' and '.join(row.unverified)}" if row.unverified else ""
-    diverged = len([each for each in row.failures if (each.status, each.stack) == ("diverged", row.stack)])
+    ended = [(each.kind, each.status, each.stack) for each in row.failures]
+    diverged = ended.count(("learned", "diverged", row.stack))
     if diverged and _about_quality(claim):
         seen = Observation(missed=f"diverged in {diverged} of {seeds} seeds", certain=diverged > 1)
     else:

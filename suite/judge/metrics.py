@@ -379,7 +379,8 @@ def _equivalent_budget(known: Known, priors: Priors) -> Value:
     log = _moderated("equivalent_budget", _equivalent_samples(known), priors)
     wider = difference_interval(log, _exactly(0.0, log), ruler.uncertainty(theirs, ours), ruler.degrees_of_freedom)
     own = float(known.learned[0].reference.steps or 0)
-    note = f"curve learned on {ruler.machine}" if ruler.machine else ""
+    unknown = "" if ruler.degrees_of_freedom else "its curve has one seed, so the interval lacks the curve's own error"
+    note = "; ".join(filter(None, (f"curve learned on {ruler.machine}" if ruler.machine else "", unknown)))
     return replace(_value_of(wider, [own], [own * math.exp(-wider.estimate)]), note=note)
 
 

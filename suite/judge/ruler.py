@@ -97,7 +97,7 @@ class Ruler:
 
     def uncertainty(self, reference: Sequence[float], contender: Sequence[float]) -> float:
         """Standard error of the mean of :meth:`log_budget_ratios` that comes from the curve: the jackknife over its
-        seeds (Efron & Stein 1981). 0 where there is one seed."""
+        seeds (Efron & Stein 1981). 0 where one seed cannot tell: then there are no :attr:`degrees_of_freedom`."""
         means = [each.log_budget_ratios(reference, contender).mean() for each in self._left_out]
         return float(_jackknife(np.array(means)))
 
@@ -126,7 +126,7 @@ def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:
     by_budget: dict[int, dict[int, float]] = {}
     machine = ""
     for each in learned:
-        if each.status == "ok" and each.final and each.steps and each.final.loss > 0:
+        if each.status == "ok" and each.final and each.steps and 0 < each.final.loss < math.inf:
             by_budget.setdefault(each.conditions.steps, {})[each.seed] = each.final.loss
             machine = each.machine.name
     if len(by_budget) < FEWEST or own_steps not in by_budget:

@@ -237,6 +237,13 @@ def test_the_jackknife_s_error_is_that_of_the_curve() -> None:
     assert Ruler(BUDGETS, ruler.losses[:1]).uncertainty(losses[:1], losses[1:]) == 0  # one seed cannot tell
 
 
+def test_a_curve_of_one_seed_says_that_its_own_error_is_not_known() -> None:
+    rng = np.random.default_rng(9)
+    for seeds in (1, 2):
+        (value,) = headlines(board(rng, 1, paired=True, ruler_seeds=seeds))
+        assert ("one seed" in value.note) == (seeds == 1)
+
+
 def test_where_the_curve_is_all_the_noise_three_seeds_of_it_still_cover() -> None:
     """A technique that is the same 5 % better in every seed: its own replicates say that they are exact."""
     rng, trials, hits = np.random.default_rng(6), 400, 0
