@@ -312,8 +312,9 @@ class _Draft:
 
     def row(self, moderation: Priors) -> Row:
         metrics = values(self.known, moderation)
-        if not self.known.learned and _diverged(self.failures):
-            metrics["time_to_quality"] = Value("missed", reason="every seed diverged")
+        if diverged := sum(each.kind == "learned" and each.status == "diverged" for each in self.failures):
+            of = diverged + len(self.known.learned)
+            metrics["time_to_quality"] = Value("missed", reason=f"diverged in {diverged} of {of} seeds")
         headline = metrics["time_to_quality"].log
         setup = [each.setup_cost for each in self.known.timed]
         return Row(
@@ -364,11 +365,6 @@ def _hidden_cost(pair: TimedPair) -> float:
     assert pair.contender.steps and pair.reference.steps
     progress = math.log(pair.contender.steps / pair.reference.steps)
     return math.log(summed[1] / summed[0]) - (pair.training_log_ratio - progress)
-
-
-def _diverged(failures: Sequence[Failure]) -> bool:
-    learned = [each for each in failures if each.kind == "learned"]
-    return bool(learned) and all(each.status == "diverged" for each in learned)
 
 
 def _learned_pairs(

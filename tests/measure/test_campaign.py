@@ -102,7 +102,8 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
 def run(folder: Path, pairs: Sequence[Pair] = (LION,), **options: Any) -> Measured:
     wanted = {name: options.pop(name) for name in ("seeds", "timings", "ruler_seeds", "here") if name in options}
     together, warn = options.pop("together", False), options.pop("warn", lambda text: None)
-    return measure(pairs, folder, Effort(Wanted(**wanted), **options), together=together, warn=warn)
+    fixed = Wanted(**wanted, tuned=False, most_seeds=0)
+    return measure(pairs, folder, Effort(fixed, **options), together=together, warn=warn)
 
 
 def put(folder: Path, *lines: Line, machine: str = "here") -> None:
@@ -356,7 +357,7 @@ def test_damaged_lines_are_told(measuring: Measuring, tmp_path: Path) -> None:
 def test_real_evidence_makes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "busy_cores", lambda: 0.0)
     shares: list[tuple[float, str]] = []
-    effort = Effort(Wanted(seeds=1, timings=2))
+    effort = Effort(Wanted(seeds=1, timings=2, tuned=False))
     measured = measure([LION], tmp_path, effort, progress=lambda share, what: shares.append((share, what)))
     assert measured.failures == []
     row = result_of(LION, Store(tmp_path).read()[0])

@@ -38,7 +38,7 @@ def timed(*stacks: str, replicate: int = 0, code: Code | None = None, **changes:
 
 
 def plan(*lines: Line, pairs: Sequence[Pair] = (LION,), together: bool = False, **wanted: Any) -> Plan:
-    return Plan(pairs, Records.of(lines), Wanted(**wanted), together)
+    return Plan(pairs, Records.of(lines), Wanted(**wanted, tuned=False), together)
 
 
 # pairs ----------------------------------------------------------------------------------------------------------------
