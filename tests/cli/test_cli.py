@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app
 from suite.judge.rows import Row, rows
 from suite.record.schema import Ended, Learned, parse
-from suite.record.store import Records, Store
+from suite.record.store import Store
 from tests import factories, plugin
 
 SHORT = ("-b", "gpt", "--size", "pico", "--steps", 16, "--seeds", 1, "--timings", 1)
@@ -64,7 +64,7 @@ FAULTS = {
                     parameter.data.fill_(math.nan)
         """,
         "diverged",
-        "the test loss became nan after step 16",
+        "the validation loss became nan after step 16",
     ),
     "hoards": (
         """
@@ -116,13 +116,8 @@ def learned(faults: Path, name: str) -> Learned:
 
 
 def row_of(faults: Path, name: str) -> Row:
-    (one,) = (each for each in judged(plugin.records(faults / "results")) if each.stack == name)
+    (one,) = (each for each in rows(plugin.records(faults / "results")) if each.stack == name)
     return one
-
-
-def judged(records: Records) -> list[Row]:
-    """The rows, as a process judges them that has the plug-in: nothing is unverified."""
-    return rows(records)
 
 
 @pytest.mark.parametrize("name", FAULTS)
