@@ -54,7 +54,7 @@ FAULTS = {
     "exits_well": ("def after_step(self, run): os._exit(0)", "crashed", "exit code 0$"),
     "segfaults": ("def after_step(self, run): os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "SIGSEGV"),
     "is_killed": ("def after_step(self, run): os.kill(os.getpid(), signal.SIGKILL)", "out_of_memory", "SIGKILL"),
-    "hangs": ("def after_step(self, run): time.sleep(3600)", "hung", "no answer to 'block' within 15 s"),
+    "hangs": ("def after_step(self, run): time.sleep(3600)", "hung", "no answer to 'block' within 30 s"),
     "turns_nan": ("def loss(self, loss, outputs, batch, run): return loss * math.nan", "diverged", "nan at step 1$"),
     "ends_nan": (
         """
