@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app
 from suite.judge.rows import Row, rows
 from suite.record.schema import Ended, Learned, parse
-from suite.record.store import Records, Store
+from suite.record.store import Store
 from tests import factories, plugin
 
 SHORT = ("-b", "gpt", "--size", "pico", "--steps", 16, "--seeds", 1, "--timings", 1)
@@ -54,7 +54,7 @@ FAULTS = {
     "exits_well": ("def after_step(self, run): os._exit(0)", "crashed", "exit code 0$"),
     "segfaults": ("def after_step(self, run): os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "SIGSEGV"),
     "is_killed": ("def after_step(self, run): os.kill(os.getpid(), signal.SIGKILL)", "out_of_memory", "SIGKILL"),
-    "hangs": ("def after_step(self, run): time.sleep(3600)", "hung", "no answer to 'block' within 15 s"),
+    "hangs": ("def after_step(self, run): time.sleep(3600)", "hung", "no answer to 'block' within 30 s"),
     "turns_nan": ("def loss(self, loss, outputs, batch, run): return loss * math.nan", "diverged", "nan at step 1$"),
     "ends_nan": (
         """
@@ -64,7 +64,7 @@ FAULTS = {
                     parameter.data.fill_(math.nan)
         """,
         "diverged",
-        "the test loss became nan after step 16",
+        "the validation loss became nan after step 16",
     ),
     "hoards": (
         """
@@ -116,13 +116,8 @@ def learned(faults: Path, name: str) -> Learned:
 
 
 def row_of(faults: Path, name: str) -> Row:
-    (one,) = (each for each in judged(plugin.records(faults / "results")) if each.stack == name)
+    (one,) = (each for each in rows(plugin.records(faults / "results")) if each.stack == name)
     return one
-
-
-def judged(records: Records) -> list[Row]:
-    """The rows, as a process judges them that has the plug-in: nothing is unverified."""
-    return rows(records)
 
 
 @pytest.mark.parametrize("name", FAULTS)
