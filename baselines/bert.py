@@ -33,7 +33,7 @@ LENGTH: dict[Size, int] = {"pico": 16, "nano": 16, "micro": 32, "base": 512, "la
 _CONFIG: dict[Size, dict[str, Any]] = {
     "pico": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64},
     "nano": {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 128},
-    "micro": {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 384},
+    "micro": {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 192},
     "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
     "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
 }
@@ -45,7 +45,7 @@ _SMALL: dict[str, Any] = {"schedule": "linear", "beta2": 0.98}  # beta2 as RoBER
 _PRETRAIN: dict[Size, Recipe] = {
     "pico": Recipe(steps=8, batch_size=4, learning_rate=3e-3, **_SMALL),
     "nano": Recipe(steps=1200, batch_size=48, learning_rate=3e-3, **_SMALL),
-    "micro": Recipe(steps=2400, batch_size=64, learning_rate=3e-3, **_SMALL),
+    "micro": Recipe(steps=2000, batch_size=48, learning_rate=3e-3, **_SMALL),
     "base": Recipe(steps=600, batch_size=32, learning_rate=1e-4, schedule="linear"),
     "large": Recipe(steps=600, batch_size=16, learning_rate=1e-4, schedule="linear"),
 }

@@ -26,7 +26,7 @@ LENGTH: dict[Size, int] = {"pico": 16, "nano": 32, "micro": 64, "base": 1024, "l
 _CONFIG: dict[Size, dict[str, Any]] = {
     "pico": {"n_embd": 32, "n_layer": 2, "n_head": 2},
     "nano": {"n_embd": 64, "n_layer": 4, "n_head": 4},
-    "micro": {"n_embd": 128, "n_layer": 4, "n_head": 4},
+    "micro": {"n_embd": 96, "n_layer": 4, "n_head": 4},
     "base": {"n_embd": 768, "n_layer": 12, "n_head": 12},
     "large": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
 }
@@ -39,7 +39,7 @@ _SMALL: dict[str, Any] = {**_GPT3, "schedule": "linear"}  # to 0
 _PRETRAIN: dict[Size, Recipe] = {
     "pico": Recipe(steps=8, batch_size=4, learning_rate=4e-3, **_SMALL),
     "nano": Recipe(steps=600, batch_size=16, learning_rate=4e-3, **_SMALL),
-    "micro": Recipe(steps=1600, batch_size=16, learning_rate=2e-3, **_SMALL),
+    "micro": Recipe(steps=1600, batch_size=16, learning_rate=3e-3, **_SMALL),
     "base": Recipe(steps=600, batch_size=8, learning_rate=6e-4, **_GPT3),
     "large": Recipe(steps=600, batch_size=4, learning_rate=3e-4, **_GPT3),
 }

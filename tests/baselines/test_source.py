@@ -180,6 +180,7 @@ def test_adapting_to_user_data_fits_the_checkpoint_of_the_embedded_source(tmp_pa
     before, after = (gpt.data("nano", split, location) for split in ("source", "adapt"))
     assert before.sha256 == gpt.data("nano", "source").sha256 != after.sha256
     assert after.sha256 == gpt.data("nano", "pretrain", location).sha256, "the same letters"
+    assert after.name == "data.jsonl, letters only"
 
     for table, value in ((text.VOCABULARY, 512), (text._LIMIT_BYTES, 1 << 16), (LENGTH, 64)):
         monkeypatch.setitem(table, "base", value)

@@ -208,7 +208,7 @@ def test_a_kept_value_is_forgotten_once_unknown_values_are_added() -> None:
 
 
 @pytest.mark.parametrize(
-    ("baseline", "length", "words"), [("gpt", 65, "64 positions"), ("vit", 32, "no sequence length")]
+    ("baseline", "length", "words"), [("gpt", 33, "32 positions"), ("vit", 32, "no sequence length")]
 )
 def test_a_length_that_cannot_be_is_refused(baseline: str, length: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
