@@ -312,8 +312,9 @@ class _Draft:
 
     def row(self, moderation: Priors) -> Row:
         metrics = values(self.known, moderation)
-        if diverged := sum(each.kind == "learned" and each.status == "diverged" for each in self.failures):
-            of = diverged + len(self.known.learned)
+        learned = [each for each in self.failures if each.kind == "learned"]
+        if diverged := sum((each.stack, each.status) == (self.place.stack, "diverged") for each in learned):
+            of = len(learned) + len(self.known.learned)
             metrics["time_to_quality"] = Value("missed", reason=f"diverged in {diverged} of {of} seeds")
         headline = metrics["time_to_quality"].log
         setup = [each.setup_cost for each in self.known.timed]

@@ -160,5 +160,5 @@ def _means(values: Floats) -> Floats:
     design[np.arange(len(seeds)), values.shape[1] + seeds] = 1.0
     fit = np.linalg.lstsq(design, values[seeds, budgets], rcond=None)[0]
     levels, offsets = fit[: values.shape[1]], fit[values.shape[1] :]
-    means: Floats = levels + offsets.mean()
+    means: Floats = levels + offsets[np.unique(seeds)].mean()
     return means

@@ -118,6 +118,7 @@ def test_a_seed_that_is_missing_at_a_budget_shifts_nothing(seed: int) -> None:
     table = np.exp(log_loss(LOG_BUDGETS)[None] + 0.1 * rng.standard_normal((4, 1)))
     gaps = rng.random(table.shape) < 0.4
     gaps[0] = False  # one seed has all
+    gaps[np.arange(4), rng.integers(len(BUDGETS), size=4)] = False  # and each has one
     np.testing.assert_allclose(
         np.diff(Ruler(BUDGETS, np.where(gaps, math.nan, table)).log_losses), np.diff(Ruler(BUDGETS, table).log_losses)
     )
