@@ -93,7 +93,7 @@ def small_vit(shape: PictureShape, classes: int, **config: Any) -> VisionTransfo
     for block in anatomy(model).blocks:
         for branch in block.branches:
             weight_matrix(branch.module).mul_(BRANCH_SCALE)
-    nn.init.trunc_normal_(model.head.weight, std=HEAD_STD)
+    nn.init.trunc_normal_(weight_matrix(model.head), std=HEAD_STD)
     assert model.pos_embed is not None
     model.pos_embed.mul_(POSITION_SCALE)
     return model
