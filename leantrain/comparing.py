@@ -68,6 +68,7 @@ def compare(
     timings: int = 3,
     ruler: int = 0,
     learn: bool = False,
+    tune: bool = True,
     time: bool = True,
     minutes: float = 10.0,
     rounds: int = 20,
@@ -100,6 +101,7 @@ def compare(
         ruler: seeds of the reference's scaling curve, which gives the time to the same quality; 0 for the curve that
             the results have.
         learn: whether to learn curves here even where another machine's are known.
+        tune: whether learning rates are chosen on validation data where a card asks for that, for both sides alike.
         time: whether to time at all. A machine that others keep too busy is not timed either, with a warning.
         minutes: begin nothing new after this time; the same call continues.
         rounds: paired rounds of a timing.
@@ -127,7 +129,7 @@ def compare(
     pair = pair_of(setting, stack, against, chosen("task", task, TASKS) if task else None)
     check_model(pair.setting)
     folder = Path(results)
-    wanted, limits = Wanted(seeds, timings, ruler, here=learn), Limits(time_limit_s, hang_limit_s)
+    wanted, limits = Wanted(seeds, timings, ruler, learn, tune), Limits(time_limit_s, hang_limit_s)
     measure(
         [pair], folder, Effort(wanted, minutes, limits, rounds, sequential, time), progress=progress,
         warn=lambda sentence: warnings.warn(sentence, stacklevel=3),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import MISSING, asdict, fields
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from suite.cli.options import (
+    RESULTS,
     THREADS,
     Baselines,
     Device,
@@ -18,6 +21,7 @@ from suite.cli.options import (
     ModelOption,
     OneBaseline,
     OneRecipe,
+    Results,
     SizeOption,
     TargetOptions,
     TaskOption,
@@ -25,7 +29,7 @@ from suite.cli.options import (
     setting_of,
     task_of,
 )
-from suite.cli.shared import Exit, app, bar, escape, many, out, understandable
+from suite.cli.shared import Exit, app, bar, escape, many, out, understandable, warn
 
 if TYPE_CHECKING:
     from suite.contract.catalogue import Entry
@@ -173,12 +177,23 @@ def baselines(
     size: SizeOption = "nano",
     recipes: OneRecipe = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds that each reference is trained with.")] = 1,
+    power: Annotated[
+        bool, typer.Option("--power", help="Instead say what each can tell apart: controls against the noise of seeds.")
+    ] = False,
+    folder: Results = RESULTS,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.1, help="For --power: begin nothing new after that.")
+    ] = 60,
     as_json: Json = False,
 ) -> None:
     """Train the references and hold them against classical methods on the same data: have they learned anything?
 
     Exit code 1 if a reference is worse than a classical method: ratios to such a reference mean little.
     """
+    if power:
+        with understandable(as_json):
+            _power(names, size, recipes, folder, minutes, as_json)
+        return
     with understandable(as_json):
         from suite.contract.baseline import baselines as installed
         from suite.measure.exact import one_thread
@@ -212,6 +227,34 @@ def baselines(
         out.print()
     if not all(each.passed for each in references):
         raise typer.Exit(int(Exit.REGRESSED))
+
+
+def _power(
+    names: list[str] | None, size: str, recipes: list[str] | None, folder: Path, minutes: float, as_json: bool
+) -> None:
+    """Prints what each baseline tells apart."""
+    from suite.contract.baseline import baselines as installed
+    from suite.measure.exact import one_thread
+    from suite.measure.power import power
+
+    settings = [setting_of(TargetOptions([name], size, recipes)) for name in names or installed()]
+    with bar(quiet=as_json) as progress, one_thread():
+        studied = [
+            power(each, folder, minutes=minutes / len(settings), progress=progress, warn=warn) for each in settings
+        ]
+    if as_json:
+        print(json.dumps([each.as_dict() for each in studied], indent=1))
+        return
+    for each in studied:
+        grid = Table("control", "seeds", "loss", "equivalent budget", box=None, pad_edge=False)
+        for control in each.as_dict()["controls"]:
+            budget = f"{control['equivalent_budget']:.3f} [{control['low']:.3f}, {control['high']:.3f}]"
+            grid.add_row(control["control"], str(control["seeds"]), f"{control['loss_ratio']:.4f}", escape(budget))
+        out.print(
+            f"{each.setting}: three seeds see a change of the equivalent budget of {math.expm1(each.detectable):.1%}"
+        )
+        out.print(grid)
+        out.print()
 
 
 @app.command()

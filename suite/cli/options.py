@@ -175,6 +175,10 @@ class EvidenceOptions(Options):
     learn: Annotated[
         bool, typer.Option("--learn", help="Learn curves here even where another machine's are known.")
     ] = False
+    tune: Annotated[
+        bool,
+        typer.Option("--tune/--no-tune", help="Choose learning rates on validation data where a card asks for that."),
+    ] = True
     time: Annotated[bool, typer.Option("--time/--no-time", help="Time the steps; without, count and learn only.")] = (
         True
     )
@@ -191,7 +195,7 @@ class EvidenceOptions(Options):
         from suite.measure.plan import Wanted
 
         return Effort(
-            Wanted(learning.seeds, self.timings, self.ruler, here=self.learn), learning.minutes,
+            Wanted(learning.seeds, self.timings, self.ruler, self.learn, self.tune), learning.minutes,
             Limits(self.time_limit, self.hang_limit), self.rounds, self.sequential, self.time,
         )  # fmt: skip
 

@@ -74,6 +74,7 @@ def _wanted(metrics: Collection[str], replicates: int) -> Wanted:
     return Wanted(
         seeds=replicates if "learned" in kinds else 0,
         timings=replicates if kinds & {"timed", "measured"} else 0,
+        tuned=False,
     )
 
 

@@ -25,6 +25,7 @@ from suite.record.schema import FIFTHS, Counted, Learned, Line, Timed
 from suite.record.store import Records, Store
 
 BUSY = 0.5  # cores that others use: above, times are theirs as well
+FEWEST_SEEDS = 3  # for an interval that decides
 PATIENCE_S = 30.0  # for what we started ourselves to end
 DONE = {  # what was done with one, with several
     "counted": ("counted {} stack", "counted {} stacks"),
@@ -132,8 +133,9 @@ class _Campaign:
         return Plan(self.pairs, Records.of(self.lines), self.wanted, self.together)
 
     def _undecided(self) -> list[Pair]:
-        """The pairs that more seeds may decide."""
-        if self.wanted.seeds >= self.wanted.most_seeds or self.measured.left or self.together:
+        """The pairs that more seeds may decide; none of a measurement that asks for too few to judge by."""
+        enough = FEWEST_SEEDS <= self.wanted.seeds < self.wanted.most_seeds
+        if not enough or self.measured.left or self.together:
             return []
         records = Records.of(self.lines)
         asked = {(conditions_of(pair.setting).key, pair.stack, pair.reference): pair for pair in self.pairs}

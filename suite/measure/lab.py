@@ -86,7 +86,7 @@ class Lab:
         return {stack: each for stack, each in counted.items() if each}
 
     def _measured(self, stacks: Sequence[str]) -> Plan:
-        at, wanted = self.setting, Wanted(self.seeds, timings=0)
+        at, wanted = self.setting, Wanted(self.seeds, timings=0, tuned=False)
         pairs = pairs_of(stacks, [at.baseline], [at.recipe], at)
         effort = Effort(wanted, self.minutes, time=False)
         measure(pairs, self.folder, effort, progress=self.progress, warn=self.warn)

@@ -107,16 +107,16 @@ def _listed(phrases: Mapping[str, str], verb: str) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """How much evidence a pair should have. ``most_seeds``: of a pair that ``seeds`` leave undecided. ``ruler_seeds``:
-    of the reference's scaling curve; 0 for none. ``here``: whether curves that another machine learned do not count.
-    ``tuned``: whether learning rates are tuned where a card asks for that."""
+    """How much evidence a pair should have. ``ruler_seeds``: of the reference's scaling curve; 0 for none. ``here``:
+    whether curves that another machine learned do not count. ``tuned``: whether learning rates are tuned where a card
+    asks for that. ``most_seeds``: of a pair that ``seeds`` leave undecided."""
 
     seeds: int = 3
-    most_seeds: int = 5
     timings: int = 3
     ruler_seeds: int = 0
     here: bool = False
     tuned: bool = True
+    most_seeds: int = 5
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def test_only_a_fresh_comparison_makes_an_alarm(
     (((pair,), folder, effort),) = asked  # one comparison answers for all metrics of a pair
     assert (pair.stack, pair.reference, pair.setting.steps) == ("x", "baseline", 200)
     assert folder != tmp_path / "results"
-    assert effort.wanted == Wanted(seeds=0, timings=SEEDS)  # times need nothing learned
+    assert effort.wanted == Wanted(seeds=0, timings=SEEDS, tuned=False)  # times need nothing learned
     assert len(Store(tmp_path / "results").read()[0].timed) == SEEDS  # nothing measured is lost
 
 
@@ -77,7 +77,7 @@ def test_a_loss_is_confirmed_by_learning_and_nothing_is_timed(tmp_path: Path, mo
     both = records(runs(2.0, 12), revised(runs(2.2, 12), "b", "02"))
     (step,) = confirm(change_points(series(both, metrics=("loss",))), tmp_path, minutes=1)
     assert step.verdict == "regressed"
-    assert asked == [Wanted(seeds=SEEDS, timings=0)]
+    assert asked == [Wanted(seeds=SEEDS, timings=0, tuned=False)]
 
 
 def test_a_step_that_a_later_one_hides_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
