@@ -1,0 +1,81 @@
+"""Controls whose effect is known: none of other seeds and of perturbed weights, a real one of half the rate."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from suite.contract.sources import code_of
+from suite.judge.ruler import BUDGETS, steps_at
+from suite.measure import power as module
+from suite.measure.evidence import Heading, conditions_of
+from suite.measure.power import ALL_SEEDS, PERTURBATION, SEEDS, Perturbed, power
+from suite.record.job import BASELINE, Job, Setting
+from suite.record.schema import Learned
+from suite.record.store import Store
+from tests import factories
+from tests.runs import new_run
+
+GPT = Setting(baseline="gpt", size="pico")
+SLOPE, NOISE = -0.2, 0.004
+
+
+def learned(setting: Setting, seed: int, loss: float) -> Learned:
+    fields: dict[str, Any] = Heading(setting).fields() | {"code": code_of(setting, BASELINE)}
+    return factories.learned(BASELINE, seed, final=loss, **fields)
+
+
+@pytest.fixture
+def studied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> module.Power:
+    """Half the rate costs 10 % of the loss; seeds scatter by NOISE."""
+    rng = np.random.default_rng(3)
+    own = conditions_of(GPT).steps
+    store = Store(tmp_path)
+
+    def noisy(loss: float) -> float:
+        return float(loss * math.exp(NOISE * rng.standard_normal()))
+
+    for seed in range(ALL_SEEDS):
+        for share in BUDGETS:
+            setting = GPT if share == 1 else GPT.but(steps=steps_at(share, own))
+            store.append(learned(setting, seed, noisy(2.0 * (conditions_of(setting).steps / own) ** SLOPE)), "here")
+    for seed in range(SEEDS):
+        store.append(learned(GPT.but(rate=0.5), seed, noisy(2.2)), "here")
+    monkeypatch.setattr(module, "measure", lambda *_, **__: None)
+    monkeypatch.setattr(module, "_perturbed_loss", lambda job: noisy(2.0))
+    return power(GPT, tmp_path)
+
+
+def test_a_real_effect_stands_out_and_none_does_not(studied: module.Power) -> None:
+    nothing, perturbed, half = studied.controls
+    assert [each.name for each in studied.controls] == ["other seeds", "weights perturbed", "half the learning rate"]
+    assert half.budget.high < 0 < perturbed.budget.high and nothing.budget.high > 0
+    assert half.budget.estimate == pytest.approx(math.log(1.1) / SLOPE, abs=0.1)
+    assert half.log_losses == pytest.approx([math.log(1.1)] * SEEDS, abs=5 * NOISE)
+
+
+def test_the_noise_is_that_of_pairs_that_differ_in_nothing_that_matters(studied: module.Power) -> None:
+    expected = NOISE * math.sqrt(2) / abs(SLOPE)
+    assert 0.4 * expected < studied.seed_deviation < 2.5 * expected
+    assert 0 < studied.detectable < 1
+    assert studied.as_dict()["smallest_detectable_change"] == math.expm1(studied.detectable)
+
+
+def test_a_curve_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "measure", lambda *_, **__: None)
+    with pytest.raises(ValueError, match="was not learned: give it more time"):
+        power(GPT, tmp_path)
+
+
+def test_perturbed_weights_are_the_references_times_one_plus_noise_and_the_same_for_a_seed() -> None:
+    plain, first, again = (new_run("gpt", each, size="pico") for each in ("baseline", Perturbed(), Perturbed()))
+    assert all(map(torch.equal, first.model.parameters(), again.model.parameters()))
+    pairs = zip(plain.model.parameters(), first.model.parameters(), strict=True)
+    ratios = torch.cat([(b / a - 1)[a != 0].flatten() for a, b in pairs])
+    assert ratios.std().item() == pytest.approx(PERTURBATION, rel=0.05) and abs(ratios.mean().item()) < 0.002
+    assert first.job == Job(setting=GPT)
