@@ -62,7 +62,6 @@ def write(root: Path, bodies: Mapping[str, str], package: str = "planted_faults"
         (technique / "technique.py").write_text(TECHNIQUE.format(body=textwrap.indent(textwrap.dedent(body), "    ")))
     (root / package / "__init__.py").touch()
     (folder / "__init__.py").touch()
-    (root / "sitecustomize.py").write_text(IDLE)
     info = root / f"{package}-1.0.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
@@ -75,7 +74,9 @@ def command(*arguments: object) -> list[str]:
 
 
 def environment(root: Path, **extra: str) -> dict[str, str]:
-    """The environment in which the distribution below ``root`` is installed beside the tree under test."""
+    """The environment in which the distribution below ``root`` is installed beside the tree under test, on a machine
+    that seems idle."""
+    (root / "sitecustomize.py").write_text(IDLE)
     return os.environ | {"PYTHONPATH": os.pathsep.join((str(root), str(TREE)))} | extra
 
 

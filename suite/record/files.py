@@ -57,7 +57,7 @@ def parse_versioned(content: bytes | str, model: type[M], newest: int, oldest: i
         raise ValueError(f"not {name}: {error}") from None
     except (ValueError, AttributeError, RecursionError):
         raise ValueError(f"not {name}: it is damaged") from None
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise ValueError(f"not {name}: it names no schema version")
     if version > newest:
         raise ValueError(f"schema version {version} is newer than {newest}; update leantrain to read it")

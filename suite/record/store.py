@@ -122,6 +122,7 @@ class Store:
         lines_by_id: dict[str, Line] = {}
         texts: dict[str, int] = {}  # what a line was, without keeping it
         problems: list[str] = []
+        older: set[Path] = set()
         for path in sorted(self.folder.glob("*/*.jsonl")):
             try:
                 lines = path.read_bytes().split(b"\n")
@@ -136,8 +137,9 @@ class Store:
                     if texts.setdefault(parsed.id, hash(line.strip())) != hash(line.strip()):
                         raise ValueError(f"it has the id of another one, {printable(parsed.id)}")
                 except OlderSchema as error:
-                    problems.append(f"{path}: {error}; delete the file and measure again with: leantrain run")
-                    break
+                    if path not in older:  # as all its lines are, probably
+                        problems.append(f"{path}:{number}: {error}; delete it and measure again with: leantrain run")
+                    older.add(path)
                 except ValueError as error:
                     problems.append(f"{path}:{number}: {error}; the line is left out and left in place")
                 else:

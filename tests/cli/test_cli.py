@@ -190,13 +190,13 @@ def test_a_machine_that_is_too_busy_is_not_timed_and_the_exit_code_says_so(
 ) -> None:
     monkeypatch.setattr("suite.measure.campaign.busy_cores", lambda: 2.0)
     monkeypatch.setattr("suite.measure.campaign.PATIENCE_S", 0.0)
-    code, told, error = called("run", *SHORT, "-t", "lion", "--results", tmp_path)
+    code, told, error = called("run", *SHORT, "-t", "lion", "--no-tune", "--results", tmp_path)
     assert code == Exit.UNFIT
     assert "too busy to time: others use 2.0 cores" in error
     assert told.startswith("counted 2 stacks, learned from 2 runs, timings are left; ")
     records = plugin.records(tmp_path)
     assert (len(records.counted), len(records.learned), records.timed) == (2, 2, [])
-    assert called("run", *SHORT, "-t", "lion", "--results", tmp_path, "--no-time")[0] == Exit.FINE
+    assert called("run", *SHORT, "-t", "lion", "--no-tune", "--results", tmp_path, "--no-time")[0] == Exit.FINE
 
 
 # interruptions -------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def test_a_typo_gets_one_clear_sentence(arguments: Sequence[object], message: st
     assert (code, told) == (Exit.USAGE, "")
     assert message in error
     assert [line for line in error.splitlines() if " % " not in line] == [error.strip().splitlines()[-1]]
-    assert not (tmp_path / "results").exists() or not plugin.records(tmp_path / "results")
+    assert not (tmp_path / "results").exists() or not plugin.records(tmp_path / "results").lines
 
 
 @pytest.mark.parametrize("arguments", [("run", "--seeds", 0), ("run", "--steps", "x"), ("run", "--sead", 1), ("rum",)])
@@ -428,8 +428,9 @@ def test_a_damaged_line_is_told_and_kept(faults: Path, tmp_path: Path) -> None:
     assert "it is damaged; the line is left out and left in place" in error
     assert path.read_bytes() == damaged
     assert {each["stack"] for each in json.loads(told)} >= FAULTS.keys()
-    assert all(name in board.read_text() and name in page.read_text() for name in FAULTS)
-    assert "needs 8 GPUs" in board.read_text()
+    whole = (tmp_path / "boards" / "gpt.md").read_text()
+    assert all(name in whole and name in page.read_text() for name in FAULTS)
+    assert "needs 8 GPUs" in whole
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("list", "optimizers"), ("list", "lion"), ("doctor",)])
@@ -440,7 +441,7 @@ def test_json_output_parses(arguments: Sequence[str]) -> None:
 def test_compare_prints_a_row_as_json_and_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("suite.measure.campaign.busy_cores", lambda: 0.0)
     arguments = ("compare", "lion", "-b", "gpt", "--size", "pico", "--steps", 8, "--rounds", 2, "--seeds", 1,
-                 "--timings", 1, "--results", tmp_path)  # fmt: skip
+                 "--timings", 1, "--no-tune", "--results", tmp_path)  # fmt: skip
     code, told, _ = called(*arguments, "--json")
     assert code == Exit.FINE
     assert json.loads(told)["stack"] == "lion"

@@ -33,11 +33,10 @@ def test_the_new_technique_trains_and_its_test_passes(checkout: Path) -> None:
     assert tested.returncode == 0, tested.stdout
     ran = plugin.leantrain(
         checkout, "run", "-t", "my_idea", "-t", "my_idea:factor=1.0", "-b", "gpt", "--size", "pico", "--recipe",
-        "classic", "--steps", 4, "--seeds", 1, "--threads", 1, "--results", "results",
+        "classic", "--steps", 4, "--seeds", 1, "--timings", 1, "--results", "results",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    (record,) = plugin.records(checkout / "results")
-    losses = {each.stack: each.train_loss for each in record.contenders}
+    losses = {each.stack: each.trajectory_sha256 for each in plugin.records(checkout / "results").learned}
     assert losses["my_idea:factor=1.0"] == losses["baseline"] != losses["my_idea"]
 
 

@@ -47,7 +47,8 @@ def test_importing_it_loads_nothing_and_every_name_is_there(tmp_path: Path) -> N
 COMPARED = """
 import leantrain
 if __name__ == "__main__": print("main")  # once: contenders do not import what started them
-result = leantrain.compare("lion", "adamw", baseline="gpt", size="pico", steps=4, seeds=1, time=False)
+few = {"steps": 4, "seeds": 1, "timings": 1, "rounds": 2, "tune": False}
+result = leantrain.compare("lion", "adamw", baseline="gpt", size="pico", **few)
 print(repr(result))
 """
 
@@ -61,8 +62,8 @@ def test_compare_runs_from_standard_input(tmp_path: Path) -> None:
     records = plugin.records(tmp_path / "results")
     assert {each.stack for each in records.learned} == {"adamw", "lion"}
     again = plugin.leantrain(
-        tmp_path, "compare", "lion", "adamw", "-b", "gpt", "--size", "pico", "--steps", 4, "--seeds", 1, "--no-time",
-        "--json",
+        tmp_path, "compare", "lion", "adamw", "-b", "gpt", "--size", "pico", "--steps", 4, "--seeds", 1, "--timings", 1,
+        "--rounds", 2, "--no-tune", "--json",
     )  # fmt: skip
     ids = {each.id for each in records.lines}
     assert set(json.loads(again.stdout)["records"]) == ids, "the command sees it as measured"

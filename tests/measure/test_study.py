@@ -186,5 +186,5 @@ def test_the_command_stores_its_tables_and_the_boards_show_them(
     code, _, error = called("leaderboard", "--results", tmp_path, "--write", board, "--write", page)
     assert code == 0
     assert "bad.json: not a study: it is damaged; it is left out" in error.replace("\n", "")
-    assert "### LAMB · gpt · modern · nano\n" in board.read_text("utf-8")
+    assert "### LAMB · gpt · modern · nano\n" in (tmp_path / "boards" / "gpt.md").read_text("utf-8")
     assert '<section id="studies">' in page.read_text("utf-8")

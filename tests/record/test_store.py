@@ -40,7 +40,7 @@ def path_of(store, kind="learned", machine=MACHINE.name):
 
 
 def test_every_kind_is_read_back_in_order_of_time(store):
-    lines = [*evidence("x"), Renewal(id="r", started="2026-01-01T00:00:00+00:00", conditions_key="k", stack="x",
+    lines = [*evidence("x"), Renewal(id="r", started="2026-01-01T00:00:00+00:00", family="k", stack="x",
                                      old="a", new="b")]  # fmt: skip
     put(store, *reversed(lines))
     records, problems = store.read()
@@ -111,7 +111,7 @@ def test_a_file_of_an_older_schema_is_refused_once_and_says_what_to_do(store):
     path.write_text('{"schema_version": 1, "id": "a"}\n' * 3)
     records, problems = store.read()
     assert len(records.learned) == 2
-    assert problems == [f"{path}: schema version 1 is older than 2 and cannot be read any more; delete the file and "
+    assert problems == [f"{path}:1: schema version 1 is older than 2 and cannot be read any more; delete it and "
                         "measure again with: leantrain run"]  # fmt: skip
 
 

@@ -15,10 +15,10 @@ from tests.show.samples import card, failing, of_every_sort, on, shown, study
 
 def test_techniques_stand_in_order_bounds_at_their_ends_and_nothing_is_dropped():
     (board,) = boards(of_every_sort())
-    assert [[row.stack for row in tier] for tier in board.tiers] == [["fast"], ["half", "same"], ["slow"]]
+    assert [[row.stack for row in tier] for tier in board.tiers] == [["fast"], ["same"], ["slow"]]
     ranked = [(tier, row.stack) for tier, row in board.ranked]
-    assert ranked[0] == (">", "gainful") and ranked[-3] == ("<", "lossy")
-    assert ranked[-2:] == [("–", "unlearned"), ("–", "untimed")]
+    assert ranked[0] == (">", "gainful") and ranked[-4] == ("<", "lossy")
+    assert ranked[-3:] == [("–", "half"), ("–", "unlearned"), ("–", "untimed")]
     assert [row.stack for row in board.failed] == ["flash", "stuck", "wild"]
 
 

@@ -21,6 +21,7 @@ from tests.runs import new_run
 ASKED = catalogue()["sam"].card.study
 assert isinstance(ASKED, LabelNoise)
 STACKS = {"baseline": ASKED.reference, **ASKED.stacks}
+WHOLE = ASKED.longer * baselines()["vit"].recipe("nano", "modern", "pretrain").steps
 
 
 def lab() -> Lab:
@@ -58,7 +59,7 @@ def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.Monkey
     def runs(self: Lab, stacks: list[str]) -> dict[str, list[tuple[Learned, Learned]]]:
         """Every technique takes twice the processor seconds; in half of the steps it is less accurate."""
         asked.append((self.setting.data is None, self.setting.steps, self.minutes, len(stacks)))
-        whole = self.setting.steps == 480
+        whole = self.setting.steps == WHOLE
         groups = {
             canonical(each): [contender(each, accuracy, 20.0) for accuracy in ((0.5, 0.7) if whole else (0.25, 0.25))]
             for each in stacks
@@ -70,8 +71,8 @@ def test_study_has_a_row_for_each_share_and_technique(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Lab, "runs", runs)
     (table,) = study(lab(), ASKED)
     techniques = [name for name in STACKS if name != "saf"]
-    shorter = [(240, 2.5, 1)] * (len(techniques) - 1)
-    assert [each[1:] for each in asked] == [(480, 2.5, len(STACKS)), *shorter] * 2
+    shorter = [(WHOLE // 2, 2.5, 1)] * (len(techniques) - 1)
+    assert [each[1:] for each in asked] == [(WHOLE, 2.5, len(STACKS)), *shorter] * 2
     assert not any(each[0] for each in asked), "also without wrong labels the data are written"
     rows = [NoiseRow(*each) for each in table.rows]
     assert [(each.label_noise, each.technique) for each in rows] == [(s, n) for s in ASKED.shares for n in techniques]

@@ -41,9 +41,11 @@ def test_trajectory_is_the_baselines_to_the_bit_with_dropout(baseline):
     runs = []
     for technique in (ChenSqrt(keep_last=False), None):
         runs.append(running(technique, baseline))
+        dropouts = [module for module in runs[-1].model.modules() if isinstance(module, torch.nn.Dropout)]
+        assert dropouts, "the CPU sizes drop nothing out, and have the modules for it"
+        for module in dropouts:
+            module.p = 0.1
         runs[-1].train(2)
-    dropouts = [m.p for m in runs[0].model.modules() if isinstance(m, torch.nn.Dropout)]
-    assert baseline in ("gpt", "mae", "vit") or max(dropouts) > 0
     for mine, plain in zip(*(run.model.parameters() for run in runs), strict=True):
         assert torch.equal(mine, plain)
         if plain.grad is not None:  # fixed position embeddings have none

@@ -203,10 +203,11 @@ def test_flops_of_a_draw_are_those_of_its_weight_gradients(monkeypatch: pytest.M
     positions = run.anatomy.embeddings[1].module.weight  # costs nothing, and the gradient must come all the way to it
     monkeypatch.setattr(technique, "drawn", lambda *_: [positions, *query])
     batch, heads = run.recipe.batch_size, run.anatomy.heads
+    length = run.data.train.tensors["input_ids"].shape[1]
     assert heads is not None
-    shape = (batch, heads, 64, run.anatomy.width // heads)
+    shape = (batch, heads, length, run.anatomy.width // heads)
     attention = run.anatomy.depth * attention_flops(shape, shape, shape)
-    weight_gradients = sum(2 * batch * 64 * each.numel() for each in query)  # type: ignore[operator]
+    weight_gradients = sum(2 * batch * length * each.numel() for each in query)  # type: ignore[operator]
     expected = 1.5 * flops(new("baseline", "bert")) + attention + weight_gradients
     assert flops(run) == pytest.approx(expected, rel=1e-9)
 
@@ -252,6 +253,9 @@ def test_the_rise_of_a_loss_is_not_that_of_the_dropout_masks(monkeypatch: pytest
 
     monkeypatch.setattr(technique, "sharpest", noted)
     run = new("esam:rho=1e-12", "bert")
+    for module in run.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.1
     run.train(1)
     with torch.no_grad():
         batch, _ = run.next_batch()
