@@ -73,10 +73,10 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "suite.cli", *map(str, arguments)]
 
 
-def environment(root: Path, **extra: str) -> dict[str, str]:
+def environment(root: Path, *, idle: bool = True, **extra: str) -> dict[str, str]:
     """The environment in which the distribution below ``root`` is installed beside the tree under test, on a machine
-    that seems idle."""
-    (root / "sitecustomize.py").write_text(IDLE)
+    that seems ``idle``."""
+    (root / "sitecustomize.py").write_text(IDLE if idle else "")
     return os.environ | {"PYTHONPATH": os.pathsep.join((str(root), str(TREE)))} | extra
 
 
