@@ -24,8 +24,8 @@ from tests import factories, plugin
 def python(code: str, cwd: Path, *, idle: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
     """``code`` from standard input: there is no file that is ``__main__``."""
     return subprocess.run(
-        [sys.executable, "-"], input=code, env=plugin.environment(cwd, idle=idle, **extra), cwd=cwd, capture_output=True,
-        text=True, timeout=300,
+        [sys.executable, "-"], input=code, env=plugin.environment(cwd, idle=idle, **extra), cwd=cwd, text=True,
+        capture_output=True, timeout=300,
     )  # fmt: skip
 
 
