@@ -455,7 +455,9 @@ def _lacks(claim: Claim, row: Row) -> str:
             what = name.replace("_", " ")
             held = f"an unknown {what}" if number is None else f"{number} {what}"
             return f"{held} (claimed for {least} or more)"
-    return "learning rates that were not tuned" if needs.tuned and row.rates is None else ""
+    metric = metric_of(claim.metric)
+    of_quality = metric is not None and metric.quality and row.to_tune
+    return "learning rates that were not tuned" if (needs.tuned or of_quality) and row.rates is None else ""
 
 
 def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:

@@ -71,6 +71,7 @@ class Row:
         detectable_effect: of the time to the same quality: the log ratio that this row had the power (80 %) to see.
         unverified: kinds of evidence whose code has changed since.
         rates: of the reference and the contender, multiples of their own; None where they were not tuned.
+        to_tune: whether a card asks for that.
     """
 
     stack: str
@@ -89,6 +90,7 @@ class Row:
     notes: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
     rates: tuple[float, float] | None = None
+    to_tune: bool = False
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -335,6 +337,7 @@ class _Draft:
             notes=self._notes(),
             unverified=self.unverified,
             rates=self.rates,
+            to_tune=self.to_tune,
         )
 
     def _notes(self) -> tuple[str, ...]:

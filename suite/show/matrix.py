@@ -84,7 +84,8 @@ def _words(row: Row) -> str:
         return MISSED if value.kind == "missed" else FAILED
     if value.kind == "missed":
         return MISSED
-    if value.kind not in ("measured", "bound"):
+    unbounded = value.log is not None and not math.isfinite(value.log.half_width)
+    if value.kind not in ("measured", "bound") or unbounded:
         return UNKNOWN
     return {1: FASTER, -1: SLOWER, 0: ALIKE}[leaning(value)]
 

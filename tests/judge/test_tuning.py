@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+from suite.contract.catalogue import catalogue, lookup
+from suite.judge.claims import verdicts
 from suite.judge.rows import Row, pairs
 from suite.judge.tuning import RATES, best_rate
 from suite.record.schema import Evaluation, Learned, Line
-from tests.factories import STEPS, conditions, installed, learned, records, timings
+from tests.factories import STEPS, claim, conditions, installed, learned, records, timings
 
 
 def at(rate: float, stack: str = "baseline", seed: int = 0, validation: float = 2.0, test: float = 2.0) -> Learned:
@@ -60,6 +62,17 @@ def test_a_row_whose_grid_is_not_complete_stays_at_its_own_rate_and_says_so() ->
     ]  # fmt: skip
     waiting = row(lines)
     assert waiting.rates is None and "its learning rate is not tuned yet" in waiting.notes
+
+
+def test_claims_of_quality_wait_for_the_tuning_that_a_card_asks_for() -> None:
+    lines: list[Line] = [at(1.0, stack, seed, test=loss) for stack, loss in (("baseline", 2.0), ("lion", 3.0))
+                         for seed in range(3)]  # fmt: skip
+    lion = lookup("technique", "lion", catalogue()).card
+    about = lion.model_copy(update={"claim": (claim(metric="loss", expected=1.0),), "baselines": ("gpt",)})
+    (untuned,) = verdicts([row([*lines, *timings("lion")])], [about])
+    assert (untuned.verdict, "not tuned" in untuned.reason) == ("not testable here", True)
+    (fixed,) = verdicts([row([*lines, *timings("lion")], tuned=False)], [about])
+    assert fixed.verdict == "contradicted"
 
 
 def test_what_test_data_say_chooses_nothing() -> None:
