@@ -129,9 +129,9 @@ def compare(
     pair = pair_of(setting, stack, against, chosen("task", task, TASKS) if task else None)
     check_model(pair.setting)
     folder = Path(results)
-    wanted, limits = Wanted(seeds, timings, ruler, learn, tune), Limits(time_limit_s, hang_limit_s)
+    wanted, limits = Wanted(seeds, timings if time else 0, ruler, learn, tune), Limits(time_limit_s, hang_limit_s)
     measure(
-        [pair], folder, Effort(wanted, minutes, limits, rounds, sequential, time), progress=progress,
+        [pair], folder, Effort(wanted, minutes, limits, rounds, sequential), progress=progress,
         warn=lambda sentence: warnings.warn(sentence, stacklevel=3),
     )  # fmt: skip
     return Compared(result_of(pair, Store(folder).read()[0]))

@@ -194,9 +194,10 @@ class EvidenceOptions(Options):
         from suite.measure.contender import Limits
         from suite.measure.plan import Wanted
 
+        timings = self.timings if self.time else 0
         return Effort(
-            Wanted(learning.seeds, self.timings, self.ruler, self.learn, self.tune), learning.minutes,
-            Limits(self.time_limit, self.hang_limit), self.rounds, self.sequential, self.time,
+            Wanted(learning.seeds, timings, self.ruler, self.learn, self.tune), learning.minutes,
+            Limits(self.time_limit, self.hang_limit), self.rounds, self.sequential,
         )  # fmt: skip
 
 

@@ -26,12 +26,12 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy import stats
 
-from suite.contract.catalogue import reference_of
 from suite.judge.known import Known, LearnedPair, timed_pair
 from suite.judge.metrics import IN_HISTORY, metric_of, samples
+from suite.judge.rows import card_reference
 from suite.judge.statistics import Floats
 from suite.judge.verdicts import ChangeVerdict
-from suite.record.job import BASELINE, Setting
+from suite.record.job import Setting
 from suite.record.schema import Conditions, Counted, Evidence, Learned
 from suite.record.store import Records
 
@@ -324,7 +324,7 @@ def _moments(records: Records) -> Iterator[_Moment]:
         if each.status == "ok":
             runs[each.conditions.key, each.machine.key, each.seed, each.stack].append(each)
     for (key, machine, seed, stack), of_stack in runs.items():
-        against = _reference(stack)
+        against = card_reference(stack)
         for ours, theirs in _beside(of_stack, runs.get((key, machine, seed, against), ()) if stack != against else ()):
             code = (theirs.code.trajectory, ours.code.trajectory)
             yield _Moment(ours, against, stack, code, seed, Known(learned=(LearnedPair(theirs, ours),)))
@@ -333,7 +333,7 @@ def _moments(records: Records) -> Iterator[_Moment]:
         if counted.status == "ok":
             counts[counted.conditions.key, counted.stack].append(counted)
     for (key, stack), counts_of_stack in counts.items():
-        against = _reference(stack)
+        against = card_reference(stack)
         for mine, other in _beside(counts_of_stack, counts.get((key, against), ()) if stack != against else ()):
             code = (other.code.counts, mine.code.counts)
             yield _Moment(mine, against, stack, code, 0, Known(counted=(other, mine)))
@@ -348,13 +348,6 @@ def _beside(contenders: Sequence[E], references: Sequence[E]) -> Iterator[tuple[
     for each in contenders if references else ():
         start = datetime.fromisoformat(each.started)
         yield each, references[min(range(len(starts)), key=lambda at: abs(starts[at] - start))]
-
-
-def _reference(stack: str) -> str:
-    try:
-        return reference_of(stack)[0]
-    except LookupError:  # a technique that is not installed
-        return BASELINE
 
 
 def change_points(all_series: Iterable[Series]) -> list[ChangePoint]:

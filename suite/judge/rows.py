@@ -432,13 +432,14 @@ def undecided(row: Row) -> bool:
 
 def rows(records: Records) -> list[Row]:
     """The rows that the leaderboard shows, in the order of their boards."""
-    return sorted(pairs(records, _card_reference, tuned=tunes), key=lambda row: (row.board, row.stack))
+    return sorted(pairs(records, card_reference, tuned=tunes), key=lambda row: (row.board, row.stack))
 
 
-def _card_reference(stack: str) -> str:
+def card_reference(stack: str) -> str:
+    """What the stack's cards compare it with; the baseline where a technique is not installed."""
     try:
         return reference_of(stack)[0]
-    except LookupError:  # a technique that is not installed
+    except LookupError:
         return BASELINE
 
 

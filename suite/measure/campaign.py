@@ -37,14 +37,13 @@ DONE = {  # what was done with one, with several
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured, and how. ``time`` False leaves the timings out."""
+    """How much is measured, and how."""
 
     wanted: Wanted = Wanted()  # noqa: RUF009  it is frozen
     minutes: float = 10.0
     limits: Limits = Limits()  # noqa: RUF009
     rounds: int = ROUNDS
     sequential: bool = False
-    time: bool = True
 
 
 @dataclass
@@ -116,7 +115,7 @@ class _Campaign:
         self.progress, self.warn, self.stored = progress, warn, stored
         self.lines = records.lines
         self.measured = Measured()
-        self.wanted = effort.wanted if effort.time else replace(effort.wanted, timings=0)
+        self.wanted = effort.wanted
         self.end_s = time.monotonic() + 60 * effort.minutes
 
     def run(self) -> Measured:

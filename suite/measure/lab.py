@@ -88,6 +88,6 @@ class Lab:
     def _measured(self, stacks: Sequence[str]) -> Plan:
         at, wanted = self.setting, Wanted(self.seeds, timings=0, tuned=False)
         pairs = pairs_of(stacks, [at.baseline], [at.recipe], at)
-        effort = Effort(wanted, self.minutes, time=False)
+        effort = Effort(wanted, self.minutes)
         measure(pairs, self.folder, effort, progress=self.progress, warn=self.warn)
         return Plan(pairs, Store(self.folder).read()[0], wanted)

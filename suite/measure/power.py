@@ -117,9 +117,9 @@ def power(
     wanted = Wanted(seeds=SEEDS, timings=0, ruler_seeds=ALL_SEEDS, tuned=False)
     half = setting.but(rate=HALF)
     asked = [Pair(setting, other) for other in others] or [Pair(setting, BASELINE)]
-    measure(asked, folder, Effort(wanted, minutes=minutes, time=False), progress=progress, warn=warn)
+    measure(asked, folder, Effort(wanted, minutes), progress=progress, warn=warn)
     few = Wanted(seeds=SEEDS, timings=0, tuned=False)
-    measure([Pair(half, BASELINE)], folder, Effort(few, minutes=minutes, time=False), progress=progress, warn=warn)
+    measure([Pair(half, BASELINE)], folder, Effort(few, minutes), progress=progress, warn=warn)
     records, _ = Store(folder).read()
     known = Plan(asked, records, wanted)
 

@@ -101,6 +101,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
 
 def run(folder: Path, pairs: Sequence[Pair] = (LION,), **options: Any) -> Measured:
     wanted = {name: options.pop(name) for name in ("seeds", "timings", "ruler_seeds", "here") if name in options}
+    wanted |= {} if options.pop("time", True) else {"timings": 0}
     together, warn = options.pop("together", False), options.pop("warn", lambda text: None)
     fixed = Wanted(**wanted, tuned=False, most_seeds=0)
     return measure(pairs, folder, Effort(fixed, **options), together=together, warn=warn)
