@@ -73,7 +73,7 @@ def test_a_loss_is_confirmed_by_learning_and_nothing_is_timed(tmp_path: Path, mo
         return Measured(revised(runs(2.2, effort.wanted.seeds), "c", "03"))
 
     monkeypatch.setattr("suite.guard.confirm.measure", measured)
-    monkeypatch.setattr("suite.judge.history.reference_of", lambda stack: ("baseline", "pretrain"))
+    monkeypatch.setattr("suite.judge.history.card_reference", lambda stack: "baseline")
     both = records(runs(2.0, 12), revised(runs(2.2, 12), "b", "02"))
     (step,) = confirm(change_points(series(both, metrics=("loss",))), tmp_path, minutes=1)
     assert step.verdict == "regressed"
