@@ -39,6 +39,7 @@ from suite.record.schema import (
     Renewal,
     Status,
     Timed,
+    Trained,
 )
 from suite.record.store import NoRecord, Records
 
@@ -123,21 +124,26 @@ class Currency:
 
     @classmethod
     def of(cls, renewals: Iterable[Renewal], code_of: CodeOf = installed_code) -> Currency:
-        """Renewals follow each other: a to b and b to c renew a under c."""
-        steps = {(each.family, each.stack, each.old, each.new) for each in renewals}
+        """What holds for two codes each holds for both: renewals follow each other, and go back."""
+        there = {(each.family, each.stack, each.old, each.new) for each in renewals}
+        steps = there | {(family, stack, new, old) for family, stack, old, new in there}
         while longer := {(*a[:3], b[3]) for a in steps for b in steps if a[:2] == b[:2] and a[3] == b[2]} - steps:
             steps |= longer
         return cls(code_of, frozenset(steps))
 
-    def has(self, evidence: Counted | Learned) -> bool:
+    def has(self, evidence: Counted | Trained) -> bool:
         """Whether it is of the installed code."""
         now = self.code_of(evidence.conditions, evidence.stack)
         if now is None:
             return False
         if isinstance(evidence, Counted):
             return evidence.code.counts == now.counts
-        old, new = evidence.code.trajectory, now.trajectory
-        return old == new or (evidence.conditions.family, evidence.stack, old, new) in self.renewed
+        return self.same(evidence, now.trajectory)
+
+    def same(self, run: Trained, trajectory: str) -> bool:
+        """Whether the run's code and that of this trajectory hash are the same or compute the same."""
+        old = run.code.trajectory
+        return old == trajectory or (run.conditions.family, run.stack, old, trajectory) in self.renewed
 
     def has_side(self, timed: Timed, side: Ended) -> bool:
         """Whether a side of a timing is of the installed code, and timed as it is now."""

@@ -16,12 +16,12 @@ from suite.judge.rows import rows, undecided
 from suite.measure.contender import Limits, end_all
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, States, conditions_of, silent
-from suite.measure.learning import cores, equal_to_the_bit, learn_all, renewal_of
-from suite.measure.plan import Pair, Plan, Timing, Wanted
+from suite.measure.learning import cores, equal_to_the_bit, learn_all, renewal_of, witness_of
+from suite.measure.plan import Pair, Plan, Timing, Wanted, witness_job
 from suite.measure.timing import ROUNDS, Protocol, time_together
 from suite.record.job import Job
 from suite.record.machine import busy_cores, fingerprint
-from suite.record.schema import FIFTHS, Counted, Learned, Line, Timed
+from suite.record.schema import FIFTHS, Counted, Learned, Line, Timed, Trained, Witness
 from suite.record.store import Records, Store
 
 BUSY = 0.5  # cores that others use: above, times are theirs as well
@@ -30,6 +30,7 @@ PATIENCE_S = 30.0  # for what we started ourselves to end
 DONE = {  # what was done with one, with several
     "counted": ("counted {} stack", "counted {} stacks"),
     "learned": ("learned from {} run", "learned from {} runs"),
+    "witness": ("kept {} witness", "kept {} witnesses"),
     "renewal": ("renewed {} stack", "renewed {} stacks"),
     "timed": ("timed {} set of processes", "timed {} sets of processes"),
 }
@@ -179,11 +180,10 @@ class _Campaign:
 
     def _learn(self) -> None:
         plan = self._plan()
-        jobs = plan.jobs()
-        again, fresh = self._to_repeat(plan, jobs), list(jobs)
-        if again:
-            self._run(again, plan)
-            plan = self._plan()  # what was equal to the bit has renewed the other seeds
+        fresh = plan.jobs()
+        if repeats := plan.repeats():
+            self._run(repeats, plan)
+            plan = self._plan()  # what was equal to the bit has renewed the others
             fresh = plan.jobs()
         resumed = [job for job in self._to_resume(plan) if job not in fresh]
         while fresh or resumed:
@@ -192,7 +192,9 @@ class _Campaign:
             plan, before = self._plan(), fresh  # a grid that is complete asks for more seeds at the rate it chose
             fresh, resumed = plan.jobs(), []
             if fresh == before:
-                return
+                break
+        if witnesses := plan.witnesses_to_be():
+            self._run(witnesses, plan)
 
     def _run(self, jobs: Sequence[Job], plan: Plan) -> bool:
         """Learns from jobs and says whether there was time for all."""
@@ -205,20 +207,22 @@ class _Campaign:
         )  # fmt: skip
         for job, learned in runs:
             finished += 1
-            if job in wanted and not self._renews(plan, job, learned):
-                self._keep(learned)
+            if job in wanted:
+                self._keep_new(learned, plan.runs(job), plan.unverified(job))
+            elif job == witness_job(job.setting, job.stack):
+                known = plan.witnesses(job)
+                self._keep_new(witness_of(learned), known, [each for each in known if not plan.currency.has(each)])
         if finished < len(jobs):
             self._stop("runs", len(jobs) - finished, len(jobs))
         return finished == len(jobs)
 
-    @staticmethod
-    def _to_repeat(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
-        """One seed of every stack that has runs by other code."""
-        first: dict[tuple[str, str], Job] = {}
-        for job in jobs:
-            if plan.unverified(job):
-                first.setdefault((conditions_of(job.setting).family, job.stack), job)
-        return list(first.values())
+    def _keep_new(self, run: Learned | Witness, known: Sequence[Trained], unverified: Sequence[Trained]) -> None:
+        """Keeps what a run tells: that other code computes the same, or what none of the known ones says."""
+        renewals = filter(None, (renewal_of(each, run) for each in unverified))
+        for renewal in {each.old: each for each in renewals}.values():
+            self._keep(renewal)
+        if run.status != "ok" or not any(equal_to_the_bit(each, run) for each in known):
+            self._keep(run)
 
     @staticmethod
     def _to_resume(plan: Plan) -> list[Job]:
@@ -228,13 +232,6 @@ class _Campaign:
             if timing.windows > 1:
                 wanted |= {Job(setting=timing.setting, stack=stack): None for stack in timing.stacks}
         return [job for job in wanted if not States(job).complete(range(1, FIFTHS))]
-
-    def _renews(self, plan: Plan, job: Job, learned: Learned) -> bool:
-        """Whether the run repeats a stored one to the bit; what that one's code learned is then renewed."""
-        renewals = filter(None, (renewal_of(each, learned) for each in plan.unverified(job)))
-        for renewal in {each.old: each for each in renewals}.values():
-            self._keep(renewal)
-        return learned.status == "ok" and any(equal_to_the_bit(each, learned) for each in plan.runs(job))
 
     # timed ----------------------------------------------------------------------------------------------------------
 

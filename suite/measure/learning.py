@@ -22,7 +22,7 @@ from suite.measure.contender import Contender, ContenderFailed, Limits, end_all,
 from suite.measure.evidence import Heading, Progress, States, silent
 from suite.measure.lockstep import steps_of_blocks
 from suite.record.job import Job
-from suite.record.schema import FIFTHS, Evaluation, Learned, Renewal
+from suite.record.schema import FIFTHS, Evaluation, Learned, Renewal, Trained, Witness
 
 EVALUATIONS = 2 * FIFTHS
 LOSSES = 50  # means over parts of the run, for a curve to look at
@@ -81,16 +81,21 @@ def trajectory_sha256(losses: Sequence[float], curve: Sequence[Evaluation]) -> s
     return hashlib.sha256(struct.pack(f"<{len(numbers)}d", *numbers)).hexdigest()
 
 
-def equal_to_the_bit(old: Learned, new: Learned) -> bool:
+def witness_of(run: Learned) -> Witness:
+    """The run as a witness for others."""
+    return Witness.model_validate(run.model_dump(exclude={"kind"}))
+
+
+def equal_to_the_bit(old: Trained, new: Trained) -> bool:
     """Whether two runs had the same trajectory and the same end. NaN equals NaN."""
 
-    def end(run: Learned) -> tuple[str, str, str]:
+    def end(run: Trained) -> tuple[str, str, str]:
         return run.status, run.trajectory_sha256, run.final.model_dump_json() if run.final else ""
 
     return end(old) == end(new)
 
 
-def renewal_of(old: Learned, new: Learned) -> Renewal | None:
+def renewal_of(old: Trained, new: Trained) -> Renewal | None:
     """The renewal of what the code of ``old`` learned: ``new`` repeats it to the bit under other code; else None."""
     if new.status != "ok" or old.code.trajectory == new.code.trajectory or not equal_to_the_bit(old, new):
         return None

@@ -1,7 +1,8 @@
 """What is worth measuring next: of every pair of a technique and its reference, the evidence that is missing.
 
 What is stored under the same conditions and code is not measured again. Code that changed makes evidence unverified,
-and only that is repeated: one seed of what was learned, which renews all of them where it is equal to the bit.
+and only that is repeated. Of what was learned one run is, which renews all others where it is equal to the bit: the
+witness, which takes a tenth of the steps, or where there is none the first seed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from suite.measure.evidence import conditions_of
 from suite.measure.timing import LEAST_BLOCKS
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, parts_of, techniques_of
 from suite.record.machine import fingerprint
-from suite.record.schema import FIFTHS, Counted, Learned, Timed
+from suite.record.schema import FIFTHS, Counted, Learned, Timed, Witness
 from suite.record.store import Records
+
+WITNESS_SHARE = 0.1  # of a run's own steps: every phase in proportion, and little beside what a process costs to start
+WITNESSED_STEPS = 200  # a shorter run is its own witness
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,34 @@ class Plan:
         """Runs of a job on this machine by other code."""
         return [each for each in self.runs(job) if not self.currency.has(each)]
 
+    def repeats(self) -> list[Job]:
+        """Of each stack that has runs by other code, the shortest run that can renew them."""
+        repeats: dict[tuple[str, str], Job] = {}
+        for job in self.jobs():
+            if codes := {each.code.trajectory for each in self.unverified(job)}:
+                witnessed = any(self.currency.same(each, code) for each in self.witnesses(job) for code in codes)
+                shortest = (witnessed and witness_job(job.setting, job.stack)) or job
+                repeats.setdefault((conditions_of(job.setting).family, job.stack), shortest)
+        return list(repeats.values())
+
+    def witnesses_to_be(self) -> list[Job]:
+        """The witnesses that runs on this machine lack."""
+        runs = dict.fromkeys(Job(setting=pair.setting, stack=stack) for pair in self.pairs for stack in pair.sides)
+        lacking = [job for job in runs if self.learned(job) and not any(map(self.currency.has, self.witnesses(job)))]
+        return list(filter(None, (witness_job(job.setting, job.stack) for job in lacking)))
+
+    def witnesses(self, job: Job) -> list[Witness]:
+        """The witnesses on this machine of the job's family and stack."""
+        return self._witnesses.get((conditions_of(job.setting).family, job.stack), [])
+
+    @cached_property
+    def _witnesses(self) -> Mapping[tuple[str, str], list[Witness]]:
+        index: dict[tuple[str, str], list[Witness]] = {}
+        for each in self.records.witnesses:
+            if each.machine.key == self.machine:
+                index.setdefault((each.conditions.family, each.stack), []).append(each)
+        return index
+
     def runs(self, job: Job) -> list[Learned]:
         """All runs of a job on this machine."""
         return self._runs.get((_key(job.setting), job.stack, job.seed, self.machine), [])
@@ -277,6 +309,14 @@ def ruler_jobs(setting: Setting, seed: int) -> list[Job]:
     own = conditions_of(setting).steps
     budgets = [setting.but(steps=setting.steps if share == 1 else steps_at(share, own)) for share in BUDGETS]
     return [Job(setting=each, stack=BASELINE, seed=seed) for each in budgets]
+
+
+def witness_job(setting: Setting, stack: str) -> Job | None:
+    """The run that bears witness for the stack's runs in the setting's family; None where they are short themselves."""
+    own = conditions_of(setting.but(steps=None)).steps
+    if own < WITNESSED_STEPS:
+        return None
+    return Job(setting=setting.but(steps=round(WITNESS_SHARE * own), rate=1.0), stack=stack)
 
 
 def _key(setting: Setting) -> str:

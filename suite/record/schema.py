@@ -27,7 +27,7 @@ from suite.record.job import Setting
 
 SCHEMA_VERSION = 2
 
-TIMING_PROTOCOL = 1
+TIMING_PROTOCOL = 2
 """How :mod:`suite.measure.timing` times. Raise it with every change there that can move a ratio: timings of another
 protocol are measured again."""
 
@@ -198,7 +198,7 @@ class Counted(Ended, Evidence):
     points: list[CountedStep] = Field(default_factory=list)
 
 
-class Learned(Ended, Evidence):
+class Trained(Ended, Evidence):
     """One training run alone, off every clock.
 
     Attributes:
@@ -209,7 +209,6 @@ class Learned(Ended, Evidence):
         cpu_s: processor seconds of the training steps, all threads and ranks.
     """
 
-    kind: Literal["learned"] = "learned"
     seed: int
     train_loss: list[float] = Field(default_factory=list)
     trajectory_sha256: str = ""
@@ -217,6 +216,19 @@ class Learned(Ended, Evidence):
     final: Evaluation | None = None
     probes: dict[str, float] = Field(default_factory=dict)
     cpu_s: float | None = None
+
+
+class Learned(Trained):
+    """A run to learn from."""
+
+    kind: Literal["learned"] = "learned"
+
+
+class Witness(Trained):
+    """A run in a fraction of the steps, every phase of it in proportion, by the code of the learned runs of its family
+    and stack: code that repeats it to the bit renews them all. It is in no row."""
+
+    kind: Literal["witness"] = "witness"
 
 
 class Window(Stored):
@@ -266,7 +278,7 @@ class Timed(Evidence):
 
 class Renewal(Stored):
     """Code changed from ``old`` to ``new`` (trajectory hashes), and one run, repeated under the new one, was equal to
-    the bit: all that was learned in this family of conditions with the stack is renewed."""
+    the bit: all that was learned in this family of conditions with the stack holds for both."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["renewal"] = "renewal"
@@ -278,8 +290,10 @@ class Renewal(Stored):
     new: str
 
 
-Line = Counted | Learned | Timed | Renewal
-KINDS: Mapping[str, type[Line]] = {"counted": Counted, "learned": Learned, "timed": Timed, "renewal": Renewal}
+Line = Counted | Learned | Timed | Witness | Renewal
+KINDS: Mapping[str, type[Line]] = {
+    "counted": Counted, "learned": Learned, "timed": Timed, "witness": Witness, "renewal": Renewal,
+}  # fmt: skip
 
 
 def parse(line: bytes | str) -> Line:

@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from suite.record.files import OlderSchema, printable
-from suite.record.schema import Counted, Learned, Line, Renewal, Timed, parse
+from suite.record.schema import Counted, Learned, Line, Renewal, Timed, Witness, parse
 
 
 class StoreError(RuntimeError):
@@ -38,6 +38,7 @@ class Records:
     counted: list[Counted] = field(default_factory=list)
     learned: list[Learned] = field(default_factory=list)
     timed: list[Timed] = field(default_factory=list)
+    witnesses: list[Witness] = field(default_factory=list)
     renewals: list[Renewal] = field(default_factory=list)
 
     @classmethod
@@ -45,7 +46,8 @@ class Records:
         """The lines by kind, in order of their start."""
         records = cls()
         lists: dict[str, list[Any]] = {
-            "counted": records.counted, "learned": records.learned, "timed": records.timed, "renewal": records.renewals,
+            "counted": records.counted, "learned": records.learned, "timed": records.timed,
+            "witness": records.witnesses, "renewal": records.renewals,
         }  # fmt: skip
         for line in sorted(lines, key=lambda each: each.started):
             lists[line.kind].append(line)
@@ -54,7 +56,7 @@ class Records:
     @property
     def lines(self) -> list[Line]:
         """Everything, kind by kind."""
-        return [*self.counted, *self.learned, *self.timed, *self.renewals]
+        return [*self.counted, *self.learned, *self.timed, *self.witnesses, *self.renewals]
 
 
 class Store:
@@ -89,7 +91,7 @@ class Store:
 
     def append(self, added: Line, machine: str) -> None:
         """Adds one line, whole or not at all, and flushes it to the disk. Raises StoreError, e.g. on a full disk."""
-        target = self.path(machine, "learned" if isinstance(added, Renewal) else added.kind)
+        target = self.path(machine, "learned" if isinstance(added, Witness | Renewal) else added.kind)
         line = added.model_dump_json().encode() + b"\n"
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -258,7 +258,7 @@ def unverified_sentence(rows: int) -> str:
     """What the mark † says, and what to do about it."""
     return (
         f"† unverified, {rows} of the rows: evidence of code that changed since; each row says which. "
-        "leantrain run verifies it: one seed that repeats to the bit renews all that was learned."
+        "leantrain run verifies it: one short run that repeats to the bit renews all that was learned."
     )
 
 

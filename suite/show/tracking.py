@@ -20,7 +20,7 @@ from typing import Any
 
 from suite.judge.known import Known, counters_of, timed_pair
 from suite.judge.metrics import METRICS, values
-from suite.record.schema import Counted, Learned, Line, Renewal, Side, Timed
+from suite.record.schema import Counted, Learned, Line, Renewal, Side, Timed, Witness
 
 PROJECT = "leantrain"
 PATIENCE_S = 30.0  # for a server that does not answer; then the rest goes to local files
@@ -54,7 +54,7 @@ class Tracker:
     def __call__(self, line: Line) -> None:
         """Sends one piece of evidence. What goes wrong is a warning; if it was the server, this and the rest stay
         local."""
-        if isinstance(line, Renewal):
+        if isinstance(line, Witness | Renewal):
             return
         try:
             self._send(line)

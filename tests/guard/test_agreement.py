@@ -42,6 +42,7 @@ from suite.record.store import Store
 from tests.factories import (
     CODE,
     MACHINE,
+    ROUNDS,
     conditions,
     counted,
     counters,
@@ -329,7 +330,7 @@ def test_the_same_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     repeat(timed([side(windows=5), side("lion", windows=5)]), PICO)
     assert asked == [
         (Job(setting=PICO, stack="lion"), True),  # whose states are missing
-        (PICO, ("baseline", "lion"), 0, Protocol(windows=5)),
+        (PICO, ("baseline", "lion"), 0, Protocol(windows=5, rounds=ROUNDS)),
     ]
 
 

@@ -391,7 +391,7 @@ def test_current_evidence_counts_before_newer_evidence_of_other_code() -> None:
     assert current.unverified == () and near(current.metrics["loss"].number, 1.0)
 
 
-def test_a_renewal_verifies_all_seeds_of_its_stack_along_any_chain() -> None:
+def test_a_renewal_verifies_all_seeds_of_its_stack_along_any_chain_and_back() -> None:
     family = conditions().family
     old = run_changed(evidence("x"), code=Code(trajectory="old", counts=CODE.counts))
 
@@ -404,6 +404,8 @@ def test_a_renewal_verifies_all_seeds_of_its_stack_along_any_chain() -> None:
     chain = [renewal("between", CODE.trajectory), renewal("old", "between")]
     assert only([*old, *chain]).unverified == ()
     assert only([*old, *chain[:1]]).unverified == ("learned",)
+    siblings = [renewal("first", "old"), renewal("first", CODE.trajectory)]
+    assert only([*old, *siblings]).unverified == ()
     assert only([*old, renewal("old", CODE.trajectory, "y")]).unverified == ("learned",)
 
 

@@ -13,21 +13,23 @@ import pytest
 from suite.contract.sources import code_of
 from suite.judge.rows import row_of, rows
 from suite.judge.tuning import RATES
-from suite.measure import campaign
+from suite.measure import campaign, plan
 from suite.measure.campaign import Effort, Measured, measure
 from suite.measure.evidence import Heading, States, conditions_of
+from suite.measure.learning import witness_of
 from suite.measure.plan import Pair, Wanted, pairs_of_stack
 from suite.measure.result import result_of
 from suite.measure.timing import Protocol
 from suite.record import store as store_module
 from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import FIFTHS, Code, Counted, Evaluation, Learned, Line, Renewal, Timed
+from suite.record.schema import FIFTHS, Code, Counted, Evaluation, Learned, Line, Renewal, Timed, Witness
 from suite.record.store import Store, StoreError
 from tests import factories
 
 GPT = Setting(baseline="gpt", size="pico", steps=20)
 LION = Pair(GPT, "lion")
+WITNESS_STEPS = round(plan.WITNESS_SHARE * conditions_of(GPT.but(steps=None)).steps)
 OLD = Code(trajectory="o" * 32, counts="o" * 32)
 
 
@@ -227,6 +229,46 @@ def test_runs_of_other_code_that_come_out_different_are_replaced(measuring: Meas
     ]
     row = result_of(LION, Store(tmp_path).read()[0])
     assert {each.contender.final.loss for each in row.known.learned if each.contender.final} == {1.9}
+
+
+def test_a_tenth_of_a_run_is_kept_as_a_witness_and_is_in_no_row(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "WITNESSED_STEPS", 1)
+    run(tmp_path, time=False)
+    records, _ = Store(tmp_path).read()
+    assert [(each.stack, each.conditions.steps) for each in records.witnesses] == [
+        (stack, WITNESS_STEPS) for stack in LION.sides
+    ]
+    assert len(rows(records)) == 1
+    assert run(tmp_path, time=False).added == []
+
+
+def test_the_repetition_of_a_witness_renews_every_run(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "WITNESSED_STEPS", 1)
+    put(tmp_path, *both(code=OLD), *(witness_of(each) for each in both(seeds=1, code=OLD)))
+    measured = run(tmp_path, time=False)
+    assert [each for each in measuring.asked if each[0] == "learn"] == [
+        ("learn", stack, 0, WITNESS_STEPS) for stack in LION.sides
+    ]
+    assert {each.stack for each in measured.added if isinstance(each, Renewal)} == set(LION.sides)
+    assert not any(isinstance(each, Learned | Witness) for each in measured.added)
+    row = result_of(LION, Store(tmp_path).read()[0])
+    assert (row.seeds, row.unverified) == ((0, 1, 2), ())
+
+
+def test_a_witness_that_comes_out_different_renews_nothing_and_bears_witness_for_the_new_code(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "WITNESSED_STEPS", 1)
+    put(tmp_path, *both(code=OLD), *(witness_of(each) for each in both(seeds=1, code=OLD)))
+    measuring.loss = 1.9
+    measured = run(tmp_path, time=False)
+    kinds = [each.kind for each in measured.added if each.kind != "counted"]
+    assert (kinds.count("renewal"), kinds.count("witness"), kinds.count("learned")) == (0, 2, 6)
+    assert run(tmp_path, time=False).added == []
 
 
 # other machines -------------------------------------------------------------------------------------------------------
