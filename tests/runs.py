@@ -25,4 +25,4 @@ def new_run(
     """``technique``: a stack's spelling, or an instance that stands in for what no spelling names."""
     stack, instance = (technique, None) if isinstance(technique, str) else ("baseline", technique)
     job = Job(setting=Setting(baseline=baseline, **setting), stack=stack, seed=seed)
-    return Run(job, technique=instance, weights=weights, split=split, mesh=mesh)
+    return Run(job, technique=instance, weights=weights, split=split, mesh=mesh, recorded=True)

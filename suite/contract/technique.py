@@ -92,8 +92,13 @@ class Technique:
         """The model to evaluate: averaged weights, merged adapters. Must leave the training model as it was."""
         return model
 
+    def records(self, run: Run) -> bool:
+        """Whether the next step is recorded for :meth:`probes`, in ``run.traces``; by default the one in the middle
+        of the run is, where rates are neither warming up nor 0."""
+        return run.step == run.recipe.steps // 2
+
     def probes(self, run: Run) -> Mapping[str, float]:
-        """The technique's own measurements at the end of the run, for its claims."""
+        """The technique's own measurements at the end of the run, for its claims: of what the recorded steps did."""
         return {}
 
     def state(self) -> dict[str, Any]:
@@ -135,7 +140,7 @@ class Technique:
 
 CHAINED = (
     "recipe", "data", "model", "parameters", "around_step", "loss",
-    "after_backward", "after_step", "evaluated", "probes",
+    "after_backward", "after_step", "evaluated", "records", "probes",
 )  # fmt: skip
 SLOTS = ("optimizer", "update", "parallelize")
 

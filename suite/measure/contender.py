@@ -170,9 +170,9 @@ class Contender:
         """Fills the caches that the run needs. May take minutes the first time; off the clock."""
         self._call("prepare", reply_s=max(self.limits.reply_s, 3600.0))
 
-    def set_up(self) -> SetUp:
-        """Builds the run."""
-        self.ready = SetUp(**self._call("set_up", left_s=self.limits.train_s - self.spent_s)[0])
+    def set_up(self, *, recorded: bool = False) -> SetUp:
+        """Builds the run; with ``recorded`` one that records the steps that probes read."""
+        self.ready = SetUp(**self._call("set_up", recorded, left_s=self.limits.train_s - self.spent_s)[0])
         self._charge(self.ready.setup_s)
         return self.ready
 

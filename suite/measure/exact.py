@@ -88,7 +88,7 @@ def counted(setting: Setting, stack: str) -> Facts:
     """A whole run of STEPS reference steps in this process, then one step counted. From random weights: what is
     counted does not depend on them."""
     with one_thread():
-        run = Run(Job(setting=setting.but(steps=STEPS), stack=stack))
+        run = Run(Job(setting=setting.but(steps=STEPS), stack=stack), recorded=True)
         run.train(run.recipe.steps)
         scores = run.evaluate("test")
         probes = dict(run.technique.probes(run))

@@ -49,7 +49,7 @@ def learn(
     try:
         with Contender(job, limits) as contender:
             contender.prepare()
-            ready = contender.set_up()
+            ready = contender.set_up(recorded=True)
             known |= {"steps": ready.steps, "recipe": ready.recipe}
             curve.append(contender.evaluate("validation", 0))
             ends = {fifth * ready.steps // FIFTHS: fifth for fifth in range(1, FIFTHS)}

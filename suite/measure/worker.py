@@ -61,10 +61,10 @@ class Session:
         if setting.task == "adapt":
             self.weights = checkpoint(setting.but(device=setting.device.partition(":")[0]))
 
-    def set_up(self) -> dict[str, Any]:
+    def set_up(self, recorded: bool = False) -> dict[str, Any]:
         self.clock = Clock(self.job.setting.device)
         start_s = self.clock.now_s()
-        self.run = Run(self.job, weights=self.weights, mesh=self.mesh)
+        self.run = Run(self.job, weights=self.weights, mesh=self.mesh, recorded=recorded)
         return {
             "setup_s": self.clock.now_s() - start_s,
             "steps": self.run.recipe.steps,
