@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,6 +128,9 @@ def _targets(paths: list[Path] | None, form: str | None) -> list[tuple[Any, Path
 def claims(
     id: Annotated[str | None, typer.Argument(help="A technique's id, or one claim: technique.claim. [all]")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Count the exact claims now, without records.")] = False,
+    mutants: Annotated[
+        bool, typer.Option("--mutants", help="Break each technique on purpose, and see which exact claim notices.")
+    ] = False,
     on: Baselines = None,
     size: Annotated[
         str | None,
@@ -137,7 +141,11 @@ def claims(
 ) -> None:
     """Judge the papers' claims by the records: verdict, interval, evidence, and the command that reproduces it.
 
-    Exit code 1 if a claim is contradicted, 3 if one claim was asked for and the records cannot decide it.
+    With --mutants: each method of a technique is taken away, and each edit in its mutants.toml is made, one at a time;
+    a mutant that no claim notices survives.
+
+    Exit code 1 if a claim is contradicted or a mutant survives, 3 if one claim was asked for and the records cannot
+    decide it.
     """
     with understandable(as_json):
         from suite.contract.baseline import baselines
@@ -151,6 +159,8 @@ def claims(
         cards = judging.chosen(id)
         for name in on or ():
             lookup("baseline", name, baselines())
+        if mutants:
+            return _try_mutants([each.id for each in cards], tuple(on or baselines()), as_json)
         if size is not None and not exact:
             raise ValueError("--size says where exact claims are counted: add --exact, or leave it out")
         if exact:
@@ -187,6 +197,26 @@ def claims(
         and "inconclusive" in verdicts
     ):
         raise typer.Exit(int(Exit.INCONCLUSIVE))
+
+
+def _try_mutants(ids: Sequence[str], on: Sequence[str], as_json: bool) -> None:
+    """Prints what notices each mutant. Raises typer.Exit if one survives."""
+    from suite.contract.catalogue import catalogue
+    from suite.measure.mutants import noticed
+
+    with bar(quiet=as_json) as progress:
+        notices = list(noticed([catalogue()[id] for id in ids], on, progress))
+    survivors = [each for each in notices if each.survives]
+    if as_json:
+        print(json.dumps([each.as_dict() for each in notices], indent=1))
+    else:
+        grid = Table("technique", "mutant", "noticed by", box=None, pad_edge=False)
+        for each in sorted(notices, key=lambda each: (not each.survives, each.mutant.technique)):
+            grid.add_row(*map(escape, (each.mutant.technique, each.mutant.name, each.sentence)))
+        out.print(grid)
+        out.print(f"{len(notices) - len(survivors)} of {len(notices)} mutants noticed, {len(survivors)} survive")
+    if survivors:
+        raise typer.Exit(int(Exit.REGRESSED))
 
 
 @app.command()

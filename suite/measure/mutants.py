@@ -1,0 +1,164 @@
+"""Mutants: a technique broken on purpose, in one place at a time. An exact claim of its card must notice.
+
+A claim that holds of a broken technique proves nothing about the whole one. Two kinds are tried. Each method that a
+technique overrides is taken away, so that the base's stands there. And ``mutants.toml`` beside the card has edits of
+the source, such as a careless implementer would make (a wrong sign, a forgotten restore, a mask that is not applied):
+
+    [[mutant]]
+    name = "no sign"
+    old = "torch.lerp(moved, gradient, 1 - beta1).sign_()"
+    new = "torch.lerp(moved, gradient, 1 - beta1)"
+    module = "techniques.shared.sgd"        # where it is not the technique's own
+
+Each runs in a process of its own, where the module is loaded from the edited source; no file changes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec, spec_from_file_location
+from types import CodeType, ModuleType
+from typing import Any
+
+from suite.contract.catalogue import Entry, catalogue
+from suite.contract.technique import CHAINED, SLOTS, Technique, overrides
+from suite.measure import contender
+from suite.measure.evidence import Progress, silent
+from suite.measure.exact import exact_verdicts
+from suite.measure.learning import cores
+from suite.record.job import Size
+
+SIZE: Size = "pico"  # an exact claim holds at any
+INSTRUMENTS = ("sites", "records", "probes")  # these measure a technique, and are no part of it
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A broken technique: without the method ``lacks``, or with ``old`` replaced by ``new`` in ``module``'s source.
+
+    One with neither is the technique as it is.
+    """
+
+    technique: str
+    name: str
+    lacks: str = ""
+    module: str = ""
+    old: str = ""
+    new: str = ""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What noticed a mutant: ``claims`` that are contradicted, or the ``error`` it ended with. Else it survives."""
+
+    mutant: Mutant
+    claims: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def survives(self) -> bool:
+        return not (self.claims or self.error)
+
+    @property
+    def sentence(self) -> str:
+        """What noticed it, in words."""
+        return self.error or ", ".join(self.claims) or "nothing: it survives"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"technique": self.mutant.technique, "mutant": self.mutant.name, "survives": self.survives,
+                "claims": list(self.claims), "error": self.error}  # fmt: skip
+
+
+def mutants_of(entry: Entry) -> list[Mutant]:
+    """An entry's mutants, the automatic ones first. Raises ValueError for an edit that fits no place, or several."""
+    methods = [name for name in (*CHAINED, *SLOTS) if name not in INSTRUMENTS and overrides(entry.technique, name)]
+    automatic = [Mutant(entry.id, f"no {name}", lacks=name) for name in methods]
+    path = entry.folder / "mutants.toml"
+    written = tomllib.loads(path.read_text("utf-8")).get("mutant", []) if path.is_file() else []
+    edits = [replace(Mutant(entry.id, "", module=entry.module), **each) for each in written]
+    for each in edits:
+        if (times := _source(each.module).count(each.old)) != 1:
+            raise ValueError(f"{path}: {each.name}: its old text is {times} times in {each.module}, not once; mend it")
+    return [*automatic, *edits]
+
+
+def noticed(entries: Sequence[Entry], on: Sequence[str], progress: Progress = silent) -> Iterator[Notice]:
+    """What notices each mutant of the entries on these baselines, in the order in which that turns out.
+
+    Raises ValueError where an exact claim is contradicted without any mutant: it can notice none.
+    """
+    whole = [Mutant(entry.id, "as it is") for entry in entries]
+    broken = [mutant for entry in entries for mutant in mutants_of(entry)]
+    with (
+        contender.without_main(),
+        ProcessPoolExecutor(cores(), contender.server(), max_tasks_per_child=1) as pool,
+    ):
+        for each in pool.map(_notice, whole, [on] * len(whole)):
+            if not each.survives:
+                raise ValueError(f"{each.mutant.technique} as it is: {each.sentence}; mend that before trying mutants")
+        futures = [pool.submit(_notice, mutant, on) for mutant in broken]
+        for number, future in enumerate(as_completed(futures), 1):
+            notice = future.result()
+            progress(number / len(futures), f"{notice.mutant.technique}: {notice.mutant.name}")
+            yield notice
+
+
+def _notice(mutant: Mutant, on: Sequence[str]) -> Notice:
+    """In a process of its own: what notices on the first baseline where something does."""
+    try:
+        _break(mutant)
+        card = catalogue()[mutant.technique].card
+        for baseline in on:
+            judgements = exact_verdicts([card], [baseline], SIZE)
+            if claims := [f"{each.claim.id} on {baseline}" for each in judgements if each.verdict == "contradicted"]:
+                return Notice(mutant, tuple(claims))
+    except Exception as error:  # whatever a broken technique does
+        return Notice(mutant, error=contender.first_line(error))
+    return Notice(mutant)
+
+
+def _break(mutant: Mutant) -> None:
+    """Breaks the technique in this process and in those that it forks."""
+    contender.server = lambda: multiprocessing.get_context("fork")  # type: ignore[assignment,return-value]
+    if mutant.old:
+        sys.meta_path.insert(0, _Edited(mutant))
+        for name in [name for name in sys.modules if name.split(".")[0] == mutant.module.split(".")[0]]:
+            del sys.modules[name]
+    elif mutant.lacks:
+        setattr(catalogue()[mutant.technique].technique, mutant.lacks, getattr(Technique, mutant.lacks))
+
+
+class _Edited(MetaPathFinder):
+    """Finds one module, with an edited source."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.name = mutant.module
+        self.edited = _source(mutant.module).replace(mutant.old, mutant.new)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != self.name:
+            return None
+        spec, edited = PathFinder.find_spec(name, path), self.edited
+        assert spec is not None and spec.origin is not None
+
+        class Loader(SourceFileLoader):
+            def get_code(self, fullname: str) -> CodeType:
+                return compile(edited, self.path, "exec", dont_inherit=True)
+
+        return spec_from_file_location(name, spec.origin, loader=Loader(name, spec.origin))
+
+
+def _source(module: str) -> str:
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"there is no module {module}")
+    with open(spec.origin, encoding="utf-8") as file:
+        return file.read()

@@ -1,0 +1,100 @@
+"""A mutant runs in a process of its own; a claim notices what it is about, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from suite.contract.catalogue import Entry, catalogue
+from suite.measure.mutants import Mutant, mutants_of
+from tests import plugin
+
+BODY = """\
+    def recipe(self, recipe):
+        import dataclasses
+        return dataclasses.replace(recipe, learning_rate=2 * recipe.learning_rate)
+
+    def after_step(self, run):
+        self.steps = run.step
+
+    def probes(self, run):
+        plain = run.baseline.recipe_of(run.job.setting).learning_rate
+        return {"rate": run.recipe.learning_rate / plain}
+"""
+CLAIM = """
+[[claim]]
+id = "rate"
+statement = "Twice the rate."
+place = "here"
+metric = "probe.twice.rate"
+scope = "step"
+kind = "identity"
+expected = 2.0
+absolute = true
+tolerance = 0.0
+verified = true
+"""
+EDITS = """
+[[mutant]]
+name = "thrice"
+old = "2 * recipe"
+new = "3 * recipe"
+
+[[mutant]]
+name = "it raises"
+old = "self.steps = run.step"
+new = "raise ArithmeticError('broken on purpose')"
+"""
+FOLDER = Path("planted_faults", "planted", "twice")
+WRITTEN = sorted(name for name, each in catalogue().items() if (each.folder / "mutants.toml").is_file())
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("planted")
+    folder = plugin.write(root, {"twice": BODY}) / FOLDER
+    with (folder / "card.toml").open("a") as card:
+        card.write(CLAIM)
+    (folder / "mutants.toml").write_text(EDITS)
+    return root
+
+
+def test_what_a_claim_is_about_it_notices_and_the_rest_survives(planted: Path) -> None:
+    done = plugin.leantrain(planted, "claims", "twice", "--mutants", "--json")
+    assert done.returncode == 1, done.stderr
+    by_name = {each["mutant"]: each for each in json.loads(done.stdout)}
+    assert {name: (each["claims"], each["error"]) for name, each in by_name.items()} == {
+        "no recipe": (["rate on gpt"], ""),
+        "no after_step": ([], ""),
+        "thrice": (["rate on gpt"], ""),
+        "it raises": ([], "ArithmeticError: broken on purpose"),
+    }
+    assert [name for name, each in by_name.items() if each["survives"]] == ["no after_step"]
+
+
+def test_a_claim_that_does_not_hold_of_the_whole_technique_notices_nothing(planted: Path) -> None:
+    card = planted / FOLDER / "card.toml"
+    text = card.read_text()
+    card.write_text(text.replace("expected = 2.0", "expected = 5.0"))
+    done = plugin.leantrain(planted, "claims", "twice", "--mutants")
+    card.write_text(text)
+    assert done.returncode == 2
+    assert "twice as it is: rate on gpt; mend that before trying mutants" in done.stderr
+
+
+def test_an_edit_that_fits_no_place_is_refused(tmp_path: Path) -> None:
+    lion = catalogue()["lion"]
+    (tmp_path / "mutants.toml").write_text('[[mutant]]\nname = "stale"\nold = "no such line"\nnew = ""\n')
+    with pytest.raises(ValueError, match=r"stale: its old text is 0 times in techniques\.optimizers\.lion\.technique"):
+        mutants_of(Entry(lion.id, tmp_path, lion.module))
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, each in catalogue().items() if (each.folder / "mutants.toml").is_file())
+)
+def test_written_mutants_fit_the_source_and_are_four_or_more(name: str) -> None:
+    mutants = mutants_of(catalogue()[name])
+    assert all(isinstance(each, Mutant) for each in mutants)
+    assert sum(bool(each.old) for each in mutants) >= 4
