@@ -74,7 +74,7 @@ class _Segment:
 
     def lead(self, *args: Any, **kwargs: Any) -> Any:
         """The first block's forward: the whole segment."""
-        hidden, args, kwargs = _split(args, kwargs)
+        hidden, args, kwargs = split_hidden(args, kwargs)
         self.given = args, kwargs
         own_args = tuple(_without_cache(value, self.start) for value in args)
         own_kwargs = {key: _without_cache(value, self.start) for key, value in kwargs.items()}
@@ -96,7 +96,7 @@ class _Segment:
         last = position == len(self.forwards) - 1
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            hidden, args, kwargs = _split(args, kwargs)
+            hidden, args, kwargs = split_hidden(args, kwargs)
             given_args, given_kwargs = self.given
             if not (_same(args, given_args) and _same(kwargs, given_kwargs)):
                 raise SegmentError(
@@ -115,8 +115,8 @@ class _Segment:
         self.given, self.extras = ((), {}), None
 
 
-def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
-    """The hidden states and the other arguments."""
+def split_hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
+    """The hidden states and the other arguments of a block."""
     if args:
         return args[0], args[1:], kwargs
     if "hidden_states" in kwargs:

@@ -1,0 +1,137 @@
+"""Which rows of which weights make a block's queries, keys and values.
+
+A fused weight holds them one after the other (GPT-2), head by head (GPT-NeoX, BLOOM), group by group (Falcon), or with
+fewer keys and values than queries (GPT-BigCode, Phi-3). So rows are told by what they move: at the attention function,
+fused or in products and a softmax, what depends on a row shows whether it makes queries, keys or values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from suite.model.anatomy import Block, Part, is_transposed
+from suite.model.trace import Forward, Replica, calls, zero
+
+Role = Literal["query", "key", "value"]
+ROLES: tuple[Role, ...] = ("query", "key", "value")
+PRODUCTS = {torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, Tensor.matmul, Tensor.__matmul__, Tensor.bmm,
+            Tensor.baddbmm}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a layer's weight [out_features, in_features] that make one of a block's projections.
+
+    ``bypassed``: the model reads the layer's weight and never calls the layer (timm's BEiT), so that a layer in its
+    place would do nothing.
+    """
+
+    layer: Part
+    rows: slice | Tensor
+    bypassed: bool
+
+    @property
+    def count(self) -> int:
+        return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
+
+
+def projection_rows(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[dict[Role, Rows]]:
+    """For each block, what makes its queries, keys and values. Raises ValueError where that cannot be told."""
+    by_block = {id(call.block): call for call in calls(model, blocks, forward)}
+    missing = [block.path for block in blocks if id(block) not in by_block]
+    if missing:
+        raise ValueError(f"{', '.join(missing[:3])} did not run, so that nothing tells what makes its queries")
+    return [_rows(block, Replica(by_block[id(block)])) for block in blocks]
+
+
+def _rows(block: Block, replica: Replica) -> dict[Role, Rows]:
+    names = {id(parameter): name for name, parameter in block.module.named_parameters()}
+    layers = [part for part in block.attention_linears if id(part.module.weight) in names]
+    weights = [replica.values[names[id(part.module.weight)]] for part in layers]
+    called: set[str] = set()
+    hooks = {}
+    for part in layers:
+        path = part.path[len(block.path) + 1 :]
+        hooks[path] = lambda out, path=path: called.add(path) or out
+    with AttentionInputs() as inputs:
+        replica(hooks=hooks)
+    if inputs.value is None:
+        raise ValueError(
+            f"cannot tell which weights make the queries and values of {block.path}: no attention function was seen in "
+            "it (scaled_dot_product_attention, or a product of queries and keys and one with values)"
+        )
+    moved: dict[Role, list[Tensor]] = {}
+    for role, tensor in zip(ROLES, (inputs.query, inputs.key, inputs.value), strict=True):
+        gradients = replica.gradients(tensor, weights)
+        moved[role] = [
+            torch.zeros(0, dtype=torch.int64) if zero(each) else _outputs(part.module, each).nonzero()[:, 0]
+            for part, each in zip(layers, gradients, strict=True)
+        ]
+    rows: dict[Role, Rows] = {}
+    for role in ROLES:
+        making = [index for index, each in enumerate(moved[role]) if len(each)]
+        others = {role_: moved[role_] for role_ in ROLES if role_ != role}
+        if len(making) != 1:
+            raise ValueError(f"cannot tell which weights make the {role} of {block.path}: {len(making)} layers move it")
+        index = making[0]
+        shared = [name for name, each in others.items() if torch.isin(moved[role][index], each[index]).any()]
+        if shared:
+            raise ValueError(f"the rows that make the {role} of {block.path} make its {shared[0]}, too")
+        part = layers[index]
+        rows[role] = Rows(part, _as_slice(moved[role][index]), part.path[len(block.path) + 1 :] not in called)
+    return rows
+
+
+def _outputs(layer: nn.Module, gradient: Tensor) -> Tensor:
+    """Whether each of the layer's outputs has a gradient."""
+    return gradient.ne(0).any(0 if is_transposed(layer) else 1)
+
+
+def _as_slice(rows: Tensor) -> slice | Tensor:
+    start, end = int(rows[0]), int(rows[-1]) + 1
+    return slice(start, end) if end - start == len(rows) else rows
+
+
+class AttentionInputs(TorchFunctionMode):
+    """While active, notes the ``query``, ``key`` and ``value`` of the first attention: of a fused function, or of a
+    product of two activations, of which a later product's one factor is made."""
+
+    query: Tensor | None = None
+    key: Tensor | None = None
+    value: Tensor | None = None
+    _scores: Tensor | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if self.value is not None:
+            return output
+        if func is F.scaled_dot_product_attention:
+            given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+            self.query, self.key, self.value = given["query"], given["key"], given["value"]
+        elif func in PRODUCTS:
+            left, right = _factors(func, args, kwargs)
+            activations = min(left.ndim, right.ndim) >= 3 and left.requires_grad and right.requires_grad
+            if activations and self._scores is None:
+                self.query, self.key, self._scores = left, right, output
+            elif activations and self._depends(left):
+                self.value = right
+        return output
+
+    def _depends(self, tensor: Tensor) -> bool:
+        """Whether the scores lead to ``tensor``."""
+        return torch.autograd.grad(tensor.sum(), self._scores, retain_graph=True, allow_unused=True)[0] is not None
+
+
+def _factors(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    if func in (torch.baddbmm, Tensor.baddbmm):
+        return kwargs.get("batch1", args[1] if len(args) > 1 else None), kwargs.get("batch2", args[-1])
+    tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+    return tensors[0], tensors[1]

@@ -1,0 +1,141 @@
+"""What depends on what inside a block, found by running the block on random values.
+
+Names say little of how a block computes: which rows of a fused weight make queries, whether a branch ends in a scale
+already. A block run alone, with the arguments that the model gives it and with random weights, shows it: a gradient
+that is exactly zero is no dependence, whatever the weights will be (zero weights, as some start, would hide it). Only
+shapes matter, so models without values (torch's FakeTensorMode, the meta device) can be traced, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.func import functional_call
+from torch.utils._pytree import tree_map
+
+from suite.model.anatomy import Block
+from suite.model.segments import split_hidden
+
+Forward = Callable[[], Any]
+"""Passes some examples through a model, in whatever mode it is in."""
+
+Hook = Callable[[Tensor], Tensor]
+"""What becomes of a module's output."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A block and the arguments of its last call."""
+
+    block: Block
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def calls(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[Call]:
+    """How one pass of ``model`` in evaluation calls ``blocks``; those that do not run are left out."""
+    seen: dict[int, Call] = {}
+    with ExitStack() as stack, torch.no_grad():
+        stack.enter_context(undisturbed(model))
+        for number, block in enumerate(blocks):
+
+            def note(_: nn.Module, args: Any, kwargs: Any, number: int = number, block: Block = block) -> None:
+                seen[number] = Call(block, args, kwargs)
+
+            handle = block.module.register_forward_pre_hook(note, with_kwargs=True)
+            stack.callback(handle.remove)
+        model.eval()
+        forward()
+    return [seen[number] for number in sorted(seen)]
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """What happens inside leaves no trace in the random state, the modules' modes and the buffers."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = {each.device for each in model.parameters() if each.is_cuda}
+    with torch.random.fork_rng(devices=devices, enabled=not _is_weightless(model)):
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+
+
+def _is_weightless(model: nn.Module) -> bool:
+    return any(isinstance(each, FakeTensor) or each.is_meta for each in model.parameters())
+
+
+class Replica:
+    """A block with random values in place of its own, run on the arguments of a call.
+
+    ``values`` are its parameters by name, and want gradients; ``hidden`` is what comes in.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.block = call.block.module
+        with unset_fake_temporarily():
+            self.random = torch.Generator().manual_seed(0)
+            hidden, args, kwargs = split_hidden(call.args, dict(call.kwargs))
+            self.args, self.kwargs = tree_map(self._real, (args, kwargs))
+            self.hidden = self._drawn(hidden).requires_grad_()
+            self.values = {name: self._drawn(p).requires_grad_() for name, p in self.block.named_parameters()}
+            self.buffers = {name: self._real(buffer) for name, buffer in self.block.named_buffers()}
+
+    def __call__(self, replaced: Mapping[str, Tensor] | None = None, hooks: Mapping[str, Hook] | None = None) -> Tensor:
+        """The hidden states that come out, with some parameters replaced and hooks on some modules' outputs, by name in
+        the block."""
+        with ExitStack() as stack:
+            stack.enter_context(unset_fake_temporarily())
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(undisturbed(self.block))
+            for name, hook in (hooks or {}).items():
+                handle = self.block.get_submodule(name).register_forward_hook(lambda _, __, out, hook=hook: hook(out))
+                stack.callback(handle.remove)
+            self.block.eval()
+            state = self.values | self.buffers | dict(replaced or {})
+            output = functional_call(self.block, state, (self.hidden, *self.args), dict(self.kwargs))
+        return output[0] if isinstance(output, tuple) else output
+
+    def gradients(self, of: Tensor, over: Sequence[Tensor]) -> list[Tensor | None]:
+        """Gradients of a random combination of ``of``; None where nothing leads there."""
+        with unset_fake_temporarily():
+            if not of.requires_grad:
+                return [None] * len(over)
+            weights = self._drawn(of)
+            return list(torch.autograd.grad(of, over, weights, retain_graph=True, allow_unused=True))
+
+    def _drawn(self, like: Tensor) -> Tensor:
+        drawn = torch.randn(like.shape, generator=self.random).to(like.dtype)
+        if like.ndim >= 2:
+            drawn *= like.shape[-1] ** -0.5
+        return drawn if _lacks_values(like) else drawn.to(like.device)
+
+    def _real(self, value: Any) -> Any:
+        """An argument or buffer with values: its own, or random ones; nothing in place of a key-value cache."""
+        if hasattr(value, "get_seq_length") and hasattr(value, "update"):
+            return None
+        if not isinstance(value, Tensor):
+            return value
+        if not _lacks_values(value):
+            return value.detach().clone()
+        return self._drawn(value) if value.is_floating_point() else torch.ones(value.shape, dtype=value.dtype)
+
+
+def _lacks_values(tensor: Tensor) -> bool:
+    return isinstance(tensor, FakeTensor) or tensor.is_meta
+
+
+def zero(gradient: Tensor | None) -> bool:
+    """Whether a gradient says that there is no dependence."""
+    return gradient is None or not gradient.any()
