@@ -137,6 +137,13 @@ class Run:
         loss = self.baseline.losses(outputs, batch).mean()
         return self.technique.loss(loss, outputs, batch, self)
 
+    def trial(self, model: nn.Module) -> Any:
+        """The outputs of ``model``, which is not adopted yet, for two training examples: what techniques that look at how
+        a model computes run it on (:mod:`suite.model.trace`)."""
+        batch, _ = self.data.batch(mixed_seed(self.seed, 2), 0, 2)
+        with self.autocast():
+            return self.baseline.forward(model, self._to_device(batch))
+
     def backward(self, loss: Tensor) -> None:
         """Gradients of ``loss`` are added to those of the parameters."""
         loss.backward()

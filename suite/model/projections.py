@@ -8,7 +8,7 @@ fused or in products and a softmax, what depends on a row shows whether it makes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from suite.model.anatomy import Block, Part, is_transposed
-from suite.model.trace import Forward, Replica, calls, zero
+from suite.model.trace import Forward, Replica, calls, design, zero
 
 Role = Literal["query", "key", "value"]
 ROLES: tuple[Role, ...] = ("query", "key", "value")
@@ -36,19 +36,31 @@ class Rows:
     layer: Part
     rows: slice | Tensor
     bypassed: bool
+    block: str
 
     @property
     def count(self) -> int:
         return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
 
+    def of(self, block: Block) -> Rows:
+        """The same rows of another block of this design."""
+        name = self.layer.path.removeprefix(f"{self.block}.")
+        return replace(self, layer=Part(f"{block.path}.{name}", block.module.get_submodule(name)), block=block.path)
+
 
 def projection_rows(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[dict[Role, Rows]]:
-    """For each block, what makes its queries, keys and values. Raises ValueError where that cannot be told."""
-    by_block = {id(call.block): call for call in calls(model, blocks, forward)}
-    missing = [block.path for block in blocks if id(block) not in by_block]
+    """For each block, what makes its (self-)attention's queries, keys and values.
+
+    Raises ValueError where that cannot be told.
+    """
+    by_design: dict[Any, dict[Role, Rows]] = {}
+    for call in calls(model, blocks, forward):
+        if design(call.block) not in by_design:
+            by_design[design(call.block)] = _rows(call.block, Replica(call))
+    missing = [block.path for block in blocks if design(block) not in by_design]
     if missing:
         raise ValueError(f"{', '.join(missing[:3])} did not run, so that nothing tells what makes its queries")
-    return [_rows(block, Replica(by_block[id(block)])) for block in blocks]
+    return [{role: each.of(block) for role, each in by_design[design(block)].items()} for block in blocks]
 
 
 def _rows(block: Block, replica: Replica) -> dict[Role, Rows]:
@@ -85,7 +97,8 @@ def _rows(block: Block, replica: Replica) -> dict[Role, Rows]:
         if shared:
             raise ValueError(f"the rows that make the {role} of {block.path} make its {shared[0]}, too")
         part = layers[index]
-        rows[role] = Rows(part, _as_slice(moved[role][index]), part.path[len(block.path) + 1 :] not in called)
+        bypassed = part.path[len(block.path) + 1 :] not in called
+        rows[role] = Rows(part, _as_slice(moved[role][index]), bypassed, block.path)
     return rows
 
 

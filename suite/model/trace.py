@@ -72,6 +72,12 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                     buffer.copy_(before)
 
 
+def design(block: Block) -> tuple[Any, ...]:
+    """Equal for blocks that compute alike: their modules' classes and their parameters' shapes, by name."""
+    modules = ((name, type(module)) for name, module in block.module.named_modules())
+    return *modules, *((name, parameter.shape) for name, parameter in block.module.named_parameters())
+
+
 def _is_weightless(model: nn.Module) -> bool:
     return any(isinstance(each, FakeTensor) or each.is_meta for each in model.parameters())
 

@@ -29,53 +29,40 @@ def low_rank_update(x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 
 class LowRankLinear(AroundLinear):
-    """A frozen linear layer whose output columns ``columns`` (half-open ranges) each get a trainable update.
+    """A frozen linear layer of which some ``rows`` of the weight (of y = W x) each get a trainable update.
 
-    Several ranges serve a fused query-key-value projection.
+    Several serve a fused query-key-value projection; they need not be consecutive.
     """
 
     def __init__(
-        self, linear: nn.Module, columns: Sequence[tuple[int, int]], rank: int, alpha: float, dropout: float,
+        self, linear: nn.Module, rows: Sequence[slice | Tensor], rank: int, alpha: float, dropout: float,
         initialization: Initialization, generator: torch.Generator,
     ) -> None:  # fmt: skip
         super().__init__(linear.requires_grad_(False))
-        self.columns, self.scale, self.dropout = tuple(columns), alpha / rank, nn.Dropout(dropout)
+        self.rows, self.scale, self.dropout = list(rows), alpha / rank, nn.Dropout(dropout)
         weight = weight_matrix(linear)
-        factors = [torch.empty(rank, weight.shape[1]) for _ in columns]
+        factors = [torch.empty(rank, weight.shape[1]) for _ in rows]
         for a in factors:
             if initialization == "gaussian":
                 nn.init.normal_(a, std=1 / rank, generator=generator)
             else:
                 nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
         self.a = nn.ParameterList(a.to(weight) for a in factors)
-        self.b = nn.ParameterList(weight.new_zeros(end - start, rank) for start, end in columns)
+        self.b = nn.ParameterList(weight.new_zeros(len(range(len(weight))[each]), rank) for each in rows)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.linear(x)
         x = self.dropout(x)
-        for (start, end), a, b in zip(self.columns, self.a, self.b, strict=True):
-            out[..., start:end] += low_rank_update(x, a, b, self.scale)
+        for rows, a, b in zip(self.rows, self.a, self.b, strict=True):
+            out[..., rows] += low_rank_update(x, a, b, self.scale)
         return out
 
     @torch.no_grad()
     def add_to_weight(self, sign: int) -> None:
         """Adds ``sign`` times the update to W0: +1 merges, -1 takes it out again (to rounding, not to the bit)."""
         weight = weight_matrix(self.linear)
-        for (start, end), a, b in zip(self.columns, self.a, self.b, strict=True):
-            weight[start:end] += sign * self.scale * (b @ a)
-
-
-def query_and_value(block: Block) -> list[tuple[Part, list[tuple[int, int]]]]:
-    """The layers that make a block's queries and values, with their output columns; raises ValueError without them."""
-    projections = block.projections
-    if "qkv" in projections:
-        third, rest = divmod(out_features(projections["qkv"].module), 3)
-        if not rest:
-            return [(projections["qkv"], [(0, third), (2 * third, 3 * third)])]
-    elif "query" in projections and "value" in projections:
-        return [(part, [(0, out_features(part.module))]) for part in (projections["query"], projections["value"])]
-    names = sorted(projections) or "none"
-    raise ValueError(f"no query and value projections of one width in {block.path}; found {names}")
+        for rows, a, b in zip(self.rows, self.a, self.b, strict=True):
+            weight[rows] += sign * self.scale * (b @ a)
 
 
 def merge(model: nn.Module) -> nn.Module:
