@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from suite.contract.attachment import Attachment
 from suite.contract.baseline import Baseline, Predictor, Sample, baseline_of
 from suite.contract.data import Batch, Data, HeldOut, generator, mixed_seed
 from suite.contract.recipe import Recipe
@@ -87,17 +88,25 @@ class Run:
 
         examples = self.baseline.data(setting.size, split or setting.task, setting.data)
         self.data: Data = self.technique.data(examples, self)
-        torch.manual_seed(mixed_seed(self.seed, 0))
-        built = self.baseline.model(setting.size, self.data, setting.model)
-        if weights is not None:
-            load_weights(built, weights)
-        built.to(self.device)
-        anatomy(built).set_fused_attention(self.recipe.fused_attention)
+        built = self.plain_model()
+        self.attachment = Attachment(built)
         built = self.technique.model(built, self).to(self.device)
         if self.mesh is not None:
             built = self.technique.parallelize(built, self.mesh)
         self.adopt(built)
         torch.manual_seed(mixed_seed(self.seed, 1, self.rank))  # dropout does not depend on how a model was initialised
+        self.attachment.begin(self)
+
+    def plain_model(self) -> nn.Module:
+        """A freshly initialised model, or one with the checkpoint's weights, as techniques get it."""
+        setting = self.job.setting
+        torch.manual_seed(mixed_seed(self.seed, 0))
+        model = self.baseline.model(setting.size, self.data, setting.model)
+        if self.weights is not None:
+            load_weights(model, self.weights)
+        model.to(self.device)
+        anatomy(model).set_fused_attention(self.recipe.fused_attention)
+        return model
 
     # what techniques read -------------------------------------------------------------------------------------------
 
@@ -128,10 +137,18 @@ class Run:
             self._anatomy = anatomy(self.model)
         return self._anatomy
 
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
+        """The model's own parameters that the optimizer moves, by name; whole, also where it holds shards of them."""
+        held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        trainable = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+        return {name: each for name, each in trainable.items() if self.gradients_sharded or id(each) in held}
+
     # verbs ----------------------------------------------------------------------------------------------------------
 
     def forward(self, batch: Batch) -> Tensor:
         """The loss (scalar, float32) of a batch under the recipe's precision, with the techniques' added terms."""
+        if self.recipe.compile and not self.attachment.proven:
+            self.attachment.rehearse(self, batch)
         with self.autocast():
             outputs = self.baseline.forward(self._forward_model, batch)
         loss = self.baseline.losses(outputs, batch).mean()
@@ -206,7 +223,14 @@ class Run:
     # the loop -------------------------------------------------------------------------------------------------------
 
     def train_step(self, batch: Batch, indices: Tensor) -> None:
-        """One step on the batch of the examples ``indices``: learning rate, update, after-step methods."""
+        """One step on the batch of the examples ``indices``: learning rate, update, after-step methods.
+
+        The first raises NotAttached where a technique did nothing at one of its sites.
+        """
+        with nullcontext() if self.attachment.proven else self.attachment.proving(self, batch):
+            self._train_step(batch, indices)
+
+    def _train_step(self, batch: Batch, indices: Tensor) -> None:
         self.indices = indices
         self._set_learning_rate()
         with self.technique.around_step(self):
@@ -242,12 +266,15 @@ class Run:
         """Mean loss and further metrics of the evaluated model on held-out examples. Leaves the training state as it
         was. Tuning and stopping see ``validation``; only what is reported at the end is ``test``.
 
-        Raises Diverged if the loss is not finite.
+        Raises Diverged if the loss is not finite, and NotAttached at the run's end where a technique has not done by
+        then what it was to do.
         """
         with self.predicting() as predict:
             means = self.baseline.mean_scores(predict, self._held_out(part))
         if not math.isfinite(means["loss"]):
             raise Diverged(f"the {part} loss became {means['loss']} after step {self.step}")
+        if self.step >= self.recipe.steps:
+            self.attachment.end()
         return means
 
     def samples(self) -> list[Sample]:
@@ -326,6 +353,7 @@ class Run:
             "step": self.step,
             "position": self.position,
             "technique": self.technique.state(),
+            "acts": self.attachment.counts(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
@@ -339,6 +367,7 @@ class Run:
         """Continues from a state that :meth:`save` wrote for a run of the same baseline, stack and seed."""
         state = torch.load(path, map_location=self.device, weights_only=True)
         self.step, self.position = state["step"], state["position"]
+        self.attachment.resume(state["acts"], self.step)
         self.technique.restore(state["technique"], self)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
