@@ -34,13 +34,9 @@ class Rows:
     """
 
     layer: Part
-    rows: slice | Tensor
+    rows: range | tuple[int, ...]
     bypassed: bool
     block: str
-
-    @property
-    def count(self) -> int:
-        return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
 
     def of(self, block: Block) -> Rows:
         """The same rows of another block of this design."""
@@ -98,7 +94,7 @@ def _rows(block: Block, replica: Replica) -> dict[Role, Rows]:
             raise ValueError(f"the rows that make the {role} of {block.path} make its {shared[0]}, too")
         part = layers[index]
         bypassed = part.path[len(block.path) + 1 :] not in called
-        rows[role] = Rows(part, _as_slice(moved[role][index]), bypassed, block.path)
+        rows[role] = Rows(part, _numbers(moved[role][index]), bypassed, block.path)
     return rows
 
 
@@ -107,9 +103,9 @@ def _outputs(layer: nn.Module, gradient: Tensor) -> Tensor:
     return gradient.ne(0).any(0 if is_transposed(layer) else 1)
 
 
-def _as_slice(rows: Tensor) -> slice | Tensor:
+def _numbers(rows: Tensor) -> range | tuple[int, ...]:
     start, end = int(rows[0]), int(rows[-1]) + 1
-    return slice(start, end) if end - start == len(rows) else rows
+    return range(start, end) if end - start == len(rows) else tuple(rows.tolist())
 
 
 class AttentionInputs(TorchFunctionMode):
