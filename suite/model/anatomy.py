@@ -112,6 +112,7 @@ class Block:
 
     Attributes:
         index: position in its stack.
+        width: size of the residual stream.
         attention: the module that holds the (self-)attention's linear layers; with its own path.
         attention_linears: all linear layers under an attention path, cross-attention included.
         projections: what the self-attention projects its input with: ``qkv``, or ``query``, ``key`` and ``value``.
@@ -124,6 +125,7 @@ class Block:
     path: str
     module: nn.Module
     index: int
+    width: int
     attention: Part
     attention_linears: tuple[Part, ...]
     projections: dict[Projection, Part]
@@ -370,6 +372,7 @@ def _block(path: str, module: nn.Module, index: int, width: int) -> Block:
         path=path,
         module=module,
         index=index,
+        width=width,
         attention=Part(f"{path}.{own}" if own else path, module.get_submodule(own)),
         attention_linears=tuple(part for parts in by_attention.values() for part in parts),
         projections=projections,

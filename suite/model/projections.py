@@ -8,7 +8,7 @@ fused or in products and a softmax, what depends on a row shows whether it makes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from suite.model.anatomy import Block, Part, is_transposed
-from suite.model.trace import Forward, Replica, calls, design, zero
+from suite.model.trace import Forward, Replica, each_design, zero
 
 Role = Literal["query", "key", "value"]
+Numbers = range | tuple[int, ...]
 ROLES: tuple[Role, ...] = ("query", "key", "value")
 PRODUCTS = {torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, Tensor.matmul, Tensor.__matmul__, Tensor.bmm,
             Tensor.baddbmm}  # fmt: skip
@@ -34,14 +35,8 @@ class Rows:
     """
 
     layer: Part
-    rows: range | tuple[int, ...]
+    rows: Numbers
     bypassed: bool
-    block: str
-
-    def of(self, block: Block) -> Rows:
-        """The same rows of another block of this design."""
-        name = self.layer.path.removeprefix(f"{self.block}.")
-        return replace(self, layer=Part(f"{block.path}.{name}", block.module.get_submodule(name)), block=block.path)
 
 
 def projection_rows(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[dict[Role, Rows]]:
@@ -49,27 +44,25 @@ def projection_rows(model: nn.Module, blocks: Sequence[Block], forward: Forward)
 
     Raises ValueError where that cannot be told.
     """
-    by_design: dict[Any, dict[Role, Rows]] = {}
-    for call in calls(model, blocks, forward):
-        if design(call.block) not in by_design:
-            by_design[design(call.block)] = _rows(call.block, Replica(call))
-    missing = [block.path for block in blocks if design(block) not in by_design]
-    if missing:
-        raise ValueError(f"{', '.join(missing[:3])} did not run, so that nothing tells what makes its queries")
-    return [{role: each.of(block) for role, each in by_design[design(block)].items()} for block in blocks]
+    found = each_design(model, blocks, forward, _rows)
+    return [
+        {
+            role: Rows(Part(f"{block.path}.{name}", block.module.get_submodule(name)), rows, bypassed)
+            for role, (name, rows, bypassed) in by_role.items()
+        }
+        for block, by_role in zip(blocks, found, strict=True)
+    ]
 
 
-def _rows(block: Block, replica: Replica) -> dict[Role, Rows]:
+def _rows(block: Block, replica: Replica) -> dict[Role, tuple[str, Numbers, bool]]:
+    """The layer's name in the block, its rows, and whether it is bypassed."""
     names = {id(parameter): name for name, parameter in block.module.named_parameters()}
     layers = [part for part in block.attention_linears if id(part.module.weight) in names]
     weights = [replica.values[names[id(part.module.weight)]] for part in layers]
+    paths = [part.path[len(block.path) + 1 :] for part in layers]
     called: set[str] = set()
-    hooks = {}
-    for part in layers:
-        path = part.path[len(block.path) + 1 :]
-        hooks[path] = lambda out, path=path: called.add(path) or out
     with AttentionInputs() as inputs:
-        replica(hooks=hooks)
+        replica(hooks={path: lambda out, path=path: called.add(path) or out for path in paths})
     if inputs.value is None:
         raise ValueError(
             f"cannot tell which weights make the queries and values of {block.path}: no attention function was seen in "
@@ -82,7 +75,7 @@ def _rows(block: Block, replica: Replica) -> dict[Role, Rows]:
             torch.zeros(0, dtype=torch.int64) if zero(each) else _outputs(part.module, each).nonzero()[:, 0]
             for part, each in zip(layers, gradients, strict=True)
         ]
-    rows: dict[Role, Rows] = {}
+    rows: dict[Role, tuple[str, Numbers, bool]] = {}
     for role in ROLES:
         making = [index for index, each in enumerate(moved[role]) if len(each)]
         others = {role_: moved[role_] for role_ in ROLES if role_ != role}
@@ -92,9 +85,7 @@ def _rows(block: Block, replica: Replica) -> dict[Role, Rows]:
         shared = [name for name, each in others.items() if torch.isin(moved[role][index], each[index]).any()]
         if shared:
             raise ValueError(f"the rows that make the {role} of {block.path} make its {shared[0]}, too")
-        part = layers[index]
-        bypassed = part.path[len(block.path) + 1 :] not in called
-        rows[role] = Rows(part, _numbers(moved[role][index]), bypassed, block.path)
+        rows[role] = paths[index], _numbers(moved[role][index]), paths[index] not in called
     return rows
 
 
@@ -103,7 +94,7 @@ def _outputs(layer: nn.Module, gradient: Tensor) -> Tensor:
     return gradient.ne(0).any(0 if is_transposed(layer) else 1)
 
 
-def _numbers(rows: Tensor) -> range | tuple[int, ...]:
+def _numbers(rows: Tensor) -> Numbers:
     start, end = int(rows[0]), int(rows[-1]) + 1
     return range(start, end) if end - start == len(rows) else tuple(rows.tolist())
 

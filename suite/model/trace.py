@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from suite.model.segments import split_hidden
 Forward = Callable[[], Any]
 """Passes some examples through a model, in whatever mode it is in."""
 
+Finding = TypeVar("Finding")
 Hook = Callable[[Tensor], Tensor]
 """What becomes of a module's output."""
 
@@ -55,6 +56,27 @@ def calls(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[C
     return [seen[number] for number in sorted(seen)]
 
 
+def each_design(
+    model: nn.Module, blocks: Sequence[Block], forward: Forward, examine: Callable[[Block, Replica], Finding]
+) -> list[Finding]:
+    """What ``examine`` finds in each block; blocks that compute alike (equal classes and shapes, by name) are examined
+    once. Raises ValueError where a block does not run."""
+    findings: dict[Any, Finding] = {}
+    for call in calls(model, blocks, forward):
+        if _design(call.block) not in findings:
+            with unset_fake_temporarily():
+                findings[_design(call.block)] = examine(call.block, Replica(call))
+    idle = [block.path for block in blocks if _design(block) not in findings]
+    if idle:
+        raise ValueError(f"{', '.join(idle[:3])} did not run, so that nothing tells what they compute")
+    return [findings[_design(block)] for block in blocks]
+
+
+def _design(block: Block) -> tuple[Any, ...]:
+    modules = ((name, type(module)) for name, module in block.module.named_modules())
+    return *modules, *((name, parameter.shape) for name, parameter in block.module.named_parameters())
+
+
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """What happens inside leaves no trace in the random state, the modules' modes and the buffers."""
@@ -72,12 +94,6 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                     buffer.copy_(before)
 
 
-def design(block: Block) -> tuple[Any, ...]:
-    """Equal for blocks that compute alike: their modules' classes and their parameters' shapes, by name."""
-    modules = ((name, type(module)) for name, module in block.module.named_modules())
-    return *modules, *((name, parameter.shape) for name, parameter in block.module.named_parameters())
-
-
 def _is_weightless(model: nn.Module) -> bool:
     return any(isinstance(each, FakeTensor) or each.is_meta for each in model.parameters())
 
@@ -90,19 +106,17 @@ class Replica:
 
     def __init__(self, call: Call) -> None:
         self.block = call.block.module
-        with unset_fake_temporarily():
-            self.random = torch.Generator().manual_seed(0)
-            hidden, args, kwargs = split_hidden(call.args, dict(call.kwargs))
-            self.args, self.kwargs = tree_map(self._real, (args, kwargs))
-            self.hidden = self._drawn(hidden).requires_grad_()
-            self.values = {name: self._drawn(p).requires_grad_() for name, p in self.block.named_parameters()}
-            self.buffers = {name: self._real(buffer) for name, buffer in self.block.named_buffers()}
+        self.random = torch.Generator().manual_seed(0)
+        hidden, args, kwargs = split_hidden(call.args, dict(call.kwargs))
+        self.args, self.kwargs = tree_map(self._real, (args, kwargs))
+        self.hidden = self._drawn(hidden).requires_grad_()
+        self.values = {name: self._weight(p).requires_grad_() for name, p in self.block.named_parameters()}
+        self.buffers = {name: self._real(buffer) for name, buffer in self.block.named_buffers()}
 
     def __call__(self, replaced: Mapping[str, Tensor] | None = None, hooks: Mapping[str, Hook] | None = None) -> Tensor:
         """The hidden states that come out, with some parameters replaced and hooks on some modules' outputs, by name in
         the block."""
         with ExitStack() as stack:
-            stack.enter_context(unset_fake_temporarily())
             stack.enter_context(torch.enable_grad())
             stack.enter_context(undisturbed(self.block))
             for name, hook in (hooks or {}).items():
@@ -115,17 +129,17 @@ class Replica:
 
     def gradients(self, of: Tensor, over: Sequence[Tensor]) -> list[Tensor | None]:
         """Gradients of a random combination of ``of``; None where nothing leads there."""
-        with unset_fake_temporarily():
-            if not of.requires_grad:
-                return [None] * len(over)
-            weights = self._drawn(of)
-            return list(torch.autograd.grad(of, over, weights, retain_graph=True, allow_unused=True))
+        if not of.requires_grad:
+            return [None] * len(over)
+        return list(torch.autograd.grad(of, over, self._drawn(of), retain_graph=True, allow_unused=True))
 
     def _drawn(self, like: Tensor) -> Tensor:
         drawn = torch.randn(like.shape, generator=self.random).to(like.dtype)
-        if like.ndim >= 2:
-            drawn *= like.shape[-1] ** -0.5
         return drawn if _lacks_values(like) else drawn.to(like.device)
+
+    def _weight(self, like: Tensor) -> Tensor:
+        """A matrix is drawn so that what comes out is about as large as what goes in: branches as large as the input."""
+        return self._drawn(like) * like.shape[-1] ** -0.5 if like.ndim >= 2 else self._drawn(like)
 
     def _real(self, value: Any) -> Any:
         """An argument or buffer with values: its own, or random ones; nothing in place of a key-value cache."""
