@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from suite.model.anatomy import ATTENTION, Block, Part
-from suite.model.trace import Forward, Replica, each_design, zero
+from suite.model.calls import Forward
+from suite.model.trace import Replica, each_design, zero
 
 SAME = 1e-2  # of an output: a norm's epsilon leaves this little of a scale
 

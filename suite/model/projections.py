@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from suite.model.anatomy import Block, Part, is_transposed
-from suite.model.trace import Forward, Replica, each_design, zero
+from suite.model.calls import Forward
+from suite.model.trace import Replica, each_design, zero
 
 Role = Literal["query", "key", "value"]
 Numbers = range | tuple[int, ...]

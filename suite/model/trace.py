@@ -8,52 +8,23 @@ shapes matter, so models without values (torch's FakeTensorMode, the meta device
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from suite.model.anatomy import Block
+from suite.model.calls import Call, Forward, calls, lacks_values, undisturbed
 from suite.model.segments import split_hidden
-
-Forward = Callable[[], Any]
-"""Passes some examples through a model, in whatever mode it is in."""
 
 Finding = TypeVar("Finding")
 Hook = Callable[[Tensor], Tensor]
 """What becomes of a module's output."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A block and the arguments of its last call."""
-
-    block: Block
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-
-def calls(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[Call]:
-    """How one pass of ``model`` in evaluation calls ``blocks``; those that do not run are left out."""
-    seen: dict[int, Call] = {}
-    with ExitStack() as stack, torch.no_grad():
-        stack.enter_context(undisturbed(model))
-        for number, block in enumerate(blocks):
-
-            def note(_: nn.Module, args: Any, kwargs: Any, number: int = number, block: Block = block) -> None:
-                seen[number] = Call(block, args, kwargs)
-
-            handle = block.module.register_forward_pre_hook(note, with_kwargs=True)
-            stack.callback(handle.remove)
-        model.eval()
-        forward()
-    return [seen[number] for number in sorted(seen)]
 
 
 def each_design(
@@ -75,27 +46,6 @@ def each_design(
 def _design(block: Block) -> tuple[Any, ...]:
     modules = ((name, type(module)) for name, module in block.module.named_modules())
     return *modules, *((name, parameter.shape) for name, parameter in block.module.named_parameters())
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """What happens inside leaves no trace in the random state, the modules' modes and the buffers."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    devices = {each.device for each in model.parameters() if each.is_cuda}
-    with torch.random.fork_rng(devices=devices, enabled=not _is_weightless(model)):
-        try:
-            yield
-        finally:
-            for module, mode in modes:
-                module.training = mode
-            with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)
-
-
-def _is_weightless(model: nn.Module) -> bool:
-    return any(isinstance(each, FakeTensor) or each.is_meta for each in model.parameters())
 
 
 class Replica:
@@ -135,7 +85,7 @@ class Replica:
 
     def _drawn(self, like: Tensor) -> Tensor:
         drawn = torch.randn(like.shape, generator=self.random).to(like.dtype)
-        return drawn if _lacks_values(like) else drawn.to(like.device)
+        return drawn if lacks_values(like) else drawn.to(like.device)
 
     def _weight(self, like: Tensor) -> Tensor:
         """A matrix is drawn so that what comes out is about as large as what goes in: branches as large as the input."""
@@ -147,13 +97,9 @@ class Replica:
             return None
         if not isinstance(value, Tensor):
             return value
-        if not _lacks_values(value):
+        if not lacks_values(value):
             return value.detach().clone()
         return self._drawn(value) if value.is_floating_point() else torch.ones(value.shape, dtype=value.dtype)
-
-
-def _lacks_values(tensor: Tensor) -> bool:
-    return isinstance(tensor, FakeTensor) or tensor.is_meta
 
 
 def zero(gradient: Tensor | None) -> bool:
