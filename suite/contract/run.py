@@ -155,8 +155,8 @@ class Run:
         return self.technique.loss(loss, outputs, batch, self)
 
     def trial(self, model: nn.Module) -> Any:
-        """The outputs of ``model``, which is not adopted yet, for two training examples: what techniques that look at how
-        a model computes run it on (:mod:`suite.model.trace`)."""
+        """The outputs of ``model``, adopted or not yet, for two training examples: techniques that look at how a model
+        computes let it run so (:mod:`suite.model.calls`)."""
         batch, _ = self.data.batch(mixed_seed(self.seed, 2), 0, 2)
         with self.autocast():
             return self.baseline.forward(model, self._to_device(batch))

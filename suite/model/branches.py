@@ -11,11 +11,10 @@ whether that is so, hence three trials on random values (:mod:`suite.model.trace
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from suite.model.anatomy import ATTENTION, Block, Part
 from suite.model.calls import Forward
@@ -43,9 +42,10 @@ def _ends(block: Block, replica: Replica) -> tuple[str, ...]:
         if _complete(replica, ends):
             _check_heard(block, replica, ends)
             return ends
+    tried = ", ".join(attention + (last or whole))
     raise ValueError(
-        f"cannot tell where the residual branches of {block.path} end: with {', '.join(attention + (last or whole))} at "
-        "zero, other weights of the block still reach its output"
+        f"cannot tell where the residual branches of {block.path} end: with {tried} at zero, other weights still reach "
+        "the block's output"
     )
 
 
@@ -64,23 +64,18 @@ def _around_the_mlp(block: Block) -> tuple[str, ...]:
     return (".".join(common),) if common else ()
 
 
-def _times(factor: float) -> Callable[[Any], Any]:
-    return lambda output: output * factor if isinstance(output, Tensor) else output
-
-
 def _complete(replica: Replica, ends: Sequence[str]) -> bool:
     matrices = [value for value in replica.values.values() if value.ndim >= 2]
-    output = replica(hooks=dict.fromkeys(ends, _times(0.0)))
+    output = replica(scaled=dict.fromkeys(ends, 0.0))
     return all(map(zero, replica.gradients(output, matrices)))
 
 
 def _check_unscaled(block: Block, replica: Replica, ends: Sequence[str]) -> None:
     for name, value in replica.values.items():
         if value.numel() == math.prod(value.shape[-1:]) == block.width and not name.endswith("bias"):
-            branches: list[Tensor] = []
-            output = replica({name: torch.zeros_like(value)}, dict.fromkeys(ends, lambda out: branches.append(out) or out))
-            through, *heard = map(zero, replica.gradients(output, [replica.hidden, *branches]))
-            if any(heard) and not through:
+            output = replica({name: torch.zeros_like(value)}, dict.fromkeys(ends, 1.0))
+            silent, *cut = map(zero, replica.gradients(output, [replica.hidden, *replica.outputs.values()]))
+            if any(cut) and not silent:
                 raise ValueError(
                     f"the branches of {block.path} have a learned scale already ({name}); a second one would double it"
                 )
@@ -89,7 +84,7 @@ def _check_unscaled(block: Block, replica: Replica, ends: Sequence[str]) -> None
 def _check_heard(block: Block, replica: Replica, ends: Sequence[str]) -> None:
     plain = replica()
     for name in ends:
-        silent, double = (replica(hooks={name: _times(factor)}) for factor in (0.0, 2.0))
+        silent, double = (replica(scaled={name: factor}) for factor in (0.0, 2.0))
         if (double - plain).norm() <= SAME * (silent - plain).norm():
             raise ValueError(
                 f"a norm follows {block.path}.{name} in its branch, and takes any scale out again; use a model whose "

@@ -79,12 +79,12 @@ def set_blocks(parts: Anatomy, stack: BlockStack, blocks: list[nn.Module]) -> No
     """Makes ``blocks`` the whole of ``stack``: see :meth:`suite.model.anatomy.Anatomy.set_blocks`."""
     if not blocks:
         raise ValueError(f"{stack.path}: give at least one block")
-    pin = pinned(stack) or _seen(parts, stack)
+    seen = pinned(stack) or _seen(parts, stack)
     elsewhere = {id(holder) for o in parts.stacks if o.path != stack.path for holder in _above(parts.model, o.path)}
     changes = [
         (holder, name, value)
         for holder in _above(parts.model, stack.path)
-        for name, value in _stated_depths(holder, stack, pin, len(blocks), shared=id(holder) in elsewhere)
+        for name, value in _stated_depths(holder, stack, seen, len(blocks), shared=id(holder) in elsewhere)
     ]
     for holder, name, value in changes:
         setattr(holder, name, value)
@@ -93,10 +93,10 @@ def set_blocks(parts: Anatomy, stack: BlockStack, blocks: list[nn.Module]) -> No
     stack.container.extend(blocks)
     for number, block in enumerate(blocks):
         for name, module in block.named_modules():
-            for attribute in pin.indices.get(name, ()):
+            for attribute in seen.indices.get(name, ()):
                 if hasattr(module, attribute):
                     setattr(module, attribute, number)
-    for block, modules in zip(blocks, pin.stateless, strict=False):
+    for block, modules in zip(blocks, seen.stateless, strict=False):
         for name, module in modules.items():
             parent, _, last = name.rpartition(".")
             setattr(block.get_submodule(parent), last, module.train(stack.container.training))
@@ -105,7 +105,8 @@ def set_blocks(parts: Anatomy, stack: BlockStack, blocks: list[nn.Module]) -> No
 def check_alike(stack: BlockStack) -> None:
     """Raises ValueError where a copy of one block in another's place would make another model."""
     blocks = [block.module for block in stack.blocks]
-    indices = pin.indices if (pin := pinned(stack)) else _index_attributes(blocks)
+    seen = pinned(stack)
+    indices = seen.indices if seen else _index_attributes(blocks)
     first = _design(blocks[0], indices)
     for number, block in enumerate(blocks[1:], 1):
         design = _design(block, indices)
@@ -184,15 +185,13 @@ def _states(value: Any, depth: int) -> bool:
     return type(value) is int and value == depth
 
 
-def _stated_depths(
-    holder: Any, stack: BlockStack, pin: Pin, depth: int, *, shared: bool
-) -> Iterator[tuple[str, Any]]:
+def _stated_depths(holder: Any, stack: BlockStack, seen: Pin, depth: int, *, shared: bool) -> Iterator[tuple[str, Any]]:
     """What ``holder`` should say of the stack now: integers equal to the old depth, and lists of one entry per layer.
 
     A holder that other stacks share may state their depth too: there the word "decoder" must agree with the path.
     """
     for name, value in vars(holder).items():
-        if name not in pin.depth_names or not _states(value, stack.depth):
+        if name not in seen.depth_names or not _states(value, stack.depth):
             continue
         if shared and ("decoder" in name) != ("decoder" in stack.path):
             continue

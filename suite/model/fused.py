@@ -75,12 +75,12 @@ class _Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _reason(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, *_: Any, **__: Any
-) -> str:
+def _reason(query: Tensor, key: Tensor, value: Tensor, *more: Any, **named: Any) -> str:
+    """``more`` and ``named``: the mask and the dropout, in this order, and others."""
+    mask, dropout, *_ = *more, *(named.get(name) for name in ("attn_mask", "dropout_p")[len(more) :])
     where = f"torch has no fused kernel on {query.device.type}"
-    if dropout_p:
-        return f"{where} with attention dropout, which is {dropout_p:g} here"
-    if attn_mask is not None and attn_mask.requires_grad:
-        return f"{where} whose mask learns, as its position bias does"
-    return f"{where} for queries [batch, heads, tokens, size] of {tuple(query.shape)}, in their layout and with their mask"
+    if dropout:
+        return f"{where} with attention dropout, which is {dropout:g} here"
+    if mask is not None and mask.requires_grad:
+        return f"{where} for a mask that learns, as its position bias does"
+    return f"{where} for these sizes and layouts (queries {list(query.shape)}, values {list(value.shape)}) and its mask"

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from suite.model.anatomy import Block, Part, is_transposed
 from suite.model.calls import Forward
-from suite.model.trace import Replica, each_design, zero
+from suite.model.trace import Replica, each_design
 
 Role = Literal["query", "key", "value"]
 Numbers = range | tuple[int, ...]
@@ -61,9 +61,8 @@ def _rows(block: Block, replica: Replica) -> dict[Role, tuple[str, Numbers, bool
     layers = [part for part in block.attention_linears if id(part.module.weight) in names]
     weights = [replica.values[names[id(part.module.weight)]] for part in layers]
     paths = [part.path[len(block.path) + 1 :] for part in layers]
-    called: set[str] = set()
     with AttentionInputs() as inputs:
-        replica(hooks={path: lambda out, path=path: called.add(path) or out for path in paths})
+        replica(scaled=dict.fromkeys(paths, 1.0))
     if inputs.value is None:
         raise ValueError(
             f"cannot tell which weights make the queries and values of {block.path}: no attention function was seen in "
@@ -72,10 +71,7 @@ def _rows(block: Block, replica: Replica) -> dict[Role, tuple[str, Numbers, bool
     moved: dict[Role, list[Tensor]] = {}
     for role, tensor in zip(ROLES, (inputs.query, inputs.key, inputs.value), strict=True):
         gradients = replica.gradients(tensor, weights)
-        moved[role] = [
-            torch.zeros(0, dtype=torch.int64) if zero(each) else _outputs(part.module, each).nonzero()[:, 0]
-            for part, each in zip(layers, gradients, strict=True)
-        ]
+        moved[role] = [_moving(part.module, gradient) for part, gradient in zip(layers, gradients, strict=True)]
     rows: dict[Role, tuple[str, Numbers, bool]] = {}
     for role in ROLES:
         making = [index for index, each in enumerate(moved[role]) if len(each)]
@@ -86,13 +82,15 @@ def _rows(block: Block, replica: Replica) -> dict[Role, tuple[str, Numbers, bool
         shared = [name for name, each in others.items() if torch.isin(moved[role][index], each[index]).any()]
         if shared:
             raise ValueError(f"the rows that make the {role} of {block.path} make its {shared[0]}, too")
-        rows[role] = paths[index], _numbers(moved[role][index]), paths[index] not in called
+        rows[role] = paths[index], _numbers(moved[role][index]), paths[index] not in replica.outputs
     return rows
 
 
-def _outputs(layer: nn.Module, gradient: Tensor) -> Tensor:
-    """Whether each of the layer's outputs has a gradient."""
-    return gradient.ne(0).any(0 if is_transposed(layer) else 1)
+def _moving(layer: nn.Module, gradient: Tensor | None) -> Tensor:
+    """The layer's outputs that a gradient of its weight is not zero for, int64."""
+    if gradient is None:
+        return torch.empty(0, dtype=torch.int64)
+    return gradient.ne(0).any(0 if is_transposed(layer) else 1).nonzero()[:, 0]
 
 
 def _numbers(rows: Tensor) -> Numbers:
@@ -128,11 +126,11 @@ class AttentionInputs(TorchFunctionMode):
 
     def _depends(self, tensor: Tensor) -> bool:
         """Whether the scores lead to ``tensor``."""
+        assert self._scores is not None
         return torch.autograd.grad(tensor.sum(), self._scores, retain_graph=True, allow_unused=True)[0] is not None
 
 
 def _factors(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    if func in (torch.baddbmm, Tensor.baddbmm):
-        return kwargs.get("batch1", args[1] if len(args) > 1 else None), kwargs.get("batch2", args[-1])
-    tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
-    return tensors[0], tensors[1]
+    """The two tensors that a product is of; what baddbmm adds to it comes first."""
+    left, right = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)][-2:]
+    return left, right

@@ -13,8 +13,7 @@ second run sees them as the first did, and leaves them as the first left them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -28,42 +27,41 @@ if TYPE_CHECKING:
 Wrapper = Callable[[Callable[[Tensor], Any], Tensor], Any]
 
 
-@dataclass
 class _Replays:
     """Keeps a segment's running statistics, the persistent buffers that a run changes, at one update a step."""
 
-    modules: list[nn.Module]
-    runs: int = 0
-    before: list[tuple[nn.Module, str, Tensor]] = field(default_factory=list)
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self.modules = modules
+        self.before: list[tuple[nn.Module, str, Tensor]] | None = None  # what the first run changed
+
+    def run(self) -> AbstractContextManager[None]:
+        return self._first() if self.before is None else self._again(self.before)
 
     @contextmanager
-    def run(self) -> Iterator[None]:
-        self.runs += 1
-        again = self.runs > 1
-        if again:
-            left = [(module, name, module._buffers[name]) for module, name, _ in self.before]
-            for module, name, value in self.before:
-                module._buffers[name] = value.clone()
-        else:
-            seen = [(module, name, value, value._version, value.clone()) for module, name, value in self._statistics()]
+    def _first(self) -> Iterator[None]:
+        seen = [
+            (module, name, value, value._version, value.clone())
+            for module in self.modules
+            for name, value in module._buffers.items()
+            if value is not None and module.training and name not in module._non_persistent_buffers_set
+        ]
+        yield
+        self.before = [
+            (module, name, copied)
+            for module, name, value, version, copied in seen
+            if module._buffers[name] is not value or value._version != version
+        ]
+
+    @contextmanager
+    def _again(self, before: list[tuple[nn.Module, str, Tensor]]) -> Iterator[None]:
+        after = [(module, name, module._buffers[name]) for module, name, _ in before]
+        for module, name, value in before:
+            module._buffers[name] = value.clone()
         try:
             yield
-        finally:  # what runs again may be left as soon as the last tensor is there
-            if again:
-                for module, name, value in left:
-                    module._buffers[name] = value
-            else:
-                self.before = [
-                    (module, name, copied)
-                    for module, name, value, version, copied in seen
-                    if module._buffers[name] is not value or value._version != version
-                ]
-
-    def _statistics(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
-        for module in self.modules:
-            for name, value in module._buffers.items():
-                if value is not None and module.training and name not in module._non_persistent_buffers_set:
-                    yield module, name, value
+        finally:  # checkpoint leaves as soon as the last saved tensor is there
+            for module, name, left in after:
+                module._buffers[name] = left
 
 
 class SegmentError(ValueError):
@@ -114,7 +112,9 @@ def joinable(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> lis
     them. Raises SegmentError where a block does not run."""
     seen = calls(model, blocks, forward)
     if len(seen) < len(blocks):
-        raise SegmentError(f"{len(blocks) - len(seen)} of the {len(blocks)} blocks do not run, so that none can be joined")
+        raise SegmentError(
+            f"{len(blocks) - len(seen)} of the {len(blocks)} blocks do not run, so that none can be joined"
+        )
     others = [split_hidden(call.args, dict(call.kwargs))[1:] for call in seen]
     starts = [n for n in range(len(seen)) if n == 0 or not _same(others[n], others[n - 1])]
     return list(zip(starts, [*starts[1:], len(seen)], strict=True))

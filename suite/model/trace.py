@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -23,8 +24,6 @@ from suite.model.calls import Call, Forward, calls, lacks_values, undisturbed
 from suite.model.segments import split_hidden
 
 Finding = TypeVar("Finding")
-Hook = Callable[[Tensor], Tensor]
-"""What becomes of a module's output."""
 
 
 def each_design(
@@ -51,7 +50,9 @@ def _design(block: Block) -> tuple[Any, ...]:
 class Replica:
     """A block with random values in place of its own, run on the arguments of a call.
 
-    ``values`` are its parameters by name, and want gradients; ``hidden`` is what comes in.
+    Attributes:
+        values: its parameters by name; they want gradients, and so does what comes in, ``hidden``.
+        outputs: of the last run, what came out of the modules that it scaled and that were called, by name.
     """
 
     def __init__(self, call: Call) -> None:
@@ -61,21 +62,30 @@ class Replica:
         self.args, self.kwargs = tree_map(self._real, (args, kwargs))
         self.hidden = self._drawn(hidden).requires_grad_()
         self.values = {name: self._weight(p).requires_grad_() for name, p in self.block.named_parameters()}
+        self.outputs: dict[str, Tensor] = {}
         self.buffers = {name: self._real(buffer) for name, buffer in self.block.named_buffers()}
 
-    def __call__(self, replaced: Mapping[str, Tensor] | None = None, hooks: Mapping[str, Hook] | None = None) -> Tensor:
-        """The hidden states that come out, with some parameters replaced and hooks on some modules' outputs, by name in
-        the block."""
+    def __call__(
+        self, replaced: Mapping[str, Tensor] | None = None, scaled: Mapping[str, float] | None = None
+    ) -> Tensor:
+        """The hidden states that come out, with some parameters replaced and some modules' outputs scaled, by name."""
+        self.outputs = {}
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(undisturbed(self.block))
-            for name, hook in (hooks or {}).items():
-                handle = self.block.get_submodule(name).register_forward_hook(lambda _, __, out, hook=hook: hook(out))
+            for name, factor in (scaled or {}).items():
+                handle = self.block.get_submodule(name).register_forward_hook(partial(self._scale, name, factor))
                 stack.callback(handle.remove)
             self.block.eval()
             state = self.values | self.buffers | dict(replaced or {})
             output = functional_call(self.block, state, (self.hidden, *self.args), dict(self.kwargs))
         return output[0] if isinstance(output, tuple) else output
+
+    def _scale(self, name: str, factor: float, module: nn.Module, args: Any, output: Any) -> Any:
+        if not isinstance(output, Tensor):
+            return output
+        self.outputs[name] = output * factor
+        return self.outputs[name]
 
     def gradients(self, of: Tensor, over: Sequence[Tensor]) -> list[Tensor | None]:
         """Gradients of a random combination of ``of``; None where nothing leads there."""
@@ -88,7 +98,7 @@ class Replica:
         return drawn if lacks_values(like) else drawn.to(like.device)
 
     def _weight(self, like: Tensor) -> Tensor:
-        """A matrix is drawn so that what comes out is about as large as what goes in: branches as large as the input."""
+        """A matrix is drawn so that what comes out is about as large as what goes in, and a branch as the stream."""
         return self._drawn(like) * like.shape[-1] ** -0.5 if like.ndim >= 2 else self._drawn(like)
 
     def _real(self, value: Any) -> Any:

@@ -81,7 +81,7 @@ class ChenSqrt(Technique):
             raise ValueError(f"count of segments is 1 or more, 0 for no recomputation or none, not {self.count}")
 
     def recomputed(self, joined: Sequence[Range]) -> list[Range]:
-        """The ranges of a stack's blocks that are run again in the backward pass; a segment lies in one of ``joined``."""
+        """The ranges of a stack's blocks that are run again in the backward pass, each within one of ``joined``."""
         ranges: list[Range] = []
         for start, end in joined:
             depth = end - start
