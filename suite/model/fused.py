@@ -76,8 +76,8 @@ class _Operators(TorchDispatchMode):
 
 
 def _reason(query: Tensor, key: Tensor, value: Tensor, *more: Any, **named: Any) -> str:
-    """``more`` and ``named``: the mask and the dropout, in this order, and others."""
-    mask, dropout, *_ = *more, *(named.get(name) for name in ("attn_mask", "dropout_p")[len(more) :])
+    settings = dict(zip(("attn_mask", "dropout_p"), more, strict=False)) | named
+    mask, dropout = settings.get("attn_mask"), settings.get("dropout_p")
     where = f"torch has no fused kernel on {query.device.type}"
     if dropout:
         return f"{where} with attention dropout, which is {dropout:g} here"
