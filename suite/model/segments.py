@@ -13,7 +13,7 @@ second run sees them as the first did, and leaves them as the first left them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -28,40 +28,32 @@ Wrapper = Callable[[Callable[[Tensor], Any], Tensor], Any]
 
 
 class _Replays:
-    """Keeps a segment's running statistics, the persistent buffers that a run changes, at one update a step."""
+    """Keeps a segment's running statistics (the persistent buffers of modules that train) at one update a step."""
 
     def __init__(self, modules: list[nn.Module]) -> None:
         self.modules = modules
-        self.before: list[tuple[nn.Module, str, Tensor]] | None = None  # what the first run changed
-
-    def run(self) -> AbstractContextManager[None]:
-        return self._first() if self.before is None else self._again(self.before)
+        self.before: list[Tensor] | None = None
 
     @contextmanager
-    def _first(self) -> Iterator[None]:
-        seen = [
-            (module, name, value, value._version, value.clone())
-            for module in self.modules
-            for name, value in module._buffers.items()
-            if value is not None and module.training and name not in module._non_persistent_buffers_set
-        ]
-        yield
-        self.before = [
-            (module, name, copied)
-            for module, name, value, version, copied in seen
-            if module._buffers[name] is not value or value._version != version
-        ]
-
-    @contextmanager
-    def _again(self, before: list[tuple[nn.Module, str, Tensor]]) -> Iterator[None]:
-        after = [(module, name, module._buffers[name]) for module, name, _ in before]
-        for module, name, value in before:
+    def run(self) -> Iterator[None]:
+        after = list(self._statistics())
+        if self.before is None:
+            self.before = [value.clone() for _, _, value in after]  # batch normalisation bumps no version counter
+            yield
+            return
+        for (module, name, _), value in zip(after, self.before, strict=True):
             module._buffers[name] = value.clone()
         try:
             yield
         finally:  # checkpoint leaves as soon as the last saved tensor is there
-            for module, name, left in after:
-                module._buffers[name] = left
+            for module, name, value in after:
+                module._buffers[name] = value
+
+    def _statistics(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
+        for module in self.modules:
+            for name, value in module._buffers.items():
+                if value is not None and module.training and name not in module._non_persistent_buffers_set:
+                    yield module, name, value
 
 
 class SegmentError(ValueError):
