@@ -3,7 +3,7 @@
 Names say little of how a block computes: which rows of a fused weight make queries, whether a branch ends in a scale
 already. A block run alone, with the arguments that the model gives it and with random weights, shows it: a gradient
 that is exactly zero is no dependence, whatever the weights will be (zero weights, as some start, would hide it). Only
-shapes matter, so models without values (torch's FakeTensorMode, the meta device) can be traced, too.
+shapes matter, so models without values (torch's FakeTensorMode) can be traced, too.
 """
 
 from __future__ import annotations

@@ -25,9 +25,13 @@ def test_fused_attention_is_seen(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("gpt2", "with attention dropout, which is 0.1 here"), ("t5", "a mask that learns"), ("beit", "a mask that learns"),
-     ("swin", "a mask that learns")],
-)  # fmt: skip
+    [
+        ("gpt2", "with attention dropout, which is 0.1 here"),
+        ("t5", "a mask that learns"),
+        ("beit", "a mask that learns"),
+        ("swin", "a mask that learns"),
+    ],
+)
 def test_what_keeps_it_from_being_fused_is_named(name: str, reason: str) -> None:
     found = reasons(name)
     assert len(found) == len(anatomy(make(name)).every_block)

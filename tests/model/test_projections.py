@@ -59,6 +59,10 @@ def test_without_its_value_rows_a_block_attends_to_nothing(name: str) -> None:
     model = make(name).eval()
     blocks = anatomy(model).blocks
     found = projection_rows(model, blocks, partial(logits, model, name))
+    heard: list[bool] = []
+    for block in blocks:
+        assert block.attention_output is not None
+        block.attention_output.module.register_forward_pre_hook(lambda _, args: heard.append(bool(args[0].any())))
     for role, silent in (("key", False), ("value", True)):
         with torch.no_grad():
             for rows in found:
@@ -66,10 +70,7 @@ def test_without_its_value_rows_a_block_attends_to_nothing(name: str) -> None:
                 weight_matrix(layer)[numbers] = 0
                 if getattr(layer, "bias", None) is not None:
                     layer.bias[numbers] = 0
-        heard: list[bool] = []
-        for block in blocks:
-            assert block.attention_output is not None
-            block.attention_output.module.register_forward_pre_hook(lambda _, args: heard.append(bool(args[0].any())))
+        heard.clear()
         if name == "swinv2":  # its value bias is a parameter of its own
             for block in blocks:
                 nn.init.zeros_(block.attention.module.v_bias)

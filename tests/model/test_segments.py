@@ -234,7 +234,8 @@ def test_hidden_states_that_change_between_blocks_are_not_skipped() -> None:
             return self.layers[1](2 * self.layers[0](x))
 
     model = Doubling()
-    with pytest.raises(SegmentError, match="changes the hidden states before block 1"), anatomy(model).segmented(
-        [(0, 2)], rematerialised
+    with (
+        pytest.raises(SegmentError, match="changes the hidden states before block 1"),
+        anatomy(model).segmented([(0, 2)], rematerialised),
     ):
         model(torch.randn(5, 4))
