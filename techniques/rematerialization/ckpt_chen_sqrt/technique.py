@@ -60,7 +60,7 @@ def recomputed(act: Act, function: Callable[[Tensor], Any], hidden: Tensor) -> A
 
 @dataclass
 class ChenSqrt(Technique):
-    """``count`` segments in every stack of blocks; None for floor(sqrt(L)), 0 for no recomputation.
+    """``count`` segments in every stack of blocks; None for ceil(sqrt(L)), 0 for no recomputation.
 
     ``keep_last`` stores the last segment whole: its backward pass comes at once, so that recomputing it costs time and
     saves nothing where the output layer's activations outweigh a segment, and elsewhere raises the peak. ``early_stop``
@@ -85,7 +85,7 @@ class ChenSqrt(Technique):
         ranges: list[Range] = []
         for start, end in joined:
             depth = end - start
-            count = math.isqrt(depth) if self.count is None else min(self.count, depth)
+            count = math.ceil(math.sqrt(depth)) if self.count is None else min(self.count, depth)
             ranges += [(start + i, start + j) for i, j in (segments(depth, count) if count else [])]
         return ranges[:-1] if self.keep_last else ranges
 
