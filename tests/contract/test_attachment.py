@@ -297,14 +297,14 @@ class Late(Technique):
 
 def test_what_was_to_be_done_by_the_end_is_asked_for_then() -> None:
     run = made(Late(at=STEPS))
-    run.train(STEPS - 1)
-    run.evaluate()
-    run.train(1)
-    run.evaluate()
+    run.train(STEPS)
+    assert run.probes() == {}
     late = made(Late(at=STEPS + 1))
     late.train(STEPS)
-    with pytest.raises(NotAttached, match=r"^planted did nothing at 1 of its 1 sites in the whole run: grown"):
-        late.evaluate("test")
+    with pytest.raises(
+        NotAttached, match=r"^planted did nothing at 1 of its 1 sites in the whole run: grown .* longer"
+    ):
+        late.probes()
 
 
 def test_a_resumed_run_has_proven_itself_and_remembers_its_acts(tmp_path: Path) -> None:
@@ -317,10 +317,10 @@ def test_a_resumed_run_has_proven_itself_and_remembers_its_acts(tmp_path: Path) 
         assert resumed.attachment.proven
         resumed.train(1)
         if acted:
-            resumed.evaluate()
+            resumed.probes()
         else:
             with pytest.raises(NotAttached, match="grown"):
-                resumed.evaluate()
+                resumed.probes()
 
 
 # other ways to run ---------------------------------------------------------------------------------------------------
