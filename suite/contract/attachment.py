@@ -27,7 +27,7 @@ from torch._subclasses import FakeTensor
 from torch.optim import Optimizer
 
 from suite.contract.data import Batch
-from suite.contract.sites import Act, NotAttached, Site
+from suite.contract.sites import Act, Due, NotAttached, Site
 from suite.contract.stack import Stack
 from suite.model.anatomy import anatomy
 
@@ -39,6 +39,7 @@ WHAT_TO_DO = (
     "Leave it out, or take another model: this one does not go through what it changes. If the technique is yours, "
     "mend what it does or its sites()"
 )
+WHAT_TO_DO_AT_THE_END = "Train for longer: the run was over before it began; or leave it out"
 
 
 class Attachment:
@@ -146,7 +147,7 @@ class Attachment:
             own = {name: each for name, each in own.items() if name in inside or not name.startswith(self._blocks)}
         return own
 
-    def _demand(self, did: Callable[[Site], bool], due: str) -> None:
+    def _demand(self, did: Callable[[Site], bool], due: Due) -> None:
         by_technique: dict[str, dict[str, Site]] = {}
         for path, site in self.sites.items():
             name, _, rest = path.partition(".")
@@ -155,10 +156,13 @@ class Attachment:
         for technique, sites in by_technique.items():
             idle = [f"{name} {idleness(site)}" for name, site in sites.items() if not did(site)]
             if idle:
-                when = "in the first step" if due == "step" else "in the whole run"
+                when, what_to_do = {
+                    "step": ("in the first step", WHAT_TO_DO),
+                    "run": ("in the whole run", WHAT_TO_DO_AT_THE_END),
+                }[due]
                 raise NotAttached(
                     f"{technique} did nothing at {len(idle)} of its {len(sites)} sites {when}: {listed(idle)}. "
-                    f"{WHAT_TO_DO}"
+                    f"{what_to_do}"
                 )
 
 

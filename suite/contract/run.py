@@ -266,16 +266,21 @@ class Run:
         """Mean loss and further metrics of the evaluated model on held-out examples. Leaves the training state as it
         was. Tuning and stopping see ``validation``; only what is reported at the end is ``test``.
 
-        Raises Diverged if the loss is not finite, and NotAttached at the run's end where a technique has not done by
-        then what it was to do.
+        Raises Diverged if the loss is not finite.
         """
         with self.predicting() as predict:
             means = self.baseline.mean_scores(predict, self._held_out(part))
         if not math.isfinite(means["loss"]):
             raise Diverged(f"the {part} loss became {means['loss']} after step {self.step}")
-        if self.step >= self.recipe.steps:
-            self.attachment.end()
         return means
+
+    def probes(self) -> dict[str, float]:
+        """The techniques' own measurements, at the end of the run.
+
+        Raises NotAttached where a technique has not done what it was to do by then.
+        """
+        self.attachment.end()
+        return dict(self.technique.probes(self))
 
     def samples(self) -> list[Sample]:
         """What the evaluated model makes of a few test examples, spread over all of them."""

@@ -297,14 +297,14 @@ class Late(Technique):
 
 def test_what_was_to_be_done_by_the_end_is_asked_for_then() -> None:
     run = made(Late(at=STEPS))
-    run.train(STEPS - 1)
-    run.evaluate()
-    run.train(1)
-    run.evaluate()
+    run.train(STEPS)
+    assert run.probes() == {}
     late = made(Late(at=STEPS + 1))
     late.train(STEPS)
-    with pytest.raises(NotAttached, match=r"^planted did nothing at 1 of its 1 sites in the whole run: grown"):
-        late.evaluate("test")
+    with pytest.raises(
+        NotAttached, match=r"^planted did nothing at 1 of its 1 sites in the whole run: grown .* longer"
+    ):
+        late.probes()
 
 
 def test_a_resumed_run_has_proven_itself_and_remembers_its_acts(tmp_path: Path) -> None:
@@ -317,10 +317,10 @@ def test_a_resumed_run_has_proven_itself_and_remembers_its_acts(tmp_path: Path) 
         assert resumed.attachment.proven
         resumed.train(1)
         if acted:
-            resumed.evaluate()
+            resumed.probes()
         else:
             with pytest.raises(NotAttached, match="grown"):
-                resumed.evaluate()
+                resumed.probes()
 
 
 # other ways to run ---------------------------------------------------------------------------------------------------
@@ -352,11 +352,35 @@ def test_a_compiled_run_is_watched_and_compiled_once(traced: list[int]) -> None:
         made(Beside(running=1), recipe="compiled").train(1)
 
 
+@dataclass
+class Draws(Planted):
+    """Dropout, and running statistics."""
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        parts = anatomy(model)
+        path, linear = parts.blocks[0].mlp_linears[0]
+        width = parts.width
+        parts.replace(path, nn.Sequential(nn.Dropout(0.5), Statistics(width), linear))
+        return model
+
+
+class Statistics(nn.Module):
+    """Takes off the mean of what it saw so far."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.lerp_(x.detach().float().mean((0, 1)), 0.1)
+        return x - self.mean
+
+
 def test_the_proof_changes_no_compiled_trajectory(traced: list[int]) -> None:
     ends = []
     for proven in (False, True):
         torch._dynamo.reset()
-        run = made("lion", "bert", recipe="compiled")  # with dropout
+        run = made(Draws(), recipe="compiled")
         run.attachment.proven = proven
         ends.append(run.train(2))
     assert ends[0] == ends[1]
