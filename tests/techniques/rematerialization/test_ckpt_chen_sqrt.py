@@ -107,7 +107,7 @@ def runs_of_attention(run: Run) -> list[int]:
 
 @pytest.mark.parametrize(
     ("name", "once", "sites"),
-    [("albert", 4, 1), ("swin", 1, 2), ("swinv2", 1, 2), ("t5", 1, 4), ("cait", 1, 4), ("gpt2", 1, 2)],
+    [("albert", 4, 1), ("swin", 1, 4), ("swinv2", 1, 4), ("t5", 1, 6), ("cait", 1, 4), ("gpt2", 1, 2)],
 )
 def test_every_block_runs_again_and_the_trajectory_is_the_plain_one(name, once, sites):
     """A block that is called again and again, stages of two blocks, and a first block that gets other arguments."""
