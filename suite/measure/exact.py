@@ -71,8 +71,8 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
 
 @cache
 def at_scale(setting: Setting, stack: str) -> Facts:
-    """One step of a stack at a size that need not fit this machine."""
-    one = paper_scale.counted(stack, Scale(setting))
+    """One step of a stack at a size that need not fit this machine, by the operators of a GPU, as the papers had."""
+    one = paper_scale.counted(stack, Scale(setting.but(device="cuda")))
     return Facts(stack, counters=one.counters, unavailable=one.unavailable)
 
 

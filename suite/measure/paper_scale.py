@@ -8,9 +8,11 @@ equal those of a real run to the byte.
 The batch is of the baseline's own data at that size, values left out; another sequence length changes its shape.
 Weights are a fresh model's: no count depends on them.
 
+The operators are those of the setting's device, which need not be here: a GPU fuses attention and dropout and casts
+otherwise than a CPU (:mod:`suite.meters.gpu_operators`).
+
 Limits. A step that depends on values cannot be counted (a topology that follows gradients, a choice of examples by
-their loss), nor can one of several ranks. The operators are the CPU's: a GPU's may save a little more or less for the
-backward pass; torch's fused attention with dropout, for one, exists on GPUs only.
+their loss), nor can one of several ranks.
 """
 
 from __future__ import annotations
@@ -112,8 +114,9 @@ def counted(stack: str, scale: Scale) -> StepCount:
     if recipe.compile:
         return StepCount(stack, unavailable="a compiled step has no counts of its own: count its eager recipe, modern")
     try:
-        with weightless():
-            run = Run(Job(setting=setting, stack=stack), technique=technique, baseline=baseline)
+        with weightless(setting.device):
+            job = Job(setting=setting.but(device="cpu"), stack=stack)  # where fake tensors say they are
+            run = Run(job, technique=technique, baseline=baseline)
             _fits(run, scale)
             for _ in range(run.recipe.steps):
                 run.train_step(*run.next_batch())

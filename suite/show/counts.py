@@ -18,7 +18,8 @@ def title(pair: SideBySide) -> str:
     at, side = pair.scale.setting, pair.stack if pair.stack.counters else pair.reference or pair.stack
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in side.batch.items())
     model = Path(at.model).name if at.model else at.size
-    parts = (at.baseline, model, at.recipe, at.task, shapes and f"batch {shapes} (shapes of {side.data})")
+    operators = "the operators of a GPU" if at.device == "cuda" else "the operators of a CPU"
+    parts = (at.baseline, model, at.recipe, at.task, operators, shapes and f"batch {shapes} (shapes of {side.data})")
     return f"{PROVENANCE}: " + " · ".join(filter(None, parts))
 
 

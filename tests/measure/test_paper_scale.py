@@ -143,6 +143,26 @@ def test_the_model_state_of_a_full_size_model_follows_the_formula() -> None:
     assert numbers["peak_tensor_bytes"] >= 16 * weights
 
 
+@pytest.mark.parametrize(
+    ("baseline", "model", "recipe", "batch", "of_a_gpu", "of_a_cpu"),
+    [
+        ("gpt", "gpt2-xl", "classic", 8, 173.3, None),
+        ("bert", None, "modern", None, 13.1, 27.7),  # 32 rows of 512 tokens
+    ],
+)
+def test_a_gpu_s_operators_are_counted_where_it_is_asked_for(
+    baseline: str, model: str | None, recipe: Any, batch: int | None, of_a_gpu: float, of_a_cpu: float | None
+) -> None:
+    """With dropout a CPU keeps its noise in the activations' type, and fuses no attention: in GiB at the peak."""
+    folder = str(PUBLISHED / model) if model else None
+    for device, expected in (("cuda", of_a_gpu), ("cpu", of_a_cpu)):
+        if expected is not None:
+            at = scale(baseline, size="base", model=folder, recipe=recipe, batch_size=batch, device=device)
+            assert counted("baseline", at).quantities()["peak_tensor_bytes"] / 2**30 == pytest.approx(
+                expected, abs=0.05
+            )
+
+
 def test_what_is_saved_grows_by_the_same_bytes_with_every_example() -> None:
     saved = [
         counted("baseline", scale("gpt", batch_size=batch, steps=1)).quantities()["saved_activation_bytes"]
@@ -247,6 +267,15 @@ def test_the_command_prints_json_that_says_how_it_was_counted() -> None:
     assert report["stack"]["provenance"] == report["reference"]["provenance"] == "counted at paper scale"
     assert report["scale"]["task"] == "adapt" and report["stack"]["batch"]["labels"] == [2, 16]
     assert report["ratios"]["trainable_parameter_count"] < 0.1
+    assert report["scale"]["device"] == "cuda"
+
+
+def test_the_command_says_whose_operators_it_counted() -> None:
+    command = ["count", "-t", "baseline", "-b", "bert", "--size", "pico"]
+    for options, words in (([], "the operators of a GPU"), (["--device", "cpu"], "the operators of a CPU")):
+        result = CliRunner().invoke(app, [*command, *options], env={"COLUMNS": "200"})
+        assert result.exit_code == 0 and words in result.stdout, result.output
+    assert CliRunner().invoke(app, [*command, "--device", "tpu"]).exit_code == 2
 
 
 def test_the_command_says_by_its_exit_code_that_nothing_could_be_counted() -> None:
