@@ -307,8 +307,8 @@ def _with_uncounted(metric: Metric) -> Metric:
 
     def value(known: Known, priors: Priors) -> Value:
         steps = [each for side in known.counted if side for each in side.points]
-        if any(each.counters.uncounted_operators for each in steps):
-            return replace(metric.value(known, priors), note="some operators have no FLOP formula: lower bounds")
+        if names := sorted({name for each in steps for name in each.counters.uncounted_operators}):
+            return replace(metric.value(known, priors), note=f"lower bounds, without FLOPs of {', '.join(names)}")
         return metric.value(known, priors)
 
     return replace(metric, value=value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from suite.judge.metrics import METRICS
@@ -43,9 +44,14 @@ def notes(pair: SideBySide) -> list[str]:
         if side.counters is None:
             sentences.append(f"{side.stack}: unavailable: {side.unavailable}")
         elif side.counters.uncounted_operators:
-            names = ", ".join(side.counters.uncounted_operators)
-            sentences.append(f"{side.stack}: FLOPs are a lower bound, without those of {names}")
+            sentences.append(
+                f"{side.stack}: FLOPs are a lower bound, without {_calls(side.counters.uncounted_operators)}"
+            )
     return sentences
+
+
+def _calls(operators: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ×{count}" for name, count in operators.items())
 
 
 def _shown(name: str, number: int | None) -> str:

@@ -200,6 +200,20 @@ def test_an_added_activation_is_seen_to_the_byte(monkeypatch: pytest.MonkeyPatch
     assert counted("baseline", one).quantities()["saved_activation_bytes"] - before["saved_activation_bytes"] == 4000
 
 
+def test_operators_without_a_flop_formula_are_named_with_their_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Run.forward
+
+    def distant(run: Run, batch: Any) -> torch.Tensor:
+        x = torch.randn(8, 4, requires_grad=True)
+        return forward(run, batch) + 0 * torch.cdist(x, torch.zeros(8, 4)).sum()
+
+    monkeypatch.setattr(Run, "forward", distant)
+    (pair,) = side_by_side(["baseline"], scale("gpt", size="pico", steps=1))
+    assert notes(pair) == [
+        "baseline: FLOPs are a lower bound, without aten._cdist_backward ×1, aten._cdist_forward ×1"
+    ]
+
+
 def test_nothing_stays_behind() -> None:
     """Neither patches, nor the random state, nor fake tensors in what real runs cache."""
     owners = (torch.utils, torch.utils._foreach_utils, __import__("transformers.masking_utils").masking_utils)
