@@ -229,7 +229,7 @@ class Run:
                 lambda: self.train_step(batch, indices), self.model, self.optimizer, batch, compiled=self.recipe.compile
             )
         sent = traffic.ring_bytes(self.world_size) if traffic else None
-        return counters.model_copy(update={"communication_bytes": sent})
+        return counters.model_copy(update={"communication_bytes": sent, "ranks": self.world_size})
 
     def evaluate(self, part: HeldOut = "validation") -> dict[str, float]:
         """Mean loss and further metrics of the evaluated model on held-out examples. Leaves the training state as it

@@ -58,7 +58,8 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
     if size not in TRAINED:
         kind = COUNTS.get(claim.metric)
         if (kind is None or kind.needs_values) and not claim.metric.startswith("peak."):
-            return Observation(reason=f"{claim.metric} is no count of a step without values: judged at {SIZE}")
+            why = f" ({kind.needs_values})" if kind else ""
+            return Observation(reason=f"{claim.metric} is no count of a step without values{why}: judged at {SIZE}")
         reference, contender = at_scale(setting, card.reference), at_scale(setting, card.id)
     else:
         reference, contender = sides(setting, card.id, card.reference)

@@ -88,11 +88,13 @@ class StepCount:
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
         uncounted = self.counters.uncounted_operators if self.counters else {}
+        missing = {name: count.needs_values for name, count in COUNTS.items() if count.needs_values}
         return {
             "stack": self.stack,
             "provenance": PROVENANCE if self.counters else "unavailable",
             "reason": self.unavailable,
             **self.quantities(),
+            "not_counted": missing if self.counters else {},
             "uncounted_operators": uncounted,
             "batch": {name: list(shape) for name, shape in self.batch.items()},
             "data": self.data,

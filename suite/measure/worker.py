@@ -17,7 +17,7 @@ from suite.contract.run import Run
 from suite.contract.technique import Unavailable
 from suite.meters.clock import Clock
 from suite.meters.energy import EnergyMeter
-from suite.meters.process import ProcessMemory, cuda_memory
+from suite.meters.process import ProcessMemory, cuda_memory, settle_memory
 from suite.record.job import Job
 from suite.record.schema import Counters, Energy, Memory
 
@@ -52,8 +52,6 @@ class Session:
             self.mesh = torch.distributed.init_device_mesh(setting.device, (world_size,))
         on_rank = f"cuda:{rank}" if world_size > 1 and setting.device == "cuda" else setting.device
         self.job = job.model_copy(update={"setting": setting.but(device=on_rank)})
-        self.memory = ProcessMemory()
-        self.memory.__enter__()  # closed in usage, which reads the peak
 
     def prepare(self) -> None:
         setting = self.job.setting
@@ -62,6 +60,10 @@ class Session:
             self.weights = checkpoint(setting.but(device=setting.device.partition(":")[0]))
 
     def set_up(self) -> dict[str, Any]:
+        # What was prepared may have been cached, or have trained a checkpoint: no part of this run's memory.
+        settle_memory(self.job.setting.device)
+        self.memory = ProcessMemory()
+        self.memory.__enter__()  # closed in usage, which reads the peak
         self.clock = Clock(self.job.setting.device)
         start_s = self.clock.now_s()
         self.run = Run(self.job, weights=self.weights, mesh=self.mesh)
@@ -104,6 +106,7 @@ class Session:
         self.memory.__exit__()
         cuda = cuda_memory(self.job.setting.device) if self.run.device.type == "cuda" else None
         memory = Memory(
+            process_start_bytes=self.memory.start_bytes,
             process_peak_bytes=self.memory.peak_bytes,
             cuda_allocated_peak_bytes=cuda.allocated_bytes if cuda else None,
             cuda_reserved_peak_bytes=cuda.reserved_bytes if cuda else None,

@@ -78,12 +78,12 @@ class Evaluation(Stored):
 @dataclass(frozen=True)
 class Count:
     """What a counter is called, in which unit. ``cost``: more of it is worse; else it describes the model.
-    ``needs_values``: a step of tensors without values does not give it."""
+    ``needs_values``: why a step of tensors without values does not give it; empty where it does."""
 
     title: str
     unit: str = ""
     cost: bool = True
-    needs_values: bool = False
+    needs_values: str = ""
 
 
 class Counters(Stored):
@@ -103,6 +103,8 @@ class Counters(Stored):
         uncounted_operators: calls of operators that may compute and have no FLOP formula; if any, ``flops`` is a
             lower bound.
         communication_bytes: sent per rank on an ideal ring; None in a single process.
+        ranks: processes that make the step together. All numbers are of one of them, the first: its share of the
+            batch, its FLOPs, its tensors; ``parameter_count`` alone is of the whole model.
         semantics: "eager": what the eager operators do. Measured on a compiled model too, since the dispatcher cannot
             see compiled code, so then it is no evidence about the compiler's work.
         compiled: whether the step was compiled.
@@ -115,9 +117,14 @@ class Counters(Stored):
     optimizer_state_bytes: Annotated[int, Count("optimizer state", "B")]
     parameter_count: Annotated[int, Count("parameters", cost=False)]
     trainable_parameter_count: Annotated[int, Count("trainable parameters", cost=False)]
-    operators: Annotated[int, Count("operators", needs_values=True)]
+    operators: Annotated[
+        int, Count("operators", needs_values="autograd takes other operators for views of tensors without values")
+    ]
     uncounted_operators: dict[str, int] = Field(default_factory=dict)
-    communication_bytes: Annotated[int | None, Count("communication", "B", needs_values=True)] = None
+    communication_bytes: Annotated[
+        int | None, Count("communication", "B", needs_values="one process is counted, which sends nothing")
+    ] = None
+    ranks: int = 1
     semantics: Literal["eager"] = "eager"
     compiled: bool = False
 
@@ -129,8 +136,14 @@ COUNTS: Mapping[str, Count] = {
 
 
 class Memory(Stored):
-    """Peaks of the process that trained (of rank 0); None where the machine has no such figure."""
+    """Peaks of the process that trained (of rank 0); None where the machine has no such figure.
 
+    Attributes:
+        process_start_bytes: resident when the set-up began, with libraries and data loaded: not of training's making.
+        process_peak_bytes: most bytes resident from then on.
+    """
+
+    process_start_bytes: int | None = None
     process_peak_bytes: int | None = None
     cuda_allocated_peak_bytes: int | None = None
     cuda_reserved_peak_bytes: int | None = None

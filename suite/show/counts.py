@@ -7,6 +7,7 @@ from pathlib import Path
 
 from suite.judge.metrics import METRICS
 from suite.measure.paper_scale import PROVENANCE, SideBySide
+from suite.record.schema import COUNTS
 
 TITLES = {name: each.title + (", bytes" if each.unit == "B" else "") for name, each in METRICS.items()} | {
     "parameter_bytes": "parameters, bytes",
@@ -38,8 +39,12 @@ def lines(pair: SideBySide) -> list[tuple[str, ...]]:
 
 
 def notes(pair: SideBySide) -> list[str]:
-    """Why a side was not counted, and what its FLOPs leave out."""
-    sentences = []
+    """Why a side was not counted, what its FLOPs leave out, and why a counter has no number here."""
+    sentences = [
+        f"{count.title}: unavailable: {count.needs_values}"
+        for count in COUNTS.values()
+        if count.needs_values and pair.stack.counters
+    ]
     for side in filter(None, (pair.reference, pair.stack)):
         if side.counters is None:
             sentences.append(f"{side.stack}: unavailable: {side.unavailable}")
