@@ -96,24 +96,26 @@ def weightless(device: str = "cpu") -> Iterator[None]:
     foreach: Any = torch.utils._foreach_utils
     with ExitStack() as stack:
         # nn.Module.to swaps fake parameters, which fails as the mode itself refers to them; real ones get new data.
-        stack.enter_context(_replaced(torch.utils, "swap_tensors", _with_data_of))
+        stack.enter_context(replaced(torch.utils, "swap_tensors", _with_data_of))
         # Draws again what fell outside, so it looks; torch itself passes over meta tensors here.
-        stack.enter_context(_replaced(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
+        stack.enter_context(replaced(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
         # torch's own looks at addresses and copies memory.
-        stack.enter_context(_replaced(Tensor, "__deepcopy__", _copied))
+        stack.enter_context(replaced(Tensor, "__deepcopy__", _copied))
         # torch takes the loop in place of the foreach operators for any subclass of Tensor.
         for module in (foreach, OPTIMIZERS):
             types = [*module._foreach_supported_types, FakeTensor]
-            stack.enter_context(_replaced(module, "_foreach_supported_types", types))
+            stack.enter_context(replaced(module, "_foreach_supported_types", types))
         if device == "cuda":
             # There torch's optimizers take the foreach operators unless told otherwise.
             supported = [*foreach._get_foreach_kernels_supported_devices(), "cpu"]
-            stack.enter_context(_replaced(OPTIMIZERS, "_get_foreach_kernels_supported_devices", lambda: supported))
+            stack.enter_context(replaced(OPTIMIZERS, "_get_foreach_kernels_supported_devices", lambda: supported))
             stack.enter_context(gpu_operators())
         # transformers takes fake tensors for a trace, and then makes masks that a real step goes without.
         for name in ("transformers.masking_utils", "transformers.modeling_attn_mask_utils"):
             if name in sys.modules:  # a model of that library has imported them
-                stack.enter_context(_replaced(sys.modules[name], "is_tracing", lambda tensor=None: False))
+                stack.enter_context(
+                    replaced(sys.modules[name], "is_tracing", lambda tensor=None: torch.compiler.is_compiling())
+                )
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(Weightless(device))
         yield
@@ -149,7 +151,7 @@ def _copied(tensor: Any, memo: dict[Any, Any]) -> Tensor:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -107,6 +107,7 @@ class Counters(Stored):
             batch, its FLOPs, its tensors; ``parameter_count`` alone is of the whole model.
         semantics: "eager": what the eager operators do. Measured on a compiled model too, since the dispatcher cannot
             see compiled code, so then it is no evidence about the compiler's work.
+        saved_semantics: "compiled": ``saved_activation_bytes`` are what the partitioned graphs of torch.compile save.
         compiled: whether the step was compiled.
     """
 
@@ -126,6 +127,7 @@ class Counters(Stored):
     ] = None
     ranks: int = 1
     semantics: Literal["eager"] = "eager"
+    saved_semantics: Literal["eager", "compiled"] = "eager"
     compiled: bool = False
 
 

@@ -40,11 +40,9 @@ def lines(pair: SideBySide) -> list[tuple[str, ...]]:
 
 def notes(pair: SideBySide) -> list[str]:
     """Why a side was not counted, what its FLOPs leave out, and why a counter has no number here."""
-    sentences = [
-        f"{count.title}: unavailable: {count.needs_values}"
-        for count in COUNTS.values()
-        if count.needs_values and pair.stack.counters
-    ]
+    sentences = [f"{COUNTS[name].title}: unavailable: {why}" for name, why in pair.stack.not_counted().items()]
+    if pair.stack.counters and pair.stack.counters.compiled:
+        sentences.append("saved for backward: by the compiled graph; FLOPs: of the eager operators")
     for side in filter(None, (pair.reference, pair.stack)):
         if side.counters is None:
             sentences.append(f"{side.stack}: unavailable: {side.unavailable}")

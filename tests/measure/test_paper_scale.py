@@ -177,7 +177,6 @@ def test_what_is_saved_grows_by_the_same_bytes_with_every_example() -> None:
         ("rigl", "classic", "sparse_training/rigl/technique.py, line "),
         ("el2n", "classic", "importance_sampling/el2n/technique.py, line "),
         ("zero1", "classic", "takes 2 ranks"),
-        ("lion", "compiled", "count its eager recipe"),
     ],
 )
 def test_what_cannot_be_counted_says_exactly_why(technique: str, recipe: Any, words: str) -> None:
@@ -198,6 +197,21 @@ def test_an_added_activation_is_seen_to_the_byte(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Run, "forward", wasteful)
     assert counted("baseline", one).quantities()["saved_activation_bytes"] - before["saved_activation_bytes"] == 4000
+
+
+def test_a_compiled_step_saves_what_its_partitioned_graphs_do() -> None:
+    eager, compiled = (
+        counted("baseline", scale("bert", size="pico", recipe=recipe, device="cuda", steps=1))
+        for recipe in ("modern", "compiled")
+    )
+    assert eager.counters is not None and compiled.counters is not None, compiled.unavailable
+    assert 0 < compiled.counters.saved_activation_bytes < eager.counters.saved_activation_bytes
+    assert (eager.counters.saved_semantics, compiled.counters.saved_semantics) == ("eager", "compiled")
+    assert (compiled.counters.semantics, compiled.counters.flops) == ("eager", eager.counters.flops)
+    assert not any(name.startswith("peak") for name in compiled.quantities())
+    assert "generated" in compiled.as_dict()["not_counted"]["peak_tensor_bytes"]
+    (pair,) = side_by_side(["baseline"], scale("bert", size="pico", recipe="compiled", device="cuda", steps=1))
+    assert notes(pair)[-1] == "saved for backward: by the compiled graph; FLOPs: of the eager operators"
 
 
 def test_operators_without_a_flop_formula_are_named_with_their_calls(monkeypatch: pytest.MonkeyPatch) -> None:

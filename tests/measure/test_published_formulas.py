@@ -132,8 +132,9 @@ def outside(model: str, recipe: str) -> float:
     activation, weights = (4, 0) if wide else (2, 2)
     if model == "vit":
         pictures, patches = b * 3 * 224**2, 3 * 16**2 * h
-        # the patches' product, the last normalisation, and the layers' weights
-        return activation * pictures + 4 * s * b * h + weights * (12 * h * h * layers + patches)
+        # the patches' product, the last normalisation, whose whole output the class token keeps where nothing casts it
+        normalised = 4 * s * b * h * (2 if wide else 1)
+        return activation * pictures + normalised + weights * (12 * h * h * layers + patches)
     ends = 4 * s * b * v + activation * s * b * h  # fp32 log-probabilities; the input of the last product
     if model == "gpt":
         return ends + 4 * s * b * h + weights * (12 * h * h * layers + v * h)  # the last normalisation
@@ -156,7 +157,7 @@ def test_a_baseline_at_its_paper_s_size_saves_the_formula_s_bytes(model: str, re
         for name, (here, why) in rows.items():
             print(f"  {name:48} {published.get(name, 0):5.3g} -> {here:5.3g} {unit:8} {why}")
     assert next(iter(count.batch.values()))[0] == b
-    assert saved == pytest.approx(expected, rel=0.01)
+    assert saved == pytest.approx(expected, rel=0.001)
 
 
 @pytest.mark.parametrize("recipe", ["classic", "modern"])
