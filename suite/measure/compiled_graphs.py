@@ -42,7 +42,7 @@ def _partition(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     return compile_fx(graph, inputs, inner_compile=_as_it_is)  # type: ignore[return-value]
 
 
-def _as_it_is(graph: GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
+def _as_it_is(graph: GraphModule, inputs: Any, **_: Any) -> Any:
     def run(arguments: list[Any]) -> Any:
         taken = list(arguments)
         arguments.clear()  # as generated code does, for what is read once to be freed

@@ -15,7 +15,8 @@ Under the compiled recipe the saved bytes are those of torch.compile's partition
 (:mod:`suite.measure.compiled_graphs`); FLOPs are the eager operators', as nothing that costs some is recomputed.
 
 Limits. A step that depends on values cannot be counted (a topology that follows gradients, a choice of examples by
-their loss), nor can one of several ranks.
+their loss), nor can one of several ranks. For a Triton kernel of a technique its operators on a CPU are counted, which
+may hold more for a moment. Never run on a GPU to compare: the kernels are those that torch's source chooses.
 """
 
 from __future__ import annotations
