@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from suite.contract.baseline import baseline_of, baselines
 from suite.contract.catalogue import catalogue
@@ -27,6 +28,16 @@ baselines()  # their libraries are what takes seconds to import
 catalogue()
 
 
+def joined(device: str, rank: int, world_size: int, rendezvous: str) -> DeviceMesh:
+    """The mesh of this machine's ranks that meet in the folder ``rendezvous``; this process is one of them."""
+    if LOOPBACK.exists():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK.name)
+    backend = "nccl" if device == "cuda" else "gloo"
+    store = f"file://{rendezvous}/store"
+    torch.distributed.init_process_group(backend, init_method=store, rank=rank, world_size=world_size)
+    return torch.distributed.init_device_mesh(device, (world_size,))
+
+
 class Session:
     """One rank's side of a contender; each method answers one command of the parent."""
 
@@ -34,22 +45,14 @@ class Session:
         setting = job.setting
         torch.set_num_threads(setting.threads)
         baseline_of(setting)
-        self.mesh = None
+        self.mesh: DeviceMesh | None = None
         self.weights: Path | None = None
         if world_size > 1:
             if setting.device == "cuda":
                 if torch.cuda.device_count() < world_size:
                     raise Unavailable(f"needs {world_size} GPUs, this machine has {torch.cuda.device_count()}")
                 torch.cuda.set_device(rank)
-            if LOOPBACK.exists():
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK.name)  # ranks of a contender share a machine
-            torch.distributed.init_process_group(
-                "nccl" if setting.device == "cuda" else "gloo",
-                init_method=f"file://{rendezvous}/store",
-                rank=rank,
-                world_size=world_size,
-            )
-            self.mesh = torch.distributed.init_device_mesh(setting.device, (world_size,))
+            self.mesh = joined(setting.device, rank, world_size, rendezvous)
         on_rank = f"cuda:{rank}" if world_size > 1 and setting.device == "cuda" else setting.device
         self.job = job.model_copy(update={"setting": setting.but(device=on_rank)})
         self.memory = ProcessMemory()
