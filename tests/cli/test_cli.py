@@ -294,7 +294,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("run", "--data", "nowhere"), "choose it with -b"),
     (("run", "--data", "/no/such/folder", "-b", "gpt", "-t", "lion"), "/no/such/folder"),
     (("run", "--model", "/no/such/folder", "-b", "gpt", "-t", "lion"), "no config.json there"),
-    (("compare", "lion", "--model", "resnet18", "-b", "vit"), "timm cannot build it"),
+    (("compare", "lion", "--model", "resnet18", "-b", "vit"), "no Transformer blocks in ResNet"),
     (("compare", "lionn"), "no technique is called 'lionn'; did you mean lion"),
     (("compare", "lion", "adamx"), "no technique is called 'adamx'; did you mean adam"),
     (("compare", "lion", "-b", "gtp"), "no baseline is called 'gtp'; did you mean gpt"),
