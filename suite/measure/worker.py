@@ -88,7 +88,7 @@ class Session:
         return self.run.count_step()
 
     def probes(self) -> dict[str, float]:
-        return dict(self.run.technique.probes(self.run))
+        return self.run.probes()
 
     def save(self, path: Path) -> None:
         self.run.save(self._own(path))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -34,7 +34,10 @@ protocol are measured again."""
 FIFTHS = 5
 """Parts of a run in which a step is counted and timed: its cost may change on the way."""
 
-Status = Literal["ok", "diverged", "out_of_memory", "timeout", "hung", "crashed", "failed", "unavailable"]
+Status = Literal[
+    "ok", "diverged", "out_of_memory", "timeout", "hung", "crashed", "failed", "unavailable", "not_attached"
+]
+"""How a run ended. One whose technique did not attach is no evidence and never stored: it measured something else."""
 
 
 class Conditions(Setting):
@@ -280,6 +283,12 @@ class Renewal(Stored):
 
 Line = Counted | Learned | Timed | Renewal
 KINDS: Mapping[str, type[Line]] = {"counted": Counted, "learned": Learned, "timed": Timed, "renewal": Renewal}
+
+
+def unattached(line: Line) -> list[Ended]:
+    """The runs of a line whose technique did not attach."""
+    runs: Sequence[Ended] = line.contenders if isinstance(line, Timed) else [line] if isinstance(line, Ended) else []
+    return [run for run in runs if run.status == "not_attached"]
 
 
 def parse(line: bytes | str) -> Line:

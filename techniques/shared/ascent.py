@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch._subclasses import FakeTensor
 
 from suite.contract.data import Batch
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.kernels.optimizer import launchable
 
 ETA = 0.01  # of ASAM's experiments: weights of zero are perturbed too
@@ -116,8 +118,20 @@ def weights_with_gradient(run: Run) -> list[Tensor]:
     return [p for group in run.default_parameters() for p in group["params"] if p.grad is not None]
 
 
+@dataclass(frozen=True)
+class Ascent:
+    """Where a sharpness-aware update acts: it moves the weights to the worst point of the ball, and back."""
+
+    away: Act = field(default_factory=Act)
+    back: Act = field(default_factory=Act)
+
+    def sites(self, run: Run) -> dict[str, Site]:
+        """These, and every parameter that is trained."""
+        return {"moves the weights": self.away, "moves them back": self.back, **run.trained_parameters()}
+
+
 def sharpness_aware_update(
-    run: Run, batch: Batch, rho: float, launch: dict[str, Any] | None = None, adaptive: bool = False
+    run: Run, batch: Batch, rho: float, acts: Ascent, launch: dict[str, Any] | None = None, adaptive: bool = False
 ) -> None:
     """One step along the gradient taken at the worst point of the ball; ``launch`` as for :func:`ascend`."""
     run.optimizer.zero_grad(set_to_none=True)
@@ -130,10 +144,12 @@ def sharpness_aware_update(
     if not finite(run, trained):
         return
     copies = ascend(trained, rho, launch, adaptive)
+    acts.away()
     run.model.zero_grad(set_to_none=True)
     with noise.replayed():
         run.backward(run.forward(batch))
     restore(trained, copies, launch)
+    acts.back()
     run.apply_gradients()
 
 

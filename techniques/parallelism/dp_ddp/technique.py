@@ -8,6 +8,7 @@ This is torch's own DistributedDataParallel: the reference that the sharded tech
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -15,6 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.sites import Site
 from suite.contract.technique import Technique
 
 
@@ -43,3 +46,7 @@ class DataParallel(Technique):
         return DistributedDataParallel(
             model, process_group=mesh.get_group(), bucket_cap_mb=self.bucket_mb, gradient_as_bucket_view=True
         )
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        """The replica, whose forward pass arms the reduction of the gradients, and every parameter."""
+        return {"the replica": run.model, **run.trained_parameters()}

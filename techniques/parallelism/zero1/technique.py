@@ -8,7 +8,7 @@ fp32, where data parallelism takes 16.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique
 
 
@@ -95,6 +96,8 @@ class Zero1(Technique):
     ranks: int = 2
 
     flats: list[Flat] = field(init=False, default_factory=list)
+    reduced: Act = field(init=False, repr=False, default_factory=Act)
+    gathered: Act = field(init=False, repr=False, default_factory=Act)
 
     def __post_init__(self) -> None:
         if self.ranks < 2:
@@ -117,10 +120,16 @@ class Zero1(Technique):
     def after_backward(self, run: Run) -> None:
         for flat in self.flats:
             flat.reduce_gradients(run.group)
+            self.reduced()
 
     def after_step(self, run: Run) -> None:
         for flat in self.flats:
             flat.gather(run.group)
+            self.gathered()
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        acts = {"reduces the gradients": self.reduced, "gathers the parameters": self.gathered}
+        return {**run.trained_parameters(), **acts}
 
     def probes(self, run: Run) -> dict[str, float]:
         counts = [sum(p.numel() for p in flat.parameters) for flat in self.flats]

@@ -18,13 +18,13 @@ from suite.meters.communication import Communication
 from suite.meters.state import state_bytes
 from techniques.parallelism.dp_ddp.technique import DataParallel
 from techniques.parallelism.zero1.technique import Zero1, reduce_scatter_mean
-from tests.runs import new_run
+from tests.runs import Planted, new_run
 
 STEPS = 3
 
 
 @dataclass
-class Watch(Technique):
+class Watch(Planted):
     """Fixes the clipping norm and keeps the first step's gradients and every batch's indices."""
 
     clip: float = 0.0
@@ -78,7 +78,7 @@ def hooked(mesh) -> list[Tensor]:
 
 
 @dataclass
-class Plain(Technique):
+class Plain(Planted):
     """Two ranks that do not talk."""
 
     def recipe(self, recipe: Recipe) -> Recipe:

@@ -7,15 +7,14 @@ import torch
 
 from suite.contract.recipe import Recipe
 from suite.contract.stack import Stack
-from suite.contract.technique import Technique
 from techniques.parallelism.dp_ddp.technique import DataParallel
-from tests.runs import new_run
+from tests.runs import Planted, new_run
 
 STEPS = 3
 
 
 @dataclass
-class Unclipped(Technique):
+class Unclipped(Planted):
     def recipe(self, recipe: Recipe) -> Recipe:
         return replace(recipe, gradient_clip=0.0)
 
