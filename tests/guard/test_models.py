@@ -48,7 +48,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[st
     kept = matrix.read(root / "results")
     assert kept is not None and done.stdout.count("\n") > 10
     assert json.loads(done.stdout)["cells"].keys() == kept.cells.keys()
-    return {name: dict(row) for name, row in kept.cells.items()}, done.returncode, done.stdout
+    again = plugin.leantrain(root, "models", "-m", "opt", *chosen, "--results", "results")
+    assert again.returncode == done.returncode and " % " not in again.stderr, "nothing is tried twice"
+    return {name: dict(row) for name, row in kept.cells.items()}, done.returncode, again.stdout
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -62,8 +64,9 @@ def test_every_planted_technique_ends_as_it_should(name, planted):
 
 
 def test_a_defect_ends_the_command_with_1_and_spoils_no_other_cell(planted):
-    cells, code, _ = planted
+    cells, code, printed = planted
     assert code == Exit.REGRESSED
+    assert "defect: does_nothing on opt: " in printed
     assert {cell.verdict for cell in cells["baseline"].values()} == {"works"}
 
 
@@ -100,16 +103,22 @@ def cells(**rows: str) -> dict[str, dict[str, Cell]]:
 MODELS = {"m0": Model(baseline="gpt"), "m1": Model(baseline="vit")}
 
 
-def test_newer_cells_win_and_those_of_older_code_go():
-    old = Matrix(models=MODELS, code={"kept": "a", "changed": "a"}, cells=cells(kept="wd", changed="wd"))
-    newer = Matrix(
-        models={"m1": MODELS["m1"]}, code={"kept": "a", "changed": "b"},
-        cells={"kept": {"m1": Cell(verdict="works")}, "changed": {"m1": Cell(verdict="works")}},
+def test_newer_cells_win_and_those_of_older_code_or_models_go():
+    old = Matrix(
+        models=MODELS, code=dict.fromkeys(("kept", "changed", "other"), "a"),
+        cells=cells(kept="wd", changed="wd", other="ww"),
     )  # fmt: skip
+    works = {"m1": Cell(verdict="works")}
+    newer = Matrix(models=MODELS, code={"kept": "a", "changed": "b"}, cells={"kept": works, "changed": works})
+    assert {name: [*row] for name, row in old.still(newer).items()} == {"kept": ["m0", "m1"]}
     both = old.with_newer(newer)
-    assert {name: [*row] for name, row in both.cells.items()} == {"changed": ["m1"], "kept": ["m0", "m1"]}
+    assert {name: [*row] for name, row in both.cells.items()} == {
+        "changed": ["m1"], "kept": ["m0", "m1"], "other": ["m0", "m1"],
+    }  # fmt: skip
     assert not both.defects() and len(old.defects()) == 2
     assert [*both.of({"kept"}, ["vit"]).placed()] == [("kept", "m1", Cell(verdict="works"))]
+    grown = Matrix(models={**MODELS, "m1": Model(baseline="vit", sha256="x")}, code={"kept": "a"})
+    assert [*old.still(grown)["kept"]] == ["m0"], "the configuration of m1 is another now"
 
 
 def test_a_matrix_is_read_as_it_was_written_and_a_damaged_one_says_so(tmp_path: Path):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.guard.models.matrix import Cell
-from suite.guard.models.trial import Trials, Tried
+from suite.guard.models.trial import Trials
 from suite.measure.contender import server, without_main
 
 LIMIT_S = 180.0  # of one cell: a hundred times what it takes on an idle machine
@@ -55,16 +55,16 @@ class Crew:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def tried(self, technique: str, spared: Collection[str] = ()) -> Tried:
+    def cell(self, technique: str, spared: Collection[str] = ()) -> Cell:
         """One cell. A crew that dies of it is a defect, too, and starts anew for the next one."""
         try:
-            each: list[Tried] = self._ask("tried", technique, tuple(spared))
+            each: list[Cell] = self._ask("cell", technique, tuple(spared))
         except Died as error:
             self.close()
-            return Tried(Cell(verdict="defect", reason=str(error)))
-        if self.ranks > 1 and any(one.cell.verdict != "works" for one in each):
+            return Cell(verdict="defect", reason=str(error))
+        if self.ranks > 1 and any(one.verdict != "works" for one in each):
             self.close()  # collectives that were begun and not ended would meet the next technique's
-        return next((one for one in each if one.cell.verdict == "defect"), each[0])
+        return next((one for one in each if one.verdict == "defect"), each[0])
 
     def left_behind(self) -> bool:
         """Whether the plain run changed since the crew started."""
@@ -114,7 +114,7 @@ class Crew:
                 for connection in waiting:
                     if connection in ready:
                         reply = replies[connection] = connection.recv()
-                        if isinstance(reply, Tried) and reply.cell.verdict != "works":
+                        if isinstance(reply, Cell) and reply.verdict != "works":
                             deadline = min(deadline, time.monotonic() + RANKS_APART_S)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise Died(self._death()) from None
@@ -122,7 +122,7 @@ class Crew:
 
     def _silence(self, answers: list[Any]) -> str:
         """What is known of a cell without an answer: where ranks wait for one that failed, what that one said."""
-        said = next((each.cell.reason for each in answers if isinstance(each, Tried)), "")
+        said = next((each.reason for each in answers if isinstance(each, Cell)), "")
         return f"the other ranks wait for one that says: {said}" if said else f"no answer within {self.limit_s:g} s"
 
     def _death(self) -> str:

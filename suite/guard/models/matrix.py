@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from suite.contract.baseline import GROUP
 from suite.contract.catalogue import catalogue, reference_of
@@ -18,21 +20,31 @@ from suite.record.job import BASELINE, Setting
 Verdict = Literal["works", "refused", "defect"]
 VERDICTS: tuple[Verdict, ...] = ("works", "refused", "defect")
 NAME = "models.json"
+LIBRARIES = ("torch", "transformers", "timm")
 SCHEMA = 1
 
 
 class Cell(Stored):
-    """What became of one technique on one model; ``reason`` says why it does not work."""
+    """What became of one technique on one model; ``reason`` says why it does not work.
+
+    ``unmet`` are the exact claims that so short a run of a baseline's own model does not meet, and cannot judge.
+    """
 
     verdict: Verdict
     reason: str = ""
+    unmet: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _thin(self, written: SerializerFunctionWrapHandler) -> dict[str, object]:
+        return {name: value for name, value in written(self).items() if value}
 
 
 class Model(Stored):
-    """A model of the matrix: the baseline whose place it takes, and its class."""
+    """A model of the matrix: the baseline whose place it takes, its architecture, and a hash of its configuration."""
 
     baseline: str
     kind: str = ""
+    sha256: str = ""
 
 
 class Placed(NamedTuple):
@@ -67,28 +79,28 @@ class Matrix(Stored):
         parts = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in VERDICTS)
         return f"{len(self.cells)} techniques on {len(self.models)} models: {parts}"
 
+    def still(self, newer: Matrix) -> dict[str, dict[str, Cell]]:
+        """The cells that ``newer`` need not try again: of the same code, on the same model."""
+        return {
+            technique: {model: cell for model, cell in row.items() if self.models[model] == newer.models.get(model)}
+            for technique, row in self.cells.items()
+            if technique in newer.code and self.code.get(technique) == newer.code[technique]
+        }
+
     def with_newer(self, newer: Matrix) -> Matrix:
-        """Both, where ``newer`` wins; of a technique whose code is another now, its older cells are dropped."""
-        cells = {name: dict(row) for name, row in self.cells.items()}
-        for technique, row in newer.cells.items():
-            same = self.code.get(technique) == newer.code.get(technique)
-            cells[technique] = {**(cells.get(technique, {}) if same else {}), **row}
-        models = {**self.models, **newer.models}
-        return newer.model_copy(
-            update={
-                "models": models,
-                "code": dict(sorted({**self.code, **newer.code}.items())),
-                "cells": {
-                    technique: {model: row[model] for model in models if model in row}
-                    for technique, row in sorted(cells.items())
-                },
-            }
-        )
+        """Both, where ``newer`` wins. Cells of a technique that it tried under other code, or of other models, go."""
+        still = self.still(newer)
+        cells: dict[str, dict[str, Cell]] = {}
+        for technique in sorted({*self.cells, *newer.cells}):
+            older = still.get(technique, {}) if technique in newer.code else self.cells[technique]
+            row = {**older, **newer.cells.get(technique, {})}
+            cells[technique] = {model: row[model] for model in newer.models if model in row}
+        return newer.model_copy(update={"code": dict(sorted({**self.code, **newer.code}.items())), "cells": cells})
 
     def of(self, techniques: Collection[str], baselines: Collection[str] = ()) -> Matrix:
         """These techniques on the models in place of these baselines', of all where none are named."""
         return self.only(
-            techniques, [n for n, each in self.models.items() if not baselines or each.baseline in baselines]
+            techniques, [name for name, each in self.models.items() if not baselines or each.baseline in baselines]
         )
 
     def only(self, techniques: Collection[str], models: Collection[str]) -> Matrix:
@@ -107,11 +119,19 @@ class Matrix(Stored):
 
 
 def code_of_all(technique: str) -> str:
-    """One hash of all the code that a technique's cells run, on every baseline. Raises UnknownId."""
+    """One hash of all the code that a technique's cells run: on every baseline, and the libraries' versions.
+
+    Raises UnknownId.
+    """
     task = reference_of(technique)[1]
     names = sorted(point.name for point in entry_points(group=GROUP))
     each = [code_of(Setting(baseline=name, task=task), technique).counts for name in names]
-    return hashlib.sha256(" ".join(each).encode()).hexdigest()[:16]
+    return hashlib.sha256(" ".join([*each, *versions().values()]).encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Those of the libraries that decide whether a technique attaches."""
+    return {name: version(name).split("+")[0] for name in LIBRARIES}
 
 
 def changed(matrix: Matrix) -> frozenset[str]:

@@ -6,6 +6,7 @@ than a trial has, so it says nothing of the others; one that it meets must hold 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import threading
@@ -13,21 +14,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from suite.contract.baseline import Family, baselines
 from suite.contract.catalogue import catalogue, lookup, reference_of
 from suite.contract.stack import build
 from suite.guard.models.crew import Crew, Place
-from suite.guard.models.matrix import Cell, Matrix, Model, code_of_all
+from suite.guard.models.matrix import Cell, Matrix, Model, code_of_all, versions
 from suite.guard.models.trial import RECIPE, SIZE
 from suite.measure.learning import Cores, cores
 from suite.record.job import BASELINE
 
-LIBRARIES = ("torch", "transformers", "timm")
 OWN = "its own"
 Progress = Callable[[float, str], None]
+Keep = Callable[[Matrix], None]
 
 
 @dataclass(frozen=True)
@@ -55,39 +55,40 @@ def models() -> dict[str, tuple[str, Family | None]]:
 def survey(
     techniques: Collection[str] = (),
     on: Collection[str] = (),
+    earlier: Matrix = Matrix(),  # noqa: B008  it is frozen
+    keep: Keep = lambda matrix: None,
     progress: Progress = lambda share, label: None,
 ) -> Matrix:
-    """The matrix of these techniques on these models, of all where none are named. Raises UnknownId."""
+    """The matrix of these techniques on these models, of all where none are named, without what ``earlier`` knows.
+
+    ``keep`` gets what is there after each model. Raises UnknownId.
+    """
     every = models()
     for name in techniques:
         lookup("technique", name, catalogue())
     for name in on:
         lookup("model", name, every)
     chosen = [id for id in catalogue() if not techniques or id in techniques]
-    wanted = [name for name in every if not on or name in on]
-    needed = {every[name][0] for name in wanted}
-    tasks = [task for name in every if name in {*wanted, *needed} for task in _tasks(name, *every[name], chosen)]
-    tour = _Tour(tasks, progress)
-    return Matrix(
+    bases = {every[name][0] for name in on or every}
+    wanted = {name for name, (baseline, family) in every.items() if baseline in bases and (family is None or not on)}
+    wanted |= set(on)
+    empty = Matrix(
         made=datetime.now(UTC).strftime("%Y-%m-%d"),
-        versions={name: version(name).split("+")[0] for name in LIBRARIES},
-        models={task.model: Model(baseline=task.baseline, kind=_kind(task.family)) for task in tasks},
+        versions=versions(),
+        models={name: _model(baseline, family) for name, (baseline, family) in every.items()},
         code={technique: code_of_all(technique) for technique in [BASELINE, *chosen]},
-        cells=tour.cells([BASELINE, *chosen]),
     )
+    tour = _Tour(empty, earlier.still(empty), keep, progress)
+    tour.make([task for name in every if name in wanted for task in tour.tasks(name, *every[name])])
+    return tour.matrix().only(empty.code, wanted)
 
 
-def _kind(family: Family | None) -> str:
-    config: Mapping[str, object] = family.config if family else {}
-    return str(config.get("architecture") or config.get("model_type") or OWN)
-
-
-def _tasks(model: str, baseline: str, family: Family | None, techniques: Sequence[str]) -> Iterator[Task]:
-    by_ranks: dict[int, list[str]] = {1: [BASELINE]}
-    for technique in techniques:
-        by_ranks.setdefault(_ranks(technique, baseline), []).append(technique)
-    for ranks, names in by_ranks.items():
-        yield Task(model, baseline, family, ranks, tuple(names))
+def _model(baseline: str, family: Family | None) -> Model:
+    if family is None:
+        return Model(baseline=baseline, kind=OWN)
+    content = json.dumps(family.config, sort_keys=True)
+    kind = str(family.config.get("architecture") or family.config.get("model_type"))
+    return Model(baseline=baseline, kind=kind, sha256=hashlib.sha256(content.encode()).hexdigest()[:8])
 
 
 def _ranks(technique: str, baseline: str) -> int:
@@ -100,21 +101,28 @@ def _ranks(technique: str, baseline: str) -> int:
 
 
 class _Tour:
-    """All tasks, the baselines' own models first."""
+    """All tasks, the baselines' own models first; ``known`` cells are not tried again."""
 
-    def __init__(self, tasks: Sequence[Task], progress: Progress) -> None:
-        self.tasks, self.progress = tasks, progress
-        self.total = sum(len(task.techniques) for task in tasks)
+    def __init__(self, empty: Matrix, known: Mapping[str, Mapping[str, Cell]], keep: Keep, progress: Progress) -> None:
+        self.empty, self.keep, self.progress = empty, keep, progress
+        self.cells = {technique: dict(row) for technique, row in known.items()}
         self.free = Cores(cores())
         self.stopped = threading.Event()
-        self._change = threading.Lock()
-        self._cells: dict[str, dict[str, Cell]] = {}
-        self._spared: dict[tuple[str, str], tuple[str, ...]] = {}  # by baseline and technique
-        self._finished = 0
+        self.total = self.finished = 0
+        self._change = threading.RLock()
 
-    def cells(self, techniques: Sequence[str]) -> dict[str, dict[str, Cell]]:
-        own = [task for task in self.tasks if task.family is None]
-        others = [task for task in self.tasks if task.family is not None]
+    def tasks(self, model: str, baseline: str, family: Family | None) -> Iterator[Task]:
+        by_ranks: dict[int, list[str]] = {}
+        for technique in self.empty.code:
+            if model not in self.cells.get(technique, {}):
+                by_ranks.setdefault(_ranks(technique, baseline), []).append(technique)
+        for ranks, names in by_ranks.items():
+            yield Task(model, baseline, family, ranks, tuple(names))
+
+    def make(self, tasks: Sequence[Task]) -> None:
+        self.total = sum(len(task.techniques) for task in tasks)
+        own = [task for task in tasks if task.family is None]
+        others = [task for task in tasks if task.family is not None]
         with tempfile.TemporaryDirectory(prefix="leantrain-") as folder, ThreadPoolExecutor(self.free.count) as pool:
             try:
                 for group in (own, others):
@@ -122,12 +130,15 @@ class _Tour:
             except BaseException:
                 self.stopped.set()
                 raise
-        order = dict.fromkeys(task.model for task in self.tasks)
-        return {
-            technique: {model: row[model] for model in order if model in row}
-            for technique in techniques
-            if (row := self._cells.get(technique, {}))
-        }
+
+    def matrix(self) -> Matrix:
+        with self._change:
+            rows = {
+                technique: {model: row[model] for model in self.empty.models if model in row}
+                for technique in self.empty.code
+                if (row := self.cells.get(technique, {}))
+            }
+        return self.empty.model_copy(update={"cells": rows})
 
     def _run(self, task: Task, folder: Path) -> None:
         place = Place(task.baseline, None)
@@ -140,16 +151,17 @@ class _Tour:
             for technique in task.techniques:
                 if self.stopped.is_set():
                     return
-                one = crew.tried(technique, self._spared.get((task.baseline, technique), ()))
-                if task.family is None:
-                    self._spared[task.baseline, technique] = tuple(one.unmet)
-                self._keep(technique, task.model, one.cell)
+                reference = self.cells.get(technique, {}).get(task.baseline)
+                cell = crew.cell(technique, reference.unmet if reference else ())
+                self._put(technique, task.model, cell)
+                self.finished += 1
+                self.progress(min(1.0, self.finished / self.total), f"{task.model} ({technique})")
             if crew.left_behind():
                 reason = "the plain run differs after all techniques: one of them leaves something behind"
-                self._keep(BASELINE, task.model, Cell(verdict="defect", reason=reason))
-
-    def _keep(self, technique: str, model: str, cell: Cell) -> None:
+                self._put(BASELINE, task.model, Cell(verdict="defect", reason=reason))
         with self._change:
-            self._cells.setdefault(technique, {})[model] = cell
-            self._finished += 1
-            self.progress(min(1.0, self._finished / self.total), f"{model} ({technique})")
+            self.keep(self.matrix())
+
+    def _put(self, technique: str, model: str, cell: Cell) -> None:
+        with self._change:
+            self.cells.setdefault(technique, {})[model] = cell

@@ -7,8 +7,8 @@ compared with the reference's: a technique that works leaves a difference in wha
 from __future__ import annotations
 
 import dis
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -38,14 +38,6 @@ class NoEffect(Exception):
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A cell, and the exact claims that did not hold in its trial: by claim, what was seen."""
-
-    cell: Cell
-    unmet: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Trace:
     """What one run leaves to compare: its losses and its evaluation, to the bit, and its counts and probes."""
 
@@ -72,19 +64,19 @@ class Trials:
         self._traces: dict[tuple[str, Task], Trace] = {}
         self._checkpoint: Path | None = None
 
-    def tried(self, technique: str, spared: Collection[str] = ()) -> Tried:
+    def cell(self, technique: str, spared: Collection[str] = ()) -> Cell:
         """Tries ``technique``; ``baseline`` is the plain run, which every other is compared with. The claims that are
         ``spared`` say nothing in so short a run."""
         try:
             unmet = self._unmet(technique)
         except Exception as error:
-            return Tried(self._cell_of(error, technique))
-        broken = [words for claim, words in unmet.items() if claim not in spared]
+            return self._cell_of(error, technique)
         if not self.transformer:
-            return Tried(Cell(verdict="defect", reason="it trains a model that has no Transformer blocks"), unmet)
-        if broken and self.setting.model is not None:
-            return Tried(Cell(verdict="defect", reason="; ".join(broken)), unmet)
-        return Tried(Cell(verdict="works"), unmet)
+            return Cell(verdict="defect", reason="it trains a model that has no Transformer blocks")
+        if self.setting.model is None:
+            return Cell(verdict="works", unmet=tuple(unmet))
+        broken = [words for claim, words in unmet.items() if claim not in spared]
+        return Cell(verdict="defect" if broken else "works", reason="; ".join(broken))
 
     def left_behind(self) -> bool:
         """Whether the plain run is no longer, to the bit, what it was before all techniques."""
@@ -124,7 +116,7 @@ class Trials:
             raise NoEffect(f"no parameter moved in {len(losses)} steps")
         scores = run.evaluate("test")
         final = Evaluation(step=run.step, loss=scores.pop("loss"), metrics=scores)
-        probes = dict(run.technique.probes(run))
+        probes = run.probes()
         counters = run.count_step()
         return Trace(tuple(losses), Facts(stack, run.recipe.steps, counters, final, probes))
 
