@@ -6,6 +6,7 @@ compared with the reference's: a technique that works leaves a difference in wha
 
 from __future__ import annotations
 
+import copy
 import dis
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from types import TracebackType
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.contract.baseline import baselines
+from suite.contract.baseline import Baseline, baselines
 from suite.contract.card import Needs
 from suite.contract.catalogue import catalogue, reference_of
+from suite.contract.data import Data
 from suite.contract.run import Diverged, Run
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
@@ -25,11 +27,12 @@ from suite.guard.models.matrix import Cell
 from suite.judge.claims import decide, exactly, is_exact, unfit
 from suite.judge.known import Facts
 from suite.model.anatomy import NoBlocks
-from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task
 from suite.record.schema import Evaluation
 
 STEPS = 16
-SIZE: Size = "pico"  # of the data and of the batch; the model is the family's
+EXAMPLES = 16  # so few that each is seen several times, as in the runs of epochs that some techniques are about
+SIZE: Size = "pico"  # of the examples and of the batch; the model is the family's
 RECIPE: RecipeName = "classic"
 
 
@@ -61,6 +64,7 @@ class Trials:
     ) -> None:
         self.setting = Setting(baseline=baseline, size=SIZE, recipe=RECIPE, model=model, steps=STEPS)
         self.scratch, self.transformer, self.mesh = scratch, transformer, mesh
+        self._baseline = with_few_examples(baselines()[baseline])
         self._traces: dict[tuple[str, Task], Trace] = {}
         self._checkpoint: Path | None = None
 
@@ -103,9 +107,10 @@ class Trials:
 
     def _trace(self, stack: str, task: Task) -> Trace:
         setting = self.setting.but(task=task)
-        ranks = build(stack).recipe(baselines()[setting.baseline].recipe_of(setting)).world_size
+        ranks = build(stack).recipe(self._baseline.recipe_of(setting)).world_size
         run = Run(
             Job(setting=setting, stack=stack),
+            baseline=self._baseline,
             weights=self._weights() if task == "adapt" else None,
             mesh=self.mesh if ranks > 1 else None,
         )
@@ -123,7 +128,7 @@ class Trials:
     def _weights(self) -> Path:
         """The checkpoint that adapting starts from: a few steps on the source data."""
         if self._checkpoint is None:
-            run = Run(Job(setting=self.setting), split="source")
+            run = Run(Job(setting=self.setting), baseline=self._baseline, split="source")
             run.train(STEPS)
             self._checkpoint = self.scratch / "source.pt"
             torch.save(run.model.state_dict(), self._checkpoint)
@@ -157,6 +162,17 @@ class Trials:
         if not self.transformer and not isinstance(error, NoBlocks):
             return Cell(verdict="defect", reason=f"refused for another reason than that it has no blocks: {words}")
         return Cell(verdict="refused", reason=words)
+
+
+def with_few_examples(baseline: Baseline) -> Baseline:
+    """``baseline`` with the first EXAMPLES of its training data."""
+
+    def data(size: Size, split: Split, location: str | None = None) -> Data:
+        return baseline.data(size, split, location).subset(torch.arange(EXAMPLES))
+
+    few = copy.copy(baseline)
+    few.data = data  # type: ignore[method-assign]
+    return few
 
 
 def is_refusal(error: BaseException) -> bool:
