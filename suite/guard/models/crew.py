@@ -22,7 +22,7 @@ from typing import Any
 
 from suite.guard.models.matrix import Cell
 from suite.guard.models.trial import Trials
-from suite.measure.contender import server, without_main
+from suite.measure.contender import PRELOADED, server, without_main
 
 LIMIT_S = 180.0  # of one cell: a hundred times what it takes on an idle machine
 RANKS_APART_S = 20.0  # after one rank failed, the others fail too or wait for it forever
@@ -88,6 +88,7 @@ class Crew:
     def _start(self) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="leantrain-"))
         context = server()
+        context.set_forkserver_preload([*PRELOADED, __name__])
         for rank in range(self.ranks):
             ours, theirs = context.Pipe()
             arguments = (self.place, theirs, rank, self.ranks, self._scratch)
@@ -140,8 +141,7 @@ def _member(place: Place, connection: Connection, rank: int, ranks: int, scratch
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # libraries' advice on models of four blocks
-    gc.collect()
-    gc.freeze()  # every counted step collects garbage: the libraries are none
+    gc.freeze()  # every counted step collects garbage, and need not look for it among the libraries
     mesh = joined("cpu", rank, ranks, str(scratch)) if ranks > 1 else None
     own = scratch / str(rank)
     own.mkdir()
