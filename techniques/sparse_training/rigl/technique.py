@@ -140,13 +140,14 @@ class RigL(Technique):
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         """The trained matrices. Raises ValueError where all are frozen: no update would follow the topology's."""
-        weights = [weight for weight, _ in masked(run.anatomy)]
+        matrices = {id(weight) for weight, _ in masked(run.anatomy)}
+        weights = {name: each for name, each in run.trained_parameters().items() if id(each) in matrices}
         if not weights:
             raise ValueError(
                 "rigl moves connections of weights that train, and none of the blocks' matrices does: leave out the "
                 "technique that freezes them, or rigl"
             )
-        return {"masks gradients": self.applied, **{f"matrix {n}": each for n, each in enumerate(weights)}}
+        return {"masks gradients": self.applied, **weights}
 
     def probes(self, run: Run) -> dict[str, float]:
         """``relative_flops``: what the run's steps cost a sparse kernel, over dense ones; ``flops_over_formula``: the
