@@ -357,6 +357,8 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("leaderboard", "--format", "cvs"), "no format is called 'cvs'; did you mean csv"),
     (("check",), "name one of --against REF, --save FILE, --calibrate and --kernels"),
     (("check", "--against", "main", "--kernels"), "name one of --against REF"),
+    (("models", "-m", "lama"), "no model is called 'lama'; did you mean llama"),
+    (("models", "-t", "lionn"), "no technique is called 'lionn'; did you mean lion"),
     (("doctor", "--device", "cup"), "no device is called 'cup'; did you mean cpu"),
     (("new", "lion"), "there is a technique called lion already"),
     (("new", "My-Idea"), "cannot name a technique"),
