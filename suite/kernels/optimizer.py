@@ -213,9 +213,10 @@ class GroupedOptimizer(torch.optim.Optimizer):
             if group.get("maximize"):
                 own = torch.full((), -1.0, device=device) if own is None else -own
             if launched:
-                flag = None if left_out is None else left_out.to(device)
+                flag = None if left_out is None else left_out.to(device, torch.float32)
                 seed = rounding_seed(group, number, device) if group.get("stochastic_rounding") else None
-                self.launch(group, parameters, values, contiguous(gradients), clip=own, found_inf=flag, seed=seed)
+                clip = None if own is None else own.to(torch.float32)
+                self.launch(group, parameters, values, contiguous(gradients), clip=clip, found_inf=flag, seed=seed)
             else:
                 waits = bool(left_out) if waits is None and left_out is not None else waits
                 if not waits:
