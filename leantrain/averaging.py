@@ -26,7 +26,7 @@ class LAWA(AveragedModel):
     sharded, and shard ``module`` in the same way: a sharded model cannot be copied.
     """
 
-    def __init__(self, model: nn.Module, k: int = 6, device: torch.device | str | None = None) -> None:
+    def __init__(self, model: nn.Module, k: int = 6, device: torch.device | int | None = None) -> None:
         if k < 1:
             raise ValueError(f"k, the number of checkpoints to average, must be at least 1, not {k}")
         super().__init__(model, device)

@@ -23,8 +23,9 @@ raise ValueError for hyper-parameters out of range. State has each parameter's s
 On CUDA those with a kernel update all parameters in one launch, and ``optimizer.clip(1.0)`` before a step, the
 unscaling of ``torch.amp.GradScaler`` and stochastic rounding of bfloat16 parameters are part of it.
 
-``maximize`` they have all; ``foreach`` and ``capturable`` those that torch has, too: Adam, AdamW and SGD. State is float32
-for bfloat16 and float16 parameters; those of FSDP2 are updated shard by shard; torch's own checkpoints load.
+All but APGnc have ``maximize``; those that torch has, too, have ``foreach`` and ``capturable``: Adam, AdamW and SGD.
+State is float32 for bfloat16 and float16 parameters; those of FSDP2 are updated shard by shard; torch's own checkpoints
+load.
 
 Wrappers of any optimizer are ``SAM``, ``ESAM``, ``SAF`` and ``MESA`` (`leantrain.wrappers`); ``LAWA`` averages weights
 (`leantrain.averaging`). ``sam_ascend`` and ``sam_restore`` are the two halves of SAM:

@@ -34,9 +34,7 @@ class Wrapper(torch.optim.Optimizer):
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(
-                f"{type(self).__name__} wraps an optimizer of torch's kind, not a {type(optimizer).__name__}"
-            )
+            raise TypeError(f"{type(self).__name__} wraps an optimizer of torch's, not a {type(optimizer).__name__}")
         self.optimizer = optimizer
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._share()
@@ -61,7 +59,7 @@ class Wrapper(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         return self.optimizer.step(closure)
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,7 +114,7 @@ class SAM(Wrapper):
         finally:
             restore(parameters, copies)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if closure is None:
             return self.optimizer.step()
         with torch.enable_grad():
@@ -171,9 +169,7 @@ class ESAM(Wrapper):
             with torch.random.fork_rng(_devices(trained)):
                 before = closure(None)
                 if before.ndim != 1:
-                    raise ValueError(
-                        f"ESAM chooses examples: return the loss of each, [batch], not {list(before.shape)}"
-                    )
+                    raise ValueError(f"ESAM chooses examples: return the loss of each, not {list(before.shape)}")
                 if chosen:
                     before.mean().backward(inputs=chosen)
             moved = [parameter for parameter in chosen if parameter.grad is not None]
@@ -242,7 +238,7 @@ class SAF(Wrapper):
         divergences = trajectory_losses(logits, before.to(logits.device, non_blocking=True), self.temperature)
         return self.strength * (divergences * known.to(logits.device)).mean()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = self.optimizer.step(closure)
         for indices, logits in self.seen:
             self.past.put(indices, logits)
@@ -292,10 +288,10 @@ class MESA(Wrapper):
             return logits.new_zeros(())
         with torch.no_grad():
             past = taught(self.teacher)
-        rows = (each.flatten(0, -2) for each in (logits, past))
-        return self.strength * trajectory_losses(*rows, self.temperature).mean()
+        now, then = logits.flatten(0, -2), past.flatten(0, -2)
+        return self.strength * trajectory_losses(now, then, self.temperature).mean()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = self.optimizer.step(closure)
         average_in(self.teacher, self.model, self.decay)
         self.steps += 1

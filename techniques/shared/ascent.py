@@ -29,9 +29,9 @@ def ascend(
     """Moves ``parameters`` by rho along their joint normalised gradient; returns copies of what they were.
 
     The norm is over all of them together, of DTensors over all ranks; where ``adaptive``, the ball is ASAM's. Their
-    gradients may be overwritten with the step. Copies, because subtracting the step again gives back the weights only up to rounding. On a GPU this
-    is two launches, unless ``adaptive``; a dictionary ``launch``, empty at first, keeps their tables between calls for
-    the same parameters.
+    gradients may be overwritten with the step. Copies, because subtracting the step again gives back the weights only
+    up to rounding. On a GPU this is two launches, unless ``adaptive`` or sharded; a dictionary ``launch``, empty at
+    first, keeps their tables between calls for the same parameters.
     """
     own = list(map(local, parameters))
     steps = [local_gradient(parameter) for parameter in parameters if parameter.grad is not None]

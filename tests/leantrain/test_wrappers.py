@@ -302,7 +302,13 @@ def test_lawa_is_the_mean_of_the_latest() -> None:
         averaged.update_parameters(nn.Linear(2, 2))
 
 
-# Accelerate, transformers.Trainer --------------------------------------------------------------------------------------
+# Accelerate, transformers.Trainer -------------------------------------------------------------------------------------
+
+
+def wrapped(name: str, inner: torch.optim.Optimizer, model: nn.Module) -> Any:
+    if name == "mesa":
+        return MESA(inner, model, decay=0.5)
+    return {"sam": SAM, "esam": ESAM}[name](inner) if name in ("sam", "esam") else inner
 
 
 @pytest.mark.parametrize("name", ["sam", "esam", "mesa", "lion"])
@@ -313,12 +319,7 @@ def test_in_accelerate(name: str) -> None:
     for accelerated in (False, True):
         model = network()
         inner = Lion(model.parameters(), lr=0.01)
-        optimizer: Any = {
-            "sam": lambda: SAM(inner),
-            "esam": lambda: ESAM(inner),
-            "mesa": lambda: MESA(inner, model, decay=0.5),
-            "lion": lambda: inner,
-        }[name]()
+        optimizer = wrapped(name, inner, model)
         backward: Callable[[Tensor], Any] = Tensor.backward
         unwrapped = optimizer
         if accelerated:
