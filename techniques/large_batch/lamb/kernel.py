@@ -161,13 +161,14 @@ def lamb_step(
     optimizer_parts.note_change(*changed)
 
 
+REGISTERS = 72  # of pass 1: seven programs of four warps on a multiprocessor, each with four lists of loads in flight
 ON_DEVICE = ("inverse_correction", "inverse_root_correction")
 
 
 def _moments_manifest(parameter: torch.dtype, moment: torch.dtype, scaled: bool = False) -> Manifest:
     return optimizer_parts.manifest(
         moments_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2, 3), written=(1, 2),
-        scaled=scaled, sums=2, on_device=ON_DEVICE,
+        scaled=scaled, sums=2, on_device=ON_DEVICE, registers=REGISTERS,
     )  # fmt: skip
 
 
