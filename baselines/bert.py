@@ -16,13 +16,13 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, BertConfig, BertForMaskedLM
 
 from baselines import classical, models
 from baselines.initialisation import begin_at_sinusoids, shrink_branches, weight_deviation
 from baselines.recipes import named
 from baselines.text import CHARACTERS, CLS, MASK, SEP, SPECIAL, VOCABULARY, spelled, text_data
-from suite.contract.baseline import Baseline, Predictor, Sample
+from suite.contract.baseline import Baseline, Family, Predictor, Sample
 from suite.contract.data import Batch, Data
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
@@ -91,9 +91,7 @@ class Bert(Baseline):
 
     def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
         if override is not None:
-            fitting = AutoModelForMaskedLM._model_mapping
-            config = models.configuration(override, fitting, "masked language modelling")
-            return AutoModelForMaskedLM.from_config(models.fit_text(config, VOCABULARY[size], LENGTH[size]))
+            return _of_a_user(override, VOCABULARY[size], LENGTH[size])
         positions = max(512, LENGTH[size]) if size in ("base", "large") else LENGTH[size]
         config = BertConfig(vocab_size=_MODEL_VOCABULARY[size], max_position_embeddings=positions, **_CONFIG[size])
         if size not in LONGEST_WAVE:
@@ -132,6 +130,11 @@ class Bert(Baseline):
             )
         return samples
 
+    def families(self) -> Mapping[str, Family]:
+        from baselines.families import ENCODERS  # no part of a run's code: a new one leaves its evidence verified
+
+        return ENCODERS
+
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         return model(input_ids=batch["input_ids"])
 
@@ -146,3 +149,12 @@ class Bert(Baseline):
         labels = batch["labels"]
         right = (outputs.logits.argmax(-1) == labels).sum(1)
         return {"accuracy": right / (labels != IGNORED).sum(1).clamp(min=1)}
+
+
+def _of_a_user(folder: str, vocabulary: int, length: int) -> nn.Module:
+    masked, denoising = AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+    fitting = {*masked._model_mapping.keys(), *denoising._model_mapping.keys()}
+    config = models.configuration(folder, fitting, "masked language modelling")
+    if type(config) in masked._model_mapping:
+        return models.text_model(masked, config, folder, vocabulary, length)
+    return models.Denoising(models.text_model(denoising, config, folder, vocabulary, length))

@@ -17,7 +17,7 @@ from baselines import classical, models
 from baselines.initialisation import begin_at_sinusoids, weight_deviation
 from baselines.recipes import named
 from baselines.text import CHARACTERS, PAD, SEP, SPECIAL, VOCABULARY, spelled, text_data
-from suite.contract.baseline import Baseline, Predictor, Sample
+from suite.contract.baseline import Baseline, Family, Predictor, Sample
 from suite.contract.data import Batch, Data, generator
 from suite.contract.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
@@ -73,7 +73,7 @@ class Gpt(Baseline):
             config = models.configuration(override, fitting, "causal language modelling")
             if hasattr(config, "is_decoder"):  # an encoder's architecture is causal only when told so
                 config.is_decoder = True
-            return AutoModelForCausalLM.from_config(models.fit_text(config, VOCABULARY[size], LENGTH[size]))
+            return models.text_model(AutoModelForCausalLM, config, override, VOCABULARY[size], LENGTH[size])
         config = GPT2Config(
             vocab_size=_MODEL_VOCABULARY[size],
             n_positions=LENGTH[size],
@@ -113,6 +113,11 @@ class Gpt(Baseline):
             rows[:, position] = len(SPECIAL) + drawn[:, 0].to(rows.device)
         texts = [f"{spelled(row[:half])}|{spelled(row[half:])}" for row in rows]
         return [Sample("a held-out beginning | what the model writes after it", text) for text in texts]
+
+    def families(self) -> Mapping[str, Family]:
+        from baselines.families import DECODERS  # no part of a run's code: a new one leaves its evidence verified
+
+        return DECODERS
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         return model(input_ids=batch["input_ids"])

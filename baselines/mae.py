@@ -20,7 +20,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from baselines import classical, models
 from baselines.images import FULL, ImageData, PictureShape, image_data, mosaic, normalised, picture_shape
 from baselines.recipes import named
-from suite.contract.baseline import Baseline, Predictor, Sample
+from suite.contract.baseline import Baseline, Family, Predictor, Sample
 from suite.contract.data import Batch, Data, generator
 from suite.contract.recipe import Recipe
 from suite.model.anatomy import anatomy, weight_matrix
@@ -243,6 +243,11 @@ class Mae(Baseline):
             completed = completed * (variance + 1e-6).sqrt() + mean
         rows = [unpatchified(torch.where(hidden, each, patches), pixels) for each in (torch.zeros(()), completed)]
         return [Sample("shown, completed, original", picture=mosaic(torch.stack([*rows, pixels], dim=1)))]
+
+    def families(self) -> Mapping[str, Family]:
+        from baselines.families import AUTOENCODERS  # no part of a run's code: a new one leaves its evidence verified
+
+        return AUTOENCODERS
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         return model(pixel_values=batch["pixel_values"], noise=batch["noise"])

@@ -3,12 +3,20 @@
 Only the configuration is read. The model is freshly initialised, and no code beside it is run.
 """
 
+import json
 from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from baselines.text import PAD, SEP
+
+UNBUILT = (TypeError, ValueError, LookupError, AttributeError, AssertionError, ArithmeticError, ImportError)
+"""What a library raises of a configuration that it reads and cannot build. A RuntimeError may come of tensors without
+values, which a real run does not have."""
 
 
 def configuration(folder: str, fitting: Container[type], task: str) -> PreTrainedConfig:
@@ -25,11 +33,39 @@ def configuration(folder: str, fitting: Container[type], task: str) -> PreTraine
         raise ValueError(f"--model {folder}: cannot read config.json: {error}") from error
     if type(config) not in fitting:
         raise ValueError(f"--model {folder}: a {config.model_type!r} model has no {task} head; choose another")
+    config.architectures = config.architectures or []  # transformers (5.23) walks the list where a type has two heads
     return config
 
 
+def contents(folder: str) -> dict[str, Any]:
+    """``folder``/config.json as it stands; {} where it is no JSON object."""
+    with suppress(OSError, ValueError):
+        content = json.loads((Path(folder).expanduser() / "config.json").read_text("utf-8"))
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def built(auto: Any, config: PreTrainedConfig, folder: str) -> nn.Module:
+    """The model of ``config`` with the head of transformers' class ``auto``. Raises ValueError where it has none."""
+    try:
+        model: nn.Module = auto.from_config(config)
+    except UNBUILT as error:
+        raise ValueError(f"--model {folder}: transformers cannot build it: {type(error).__name__}: {error}") from error
+    return model
+
+
+def text_model(auto: Any, config: PreTrainedConfig, folder: str, vocabulary: int, length: int) -> nn.Module:
+    """:func:`built`, with room for every token and position of the data, and the data's special tokens."""
+    model = built(auto, fit_text(config, vocabulary, length), folder)
+    first = _first_position(model, config)
+    if first and config.max_position_embeddings < length + first:
+        config.max_position_embeddings = length + first
+        model = built(auto, config, folder)
+    return model
+
+
 def fit_text(config: PreTrainedConfig, vocabulary: int, length: int) -> PreTrainedConfig:
-    """``config``, in place, with room for every token and position of the data, and the data's special tokens."""
+    """``config``, in place, with room for every token, and for ``length`` positions from 0 on."""
     config.vocab_size = max(config.vocab_size, vocabulary)
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and positions < length:
@@ -38,3 +74,30 @@ def fit_text(config: PreTrainedConfig, vocabulary: int, length: int) -> PreTrain
     config.bos_token_id = config.eos_token_id = SEP
     config.use_cache = False
     return config
+
+
+def _first_position(model: nn.Module, config: PreTrainedConfig) -> int:
+    """The position of a row's first token: in RoBERTa's family the one after the padding's own, elsewhere 0.
+
+    A table of positions with a row for padding is how those models say so.
+    """
+    rows = getattr(config, "max_position_embeddings", None)
+    tokens = model.get_input_embeddings() if isinstance(model, PreTrainedModel) else None
+    tables = [each for each in model.modules() if isinstance(each, nn.Embedding) and each is not tokens]
+    padding = [each.padding_idx for each in tables if each.num_embeddings == rows and each.padding_idx is not None]
+    return max(padding) + 1 if padding else 0
+
+
+class Denoising(nn.Module):
+    """An encoder-decoder as a masked language model (BART, arXiv 1910.13461, section 2.2): the encoder reads the masked
+    row, the decoder what stands before each token in it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor) -> Any:
+        """``input_ids`` int64 [batch, length] -> outputs with ``logits`` [batch, length, vocabulary]."""
+        before = input_ids.roll(1, dims=1)
+        before[:, 0] = SEP
+        return self.model(input_ids=input_ids, decoder_input_ids=before)

@@ -27,7 +27,7 @@ from baselines.images import (
     shifted,
 )
 from baselines.recipes import named
-from suite.contract.baseline import Baseline, Predictor, Sample
+from suite.contract.baseline import Baseline, Family, Predictor, Sample
 from suite.contract.data import Batch, Data, generator
 from suite.contract.recipe import Recipe
 from suite.model.anatomy import anatomy, weight_matrix
@@ -131,13 +131,15 @@ class Vit(Baseline):
         if override is None:
             return small_vit(data.shape, data.classes, **_CONFIG[size])
         shape = FULL if data.shape == FULL else USER  # the digits' own 8x8 is too small for the usual patches
-        if Path(override).expanduser().is_dir():
+        if not Path(override).expanduser().is_dir():
+            model = _timm(override, shape.side, data.classes)
+        elif "architecture" in (content := models.contents(override)):
+            model = _timm(content["architecture"], shape.side, data.classes, content.get("model_args", {}), override)
+        else:
             fitting = AutoModelForImageClassification._model_mapping
             config = models.configuration(override, fitting, "image classification")
             config.num_labels, config.image_size, config.num_channels = data.classes, shape.side, shape.channels
-            model: nn.Module = AutoModelForImageClassification.from_config(config)
-        else:
-            model = _timm(override, shape.side, data.classes)
+            model = models.built(AutoModelForImageClassification, config, override)
         return model if shape == data.shape else enlarged(model, shape)
 
     def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
@@ -155,6 +157,11 @@ class Vit(Baseline):
         caption = f"labels {batch['labels'].tolist()}, predictions {said}"
         return [Sample(caption, picture=mosaic(batch["pixel_values"][None]))]
 
+    def families(self) -> Mapping[str, Family]:
+        from baselines.families import CLASSIFIERS  # no part of a run's code: a new one leaves its evidence verified
+
+        return CLASSIFIERS
+
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         outputs = model(batch["pixel_values"])
         return Classification(outputs) if isinstance(outputs, Tensor) else outputs
@@ -166,12 +173,25 @@ class Vit(Baseline):
         return {"accuracy": (outputs.logits.argmax(-1) == batch["labels"]).float()}
 
 
-def _timm(name: str, side: int, classes: int) -> nn.Module:
+def _timm(
+    name: str, side: int, classes: int, arguments: Mapping[str, Any] | None = None, folder: str | None = None
+) -> nn.Module:
+    """timm's model ``name`` for pictures of ``side``, with ``arguments`` as a config.json in timm's form has them."""
+    given = folder or name
     if not timm.is_model(name):
         near = " or ".join(get_close_matches(name, timm.list_models(), n=3))
         hint = f"did you mean {near}?" if near else "timm.list_models() in Python lists them"
-        raise ValueError(f"--model {name}: neither a folder nor a timm model; {hint}")
+        raise ValueError(f"--model {given}: neither a folder nor a timm model; {hint}")
+    # a folder's arguments are of the architecture: nothing is loaded, and nothing is fetched
+    fixed = {"pretrained": False, "checkpoint_path": None, "num_classes": classes}
+    values = {**(arguments or {}), **fixed, "img_size": side}
     try:
-        return timm.create_model(name, pretrained=False, num_classes=classes, img_size=side)
-    except (TypeError, AssertionError, ValueError) as error:
-        raise ValueError(f"--model {name}: timm cannot build it for {side}x{side} images: {error}") from error
+        try:
+            return timm.create_model(name, **values)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+            del values["img_size"]  # a model for pictures of any size takes none
+            return timm.create_model(name, **values)
+    except models.UNBUILT as error:
+        raise ValueError(f"--model {given}: timm cannot build it for {side}x{side} images: {error}") from error

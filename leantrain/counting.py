@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from suite.contract.setting import chosen, setting_of
+from suite.contract.setting import DEVICES, chosen, setting_of
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
 from suite.measure.paper_scale import Scale, SideBySide, side_by_side
@@ -76,6 +76,7 @@ def count(
     batch_size: int | None = None,
     sequence_length: int | None = None,
     steps: int = 2,
+    device: str = "cuda",
 ) -> Counted:
     """Counts one training step of a stack and of its reference on tensors without values; as ``leantrain count``.
 
@@ -88,6 +89,7 @@ def count(
         batch_size: examples a step; None for the baseline's.
         sequence_length: tokens a sequence, for text; None for the baseline's.
         steps: a whole run of so many steps comes before the counted one.
+        device: whose operators are counted: ``"cuda"``, a GPU's (none is needed), or ``"cpu"``.
 
     Raises:
         LookupError: for a name that does not exist, with the nearest ones.
@@ -96,7 +98,9 @@ def count(
     """
     setting = setting_of(baseline=baseline, size=size, recipe=recipe, task=task, steps=steps, model=model)
     build(stack)
-    scale = Scale(setting, batch_size=batch_size, sequence_length=sequence_length)
+    scale = Scale(
+        setting.but(device=chosen("device", device, DEVICES)), batch_size=batch_size, sequence_length=sequence_length
+    )
     (sides,) = side_by_side([stack], scale, chosen("task", task, TASKS) if task else None)
     if sides.stack.counters is None:
         raise Unavailable(f"{sides.stack.stack} cannot be counted: {sides.stack.unavailable}")

@@ -23,17 +23,25 @@ raise ValueError for hyper-parameters out of range. State has each parameter's s
 On CUDA those with a kernel update all parameters in one launch, and ``optimizer.clip(1.0)`` before a step, the
 unscaling of ``torch.amp.GradScaler`` and stochastic rounding of bfloat16 parameters are part of it.
 
-``sam_ascend`` and ``sam_restore`` are SAM (Foret et al. 2021, arXiv 2010.01412) around any optimizer:
+All but APGnc have ``maximize``; those that torch has, too, have ``foreach`` and ``capturable``: Adam, AdamW and SGD.
+State is float32 for bfloat16 and float16 parameters; those of FSDP2 are updated shard by shard; torch's own checkpoints
+load.
 
-    >>> parameters = [each for each in model.parameters() if each.requires_grad]
+Wrappers of any optimizer are ``SAM``, ``ESAM``, ``SAF`` and ``MESA`` (`leantrain.wrappers`); ``LAWA`` averages weights
+(`leantrain.averaging`). ``sam_ascend`` and ``sam_restore`` are the two halves of SAM:
+
+    >>> optimizer = SAM(Lion(model.parameters(), lr=1e-4), rho=0.05)
     >>> loss_of(model).backward()
-    >>> before = sam_ascend(parameters, rho=0.05)     # to the worst point of a ball of radius rho
-    >>> model.zero_grad()
-    >>> loss_of(model).backward()                     # its gradient is taken there
-    >>> sam_restore(parameters, before)               # and the step is made from here
-    >>> optimizer.step()
+    >>> with optimizer.worst_point():                 # of a ball of radius rho around the weights
+    ...     loss_of(model).backward()                 # the gradient is taken there
+    >>> optimizer.step()                              # and the step is made from here
 """
 
+from leantrain.averaging import LAWA as LAWA
+from leantrain.wrappers import ESAM as ESAM
+from leantrain.wrappers import MESA as MESA
+from leantrain.wrappers import SAF as SAF
+from leantrain.wrappers import SAM as SAM
 from techniques.large_batch.lamb.technique import Lamb as Lamb
 from techniques.large_batch.lars.technique import Lars as Lars
 from techniques.large_batch.layerwise_trust.technique import LayerwiseTrust as LayerwiseTrust
@@ -49,6 +57,11 @@ from techniques.shared.ascent import restore as sam_restore
 
 __all__ = [
     "AGD",
+    "ESAM",
+    "LAWA",
+    "MESA",
+    "SAF",
+    "SAM",
     "SGD",
     "ACClip",
     "APGnc",

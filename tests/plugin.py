@@ -42,11 +42,14 @@ from pathlib import Path
 
 import torch
 
+from suite.contract.sites import Act
 from suite.contract.technique import Technique, Unavailable
 
 
 @dataclass
 class Planted(Technique):
+    def sites(self, run): return {{"planted": Act(count=1)}}  # a body is about something else, or has its own
+
 {body}
 '''
 

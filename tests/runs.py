@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh
 
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.record.job import Job, Setting, Split
 
@@ -26,3 +29,11 @@ def new_run(
     stack, instance = (technique, None) if isinstance(technique, str) else ("baseline", technique)
     job = Job(setting=Setting(baseline=baseline, **setting), stack=stack, seed=seed)
     return Run(job, technique=instance, weights=weights, split=split, mesh=mesh, recorded=True)
+
+
+@dataclass
+class Planted(Technique):
+    """Base of a test's own techniques, for tests of what they do and not of whether they attach."""
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {"planted": Act(count=1)}

@@ -130,14 +130,18 @@ def count(
     steps: Annotated[
         int, typer.Option("--steps", min=2, help="A whole run of so many steps comes before the counted one.")
     ] = 2,
+    device: Annotated[
+        str, typer.Option("--device", help="Whose operators: cuda, a GPU's (none is needed), or cpu.")
+    ] = "cuda",
     as_json: Json = False,
 ) -> None:
     """Count one step at the paper's own size, in seconds and without its memory: parameters, state, activations, FLOPs.
 
-    Of a technique and its reference, exactly, on tensors that have shapes and no values. Exit code 4 if none of the
-    techniques can be counted so; the reason says which value it asked for.
+    Of a technique and its reference, exactly, on tensors that have shapes and no values, by the operators that a GPU
+    would run. Exit code 4 if none of the techniques can be counted so; the reason says which value it asked for.
     """
     with understandable(as_json):
+        from suite.contract.setting import DEVICES, chosen
         from suite.contract.stack import build
         from suite.measure import paper_scale
         from suite.show.counts import lines, notes, title
@@ -146,7 +150,7 @@ def count(
             build(stack)
         training = TrainingOptions(task=task, steps=steps, model=model)
         scale = paper_scale.Scale(
-            setting_of(TargetOptions(baselines, size, recipes), training),
+            setting_of(TargetOptions(baselines, size, recipes), training).but(device=chosen("device", device, DEVICES)),
             batch_size=batch,
             sequence_length=sequence_length,
         )

@@ -121,6 +121,7 @@ def escape(text: str) -> str:
 def understandable(as_json: bool = False) -> Iterator[None]:
     """Turns the errors that a user can mend into one sentence and an exit code."""
     from suite.contract.catalogue import UnknownId
+    from suite.contract.sites import NotAttached
     from suite.contract.technique import Unavailable
     from suite.record.store import NoRecord, StoreError
 
@@ -130,7 +131,7 @@ def understandable(as_json: bool = False) -> Iterator[None]:
         fail(str(error), Exit.USAGE, as_json)
     except Unavailable as error:
         fail(str(error), Exit.UNFIT, as_json)
-    except StoreError as error:
+    except (StoreError, NotAttached) as error:
         fail(str(error), Exit.RUN_FAILED, as_json)
     except OSError as error:  # what it was to read or write; a traceback's exit code of 1 would say "regressed"
         why = f"{error.filename}: {error.strerror}; name another place" if error.filename else str(error)

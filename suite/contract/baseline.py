@@ -44,6 +44,17 @@ class Sample:
         return {"caption": self.caption, "text": self.text, "picture": picture}
 
 
+@dataclass(frozen=True)
+class Family:
+    """An architecture that users bring, at a tiny size: the contents of its ``config.json``.
+
+    One that is no ``transformer`` has no Transformer blocks, and every technique must refuse it.
+    """
+
+    config: Mapping[str, Any]
+    transformer: bool = True
+
+
 class Baseline(ABC):
     """A model + data + recipe that never changes within a version.
 
@@ -76,6 +87,10 @@ class Baseline(ABC):
     def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
         """A freshly initialised model under torch's current seed; ``override`` is a Hugging Face configuration folder
         or a timm model name to use in place of the baseline's own."""
+
+    def families(self) -> Mapping[str, Family]:
+        """Architectures that may take the model's place, by name, for techniques to be tried on; none by default."""
+        return {}
 
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from suite.contract.attachment import Attachment
 from suite.contract.baseline import Baseline, Predictor, Sample, baseline_of
 from suite.contract.data import Batch, Data, HeldOut, generator, mixed_seed
 from suite.contract.recipe import Recipe
@@ -91,17 +92,25 @@ class Run:
 
         examples = self.baseline.data(setting.size, split or setting.task, setting.data)
         self.data: Data = self.technique.data(examples, self)
-        torch.manual_seed(mixed_seed(self.seed, 0))
-        built = self.baseline.model(setting.size, self.data, setting.model)
-        if weights is not None:
-            load_weights(built, weights)
-        built.to(self.device)
-        anatomy(built).set_fused_attention(self.recipe.fused_attention)
+        built = self.plain_model()
+        self.attachment = Attachment(built)
         built = self.technique.model(built, self).to(self.device)
         if self.mesh is not None:
             built = self.technique.parallelize(built, self.mesh)
         self.adopt(built)
         torch.manual_seed(mixed_seed(self.seed, 1, self.rank))  # dropout does not depend on how a model was initialised
+        self.attachment.begin(self)
+
+    def plain_model(self) -> nn.Module:
+        """A freshly initialised model, or one with the checkpoint's weights, as techniques get it."""
+        setting = self.job.setting
+        torch.manual_seed(mixed_seed(self.seed, 0))
+        model = self.baseline.model(setting.size, self.data, setting.model)
+        if self.weights is not None:
+            load_weights(model, self.weights)
+        model.to(self.device)
+        anatomy(model).set_fused_attention(self.recipe.fused_attention)
+        return model
 
     # what techniques read -------------------------------------------------------------------------------------------
 
@@ -132,14 +141,29 @@ class Run:
             self._anatomy = anatomy(self.model)
         return self._anatomy
 
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
+        """The model's own parameters that the optimizer moves, by name; whole, also where it holds shards of them."""
+        held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        trainable = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+        return {name: each for name, each in trainable.items() if self.gradients_sharded or id(each) in held}
+
     # verbs ----------------------------------------------------------------------------------------------------------
 
     def forward(self, batch: Batch) -> Tensor:
         """The loss (scalar, float32) of a batch under the recipe's precision, with the techniques' added terms."""
+        if self.recipe.compile and not self.attachment.proven:
+            self.attachment.rehearse(self, batch)
         with self.autocast():
             outputs = self.baseline.forward(self.forward_model, batch)
         loss = self.baseline.losses(outputs, batch).mean()
         return self.technique.loss(loss, outputs, batch, self)
+
+    def trial(self, model: nn.Module) -> Any:
+        """The outputs of ``model``, adopted or not yet, for two training examples: techniques that look at how a model
+        computes let it run so (:mod:`suite.model.calls`)."""
+        batch, _ = self.data.batch(mixed_seed(self.seed, 2), 0, 2)
+        with self.autocast():
+            return self.baseline.forward(model, self._to_device(batch))
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of ``loss`` are added to those of the parameters."""
@@ -203,7 +227,14 @@ class Run:
     # the loop -------------------------------------------------------------------------------------------------------
 
     def train_step(self, batch: Batch, indices: Tensor) -> None:
-        """One step on the batch of the examples ``indices``: learning rate, update, after-step methods."""
+        """One step on the batch of the examples ``indices``: learning rate, update, after-step methods.
+
+        The first raises NotAttached where a technique did nothing at one of its sites.
+        """
+        with nullcontext() if self.attachment.proven else self.attachment.proving(self, batch):
+            self._train_step(batch, indices)
+
+    def _train_step(self, batch: Batch, indices: Tensor) -> None:
         self.indices = indices
         self._set_learning_rate()
         with self.technique.around_step(self):
@@ -251,7 +282,7 @@ class Run:
                 lambda: self.train_step(batch, indices), self.model, self.optimizer, batch, compiled=self.recipe.compile
             )
         sent = traffic.ring_bytes(self.world_size) if traffic else None
-        return counters.model_copy(update={"communication_bytes": sent})
+        return counters.model_copy(update={"communication_bytes": sent, "ranks": self.world_size})
 
     def evaluate(self, part: HeldOut = "validation") -> dict[str, float]:
         """Mean loss and further metrics of the evaluated model on held-out examples. Leaves the training state as it
@@ -264,6 +295,14 @@ class Run:
         if not math.isfinite(means["loss"]):
             raise Diverged(f"the {part} loss became {means['loss']} after step {self.step}")
         return means
+
+    def probes(self) -> dict[str, float]:
+        """The techniques' own measurements, at the end of the run.
+
+        Raises NotAttached where a technique has not done what it was to do by then.
+        """
+        self.attachment.end()
+        return dict(self.technique.probes(self))
 
     def samples(self) -> list[Sample]:
         """What the evaluated model makes of a few test examples, spread over all of them."""
@@ -341,6 +380,7 @@ class Run:
             "step": self.step,
             "position": self.position,
             "technique": self.technique.state(),
+            "acts": self.attachment.counts(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
@@ -354,6 +394,7 @@ class Run:
         """Continues from a state that :meth:`save` wrote for a run of the same baseline, stack and seed."""
         state = torch.load(path, map_location=self.device, weights_only=True)
         self.step, self.position = state["step"], state["position"]
+        self.attachment.resume(state["acts"], self.step)
         self.technique.restore(state["technique"], self)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

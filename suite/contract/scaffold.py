@@ -36,13 +36,15 @@ TECHNIQUE = '''\
 This working example scales the gradient of every parameter; replace it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 
 
@@ -56,6 +58,7 @@ class {cls}(Technique):
     """``factor``: what the gradients are multiplied by."""
 
     factor: float = 0.1  # clipping would undo a milder one
+    scaled: Act = field(init=False, repr=False, default_factory=Act)
 
     zero_strength: ClassVar[dict[str, Any]] = {{"factor": 1.0}}
 
@@ -65,6 +68,11 @@ class {cls}(Technique):
 
     def after_backward(self, run: Run) -> None:
         scale_gradients([p.grad for p in run.model.parameters() if p.grad is not None], self.factor)
+        self.scaled()
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        """What the first step must go through, or else the run ends: modules, parameters, acts."""
+        return {{"scales gradients": self.scaled, **run.trained_parameters()}}
 '''
 
 TEST = '''\

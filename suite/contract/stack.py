@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 
 from suite.contract.catalogue import catalogue, lookup
 from suite.contract.recipe import Recipe
+from suite.contract.sites import NotAttached, Site
 from suite.contract.technique import SLOTS, ParameterGroups, Technique, overrides
 from suite.record.job import BASELINE, StackError, split
 
@@ -98,6 +99,21 @@ class Stack(Technique):
             for name, technique in self.techniques.items()
             for probe, value in technique.probes(run).items()
         }
+
+    def sites(self, run: Run) -> dict[str, Site]:
+        """As ``technique.site``, without techniques at zero strength. Raises NotAttached where one names none."""
+        merged: dict[str, Site] = {}
+        for name, technique in self.techniques.items():
+            if technique.is_reference:
+                continue
+            sites = technique.sites(run)
+            if not sites:
+                raise NotAttached(
+                    f"{name} names no site, so nothing shows that it does anything: return the modules, parameters or "
+                    "acts that it works at from its method sites()"
+                )
+            merged |= {f"{name}.{site}": each for site, each in sites.items()}
+        return merged
 
     def state(self) -> dict[str, Any]:
         return {name: technique.state() for name, technique in self.techniques.items()}

@@ -2,7 +2,7 @@
 
 When each method runs, time going to the right and then down::
 
-    set-up      recipe ── data ── model ── [parallelize] ── parameters ── [optimizer]
+    set-up      recipe ── data ── model ── [parallelize] ── parameters ── [optimizer] ── sites
                                            several ranks
 
     each step   ┌ around_step ─────────────────────────────────────────────────────────┐
@@ -18,6 +18,9 @@ When each method runs, time going to the right and then down::
 Methods in brackets are *slots*: one technique of a stack may fill each. The others are *chained*: they apply in stack
 order, each on the result of the one before. ``update`` is the whole middle of a step; by default it does what stands
 behind it. What a class overrides decides what it conflicts with: nothing is declared twice.
+
+``sites`` says where the technique acts. The first step proves that it does, or ends the run
+(:mod:`suite.contract.attachment`).
 
 Hyper-parameters are dataclass fields with the paper's defaults; every one can be set on the command line
 (``lora:rank=4``).
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from suite.contract.data import Batch, Data
     from suite.contract.recipe import Recipe
     from suite.contract.run import Run
+    from suite.contract.sites import Site
 
 ParameterGroups = list[dict[str, Any]]
 """torch's parameter groups: each has ``params`` and ``weight_decay``, optionally ``learning_rate_scale``."""
@@ -55,6 +59,12 @@ class Technique:
 
     zero_strength: ClassVar[Mapping[str, Any] | None] = None
     """Hyper-parameters at which the technique is its reference to the bit (rho 0, ratio 1, ...), where such exist."""
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is at zero strength."""
+        zero = self.zero_strength
+        return zero is not None and all(getattr(self, name) == value for name, value in zero.items())
 
     # chained
     def recipe(self, recipe: Recipe) -> Recipe:
@@ -100,6 +110,12 @@ class Technique:
     def probes(self, run: Run) -> Mapping[str, float]:
         """The technique's own measurements at the end of the run, for its claims: of what the recorded steps did."""
         return {}
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        """What the technique acts on, by names for people: modules that must run and parameters that must get a
+        gradient in the first step, and acts. Whoever replaces the optimizer acts on all that it moves; every other
+        technique names its own, at least one unless it is at ``zero_strength``."""
+        return run.trained_parameters() if overrides(self, "optimizer") else {}
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs beyond model and optimizer: tensors, numbers, strings, in dicts and lists."""

@@ -286,9 +286,13 @@ def _counted(
         theirs, ours = numbers(known)
         if theirs == 0:
             return replace(unavailable("the reference has none"), reference=theirs, contender=ours)
-        compiled = any(each.counters.compiled for side in known.counted if side for each in side.points)
-        note = "counts what the eager operators do, though timed compiled" if compiled else ""
-        return Value("exact", ours / theirs, note=note, reference=theirs, contender=ours)
+        steps = [each.counters for side in known.counted if side for each in side.points]
+        ranks = max(each.ranks for each in steps)
+        notes = (
+            "counts what the eager operators do, though timed compiled" if any(each.compiled for each in steps) else "",
+            f"of one of {ranks} ranks" if ranks > 1 else "",
+        )
+        return Value("exact", ours / theirs, note="; ".join(filter(None, notes)), reference=theirs, contender=ours)
 
     return Metric(name, title, unit, "counted", samples, value, quantity, direction=direction, uses=uses)
 
@@ -307,8 +311,10 @@ def _with_uncounted(metric: Metric) -> Metric:
 
     def value(known: Known, priors: Priors) -> Value:
         steps = [each for side in known.counted if side for each in side.points]
-        if any(each.counters.uncounted_operators for each in steps):
-            return replace(metric.value(known, priors), note="some operators have no FLOP formula: lower bounds")
+        if names := sorted({name for each in steps for name in each.counters.uncounted_operators}):
+            known_part = metric.value(known, priors)
+            notes = (known_part.note, f"lower bounds, without FLOPs of {', '.join(names)}")
+            return replace(known_part, note="; ".join(filter(None, notes)))
         return metric.value(known, priors)
 
     return replace(metric, value=value)
@@ -517,6 +523,12 @@ def _modelled_energy(known: Known, priors: Priors) -> Value:
     return replace(_value_of(log, theirs, ours, note), kind="modelled")
 
 
+def _added_bytes(side: Side) -> int | None:
+    """What set-up and training add to a process that has libraries and data."""
+    start, peak = side.memory.process_start_bytes, side.memory.process_peak_bytes
+    return peak - start if start is not None and peak is not None else None
+
+
 _JOULES = _of_process("energy", "energy", "J", "measured", _joules, "not measured", Uses(70))
 
 # the registry -------------------------------------------------------------------------------------------------------
@@ -560,6 +572,10 @@ REGISTRY: tuple[Metric | Family, ...] = (
     _of_process(
         "process_peak_bytes", "process peak", "B", "measured", attrgetter("memory.process_peak_bytes"),
         "not readable on this machine", Uses(50),
+    ),
+    _of_process(
+        "process_added_bytes", "process peak over its start", "B", "measured", _added_bytes,
+        "not recorded, or not readable on this machine",
     ),
     _of_process(
         "cuda_allocated_peak_bytes", "CUDA peak", "B", "measured", attrgetter("memory.cuda_allocated_peak_bytes"),

@@ -36,6 +36,9 @@ from suite.kernels.manifest import LANE_INSTRUCTIONS_PER_BYTE, Budget, Manifest
 from suite.kernels.multi_tensor import Group, LaunchTables
 from suite.kernels.portable import narrow
 
+Number = float | Tensor
+"""A hyper-parameter on the host, or on the device, of shape []."""
+
 BLOCK = 2048
 PIECE = 512
 NUM_WARPS = 4
@@ -55,6 +58,17 @@ ARGUMENTS = {
     **dict.fromkeys(("tensors", "programs", "count", "seed"), "i32"),
 }
 """Types of kernels' arguments by name, where they are not float32 numbers."""
+
+
+@triton.jit
+def number(x):
+    """A hyper-parameter: ``x`` itself or, where it is on the device, what the float32 pointer ``x`` points to."""
+    if isinstance(x, float):  # as the interpreter passes numbers
+        return x
+    elif x.dtype.is_ptr():
+        return tl.load(x)
+    else:
+        return x
 
 
 @triton.jit
@@ -126,12 +140,14 @@ def load(pointer, place):
 
 @triton.jit
 def store(pointer, place, x, seed=None):
-    """float32 ``x`` to ``place``, rounded to nearest or, with a ``seed`` (see `random_bits`), stochastically."""
+    """float32 ``x`` to ``place``, rounded to nearest or, with a ``seed`` (see `random_bits`), an int32 or a pointer to
+    one, stochastically."""
     tensor, first, offsets, mask = place
     if seed is None:
         rounded = narrow(x, pointer.dtype.element_ty)
     else:
-        rounded = narrow_stochastic(x, random_bits(seed, tensor, first, offsets), pointer.dtype.element_ty)
+        bits = random_bits(number(seed), tensor, first, offsets)
+        rounded = narrow_stochastic(x, bits, pointer.dtype.element_ty)
     tl.store(pointer + offsets, rounded, mask=mask)
 
 
@@ -217,9 +233,9 @@ def _names(dtypes: Iterable[torch.dtype]) -> str:
     return ", ".join(sorted(map(str, dtypes)))
 
 
-def launch(kernel: Any, group: Group, hyper: Mapping[str, float], **arguments: Any) -> None:
+def launch(kernel: Any, group: Group, hyper: Mapping[str, Number], **arguments: Any) -> None:
     """Run ``kernel`` over ``group``. ``hyper`` and ``arguments`` are its own, by name: numbers, and all else."""
-    numbers = {name: float(number) for name, number in hyper.items()}  # an integer would compile another kernel
+    numbers = {name: _passed(number, group.table.device) for name, number in hyper.items()}
     with torch.cuda.device_of(group.table):
         kernel[(group.programs,)](
             group.table, group.blocks, group.tensors, **numbers, **arguments,
@@ -228,13 +244,23 @@ def launch(kernel: Any, group: Group, hyper: Mapping[str, float], **arguments: A
         )  # fmt: skip
 
 
+def precise(number: Number) -> Number:
+    """``number`` in float64, which Python's numbers have and a tensor need not."""
+    return number.double() if isinstance(number, Tensor) else number
+
+
+def _passed(number: Number, device: torch.device) -> Number:
+    """A hyper-parameter as kernels take it: an integer would compile another kernel, as would float64."""
+    return number.to(device, torch.float32) if isinstance(number, Tensor) else float(number)
+
+
 @torch.no_grad()
 def step(
     kernel: Any,
     tables: LaunchTables,
     changed: Sequence[Sequence[Tensor]],
     gradients: Sequence[Tensor],
-    hyper: Mapping[str, float],
+    hyper: Mapping[str, Number],
     **arguments: Any,
 ) -> None:
     """One launch of ``kernel`` for each combination of dtypes, in place on ``changed``: parameters, then their states.
@@ -242,7 +268,7 @@ def step(
     ``hyper`` and ``arguments`` are those of `launch`; tensors among them are device scalars. Raises what `groups`
     raises, before anything has changed.
     """
-    scalars = [each for each in arguments.values() if isinstance(each, Tensor)]
+    scalars = [each for name, each in arguments.items() if isinstance(each, Tensor) and name != "seed"]
     for group in groups(tables, changed, (gradients,), scalars):
         launch(kernel, group, hyper, **arguments)
     note_change(*changed)
@@ -254,9 +280,9 @@ def note_change(*changed: Sequence[Tensor]) -> None:
         increment_version(tensors)
 
 
-def seed_word(seed: int | None) -> int | None:
-    """``seed``, of any size, as the int32 that `random_bits` takes."""
-    return None if seed is None else seed % 2**31
+def seed_word(seed: int | Tensor | None) -> int | Tensor | None:
+    """``seed``, of any size, as the int32 that `random_bits` takes; a tensor, on the device, is one already."""
+    return seed % 2**31 if isinstance(seed, int) else seed
 
 
 def streaming_budget(read_bytes: Sequence[int], written_bytes: Sequence[int], registers: int = 64) -> Budget:
@@ -284,6 +310,7 @@ def manifest(
     written: Sequence[int],
     scaled: bool = False,
     seeded: bool = False,
+    on_device: Sequence[str] = (),
     sums: int = 0,
     registers: int = 64,
     **constants: Any,
@@ -291,13 +318,15 @@ def manifest(
     """The manifest of ``kernel`` over lists of these ``dtypes``, as `launch` compiles it.
 
     ``read`` and ``written`` are the numbers of the lists that it streams. ``scaled``: all of `SCALARS` are given;
-    ``seeded``: it rounds stochastically. Programs add up ``sums`` numbers over their elements. ``constants`` are the
-    kernel's own. Its other arguments have the types in `ARGUMENTS`, or are float32 numbers.
+    ``seeded``: it rounds stochastically. The hyper-parameters ``on_device`` are read there. Programs add up ``sums``
+    numbers over their elements. ``constants`` are the kernel's own. Its other arguments have the types in `ARGUMENTS`,
+    or are float32 numbers.
     """
     constants |= {"DTYPES": tuple(DTYPES[dtype] for dtype in dtypes), "BLOCK": BLOCK, "PIECE": PIECE}
     constants |= {} if scaled else dict.fromkeys(SCALARS)
     constants |= {} if seeded else {"seed": None}
-    signature = {name: ARGUMENTS.get(name, "fp32") for name in kernel.arg_names if name not in constants}
+    types = ARGUMENTS | dict.fromkeys(on_device, "*fp32") | ({"seed": "*i32"} if seeded else {})
+    signature = {name: types.get(name, "fp32") for name in kernel.arg_names if name not in constants}
     read_bytes, written_bytes = ([dtypes[row].itemsize for row in rows] for rows in (read, written))
     budget = streaming_budget(read_bytes, written_bytes, registers)
     return Manifest(

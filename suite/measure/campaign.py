@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from suite.contract.sites import NotAttached
 from suite.judge.rows import rows, undecided
 from suite.measure.contender import Limits, end_all
 from suite.measure.counting import count
@@ -21,7 +22,7 @@ from suite.measure.plan import Pair, Plan, Timing, Wanted, witness_job
 from suite.measure.timing import ROUNDS, Protocol, time_together
 from suite.record.job import Job
 from suite.record.machine import busy_cores, fingerprint
-from suite.record.schema import FIFTHS, Counted, Learned, Line, Timed, Trained, Witness
+from suite.record.schema import FIFTHS, Counted, Learned, Line, Renewal, Timed, Trained, Witness, unattached
 from suite.record.store import Records, Store
 
 BUSY = 0.5  # cores that others use: above, times are theirs as well
@@ -51,10 +52,12 @@ class Effort:
 class Measured:
     """What a campaign added.
 
-    ``left``: what time did not suffice for. ``busy``: cores that others used, where they were too many to time.
+    ``refused``: stack, status and reason of what did not attach, which is no evidence. ``left``: what time did not
+    suffice for. ``busy``: cores that others used, where they were too many to time.
     """
 
     added: list[Line] = field(default_factory=list)
+    refused: list[tuple[str, str, str]] = field(default_factory=list)
     left: str = ""
     busy: float = 0.0
 
@@ -71,7 +74,8 @@ class Measured:
         """Stack, status and reason of every run that failed."""
         ended = [each for each in self.added if isinstance(each, Counted | Learned)]
         sides = [*ended, *(side for each in self.added if isinstance(each, Timed) for side in each.contenders)]
-        return [(each.stack, each.status, each.reason) for each in sides if each.status not in ("ok", "unavailable")]
+        ill = [(each.stack, each.status, each.reason) for each in sides if each.status not in ("ok", "unavailable")]
+        return [*self.refused, *ill]
 
 
 def measure(
@@ -87,7 +91,9 @@ def measure(
     """Measures what is missing of the pairs, which share a device, and appends it to ``folder`` as it comes.
 
     With ``together`` the pairs, which differ in the stack alone, are timed in one set of processes. ``stored`` gets
-    each piece after it was appended. Raises StoreError if the folder cannot be written or another run holds it.
+    each piece after it was appended. What does not attach is left out from there on. Raises NotAttached where nothing
+    is left, or not all that was to be timed together; StoreError if the folder cannot be written or another run holds
+    it.
     """
     store = Store(folder)
     setting = pairs[0].setting
@@ -121,16 +127,19 @@ class _Campaign:
 
     def run(self) -> Measured:
         self.progress(0.0, "preparing data")
-        self._count()
-        self._learn()
-        self._time()
-        if open_pairs := self._undecided():
-            self.pairs, self.wanted = open_pairs, replace(self.wanted, seeds=self.wanted.most_seeds)
-            self._learn()
+        for measure_some in (self._count, self._learn, self._time, self._decide):
+            measure_some()
+            if self.measured.refused and (self.together or not self.pairs):
+                raise NotAttached("; ".join(dict.fromkeys(reason for _, _, reason in self.measured.refused)))
         return self.measured
 
     def _plan(self) -> Plan:
         return Plan(self.pairs, Records.of(self.lines), self.wanted, self.together)
+
+    def _decide(self) -> None:
+        if open_pairs := self._undecided():
+            self.pairs, self.wanted = open_pairs, replace(self.wanted, seeds=self.wanted.most_seeds)
+            self._learn()
 
     def _undecided(self) -> list[Pair]:
         """The pairs that more seeds may decide; none of a measurement that asks for too few to judge by."""
@@ -143,10 +152,22 @@ class _Campaign:
         return [pair for pair, row in known if pair and row.machine.name == self.machine and undecided(row)]
 
     def _keep(self, line: Line) -> None:
+        if refused := unattached(line):
+            return self._leave_out(line, {run.stack: run.reason for run in refused})
         self.store.append(line, self.machine)
         self.lines.append(line)
         self.measured.added.append(line)
         self.stored(line)
+
+    def _leave_out(self, line: Line, reasons: dict[str, str]) -> None:
+        """Goes on without the stacks that do not attach to the model of the line."""
+        self.measured.refused += [(stack, "not attached", reason) for stack, reason in reasons.items()]
+        of_line = None if isinstance(line, Renewal) else (line.conditions.baseline, line.conditions.recipe)
+        self.pairs = [
+            pair
+            for pair in self.pairs
+            if (pair.setting.baseline, pair.setting.recipe) != of_line or not reasons.keys() & {*pair.sides}
+        ]
 
     @property
     def _late(self) -> bool:
@@ -183,11 +204,13 @@ class _Campaign:
         fresh = plan.jobs()
         if repeats := plan.repeats():
             self._run(repeats, plan)
+            if not self.pairs:
+                return
             plan = self._plan()  # what was equal to the bit has renewed the others
             fresh = plan.jobs()
         resumed = [job for job in self._to_resume(plan) if job not in fresh]
         while fresh or resumed:
-            if not self._run([*resumed, *fresh], plan):
+            if not self._run([*resumed, *fresh], plan) or not self.pairs:
                 return
             plan, before = self._plan(), fresh  # a grid that is complete asks for more seeds at the rate it chose
             fresh, resumed = plan.jobs(), []

@@ -46,6 +46,7 @@ from suite.contract.baseline import baseline_of
 from suite.contract.catalogue import UnknownId
 from suite.contract.data import HeldOut
 from suite.contract.run import Diverged
+from suite.contract.sites import NotAttached
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
 from suite.record.job import Job, StackError
@@ -328,9 +329,11 @@ def failure(error: BaseException) -> tuple[Status, str, str]:
         status = "diverged"
     elif isinstance(error, Unavailable):
         status = "unavailable"
+    elif isinstance(error, NotAttached):
+        status = "not_attached"
     elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
         status = "out_of_memory"
-    plain = status in ("diverged", "unavailable")
+    plain = status in ("diverged", "unavailable", "not_attached")
     return status, str(error) if plain else first_line(error), "" if plain else trace(error)
 
 

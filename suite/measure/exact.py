@@ -58,7 +58,8 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
     if size not in TRAINED:
         kind = COUNTS.get(claim.metric)
         if (kind is None or kind.needs_values) and not claim.metric.startswith("peak."):
-            return Observation(reason=f"{claim.metric} is no count of a step without values: judged at {SIZE}")
+            why = f" ({kind.needs_values})" if kind else ""
+            return Observation(reason=f"{claim.metric} is no count of a step without values{why}: judged at {SIZE}")
         reference, contender = at_scale(setting, card.reference), at_scale(setting, card.id)
     else:
         reference, contender = sides(setting, card.id, card.reference)
@@ -71,8 +72,8 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
 
 @cache
 def at_scale(setting: Setting, stack: str) -> Facts:
-    """One step of a stack at a size that need not fit this machine."""
-    one = paper_scale.counted(stack, Scale(setting))
+    """One step of a stack at a size that need not fit this machine, by the operators of a GPU, as the papers had."""
+    one = paper_scale.counted(stack, Scale(setting.but(device="cuda")))
     return Facts(stack, counters=one.counters, unavailable=one.unavailable)
 
 

@@ -87,10 +87,10 @@ def witness_of(run: Learned) -> Witness:
 
 
 def equal_to_the_bit(old: Trained, new: Trained) -> bool:
-    """Whether two runs had the same trajectory and the same end. NaN equals NaN."""
+    """Whether two runs had the same trajectory, the same end and the same probes. NaN equals NaN."""
 
-    def end(run: Trained) -> tuple[str, str, str]:
-        return run.status, run.trajectory_sha256, run.final.model_dump_json() if run.final else ""
+    def end(run: Trained) -> str:
+        return run.model_dump_json(include={"status", "trajectory_sha256", "final", "probes"})
 
     return end(old) == end(new)
 

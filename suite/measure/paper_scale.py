@@ -8,15 +8,22 @@ equal those of a real run to the byte.
 The batch is of the baseline's own data at that size, values left out; another sequence length changes its shape.
 Weights are a fresh model's: no count depends on them.
 
+The operators are those of the setting's device, which need not be here: a GPU fuses attention and dropout and casts
+otherwise than a CPU (:mod:`suite.meters.gpu_operators`).
+
+Under the compiled recipe the saved bytes are those of torch.compile's partitioned graphs
+(:mod:`suite.measure.compiled_graphs`); FLOPs are the eager operators', as nothing that costs some is recomputed.
+
 Limits. A step that depends on values cannot be counted (a topology that follows gradients, a choice of examples by
-their loss), nor can one of several ranks. The operators are the CPU's: a GPU's may save a little more or less for the
-backward pass; torch's fused attention with dropout, for one, exists on GPUs only.
+their loss), nor can one of several ranks. For a Triton kernel of a technique its operators on a CPU are counted, which
+may hold more for a moment. Never run on a GPU to compare: the kernels are those that torch's source chooses.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,13 +38,16 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
+from suite.measure.compiled_graphs import partitioned_graphs
 from suite.measure.evidence import Progress, silent
 from suite.measure.weightless import weightless
+from suite.meters.activations import SavedActivations
 from suite.meters.state import gradient_bytes, parameter_bytes
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
 from suite.record.schema import COUNTS, Counters
 
 PROVENANCE = "counted at paper scale"
+GENERATED_LATER = "what compiled code allocates is decided when it is generated"
 STEPS = 2  # before the counted one: optimizers make their state, and schedules by progress come round
 
 
@@ -78,10 +88,19 @@ class StepCount:
         counters = self.counters
         if counters is None:
             return {}
-        known = {name: getattr(counters, name) for name, count in COUNTS.items() if not count.needs_values}
+        known = {name: getattr(counters, name) for name in COUNTS if name not in self.not_counted()}
+        state = {"parameter_bytes": self.parameter_bytes, "gradient_bytes": self.gradient_bytes}
+        if counters.compiled:
+            return known | state
         peak = {"peak_tensor_bytes": known.pop("peak_tensor_bytes")}  # last, before what it is made of
-        known |= {"parameter_bytes": self.parameter_bytes, "gradient_bytes": self.gradient_bytes}
-        return known | peak | {f"peak.{kind}": size for kind, size in counters.peak_by_kind.items()}
+        return known | state | peak | {f"peak.{kind}": size for kind, size in counters.peak_by_kind.items()}
+
+    def not_counted(self) -> dict[str, str]:
+        """Counters that have no number here, with the reason."""
+        if self.counters is None:
+            return {}
+        peak = {"peak_tensor_bytes": GENERATED_LATER} if self.counters.compiled else {}
+        return peak | {name: count.needs_values for name, count in COUNTS.items() if count.needs_values}
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -91,6 +110,8 @@ class StepCount:
             "provenance": PROVENANCE if self.counters else "unavailable",
             "reason": self.unavailable,
             **self.quantities(),
+            "semantics": self.counters and {"saved": self.counters.saved_semantics, "flops": self.counters.semantics},
+            "not_counted": self.not_counted(),
             "uncounted_operators": uncounted,
             "batch": {name: list(shape) for name, shape in self.batch.items()},
             "data": self.data,
@@ -109,16 +130,20 @@ def counted(stack: str, scale: Scale) -> StepCount:
     recipe = technique.recipe(baseline.recipe_of(setting))
     if recipe.world_size > 1:
         return StepCount(stack, unavailable=f"takes {recipe.world_size} ranks, and one process is counted")
-    if recipe.compile:
-        return StepCount(stack, unavailable="a compiled step has no counts of its own: count its eager recipe, modern")
     try:
-        with weightless():
-            run = Run(Job(setting=setting, stack=stack), technique=technique, baseline=baseline)
+        with weightless(setting.device), partitioned_graphs() if recipe.compile else nullcontext():
+            job = Job(setting=setting.but(device="cpu"), stack=stack)  # where fake tensors say they are
+            run = Run(job, technique=technique, baseline=baseline)
             _fits(run, scale)
             for _ in range(run.recipe.steps):
                 run.train_step(*run.next_batch())
             shapes = {name: tuple(tensor.shape) for name, tensor in run.next_batch()[0].items()}
             counters = run.count_step()
+            if recipe.compile:  # the counters' dispatch modes turn compilation off: the saved bytes have a step alone
+                with SavedActivations(run.model) as saved:
+                    run.train_step(*run.next_batch())
+                compiled = {"saved_activation_bytes": saved.saved_bytes, "saved_semantics": "compiled"}
+                counters = counters.model_copy(update=compiled)
             return StepCount(
                 stack, counters, parameter_bytes(run.model), gradient_bytes(run.model), shapes, run.data.name
             )

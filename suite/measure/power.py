@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import nn
 
 from suite.contract.data import generator
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.judge.ruler import Ruler, ruler_of
 from suite.judge.statistics import (
@@ -49,12 +50,18 @@ HALF = 0.5
 class Perturbed(Technique):
     """Multiplies every weight by 1 + noise before the first step."""
 
+    perturbed: Act = field(init=False, repr=False, default_factory=Act)
+
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         noise = generator(run.seed, 4)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(1 + PERTURBATION * torch.randn(parameter.shape, generator=noise))
+                self.perturbed()
         return model
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {"perturbs the weights": self.perturbed}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Tensors without values: torch's fake tensors, on which a training step goes as it does on real ones on a CPU.
+"""Tensors without values: torch's fake tensors, on which a training step goes as it does on real ones.
 
 A fake tensor has a shape, a type and a storage of the right size. Torch's own mode serves tracing; what differs there
-from a real step (masks, foreach operators, copies, statistics' types) is set right here, one reason a line.
+from a real step (masks, foreach operators, copies, statistics' types) is set right here, one reason a line. All fake
+tensors say that they are on the CPU; the operators are those of the device that is asked for.
 """
 
 from __future__ import annotations
@@ -18,23 +19,26 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+from suite.meters.gpu_operators import HALF, gpu_operators
+
 aten = torch.ops.aten
 SEQUENCES = frozenset({aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default})
 FILLED = frozenset({aten.full.default, aten.ones.default, aten.zeros.default})
 LARGEST_KEPT = 1 << 16
+OPTIMIZERS: Any = sys.modules[torch.optim.Optimizer.__module__]  # torch.optim hides the name
 
 
 class Weightless(FakeTensorMode):
-    """Fake tensors on which a step takes the path, and saves the bytes, that it does on real ones on a CPU.
+    """Fake tensors on which a step takes the path, and saves the bytes, that it does on real ones on ``device``.
 
     Small tensors that a program makes of sizes alone (positions, a step counter, drop rates by depth) keep their
     values, as it asks for them: "are these positions of one sequence?". Torch's own mode keeps single numbers only.
     """
 
-    def __init__(self) -> None:
-        super().__init__(
-            allow_non_fake_inputs=True
-        )  # a real one that a library made at import is as good as a fake one
+    def __init__(self, device: str) -> None:
+        # a real tensor that a library made at import is as good as a fake one
+        super().__init__(allow_non_fake_inputs=True)
+        self._operators = device
         self._allow_unsafe_data_ptr_access = False  # whoever wants an address gets an error, not a crash
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -43,12 +47,19 @@ class Weightless(FakeTensorMode):
             with no_dispatch():
                 real = func(*args, **(kwargs or {}))
             return self.fake_tensor_converter.from_real_tensor(self, real, make_constant=True)
-        if func is aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
-            # Torch's meta kernel gives the statistics the input's type. The CPU's keeps the weight's, and saves it.
+        if func is aten.native_layer_norm.default:
+            # Torch's meta kernel gives the statistics the input's type, and they are saved.
             y, *statistics = output
+            kept = self._statistics_dtype(args[0].dtype, args[2])
             with self:
-                return (y, *(torch.empty_like(each, dtype=args[2].dtype) for each in statistics))
+                return (y, *(each if each.dtype == kept else torch.empty_like(each, dtype=kept) for each in statistics))
         return output
+
+    def _statistics_dtype(self, of_input: torch.dtype, weight: Tensor | None) -> torch.dtype:
+        """A normalisation's statistics: a CPU keeps the weight's type, a GPU the one that it adds up in."""
+        if self._operators == "cuda":
+            return torch.float32 if of_input in HALF else of_input
+        return weight.dtype if weight is not None else of_input
 
     def invalidate_written_to_constants(self, func: Any, flat_arg_fake_tensors: Any, args: Any, kwargs: Any) -> None:
         """Does what torch's own does, also for the lists of tensors that foreach operators write to."""
@@ -77,25 +88,36 @@ def _of_sizes(func: Any, output: Any) -> bool:
 
 
 @contextmanager
-def weightless() -> Iterator[None]:
-    """While active, tensors have no values. What libraries do otherwise with fake tensors they do as with real ones."""
+def weightless(device: str = "cpu") -> Iterator[None]:
+    """While active, tensors have no values, and a step runs the operators of ``device``, "cpu" or "cuda".
+
+    What libraries do otherwise with fake tensors they do as with real ones.
+    """
     foreach: Any = torch.utils._foreach_utils
     with ExitStack() as stack:
         # nn.Module.to swaps fake parameters, which fails as the mode itself refers to them; real ones get new data.
-        stack.enter_context(_replaced(torch.utils, "swap_tensors", _with_data_of))
+        stack.enter_context(replaced(torch.utils, "swap_tensors", _with_data_of))
         # Draws again what fell outside, so it looks; torch itself passes over meta tensors here.
-        stack.enter_context(_replaced(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
+        stack.enter_context(replaced(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
         # torch's own looks at addresses and copies memory.
-        stack.enter_context(_replaced(Tensor, "__deepcopy__", _copied))
+        stack.enter_context(replaced(Tensor, "__deepcopy__", _copied))
         # torch takes the loop in place of the foreach operators for any subclass of Tensor.
-        types = [*foreach._foreach_supported_types, FakeTensor]
-        stack.enter_context(_replaced(foreach, "_foreach_supported_types", types))
+        for module in (foreach, OPTIMIZERS):
+            types = [*module._foreach_supported_types, FakeTensor]
+            stack.enter_context(replaced(module, "_foreach_supported_types", types))
+        if device == "cuda":
+            # There torch's optimizers take the foreach operators unless told otherwise.
+            supported = [*foreach._get_foreach_kernels_supported_devices(), "cpu"]
+            stack.enter_context(replaced(OPTIMIZERS, "_get_foreach_kernels_supported_devices", lambda: supported))
+            stack.enter_context(gpu_operators())
         # transformers takes fake tensors for a trace, and then makes masks that a real step goes without.
         for name in ("transformers.masking_utils", "transformers.modeling_attn_mask_utils"):
             if name in sys.modules:  # a model of that library has imported them
-                stack.enter_context(_replaced(sys.modules[name], "is_tracing", lambda tensor=None: False))
+                stack.enter_context(
+                    replaced(sys.modules[name], "is_tracing", lambda tensor=None: torch.compiler.is_compiling())
+                )
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(Weightless())
+        stack.enter_context(Weightless(device))
         yield
 
 
@@ -129,7 +151,7 @@ def _copied(tensor: Any, memo: dict[Any, Any]) -> Tensor:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from suite.contract.baseline import baseline_of, baselines
 from suite.contract.catalogue import catalogue
@@ -17,7 +18,7 @@ from suite.contract.run import Run
 from suite.contract.technique import Unavailable
 from suite.meters.clock import Clock
 from suite.meters.energy import EnergyMeter
-from suite.meters.process import ProcessMemory, cuda_memory
+from suite.meters.process import ProcessMemory, cuda_memory, settle_memory
 from suite.record.job import Job
 from suite.record.schema import Counters, Energy, Memory
 
@@ -27,6 +28,16 @@ baselines()  # their libraries are what takes seconds to import
 catalogue()
 
 
+def joined(device: str, rank: int, world_size: int, rendezvous: str) -> DeviceMesh:
+    """The mesh of this machine's ranks that meet in the folder ``rendezvous``; this process is one of them."""
+    if LOOPBACK.exists():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK.name)
+    backend = "nccl" if device == "cuda" else "gloo"
+    store = f"file://{rendezvous}/store"
+    torch.distributed.init_process_group(backend, init_method=store, rank=rank, world_size=world_size)
+    return torch.distributed.init_device_mesh(device, (world_size,))
+
+
 class Session:
     """One rank's side of a contender; each method answers one command of the parent."""
 
@@ -34,26 +45,16 @@ class Session:
         setting = job.setting
         torch.set_num_threads(setting.threads)
         baseline_of(setting)
-        self.mesh = None
+        self.mesh: DeviceMesh | None = None
         self.weights: Path | None = None
         if world_size > 1:
             if setting.device == "cuda":
                 if torch.cuda.device_count() < world_size:
                     raise Unavailable(f"needs {world_size} GPUs, this machine has {torch.cuda.device_count()}")
                 torch.cuda.set_device(rank)
-            if LOOPBACK.exists():
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK.name)  # ranks of a contender share a machine
-            torch.distributed.init_process_group(
-                "nccl" if setting.device == "cuda" else "gloo",
-                init_method=f"file://{rendezvous}/store",
-                rank=rank,
-                world_size=world_size,
-            )
-            self.mesh = torch.distributed.init_device_mesh(setting.device, (world_size,))
+            self.mesh = joined(setting.device, rank, world_size, rendezvous)
         on_rank = f"cuda:{rank}" if world_size > 1 and setting.device == "cuda" else setting.device
         self.job = job.model_copy(update={"setting": setting.but(device=on_rank)})
-        self.memory = ProcessMemory()
-        self.memory.__enter__()  # closed in usage, which reads the peak
 
     def prepare(self) -> None:
         setting = self.job.setting
@@ -62,6 +63,10 @@ class Session:
             self.weights = checkpoint(setting.but(device=setting.device.partition(":")[0]))
 
     def set_up(self, recorded: bool = False) -> dict[str, Any]:
+        # What was prepared may have been cached, or have trained a checkpoint: no part of this run's memory.
+        settle_memory(self.job.setting.device)
+        self.memory = ProcessMemory()
+        self.memory.__enter__()  # closed in usage, which reads the peak
         self.clock = Clock(self.job.setting.device)
         start_s = self.clock.now_s()
         self.run = Run(self.job, weights=self.weights, mesh=self.mesh, recorded=recorded)
@@ -85,7 +90,7 @@ class Session:
         return self.run.count_step()
 
     def probes(self) -> dict[str, float]:
-        return dict(self.run.technique.probes(self.run))
+        return self.run.probes()
 
     def save(self, path: Path) -> None:
         self.run.save(self._own(path))
@@ -104,6 +109,7 @@ class Session:
         self.memory.__exit__()
         cuda = cuda_memory(self.job.setting.device) if self.run.device.type == "cuda" else None
         memory = Memory(
+            process_start_bytes=self.memory.start_bytes,
             process_peak_bytes=self.memory.peak_bytes,
             cuda_allocated_peak_bytes=cuda.allocated_bytes if cuda else None,
             cuda_reserved_peak_bytes=cuda.reserved_bytes if cuda else None,

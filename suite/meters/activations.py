@@ -1,9 +1,10 @@
-"""Bytes that a forward pass saves for its backward pass, through autograd's saved-tensor hooks.
+"""Bytes that forward passes hold for their backward passes, through autograd's saved-tensor hooks.
 
-The number explains a peak, it is not one: distinct storages, model parameters and buffers left out. A technique's own
-hooks (a quantiser, an offloader, torch's checkpoint) go inside these and would hide what they save, since only the
-innermost hooks apply; so while the window is open every other pack hook is followed too, and what *it returns* is
-counted: packed bytes for a quantiser, nothing for a checkpoint's placeholder.
+The number explains a peak, it is not one: distinct storages, model parameters and buffers left out; the most held at
+once, so that of several passes in a step (micro-batches, an ascent before the descent) the largest counts and not
+their sum. A technique's own hooks (a quantiser, an offloader, torch's checkpoint) go inside these and would hide what
+they save, since only the innermost hooks apply; so while the window is open every other pair of hooks is followed too,
+and what *its pack returns* is counted: packed bytes for a quantiser, nothing for a checkpoint's placeholder.
 
 Limits. Recomputed tensors (saved while a backward pass runs) do not count: a checkpointed model's saved bytes are less
 than what it needs when a segment is recomputed; TensorBytes has that peak. A tensor kept on an autograd ``ctx`` as a
@@ -11,7 +12,6 @@ plain attribute passes no hook. Inside torch.func transforms, which refuse any h
 """
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
@@ -22,24 +22,37 @@ from torch.autograd.graph import saved_tensors_hooks
 from suite.meters.storage import storages, tensors_within
 
 
+class _Saved:
+    """What autograd keeps in place of a saved tensor; ``release`` is called with its storages once it lets go."""
+
+    __slots__ = ("keys", "packed", "release")
+
+    def __init__(self, packed: Any, keys: list[int], release: Callable[[list[int]], None]) -> None:
+        self.packed, self.keys, self.release = packed, keys, release
+
+    def __del__(self) -> None:
+        self.release(self.keys)
+
+
 class SavedActivations:
     """Counts the bytes saved for backward by what runs inside it.
 
     ``model``: its parameters and buffers are not activations.
 
     Attributes:
-        saved_bytes: bytes of the distinct storages saved so far, whether still alive or not.
+        saved_bytes: most bytes of distinct storages held for backward passes at once.
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
         owned: Iterable[Tensor] = () if model is None else (*model.parameters(), *model.buffers())
         self._owned = {storage._cdata for tensor in owned for storage in storages(tensor)}
-        self._seen: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._held: dict[int, tuple[int, int]] = {}  # by storage: how often it is held, its bytes
+        self._held_bytes = 0
         self._inner_hooks = 0
         self.saved_bytes = 0
 
     def __enter__(self) -> Self:
-        self._hooks = saved_tensors_hooks(self._counting(lambda tensor: tensor), lambda tensor: tensor)
+        self._hooks = saved_tensors_hooks(self._packing(_itself), _unpacking(lambda tensor: tensor))
         self._hooks.__enter__()
         self._originals = (
             saved_tensors_hooks.__enter__,
@@ -49,12 +62,12 @@ class SavedActivations:
         enter, leave, disable = self._originals
 
         def enter_counted(hooks: Any) -> None:
-            pack = hooks.pack_hook
-            hooks.pack_hook = self._counting(pack)
+            pack, unpack = hooks.pack_hook, hooks.unpack_hook
+            hooks.pack_hook, hooks.unpack_hook = self._packing(pack), _unpacking(unpack)
             try:
                 enter(hooks)
             finally:
-                hooks.pack_hook = pack
+                hooks.pack_hook, hooks.unpack_hook = pack, unpack
             self._inner_hooks += 1
 
         def leave_counted(hooks: Any, *exc: object) -> None:
@@ -87,23 +100,39 @@ class SavedActivations:
             torch.autograd.graph.disable_saved_tensors_hooks,
         ) = self._originals
         self._hooks.__exit__(None, None, None)
-        self._seen.clear()
 
-    def _counting(self, pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-        def pack_counted(tensor: Tensor) -> Any:
+    def _packing(self, pack: Callable[[Tensor], Any]) -> Callable[[Tensor], _Saved]:
+        def pack_counted(tensor: Tensor) -> _Saved:
             packed = pack(tensor)
-            if torch._C._current_graph_task_id() == -1:
-                for saved in tensors_within(packed):
-                    self._count(saved)
-            return packed
+            recomputing = torch._C._current_graph_task_id() != -1
+            keys = [] if recomputing else [key for each in tensors_within(packed) for key in self._hold(each)]
+            return _Saved(packed, keys, self._release)
 
         return pack_counted
 
-    def _count(self, tensor: Tensor) -> None:
+    def _hold(self, tensor: Tensor) -> Iterator[int]:
         for storage in storages(tensor):
-            key = storage._cdata
-            # An address may be used again after its storage died: only a living one is the same storage.
-            seen = self._seen.get(key)
-            if key not in self._owned and (seen is None or seen() is None):
-                self._seen[key] = weakref.ref(storage)
-                self.saved_bytes += storage.nbytes()
+            key = storage._cdata  # of a living storage, as what is held keeps it alive
+            if key not in self._owned:
+                holders, nbytes = self._held.get(key, (0, storage.nbytes()))
+                self._held[key] = (holders + 1, nbytes)
+                self._held_bytes += 0 if holders else nbytes
+                self.saved_bytes = max(self.saved_bytes, self._held_bytes)
+                yield key
+
+    def _release(self, keys: list[int]) -> None:
+        for key in keys:
+            holders, nbytes = self._held.pop(key)
+            if holders > 1:
+                self._held[key] = (holders - 1, nbytes)
+            else:
+                self._held_bytes -= nbytes
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    """Without its graph: a node that holds its own output by a hook would never die."""
+    return tensor.detach() if tensor.grad_fn is not None else tensor
+
+
+def _unpacking(unpack: Callable[[Any], Tensor]) -> Callable[[_Saved], Tensor]:
+    return lambda saved: unpack(saved.packed)

@@ -13,8 +13,9 @@ counter's fault. Recomputation under activation checkpointing does run, so it co
 
 Limits. The count is of eager semantics: under torch.compile the dispatcher sees the eager operators. A kernel launched
 outside the dispatcher (a bare Triton or CUDA launch) is invisible: register it as an operator with torch.library and
-give it a formula with ``torch.utils.flop_counter.register_flop_formula``. What the dispatcher saw and no formula
-covers is in ``uncounted``: while that is not empty, ``total`` is a lower bound.
+give it a formula with ``torch.utils.flop_counter.register_flop_formula``. What the dispatcher saw, no formula covers
+and is not free by convention (:mod:`suite.meters.free_operators`) is in ``uncounted``, a recurrent layer or a
+decomposition for instance: while that is not empty, ``total`` is a lower bound.
 """
 
 from collections import Counter
@@ -25,6 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
+
+from suite.meters.free_operators import free
 
 aten = torch.ops.aten
 Formula = Callable[..., int]
@@ -145,6 +148,10 @@ def _vector_added(bias: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> int
     return _vector(a, b)
 
 
+def _outer_added(sum: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
+    return 2 * a.numel() * b.numel()
+
+
 def _grouped(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
     """Grouped products (experts): the groups partition one of the sizes unless both sides carry the group."""
     return 2 * (a.shape[0] if a.dim() == b.dim() == 3 else 1) * a.shape[-2] * a.shape[-1] * b.shape[-1]
@@ -178,9 +185,13 @@ FORMULAS: dict[str, Formula] = {
     "_efficient_attention_forward": _raw(_efficient),
     "_efficient_attention_backward": _raw(_efficient_backward),
     **dict.fromkeys(("mm", "_int_mm", "_sparse_mm"), _raw(_matmul)),
-    **dict.fromkeys(("addmm", "_addmm_activation", "_sparse_addmm"), _raw(_matmul_added)),
+    **dict.fromkeys(
+        ("addmm", "addmm_", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "_addmm_activation", "_sparse_addmm"),
+        _raw(_matmul_added),
+    ),
     **dict.fromkeys(("mv", "dot", "vdot"), _raw(_vector)),
-    "addmv": _raw(_vector_added),
+    **dict.fromkeys(("addmv", "addmv_"), _raw(_vector_added)),
+    **dict.fromkeys(("addr", "addr_"), _raw(_outer_added)),
     **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), _raw(_grouped)),
 }
 """Formulas by operator name. Torch's own entries for the same operators are replaced, so the count does not depend on
@@ -220,13 +231,10 @@ class FlopCounter(FlopCounterMode):
 
     @property
     def uncounted(self) -> dict[str, int]:
-        """Calls of operators that may do matrix work and have no formula: attention, and what is not torch's own."""
+        """Calls of operators that may do matrix work and have no formula, by name."""
         return dict(sorted((self._uncounted + self.get_unsupported_ops()).items()))
 
     def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
-        if func_packet not in self.flop_registry:
-            name = str(func_packet)
-            library = name.split(".")[0]
-            if "attention" in name or library not in {"aten", "prim", "prims", "c10d", "_c10d_functional", "profiler"}:
-                self._uncounted[name] += 1
+        if func_packet not in self.flop_registry and not free(func_packet):
+            self._uncounted[str(func_packet)] += 1
         return super()._count_flops(func_packet, out, args, kwargs)

@@ -10,6 +10,7 @@ attributes on (:class:`AroundLinear`) still counts as the linear layer that it w
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor, nn
 
 from suite.model.attention import AttentionFunction, AttentionSites
+from suite.model.depth import check_alike, pin, pinned, set_blocks
 from suite.model.segments import Wrapper, segmented
 
 Projection = Literal["query", "key", "value", "qkv"]
@@ -110,6 +112,7 @@ class Block:
 
     Attributes:
         index: position in its stack.
+        width: size of the residual stream.
         attention: the module that holds the (self-)attention's linear layers; with its own path.
         attention_linears: all linear layers under an attention path, cross-attention included.
         projections: what the self-attention projects its input with: ``qkv``, or ``query``, ``key`` and ``value``.
@@ -122,6 +125,7 @@ class Block:
     path: str
     module: nn.Module
     index: int
+    width: int
     attention: Part
     attention_linears: tuple[Part, ...]
     projections: dict[Projection, Part]
@@ -151,13 +155,18 @@ class BlockStack:
     def depth(self) -> int:
         return len(self.blocks)
 
+    def check_alike(self) -> None:
+        """Raises ValueError where a copy of one block in another's place would make another model."""
+        check_alike(self)
+
 
 @dataclass
 class Anatomy:
     """The parts of one model, as it is now: :meth:`replace` and :meth:`set_blocks` refresh it.
 
-    ``stacks`` are in the model's order; ``main`` is the one with most parameters, and ``blocks``, ``depth``, ``width``
-    and ``heads`` are the main stack's. Use ``every_block`` or ``linears`` for what concerns the whole model.
+    ``stacks`` are in the model's order; ``main`` is the one that had most parameters when they were first seen, and
+    ``blocks``, ``depth``, ``width`` and ``heads`` are the main stack's. Use ``every_block`` or ``linears`` for what
+    concerns the whole model.
     """
 
     model: nn.Module
@@ -178,8 +187,9 @@ class Anatomy:
 
     @cached_property
     def main(self) -> BlockStack:
-        """The stack with the most parameters (of a masked auto-encoder, the encoder)."""
-        return max(self.stacks, key=lambda stack: sum(p.numel() for p in stack.container.parameters()))
+        """The stack with the most parameters (of a masked auto-encoder, the encoder); it stays so as it shrinks."""
+        pin(self)
+        return next(stack for stack in self.stacks if (seen := pinned(stack)) and seen.main)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -220,7 +230,7 @@ class Anatomy:
     def head(self) -> tuple[Part, ...]:
         """Output layers: linear layers outside the blocks that leave the residual stream's width."""
         linears = tuple(part for part in self._outside() if is_linear(part.module))
-        widths = {stack.width for stack in self.stacks}
+        widths = {stack.width for stack in self.stacks} | {each.module.embedding_dim for each in self.embeddings}
         leaving = tuple(part for part in linears if out_features(part.module) not in widths)
         return leaving or linears[-1:]
 
@@ -245,7 +255,7 @@ class Anatomy:
         Keeps the container; renumbers layer indices in the blocks; updates the depth where the configuration or a
         module above the stack states it. Raises ValueError on no blocks and on mixed layer types that it cannot extend.
         """
-        _set_blocks(self, stack or self.main, list(blocks))
+        set_blocks(self, stack or self.main, list(blocks))
         self._refresh()
 
     def _refresh(self) -> None:
@@ -279,7 +289,7 @@ class Anatomy:
 def anatomy(model: nn.Module) -> Anatomy:
     """The anatomy of a model; raises NoBlocks when it has no Transformer blocks."""
     parts = Anatomy(model)
-    parts.stacks  # noqa: B018  raises NoBlocks here rather than at first use
+    pin(parts)
     return parts
 
 
@@ -333,10 +343,9 @@ def _stack(path: str, container: nn.ModuleList | nn.Sequential) -> BlockStack:
 
 
 def _width(block: nn.Module) -> int:
-    """Input size of the block's first attention layer, or of its first linear layer where attention has none."""
-    linears = list(_outermost(block, "", is_linear))
-    first = next((part for part in linears if ATTENTION.search(part.path)), linears[0])
-    return in_features(first.module)
+    """The size that most of the block's linear layers read or write (not SwinV2's first: it makes a position bias)."""
+    linears = [part.module for part in _outermost(block, "", is_linear)]
+    return Counter(size for each in linears for size in (in_features(each), out_features(each))).most_common(1)[0][0]
 
 
 def _block(path: str, module: nn.Module, index: int, width: int) -> Block:
@@ -363,6 +372,7 @@ def _block(path: str, module: nn.Module, index: int, width: int) -> Block:
         path=path,
         module=module,
         index=index,
+        width=width,
         attention=Part(f"{path}.{own}" if own else path, module.get_submodule(own)),
         attention_linears=tuple(part for parts in by_attention.values() for part in parts),
         projections=projections,
@@ -404,6 +414,8 @@ def _projections(linears: Sequence[Part], attention_path: str) -> dict[Projectio
             by_name[key] = min(named, key=lambda part: len(words[part]))
     if len(set(by_name.values())) == len(PROJECTION_NAMES):
         return by_name
+    if len(set(by_name.values())) > 1 or (by_name and len(by_name) < len(PROJECTION_NAMES)):
+        return {}  # a query of its own beside keys and values in one
     fused = [part for part in linears if out_features(part.module) > in_features(part.module)]
     return {"qkv": fused[0]} if len(fused) == 1 else {}
 
@@ -421,70 +433,3 @@ def _heads(attention: nn.Module) -> int | None:
                 if HEADS.fullmatch(name) and isinstance(value, int):
                     return value
     return None
-
-
-# changing the depth -------------------------------------------------------------------------------------------------
-
-
-def _set_blocks(parts: Anatomy, stack: BlockStack, blocks: list[nn.Module]) -> None:
-    if not blocks:
-        raise ValueError(f"{stack.path}: give at least one block")
-    indices = _index_attributes([block.module for block in stack.blocks])
-    elsewhere = {id(holder) for o in parts.stacks if o.path != stack.path for holder in _above(parts.model, o.path)}
-    changes = [
-        (holder, name, value)
-        for holder in _above(parts.model, stack.path)
-        for name, value in _stated_depths(holder, stack, len(blocks), shared=id(holder) in elsewhere)
-    ]
-    for holder, name, value in changes:
-        setattr(holder, name, value)
-
-    del stack.container[:]
-    stack.container.extend(blocks)
-    for number, block in enumerate(blocks):
-        for name, module in block.named_modules():
-            for attribute in indices.get(name, ()):
-                if hasattr(module, attribute):
-                    setattr(module, attribute, number)
-
-
-def _index_attributes(blocks: Sequence[nn.Module]) -> dict[str, set[str]]:
-    """Integer attributes by submodule that are named like a layer's index and equal every block's position."""
-    agreed: dict[str, set[str]] | None = None
-    for number, block in enumerate(blocks):
-        mine = {
-            name: {
-                attribute
-                for attribute, value in vars(module).items()
-                if re.search("layer|block|idx|index", attribute) and type(value) is int and value == number
-            }
-            for name, module in block.named_modules()
-        }
-        agreed = mine if agreed is None else {name: agreed[name] & mine[name] for name in agreed.keys() & mine.keys()}
-    return agreed or {}
-
-
-def _above(model: nn.Module, path: str) -> list[Any]:
-    """The modules that contain the stack, and the configurations they keep, each once."""
-    names = path.split(".")
-    modules = [model.get_submodule(".".join(names[:end])) for end in range(len(names))]
-    configurations = [module.config for module in modules if hasattr(vars(module).get("config"), "__dict__")]
-    return list({id(holder): holder for holder in (*modules, *configurations)}.values())
-
-
-def _stated_depths(holder: Any, stack: BlockStack, depth: int, *, shared: bool) -> Iterator[tuple[str, Any]]:
-    """What ``holder`` should say of the stack now: integers equal to the old depth, and lists of one entry per layer.
-
-    A holder that other stacks share may state their depth too: there the word "decoder" must agree with the path.
-    """
-    for name, value in vars(holder).items():
-        if not re.search("layer|depth", name) or name.startswith("_"):
-            continue
-        if shared and ("decoder" in name) != ("decoder" in stack.path):
-            continue
-        if type(value) is int and value == stack.depth:
-            yield name, depth
-        elif isinstance(value, list) and len(value) == stack.depth and all(isinstance(each, str) for each in value):
-            if len(set(value)) > 1:
-                raise ValueError(f"{stack.path} has mixed layers ({name}: {value}); its depth cannot be changed")
-            yield name, value[:1] * depth

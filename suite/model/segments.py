@@ -5,17 +5,55 @@ offloading, ...); the others let the hidden states pass through, in the blocks' 
 
     model's loop      block 0     block 1     block 2     block 3
     segment (0, 3)    0 1 2 here  passes      passes      runs as ever
+
+A wrapper may run a segment again for the backward pass. Running statistics (batch normalisation's) count it once: the
+second run sees them as the first did, and leaves them as the first left them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.compiler import is_compiling
+
+from suite.model.calls import Forward, calls
+
+if TYPE_CHECKING:
+    from suite.model.anatomy import Block
 
 Wrapper = Callable[[Callable[[Tensor], Any], Tensor], Any]
+
+
+class _Replays:
+    """Keeps a segment's running statistics (the persistent buffers of modules that train) at one update a step."""
+
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self.modules = modules
+        self.before: list[Tensor] | None = None
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        after = list(self._statistics())
+        if self.before is None:
+            self.before = [value.clone() for _, _, value in after]  # batch normalisation bumps no version counter
+            yield
+            return
+        for (module, name, _), value in zip(after, self.before, strict=True):
+            module._buffers[name] = value.clone()
+        try:
+            yield
+        finally:  # checkpoint leaves as soon as the last saved tensor is there
+            for module, name, value in after:
+                module._buffers[name] = value
+
+    def _statistics(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
+        for module in self.modules:
+            for name, value in module._buffers.items():
+                if value is not None and module.training and name not in module._non_persistent_buffers_set:
+                    yield module, name, value
 
 
 class SegmentError(ValueError):
@@ -36,13 +74,14 @@ def segmented(
 
     Raises:
         SegmentError: segments that overlap, are empty or leave the stack; and, in the model's forward, a block that
-            gets other arguments than the first of its segment (T5's first block makes the others' position bias).
+            gets other arguments than the first of its segment (T5's first block makes the others' position bias), or
+            other hidden states than the one before it gave. :func:`joinable` says where segments must begin.
     """
     _check(segments, len(blocks), name)
     patched = []
     try:
         for start, end in segments:
-            segment = _Segment(blocks[start:end], start, wrapper, f"{name}[{start}:{end}]")
+            segment = _Segment(blocks[start:end], start, wrapper, segment_name(name, start, end))
             for position, block in enumerate(blocks[start:end]):
                 patched.append((block, "forward" in vars(block), block.forward))
                 block.forward = segment.lead if position == 0 else segment.follow(position)
@@ -53,6 +92,24 @@ def segmented(
                 block.forward = forward
             else:
                 del block.forward
+
+
+def segment_name(stack: str, start: int, end: int) -> str:
+    """A segment's name, for people."""
+    return f"{stack}[{start}:{end}]"
+
+
+def joinable(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[tuple[int, int]]:
+    """The longest ranges of consecutive blocks that ``model`` calls with equal arguments, so that segments may lie in
+    them. Raises SegmentError where a block does not run."""
+    seen = calls(model, blocks, forward)
+    if len(seen) < len(blocks):
+        raise SegmentError(
+            f"{len(blocks) - len(seen)} of the {len(blocks)} blocks do not run, so that none can be joined"
+        )
+    others = [split_hidden(call.args, dict(call.kwargs))[1:] for call in seen]
+    starts = [n for n in range(len(seen)) if n == 0 or not _same(others[n], others[n - 1])]
+    return list(zip(starts, [*starts[1:], len(seen)], strict=True))
 
 
 def _check(segments: Sequence[tuple[int, int]], depth: int, name: str) -> None:
@@ -68,25 +125,30 @@ def _check(segments: Sequence[tuple[int, int]], depth: int, name: str) -> None:
 class _Segment:
     def __init__(self, blocks: Sequence[nn.Module], start: int, wrapper: Wrapper, name: str) -> None:
         self.forwards = [block.forward for block in blocks]
+        self.modules = [module for block in blocks for module in block.modules()]
         self.start, self.wrapper, self.name = start, wrapper, name
         self.given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self.extras: tuple[Any, ...] | None = None
+        self.hidden: Tensor | None = None
 
     def lead(self, *args: Any, **kwargs: Any) -> Any:
         """The first block's forward: the whole segment."""
-        hidden, args, kwargs = _split(args, kwargs)
+        hidden, args, kwargs = split_hidden(args, kwargs)
         self.given = args, kwargs
         own_args = tuple(_without_cache(value, self.start) for value in args)
         own_kwargs = {key: _without_cache(value, self.start) for key, value in kwargs.items()}
 
+        replays = _Replays(self.modules)
+
         def run(hidden: Tensor) -> Any:
             output: Any = hidden
-            for forward in self.forwards:
-                output = forward(output[0] if isinstance(output, tuple) else output, *own_args, **own_kwargs)
+            with nullcontext() if is_compiling() else replays.run():
+                for forward in self.forwards:
+                    output = forward(output[0] if isinstance(output, tuple) else output, *own_args, **own_kwargs)
             return output
 
         output = self.wrapper(run, hidden)
-        self.extras = output[1:] if isinstance(output, tuple) else None
+        self.hidden, self.extras = (output[0], output[1:]) if isinstance(output, tuple) else (output, None)
         if len(self.forwards) == 1:
             self.forget()
         return output
@@ -96,12 +158,17 @@ class _Segment:
         last = position == len(self.forwards) - 1
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            hidden, args, kwargs = _split(args, kwargs)
+            hidden, args, kwargs = split_hidden(args, kwargs)
             given_args, given_kwargs = self.given
             if not (_same(args, given_args) and _same(kwargs, given_kwargs)):
                 raise SegmentError(
                     f"block {position} of segment {self.name} gets other arguments than the segment's first block, so "
                     "that they cannot run as one; start a new segment at this block"
+                )
+            if hidden is not self.hidden:
+                raise SegmentError(
+                    f"the model changes the hidden states before block {position} of segment {self.name}, so that it "
+                    "cannot run with those before it as one; start a new segment at this block"
                 )
             output = hidden if self.extras is None else (hidden, *self.extras)
             if last:
@@ -112,11 +179,11 @@ class _Segment:
 
     def forget(self) -> None:
         """Drops the tensors of this forward, which would otherwise live until the next."""
-        self.given, self.extras = ((), {}), None
+        self.given, self.extras, self.hidden = ((), {}), None, None
 
 
-def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
-    """The hidden states and the other arguments."""
+def split_hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
+    """The hidden states and the other arguments of a block."""
     if args:
         return args[0], args[1:], kwargs
     if "hidden_states" in kwargs:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -34,7 +34,10 @@ protocol are measured again."""
 FIFTHS = 5
 """Parts of a run in which a step is counted and timed: its cost may change on the way."""
 
-Status = Literal["ok", "diverged", "out_of_memory", "timeout", "hung", "crashed", "failed", "unavailable"]
+Status = Literal[
+    "ok", "diverged", "out_of_memory", "timeout", "hung", "crashed", "failed", "unavailable", "not_attached"
+]
+"""How a run ended. One whose technique did not attach is no evidence and never stored: it measured something else."""
 
 
 class Conditions(Setting):
@@ -78,12 +81,12 @@ class Evaluation(Stored):
 @dataclass(frozen=True)
 class Count:
     """What a counter is called, in which unit. ``cost``: more of it is worse; else it describes the model.
-    ``needs_values``: a step of tensors without values does not give it."""
+    ``needs_values``: why a step of tensors without values does not give it; empty where it does."""
 
     title: str
     unit: str = ""
     cost: bool = True
-    needs_values: bool = False
+    needs_values: str = ""
 
 
 class Counters(Stored):
@@ -103,8 +106,11 @@ class Counters(Stored):
         uncounted_operators: calls of operators that may compute and have no FLOP formula; if any, ``flops`` is a
             lower bound.
         communication_bytes: sent per rank on an ideal ring; None in a single process.
+        ranks: processes that make the step together. All numbers are of one of them, the first: its share of the
+            batch, its FLOPs, its tensors; ``parameter_count`` alone is of the whole model.
         semantics: "eager": what the eager operators do. Measured on a compiled model too, since the dispatcher cannot
             see compiled code, so then it is no evidence about the compiler's work.
+        saved_semantics: "compiled": ``saved_activation_bytes`` are what the partitioned graphs of torch.compile save.
         compiled: whether the step was compiled.
     """
 
@@ -115,10 +121,16 @@ class Counters(Stored):
     optimizer_state_bytes: Annotated[int, Count("optimizer state", "B")]
     parameter_count: Annotated[int, Count("parameters", cost=False)]
     trainable_parameter_count: Annotated[int, Count("trainable parameters", cost=False)]
-    operators: Annotated[int, Count("operators", needs_values=True)]
+    operators: Annotated[
+        int, Count("operators", needs_values="autograd takes other operators for views of tensors without values")
+    ]
     uncounted_operators: dict[str, int] = Field(default_factory=dict)
-    communication_bytes: Annotated[int | None, Count("communication", "B", needs_values=True)] = None
+    communication_bytes: Annotated[
+        int | None, Count("communication", "B", needs_values="one process is counted, which sends nothing")
+    ] = None
+    ranks: int = 1
     semantics: Literal["eager"] = "eager"
+    saved_semantics: Literal["eager", "compiled"] = "eager"
     compiled: bool = False
 
 
@@ -129,8 +141,14 @@ COUNTS: Mapping[str, Count] = {
 
 
 class Memory(Stored):
-    """Peaks of the process that trained (of rank 0); None where the machine has no such figure."""
+    """Peaks of the process that trained (of rank 0); None where the machine has no such figure.
 
+    Attributes:
+        process_start_bytes: resident when the set-up began, with libraries and data loaded: not of training's making.
+        process_peak_bytes: most bytes resident from then on.
+    """
+
+    process_start_bytes: int | None = None
     process_peak_bytes: int | None = None
     cuda_allocated_peak_bytes: int | None = None
     cuda_reserved_peak_bytes: int | None = None
@@ -294,6 +312,12 @@ Line = Counted | Learned | Timed | Witness | Renewal
 KINDS: Mapping[str, type[Line]] = {
     "counted": Counted, "learned": Learned, "timed": Timed, "witness": Witness, "renewal": Renewal,
 }  # fmt: skip
+
+
+def unattached(line: Line) -> list[Ended]:
+    """The runs of a line whose technique did not attach."""
+    runs: Sequence[Ended] = line.contenders if isinstance(line, Timed) else [line] if isinstance(line, Ended) else []
+    return [run for run in runs if run.status == "not_attached"]
 
 
 def parse(line: bytes | str) -> Line:

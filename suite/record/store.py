@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from suite.record.files import OlderSchema, printable
-from suite.record.schema import Counted, Learned, Line, Renewal, Timed, Witness, parse
+from suite.record.schema import Counted, Learned, Line, Renewal, Timed, Witness, parse, unattached
 
 
 class StoreError(RuntimeError):
@@ -90,7 +90,12 @@ class Store:
             lock.release()  # the empty lock file stays: removing it could let two writers in
 
     def append(self, added: Line, machine: str) -> None:
-        """Adds one line, whole or not at all, and flushes it to the disk. Raises StoreError, e.g. on a full disk."""
+        """Adds one line, whole or not at all, and flushes it to the disk.
+
+        Raises StoreError, e.g. on a full disk, and for a run whose technique did not attach.
+        """
+        for run in unattached(added):
+            raise StoreError(f"{run.stack}: {run.reason}; such a run is not kept")
         target = self.path(machine, "learned" if isinstance(added, Witness | Renewal) else added.kind)
         line = added.model_dump_json().encode() + b"\n"
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from suite.judge.metrics import METRICS
 from suite.measure.paper_scale import PROVENANCE, SideBySide
+from suite.record.schema import COUNTS
 
 TITLES = {name: each.title + (", bytes" if each.unit == "B" else "") for name, each in METRICS.items()} | {
     "parameter_bytes": "parameters, bytes",
@@ -18,7 +20,8 @@ def title(pair: SideBySide) -> str:
     at, side = pair.scale.setting, pair.stack if pair.stack.counters else pair.reference or pair.stack
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in side.batch.items())
     model = Path(at.model).name if at.model else at.size
-    parts = (at.baseline, model, at.recipe, at.task, shapes and f"batch {shapes} (shapes of {side.data})")
+    operators = "the operators of a GPU" if at.device == "cuda" else "the operators of a CPU"
+    parts = (at.baseline, model, at.recipe, at.task, operators, shapes and f"batch {shapes} (shapes of {side.data})")
     return f"{PROVENANCE}: " + " · ".join(filter(None, parts))
 
 
@@ -36,15 +39,22 @@ def lines(pair: SideBySide) -> list[tuple[str, ...]]:
 
 
 def notes(pair: SideBySide) -> list[str]:
-    """Why a side was not counted, and what its FLOPs leave out."""
-    sentences = []
+    """Why a side was not counted, what its FLOPs leave out, and why a counter has no number here."""
+    sentences = [f"{COUNTS[name].title}: unavailable: {why}" for name, why in pair.stack.not_counted().items()]
+    if pair.stack.counters and pair.stack.counters.compiled:
+        sentences.append("saved for backward: by the compiled graph; FLOPs: of the eager operators")
     for side in filter(None, (pair.reference, pair.stack)):
         if side.counters is None:
             sentences.append(f"{side.stack}: unavailable: {side.unavailable}")
         elif side.counters.uncounted_operators:
-            names = ", ".join(side.counters.uncounted_operators)
-            sentences.append(f"{side.stack}: FLOPs are a lower bound, without those of {names}")
+            sentences.append(
+                f"{side.stack}: FLOPs are a lower bound, without {_calls(side.counters.uncounted_operators)}"
+            )
     return sentences
+
+
+def _calls(operators: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ×{count}" for name, count in operators.items())
 
 
 def _shown(name: str, number: int | None) -> str:

@@ -21,7 +21,7 @@ from suite.judge.claims import table as claims_table
 from suite.judge.metrics import Metric, Value
 from suite.judge.rows import Row, as_dict
 from suite.judge.verdicts import CLAIM_VERDICTS
-from suite.show import markup, overview, stacks, studies
+from suite.show import markup, models, overview, stacks, studies
 from suite.show.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -70,6 +70,7 @@ def render(report: Report) -> str:
         stacks.html(of_stacks),
         studies.html(of_studies, cards),
         *([_claims(report.verdicts, cards)] if report.verdicts else []),
+        models.html(report.models),
         *([overview.techniques(placed, report.verdicts, cards, studies.links(of_studies))] if placed else []),
     ]
     return Template((folder / "board.html").read_text("utf-8")).substitute(
@@ -79,14 +80,16 @@ def render(report: Report) -> str:
         summary=escape(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
         machines=overview.machines(rows, report.calibrations) if rows else "",
         reading=markup.items(map(escape, sentences)),
-        contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts)),
+        contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), bool(report.models)),
         selects="".join(_select(name, values) for name, values in _choices(rows, cards).items()),
         boards="\n".join(filter(None, parts)),
         data=_data(rows),
     )
 
 
-def _contents(placed: Sequence[PlacedRow], has_stacks: bool, has_studies: bool, has_claims: bool) -> str:
+def _contents(
+    placed: Sequence[PlacedRow], has_stacks: bool, has_studies: bool, has_claims: bool, has_models: bool
+) -> str:
     """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
     first_of_boards = {each.anchor: each for each in placed}
     entries = ['<li><a href="#answer">Time to the same quality</a></li>'] if placed else []
@@ -97,6 +100,7 @@ def _contents(placed: Sequence[PlacedRow], has_stacks: bool, has_studies: bool, 
     entries += ['<li><a href="#stacks">Stacks</a></li>'] if has_stacks else []
     entries += ['<li><a href="#studies">Studies</a></li>'] if has_studies else []
     entries += ['<li><a href="#claims">Claims of the papers</a></li>'] if has_claims else []
+    entries += ['<li><a href="#models">Models</a></li>'] if has_models else []
     entries += ['<li><a href="#techniques">Techniques</a></li>'] if placed else []
     return "".join(entries)
 

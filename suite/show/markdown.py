@@ -16,7 +16,7 @@ from suite.judge.claims import COLUMNS, Judgement, counts
 from suite.judge.claims import table as claims_table
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
-from suite.show import matrix, stacks, studies
+from suite.show import matrix, models, stacks, studies
 from suite.show.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -49,7 +49,9 @@ NOTHING = "No records yet. Measure some: `leantrain run`"
 def render(report: Report) -> str:
     """Everything on one page."""
     claims = claims_section(report.verdicts) if report.verdicts else []
-    return _page([*_front(report), *_numbers(report), *(["", *claims] if claims else [])])
+    of_models = models_section(report.models) if report.models else []
+    further = [line for section in (claims, of_models) if section for line in ("", *section)]
+    return _page([*_front(report), *_numbers(report), *further])
 
 
 def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
@@ -70,6 +72,9 @@ def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
     if report.verdicts:
         names["claims of the papers"] = f"{free_anchor('claims', taken)}.md"
         pages[names["claims of the papers"]] = _page(claims_section(report.verdicts, "#"))
+    if report.models:
+        names["techniques on other models"] = f"{free_anchor('models', taken)}.md"
+        pages[names["techniques on other models"]] = _page(models_section(report.models, "#"))
     links = ", ".join(f"[{escape(title)}]({quote(f'{folder}/{name}')})" for title, name in names.items())
     tally = f" {_tally(report.verdicts)}." if report.verdicts else ""
     further = ["", "## All numbers", "", f"{links}.{tally}"] if links else []
@@ -244,6 +249,30 @@ def claims_section(judgements: Sequence[Judgement], level: str = "##") -> list[s
         _line([verdict, code(name), *map(escape, (claimed, measured, where, why))])
         for verdict, name, claimed, measured, where, why in claims_table(judgements)
     ]
+
+
+def models_section(shown: models.Shown, level: str = "##") -> list[str]:
+    """For each baseline the table of techniques and the models in its place; then why some do not work."""
+    lines = [f"{level} {models.TITLE}", "", escape(models.sentence(shown)), "", escape(models.READING)]
+    for each in models.tables(shown.matrix):
+        lines += ["", f"{level}# In the place of {escape(each.baseline)}'s model", ""]
+        lines += [_line(["technique", *map(code, each.models)]), _line([":--", *[":-:"] * len(each.models)])]
+        lines += [
+            _line(
+                [
+                    code(technique) + shown.mark(technique),
+                    *(models.SIGNS[cell.verdict] if cell else "" for cell in cells),
+                ]
+            )
+            for technique, cells in each.rows
+        ]
+    if why := models.reasons(shown.matrix):
+        lines += ["", f"{level}# Why not", ""]
+        lines += [
+            f"- {models.SIGNS[each.verdict]} {escape(models.place(each, shown.matrix))}: {escape(each.words)}"
+            for each in why
+        ]
+    return lines
 
 
 def _tally(judgements: Sequence[Judgement]) -> str:

@@ -13,6 +13,7 @@ from suite.judge.claims import Judgement, verdicts
 from suite.judge.rows import Row, rows
 from suite.record.job import techniques_of
 from suite.record.store import Store
+from suite.show.models import Shown
 from suite.show.studies import Studied
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Report:
         studies: each with whether its code changed since.
         unreadable: sentences about other files of the folder, for whoever asked for the report.
         records: how many were read.
+        models: which technique works on which model; None where that was not tried.
     """
 
     rows: Sequence[Row] = ()
@@ -41,17 +43,21 @@ class Report:
     studies: Sequence[Studied] = ()
     unreadable: Sequence[str] = ()
     records: int = 0
+    models: Shown | None = None
 
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
         """Reads a results folder: rows of these ``stacks`` on the baselines ``on``, all rows where none are named."""
         from suite.guard.calibration import beside  # these two load torch, which showing a report does not need
+        from suite.guard.models import matrix
         from suite.measure.study import read_studies
 
         records, problems = Store(folder).read()
         studies, damaged = read_studies(folder)
         calibrations, unread = beside(folder)
         named = {name for stack in stacks for name in techniques_of(stack)}
+        tried, unread_models = matrix.read_or_why(folder)
+        models = tried.of(named if stacks else tried.cells, on) if tried else None
         cards = {id: entry.card for id, entry in catalogue().items() if not stacks or id in named}
         chosen = [
             row
@@ -69,6 +75,7 @@ class Report:
                 for study in studies
                 if (not stacks or study.technique in named) and (not on or study.baseline in on)
             ],
-            unreadable=[*damaged, *unread],
+            unreadable=[*damaged, *unread, *unread_models],
             records=len(records.lines),
+            models=Shown(models, matrix.changed(models)) if models and models.cells else None,
         )

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam as torch_adam
 
-from suite.kernels.optimizer import GroupedOptimizer
+from suite.kernels.optimizer import GroupedOptimizer, rate_of
+from suite.kernels.refusals import at_least_0
 
 Decay = Literal["coupled", "decoupled"]
 
@@ -44,93 +45,97 @@ def adam_step(
 
 
 class Adam(GroupedOptimizer):
-    """Adam with torch's hyper-parameters. ``fused``: by torch's one-kernel update or, on a GPU, `adam_kernel`.
+    """Adam with torch's hyper-parameters, all of which but AMSGrad, ``differentiable`` and complex numbers it has.
 
-    Otherwise :func:`adam_step` goes tensor by tensor. State: ``first_moment``, ``second_moment`` and ``step``, a number
-    where `adam_kernel` counts on the host, and a tensor elsewhere.
+    ``fused``: by torch's one-kernel update or, on a GPU, `adam_kernel`; ``foreach``: by torch's update of lists.
+    Otherwise :func:`adam_step` goes tensor by tensor. State: ``first_moment``, ``second_moment`` and ``step``, which is
+    infinite without bias correction.
     """
+
+    torch_names = {"exp_avg": "first_moment", "exp_avg_sq": "second_moment"}
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         decay: Decay = "coupled",
         bias_correction: bool = True,
         fused: bool = True,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
     ) -> None:
-        if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
+        hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "decay": decay}
+        ways = {"fused": fused, "foreach": foreach, "maximize": maximize, "capturable": capturable}
+        super().__init__(params, hyper | {"bias_correction": bias_correction} | ways)
+
+    def check(self, group: dict[str, Any]) -> None:
+        lr, eps, weight_decay, betas = (group[name] for name in ("lr", "eps", "weight_decay", "betas"))
+        if not at_least_0(lr, eps, weight_decay) or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
                 f"{type(self).__name__} needs lr, eps, weight_decay >= 0 and betas in [0, 1); "
                 f"got {lr}, {eps}, {weight_decay}, {betas}"
             )
-        if decay not in get_args(Decay):
-            raise ValueError(f"decay must be coupled (L2) or decoupled (AdamW's), not {decay!r}")
-        hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "decay": decay}
-        super().__init__(params, hyper | {"bias_correction": bias_correction, "fused": fused})
+        if group["decay"] not in get_args(Decay):
+            raise ValueError(f"decay must be coupled (L2) or decoupled (AdamW's), not {group['decay']!r}")
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if own := self.state.get(parameter):
-                    self._fit(own, parameter, group)
+    def counts(self, group: dict[str, Any]) -> bool:
+        return True
 
-    def begin_step(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = 0.0 if group["bias_correction"] else math.inf
-            state["first_moment"] = torch.zeros_like(parameter)
-            state["second_moment"] = torch.zeros_like(parameter)
-            self._fit(state, parameter, group)
+    def first_count(self, parameter: Tensor, group: dict[str, Any]) -> float:
+        return 0.0 if group["bias_correction"] else math.inf
 
-    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> float | None:
-        """Splits by the number of steps, which differs where a gradient came late; torch's updates look at each."""
-        step = self.state[parameter]["step"]
-        return None if isinstance(step, Tensor) else step
+    def counter_device(self, parameter: Tensor, group: dict[str, Any]) -> torch.device | str:
+        """torch's fused kernel and ours read the step on the parameter's device; elsewhere the host does."""
+        return parameter.device if _fused(group) else "cpu"
 
-    def _fit(self, state: dict[str, Any], parameter: Tensor, group: dict[str, Any]) -> None:
-        """Gives ``state``, perhaps saved on another device, the form that the parameter's update needs."""
-        state["step"] = float(state["step"])
-        if not (group["fused"] and super().launches(group, [parameter])):
-            # torch's fused kernel reads the step on the parameter's device; elsewhere a host number spares a transfer
-            device = parameter.device if group["fused"] else "cpu"
-            state["step"] = torch.tensor(state["step"], dtype=torch.float32, device=device)
-
-    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        first, second, steps = self._states(parameters)
-        rates = _rates(group)
-        if group["fused"]:
+    def update(
+        self, group: dict[str, Any], parameters: list[Tensor], values: list[Tensor], gradients: list[Tensor]
+    ) -> None:
+        first, second = self._moments(parameters)
+        rates, step = _rates(group), self.step_of(parameters)
+        if _fused(group) or group["foreach"]:
+            before = list((step - 1).repeat(len(values)).unbind())  # torch counts the step itself, for each tensor
             torch_adam(
-                parameters, gradients, first, second, [], steps, fused=True, amsgrad=False, maximize=False,
-                lr=group["lr"], decoupled_weight_decay=group["decay"] == "decoupled", **rates,
+                values, gradients, first, second, [], before, fused=_fused(group), foreach=bool(group["foreach"]),
+                amsgrad=False, maximize=False, lr=rate_of(group), decoupled_weight_decay=group["decay"] == "decoupled",
+                **rates,
             )  # fmt: skip
             return
-        rates |= {"learning_rate": group["lr"], "decay": group["decay"]}
-        for parameter, gradient, m, v, step in zip(parameters, gradients, first, second, steps, strict=True):
-            step += 1
-            adam_step(parameter, gradient, m, v, step.item(), **rates)
+        rates |= {"learning_rate": rate_of(group), "decay": group["decay"]}
+        for value, gradient, m, v in zip(values, gradients, first, second, strict=True):
+            adam_step(value, gradient, m, v, step.item(), **rates)
 
     def launches(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> bool:
-        return not isinstance(self.state[parameters[0]]["step"], Tensor)
+        return _fused(group) and super().launches(group, parameters)
 
-    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
-        """A step that is left out counts: whether it was is known on the device only."""
+    def launch(
+        self,
+        group: dict[str, Any],
+        parameters: list[Tensor],
+        values: list[Tensor],
+        gradients: list[Tensor],
+        **fused: Any,
+    ) -> None:
         from techniques.shared import adam_kernel as kernel
 
-        first, second, steps = self._states(parameters)
-        for parameter in parameters:
-            self.state[parameter]["step"] += 1
+        first, second = self._moments(parameters)
         kernel.adam_step(
-            parameters, gradients, first, second, self.tables(parameters, kernel.launch_tables),
-            step=steps[0] + 1, lr=float(group["lr"]), decoupled=group["decay"] == "decoupled", **_rates(group), **fused,
+            values, gradients, first, second, self.tables(parameters, kernel.launch_tables),
+            step=self.step_of(parameters), lr=group["lr"], decoupled=group["decay"] == "decoupled",
+            **_rates(group), **fused,
         )  # fmt: skip
 
-    def _states(self, parameters: list[Tensor]) -> list[list[Any]]:
-        names = ("first_moment", "second_moment", "step")
-        return [[self.state[parameter][name] for parameter in parameters] for name in names]
+    def _moments(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        return self.buffers(parameters, "first_moment"), self.buffers(parameters, "second_moment")
+
+
+def _fused(group: dict[str, Any]) -> bool:
+    return bool(group["fused"] and not group["foreach"])
 
 
 def _rates(group: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from torch import Tensor
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
+from suite.kernels.optimizer_parts import Number
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 
 REGISTERS = 96  # five programs of four warps on a multiprocessor, each with four lists of loads in flight
@@ -69,8 +70,9 @@ def adam_kernel(
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (
-        optimizer_parts.gradient_factor(clip), seed,
-        beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps, DECOUPLED,
+        optimizer_parts.gradient_factor(clip), seed, beta1, one_minus_beta1, beta2, one_minus_beta2,
+        optimizer_parts.number(decay), optimizer_parts.number(step_size),
+        optimizer_parts.number(inverse_root_correction), eps, DECOUPLED,
     )  # fmt: skip
     multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
 
@@ -82,8 +84,8 @@ def adam_step(
     second_moments: Sequence[Tensor],
     tables: LaunchTables,
     *,
-    step: float,
-    lr: float,
+    step: Number,
+    lr: Number,
     beta1: float,
     beta2: float,
     eps: float,
@@ -91,7 +93,7 @@ def adam_step(
     decoupled: bool = False,
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
-    seed: int | None = None,
+    seed: int | Tensor | None = None,
 ) -> None:
     """Adam's step number ``step`` (from 1; infinite: no bias correction), in place: one launch for each combination of
     dtypes present.
@@ -101,22 +103,35 @@ def adam_step(
 
     ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
     element on the parameters' device; gradients themselves stay as they are.
-    Whether a step that was left out counts in ``step`` is the caller's business.
+    ``step`` and ``lr`` may be tensors on the device, of shape []; the host does not wait for them. Whether a step that
+    was left out counts in ``step`` is the caller's business.
 
-    ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
+    ``seed``, different each step, an int or an int32 on the device, rounds bfloat16 parameters stochastically; without
+    one they round to nearest.
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    hyper = {
+    lr = optimizer_parts.precise(lr)
+    hyper: dict[str, Number] = {
         "beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2,
         "decay": 1 - lr * weight_decay if decoupled else weight_decay,
-        "step_size": lr / (1 - beta1**step), "inverse_root_correction": 1 / math.sqrt(1 - beta2**step), "eps": eps,
+        "eps": eps,
     }  # fmt: skip
+    correction, inverse_root = corrections(step, beta1, beta2)
+    hyper |= {"step_size": lr / correction, "inverse_root_correction": inverse_root}
     optimizer_parts.step(
         adam_kernel, tables, (parameters, first_moments, second_moments), gradients, hyper,
         seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf,
         DECOUPLED=decoupled,
     )  # fmt: skip
+
+
+def corrections(step: Number, beta1: float, beta2: float) -> tuple[Number, Number]:
+    """1 - beta1^t and 1 / sqrt(1 - beta2^t) of the step t, in float64 and where t is."""
+    if not isinstance(step, Tensor):
+        return 1 - beta1**step, 1 / math.sqrt(1 - beta2**step)
+    t = step.double()
+    return 1 - beta1**t, (1 - beta2**t).sqrt().reciprocal()
 
 
 def manifests(decoupled: bool) -> dict[str, Manifest]:
@@ -127,7 +142,8 @@ def manifests(decoupled: bool) -> dict[str, Manifest]:
     ) -> Manifest:
         return optimizer_parts.manifest(
             adam_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2, 3), written=(0, 1, 2),
-            scaled=scaled, seeded=stochastic, registers=REGISTERS_OF_RANDOM if stochastic else REGISTERS,
+            scaled=scaled, seeded=stochastic, on_device=("step_size", "inverse_root_correction"),
+            registers=REGISTERS_OF_RANDOM if stochastic else REGISTERS,
             DECOUPLED=decoupled,
         )  # fmt: skip
 

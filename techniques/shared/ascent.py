@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from torch._subclasses import FakeTensor
 
 from suite.contract.data import Batch
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.kernels.optimizer import launchable
+from suite.kernels.sharded import distributed_as, local, local_gradient, shard_dimensions, total_norm
 
 ETA = 0.01  # of ASAM's experiments: weights of zero are perturbed too
 
@@ -27,25 +30,27 @@ def ascend(
 ) -> list[Tensor]:
     """Moves ``parameters`` by rho along their joint normalised gradient; returns copies of what they were.
 
-    The norm is over all of them together; where ``adaptive``, the ball is ASAM's. Their gradients may be overwritten
-    with the step. Copies, because subtracting the step again gives back the weights only up to rounding. On a GPU this
-    is two launches, unless ``adaptive``; a dictionary ``launch``, empty at first, keeps their tables between calls for
-    the same parameters.
+    The norm is over all of them together, of DTensors over all ranks; where ``adaptive``, the ball is ASAM's. Their
+    gradients may be overwritten with the step. Copies, because subtracting the step again gives back the weights only
+    up to rounding. On a GPU this is two launches, unless ``adaptive`` or sharded; a dictionary ``launch``, empty at
+    first, keeps their tables between calls for the same parameters.
     """
-    steps = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if not adaptive and launchable([*parameters, *steps]):
+    own = list(map(local, parameters))
+    steps = [local_gradient(parameter) for parameter in parameters if parameter.grad is not None]
+    sharded = any(map(shard_dimensions, parameters))
+    if not adaptive and not sharded and launchable([*own, *steps]):
         from techniques.shared import ascent_kernel as kernel
 
-        return kernel.ascend(parameters, steps, rho, _tables(launch, "ascend"))
-    copies = [parameter.clone() for parameter in parameters]
+        return kernel.ascend(own, steps, rho, _tables(launch, "ascend"))
+    copies = [parameter.clone() for parameter in own]
     scales = scales_of(copies) if adaptive else []
     if adaptive:
         torch._foreach_mul_(steps, scales)
-    norm = nn.utils.get_total_norm(steps)
+    norm = total_norm([distributed_as(each, step) for each, step in zip(parameters, steps, strict=True)])
     torch._foreach_mul_(steps, rho / (norm + 1e-12))  # the guard of the authors' code for a zero gradient
     if adaptive:
         torch._foreach_mul_(steps, scales)
-    torch._foreach_add_(list(parameters), steps)
+    torch._foreach_add_(own, steps)
     return copies
 
 
@@ -57,12 +62,13 @@ def scales_of(parameters: Sequence[Tensor]) -> list[Tensor]:
 @torch.no_grad()
 def restore(parameters: Sequence[Tensor], copies: Sequence[Tensor], launch: dict[str, Any] | None = None) -> None:
     """The inverse of :func:`ascend`, to the bit."""
-    if launchable([*parameters, *copies]):
+    own = list(map(local, parameters))
+    if launchable([*own, *copies]):
         from techniques.shared import ascent_kernel as kernel
 
-        kernel.restore(parameters, copies, _tables(launch, "restore"))
+        kernel.restore(own, copies, _tables(launch, "restore"))
     else:
-        torch._foreach_copy_(list(parameters), list(copies))
+        torch._foreach_copy_(own, list(copies))
 
 
 def _tables(launch: dict[str, Any] | None, way: str) -> Any:
@@ -116,8 +122,20 @@ def weights_with_gradient(run: Run) -> list[Tensor]:
     return [p for group in run.default_parameters() for p in group["params"] if p.grad is not None]
 
 
+@dataclass(frozen=True)
+class Ascent:
+    """Where a sharpness-aware update acts: it moves the weights to the worst point of the ball, and back."""
+
+    away: Act = field(default_factory=Act)
+    back: Act = field(default_factory=Act)
+
+    def sites(self, run: Run) -> dict[str, Site]:
+        """These, and every parameter that is trained."""
+        return {"moves the weights": self.away, "moves them back": self.back, **run.trained_parameters()}
+
+
 def sharpness_aware_update(
-    run: Run, batch: Batch, rho: float, launch: dict[str, Any] | None = None, adaptive: bool = False
+    run: Run, batch: Batch, rho: float, acts: Ascent, launch: dict[str, Any] | None = None, adaptive: bool = False
 ) -> None:
     """One step along the gradient taken at the worst point of the ball; ``launch`` as for :func:`ascend`."""
     run.optimizer.zero_grad(set_to_none=True)
@@ -130,10 +148,12 @@ def sharpness_aware_update(
     if not finite(run, trained):
         return
     copies = ascend(trained, rho, launch, adaptive)
+    acts.away()
     run.model.zero_grad(set_to_none=True)
     with noise.replayed():
         run.backward(run.forward(batch))
     restore(trained, copies, launch)
+    acts.back()
     run.apply_gradients()
 
 

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd as torch_sgd
 
-from suite.kernels.optimizer import GroupedOptimizer
+from suite.kernels.optimizer import GroupedOptimizer, rate_of
+from suite.kernels.refusals import at_least_0
+from suite.kernels.sharded import distributed_as
 
 Rate = Literal["outside", "inside"]
 HYPER = ("momentum", "dampening", "weight_decay", "nesterov")
@@ -52,64 +54,91 @@ def sgd_step(
 class SGD(GroupedOptimizer):
     """SGD with torch's hyper-parameters and a choice of where the learning rate stands.
 
-    State is one buffer a parameter, ``velocity``, in its dtype; none without momentum. ``fused`` takes torch's
-    one-kernel update or, on a GPU, this technique's, for the rate outside; otherwise :func:`sgd_step` goes tensor by
-    tensor.
+    State is one buffer a parameter, ``velocity``; none without momentum. ``fused`` takes torch's one-kernel update or,
+    on a GPU, this technique's, ``foreach`` torch's update of lists, both for the rate outside; otherwise
+    :func:`sgd_step` goes tensor by tensor. Where the gradient is dampened, ``step`` tells the first.
     """
+
+    torch_names = {"momentum_buffer": "velocity"}
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         momentum: float = 0.9,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
         rate: Rate = "outside",
         fused: bool = True,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
     ) -> None:
-        if lr < 0 or weight_decay < 0 or not 0 <= momentum < 1 or not 0 <= dampening < 1:
+        hyper = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        ways = {"fused": fused, "foreach": foreach, "maximize": maximize, "capturable": capturable}
+        super().__init__(params, hyper | {"nesterov": nesterov, "rate": rate} | ways)
+
+    def check(self, group: dict[str, Any]) -> None:
+        lr, momentum, dampening, weight_decay = (group[n] for n in ("lr", "momentum", "dampening", "weight_decay"))
+        if not at_least_0(lr, weight_decay) or not 0 <= momentum < 1 or not 0 <= dampening < 1:
             raise ValueError(
                 f"SGD needs lr, weight_decay >= 0 and momentum, dampening in [0, 1); "
                 f"got {lr}, {weight_decay}, {momentum}, {dampening}"
             )
-        if nesterov and (not momentum or dampening):
+        if group["nesterov"] and (not momentum or dampening):
             raise ValueError("Nesterov's form needs momentum and no dampening")
-        if rate not in get_args(Rate):
-            raise ValueError(f"rate, where the learning rate stands, must be outside or inside, not {rate!r}")
-        hyper = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
-        super().__init__(params, hyper | {"nesterov": nesterov, "rate": rate, "fused": fused})
+        if group["rate"] not in get_args(Rate):
+            raise ValueError(f"rate, where the learning rate stands, must be outside or inside, not {group['rate']!r}")
+
+    def counts(self, group: dict[str, Any]) -> bool:
+        return bool(group["momentum"] and group["dampening"])
+
+    def first_count(self, parameter: Tensor, group: dict[str, Any]) -> float:
+        return float("velocity" in self.state.get(parameter, ()))
 
     def split_by(self, parameter: Tensor, group: dict[str, Any]) -> bool:
         """torch's fused update takes velocities for all of a list or for none of it."""
-        return "velocity" in self.state[parameter]
+        return "velocity" in self.state.get(parameter, ())
 
-    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        velocities = [self.state[parameter].get("velocity") for parameter in parameters]
+    def update(
+        self, group: dict[str, Any], parameters: list[Tensor], values: list[Tensor], gradients: list[Tensor]
+    ) -> None:
+        begun = "velocity" in self.state.get(parameters[0], ())
+        velocities: list[Any] = self.buffers(parameters, "velocity") if begun else [None] * len(values)
         hyper = {name: group[name] for name in HYPER}
-        if group["fused"] and group["rate"] == "outside":
+        if (group["fused"] or group["foreach"]) and group["rate"] == "outside":
             # fills the list where there are no velocities yet
-            torch_sgd(parameters, gradients, velocities, fused=True, lr=group["lr"], maximize=False, **hyper)
+            way: dict[str, Any] = {"foreach": True} if group["foreach"] else {"fused": True}
+            torch_sgd(values, gradients, velocities, lr=rate_of(group), maximize=False, **way, **hyper)
         else:
-            columns = zip(parameters, gradients, velocities, strict=True)
+            columns = zip(values, gradients, velocities, strict=True)
             velocities = [
-                sgd_step(*column, learning_rate=group["lr"], rate=group["rate"], **hyper) for column in columns
+                sgd_step(*column, learning_rate=rate_of(group), rate=group["rate"], **hyper) for column in columns
             ]
-        if group["momentum"]:
+        if group["momentum"] and not begun:
             for parameter, velocity in zip(parameters, velocities, strict=True):
-                self.state[parameter]["velocity"] = velocity
+                self.state[parameter]["velocity"] = distributed_as(parameter, velocity)
 
     def launches(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> bool:
-        one_kernel = group["fused"] and group["rate"] == "outside" and group["momentum"]
+        one_kernel = group["fused"] and not group["foreach"] and group["rate"] == "outside" and group["momentum"]
         return bool(one_kernel) and super().launches(group, parameters)
 
-    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
+    def launch(
+        self,
+        group: dict[str, Any],
+        parameters: list[Tensor],
+        values: list[Tensor],
+        gradients: list[Tensor],
+        **fused: Any,
+    ) -> None:
         from techniques.shared import sgd_kernel as kernel
 
-        first = "velocity" not in self.state[parameters[0]]
         velocities, tables = self.buffers(parameters, "velocity"), self.tables(parameters, kernel.launch_tables)
+        first: bool | Tensor = self.step_of(parameters) == 1 if self.counts(group) else False
         hyper = {"lr": group["lr"], "first": first} | {name: group[name] for name in HYPER}
-        kernel.sgd_step(parameters, gradients, velocities, tables, **hyper, **fused)
+        kernel.sgd_step(values, gradients, velocities, tables, **hyper, **fused)
 
 
 def velocity_norm(optimizer: torch.optim.Optimizer) -> float:

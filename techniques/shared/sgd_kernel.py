@@ -26,6 +26,7 @@ from torch import Tensor
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
+from suite.kernels.optimizer_parts import Number
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 
 REGISTERS = 96  # five programs of four warps on a multiprocessor, each with three lists of loads in flight
@@ -55,6 +56,7 @@ def sgd_kernel(
     if optimizer_parts.skipped(found_inf):
         return
     factor = optimizer_parts.gradient_factor(clip)
+    lr, push = optimizer_parts.number(lr), optimizer_parts.number(push)
     arguments = (factor, seed, lr, momentum, push, weight_decay, NESTEROV)
     multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
@@ -65,30 +67,32 @@ def sgd_step(
     velocities: Sequence[Tensor],
     tables: LaunchTables,
     *,
-    lr: float,
+    lr: Number,
     momentum: float,
     dampening: float = 0.0,
     weight_decay: float = 0.0,
     nesterov: bool = False,
-    first: bool = False,
+    first: bool | Tensor = False,
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
-    seed: int | None = None,
+    seed: int | Tensor | None = None,
 ) -> None:
     """One step, in place on ``parameters`` and ``velocities``: one launch for each combination of dtypes present.
 
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address, of any number of
     elements. ``tables`` comes from `launch_tables` and belongs to these parameters. ``first``: the velocities are
-    zeros, and the gradient enters undampened.
+    zeros, and the gradient enters undampened; a bool, or one on the device, of shape [].
 
     ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
     element on the parameters' device; gradients themselves stay as they are.
-    ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
+    ``seed``, different each step, an int or an int32 on the device, rounds bfloat16 parameters stochastically; without
+    one they round to nearest. The learning rate may be a tensor on the device, of shape [].
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    hyper = {
-        "lr": lr, "momentum": momentum, "push": 1.0 if first else 1 - dampening, "weight_decay": weight_decay,
+    push: Number = torch.where(first, 1.0, 1 - dampening) if isinstance(first, Tensor) else 1 - dampening * (not first)
+    hyper: dict[str, Number] = {
+        "lr": optimizer_parts.precise(lr), "momentum": momentum, "push": push, "weight_decay": weight_decay,
     }  # fmt: skip
     optimizer_parts.step(
         sgd_kernel, tables, (parameters, velocities), gradients, hyper,

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from suite.kernels.sharded import WholeNorms
+
 Granularity = Literal["tensor", "row", "block"]  # what counts as a layer
 
 
@@ -66,14 +68,20 @@ def trust_ratios(
     directions: Sequence[Tensor],
     granularity: Granularity = "tensor",
     block: int = 256,
+    whole: WholeNorms | None = None,
     **bounds: float,
 ) -> list[Tensor]:
-    """:func:`trust_ratio` of every layer of every tensor, each of a shape that broadcasts to its tensor's."""
+    """:func:`trust_ratio` of every layer of every tensor, each of a shape that broadcasts to its tensor's.
+
+    Of shards ``whole`` turns the norms of the granularity ``tensor`` into those of the whole tensors.
+    """
     if not parameters:
         return []
     weights, updates = (layer_norms(each, granularity, block) for each in (parameters, directions))
     if granularity == "tensor":
-        return list(trust_ratio(torch.stack(weights), torch.stack(updates), **bounds).unbind())
+        norms = torch.stack([*weights, *updates])
+        weight_norms, update_norms = (norms if whole is None else whole(norms)).chunk(2)
+        return list(trust_ratio(weight_norms, update_norms, **bounds).unbind())
     return [trust_ratio(w, u, **bounds) for w, u in zip(weights, updates, strict=True)]
 
 
@@ -81,7 +89,7 @@ def adam_directions(
     gradients: Sequence[Tensor],
     first_moments: Sequence[Tensor],
     second_moments: Sequence[Tensor],
-    step: int,
+    step: float,
     *,
     beta1: float,
     beta2: float,

@@ -1,20 +1,31 @@
 """What holds for every baseline: it learns, is deterministic, and can be replaced; its recipes differ as they say."""
 
 import copy
+import json
 from dataclasses import replace
 
 import pytest
 import torch
-from transformers import BertConfig, GPT2Config, LlamaConfig, ViTConfig, ViTMAEConfig
+from transformers import (
+    BertConfig,
+    DeiTConfig,
+    GPT2Config,
+    LlamaConfig,
+    RobertaConfig,
+    T5Config,
+    ViTConfig,
+    ViTMAEConfig,
+)
 from transformers.pipelines import SUPPORTED_TASKS
 
 from baselines.bert import Bert
 from baselines.gpt import Gpt
 from baselines.mae import Mae
 from baselines.recipes import FP32_SIZES
-from baselines.text import CHARACTERS
+from baselines.text import CHARACTERS, PAD
 from baselines.vit import Vit
-from suite.model.anatomy import anatomy
+from suite.meters.state import parameter_count
+from suite.model.anatomy import NoBlocks, anatomy
 from suite.record.job import SIZES, TASKS
 
 BASELINES = [Bert(), Gpt(), Vit(), Mae()]
@@ -196,8 +207,99 @@ def test_timm_models_take_vits_place():
         assert vit.forward(copy.deepcopy(model), batch).logits.shape == (2, 10), "which takes the small pictures, too"
     with pytest.raises(ValueError, match=r"did you mean .*vit_tiny_patch16_224"):
         vit.model("nano", data, "vit_tiny_patch16_225")
-    with pytest.raises(ValueError, match="32x32"):
-        vit.model("nano", data, "resnet18")
+
+
+@pytest.mark.parametrize("name", ["convnext_atto", "resnet10t"])
+def test_what_is_no_transformer_is_built_and_refused_as_such(name):
+    """It takes pictures of any size, so their size must not be the reason."""
+    vit = Vit()
+    model = vit.model("pico", vit.data("pico", "pretrain"), name)
+    with pytest.raises(NoBlocks, match="no Transformer blocks"):
+        anatomy(model)
+
+
+def test_a_folder_in_timms_form_is_a_model_and_loads_nothing(tmp_path):
+    vit = Vit()
+    data = vit.data("pico", "pretrain")
+    arguments = {"depth": 3, "embed_dim": 32, "num_heads": 2, "patch_size": 8, "checkpoint_path": "/evil.pt"}
+    config = {"architecture": "vit_tiny_patch16_224", "model_args": {**arguments, "pretrained": True}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = vit.model("pico", data, str(tmp_path))
+    assert (anatomy(model).depth, anatomy(model).width) == (3, 32)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_args": {**arguments, "num_heads": 5}}))
+    with pytest.raises(ValueError, match="timm cannot build it for 32x32 images"):
+        vit.model("pico", data, str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny_patch16_225"}))
+    with pytest.raises(ValueError, match=r"did you mean .*vit_tiny_patch16_224"):
+        vit.model("pico", data, str(tmp_path))
+
+
+def test_pyramids_for_pictures_of_any_size_take_vits_place():
+    """timm's pvt_v2 has no argument for the size of pictures."""
+    vit = Vit()
+    data = vit.data("pico", "pretrain")
+    batch, _ = data.batch(0, 0, 2)
+    assert vit.losses(vit.forward(vit.model("pico", data, "pvt_v2_b0"), batch), batch).isfinite().all()
+
+
+def test_positions_after_the_paddings_own_have_room(tmp_path):
+    """RoBERTa's first position is the one after padding's: 16 tokens need 16 + 1; BERT's first is 0."""
+    bert = Bert()
+    data = bert.data("pico", "pretrain")
+    length = data.train.tensors["input_ids"].shape[1]
+    batch, _ = data.batch(0, 0, 4)
+    for config, rows in ((RobertaConfig, length + PAD + 1), (BertConfig, length)):
+        config(vocab_size=64, max_position_embeddings=length, **_TINY).save_pretrained(tmp_path)
+        model = bert.model("pico", data, str(tmp_path))
+        assert model.config.max_position_embeddings == rows
+        assert bert.losses(bert.forward(model, batch), batch).isfinite().all()
+
+
+def test_an_encoder_decoder_fills_in_what_is_masked(tmp_path):
+    T5Config(
+        vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0
+    ).save_pretrained(tmp_path)
+    bert = Bert()
+    data = bert.data("pico", "pretrain")
+    torch.manual_seed(0)
+    model = bert.model("pico", data, str(tmp_path)).eval()
+    batch, _ = data.batch(0, 0, 4)
+    assert bert.losses(bert.forward(model, batch), batch).isfinite().all()
+    changed = batch["input_ids"].clone()
+    changed[:, -1] = (changed[:, -1] + 1) % CHARACTERS
+    a, b = (bert.forward(model, {"input_ids": each}).logits[:, 0] for each in (batch["input_ids"], changed))
+    assert not torch.allclose(a, b), "the first prediction hears the last token, through the encoder"
+
+
+def test_a_model_with_two_heads_for_a_task_is_built(tmp_path):
+    """DeiT's has one with and one without a teacher; transformers alone ends in a TypeError."""
+    DeiTConfig(**{**_VIT, "patch_size": 8}).save_pretrained(tmp_path)
+    vit = Vit()
+    data = vit.data("pico", "pretrain")
+    batch, _ = data.batch(0, 0, 2)
+    assert vit.forward(vit.model("pico", data, str(tmp_path)), batch).logits.shape == (2, 10)
+
+
+def test_what_a_library_cannot_build_is_one_sentence(tmp_path):
+    LlamaConfig(**_TINY).save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**content, "hidden_act": "no_such_function"}))
+    gpt = Gpt()
+    with pytest.raises(ValueError, match=r"transformers cannot build it: KeyError: 'no_such_function'|cannot read"):
+        gpt.model("pico", gpt.data("pico", "pretrain"), str(tmp_path))
+
+
+@pytest.mark.parametrize(("baseline", "name"), [(each, name) for each in BASELINES for name in each.families()])
+def test_every_family_of_the_matrix_can_be_built(baseline, name, tmp_path):
+    family = baseline.families()[name]
+    (tmp_path / "config.json").write_text(json.dumps(family.config))
+    data = baseline.data("pico", "pretrain")
+    model = baseline.model("pico", data, str(tmp_path))
+    assert parameter_count(model) < 400_000
+    batch, _ = data.batch(0, 0, 2)
+    assert baseline.losses(baseline.forward(model, batch), batch).isfinite().all()
+    if family.transformer:
+        assert sum(stack.depth for stack in anatomy(model).stacks) >= 1
 
 
 def test_models_that_cannot_serve_are_refused(tmp_path):

@@ -199,6 +199,52 @@ def test_a_machine_that_is_too_busy_is_not_timed_and_the_exit_code_says_so(
     assert called("run", *SHORT, "-t", "lion", "--no-tune", "--results", tmp_path, "--no-time")[0] == Exit.FINE
 
 
+# what does not attach ------------------------------------------------------------------------------------------------
+
+IDLE = {
+    "nowhere": "def sites(self, run): return {}",
+    "idle": "def sites(self, run): return {'masks': Act()}",
+    "late": "def sites(self, run): return {'grows': Act('run')}",
+    "beside": """
+        def model(self, model, run):
+            self.added = torch.nn.Linear(2, 2)
+            model.add_module('added', self.added)
+            return model
+
+        def sites(self, run): return {'added': self.added}
+        """,
+}
+REFUSALS = {
+    "nowhere": "nowhere names no site, so nothing shows that it does anything",
+    "idle": "idle did nothing at 1 of its 1 sites in the first step: masks (never called)",
+    "late": "late did nothing at 1 of its 1 sites in the whole run: grows (never called)",
+    "beside": "beside did nothing at 1 of its 1 sites in the first step: added (never ran)",
+}
+
+
+def test_what_does_not_attach_ends_in_a_sentence_and_is_no_evidence(tmp_path: Path) -> None:
+    plugin.write(tmp_path, {**IDLE, "twin": "pass"})
+    chosen = [word for name in (*IDLE, "twin") for word in ("-t", name)]
+    together = plugin.leantrain(tmp_path, "run", *SHORT, *chosen, "--no-time", "--results", "results")
+    assert together.returncode == Exit.RUN_FAILED
+    for name, sentence in REFUSALS.items():
+        assert f"{name}: not attached: {sentence}" in together.stderr
+    kept = plugin.records(tmp_path / "results")
+    counted = {each.stack for each in kept.counted}
+    assert counted == {"baseline", "twin", "late"}, (
+        "what late does is due at the end, and its steps cost what they cost"
+    )
+    assert {each.stack for each in kept.learned} == {"baseline", "twin"}
+    for name in ("idle", "late"):
+        alone = plugin.leantrain(tmp_path, "compare", name, *SHORT, "--no-time", "--results", "alone")
+        assert (alone.returncode, alone.stdout) == (Exit.RUN_FAILED, "")
+        assert f"leantrain: {REFUSALS[name]}" in alone.stderr
+        assert "Traceback" not in alone.stderr
+        alone_kept = plugin.records(tmp_path / "alone")
+        assert not [each for each in (*alone_kept.learned, *alone_kept.timed) if name in str(each)]
+        assert (name in {row.stack for row in rows(alone_kept)}) == (name == "late")
+
+
 # interruptions -------------------------------------------------------------------------------------------------------
 
 SLEEPS_IN_SEED_1 = """
@@ -294,7 +340,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("run", "--data", "nowhere"), "choose it with -b"),
     (("run", "--data", "/no/such/folder", "-b", "gpt", "-t", "lion"), "/no/such/folder"),
     (("run", "--model", "/no/such/folder", "-b", "gpt", "-t", "lion"), "no config.json there"),
-    (("compare", "lion", "--model", "resnet18", "-b", "vit"), "timm cannot build it"),
+    (("compare", "lion", "--model", "resnet18", "-b", "vit"), "no Transformer blocks in ResNet"),
     (("compare", "lionn"), "no technique is called 'lionn'; did you mean lion"),
     (("compare", "lion", "adamx"), "no technique is called 'adamx'; did you mean adam"),
     (("compare", "lion", "-b", "gtp"), "no baseline is called 'gtp'; did you mean gpt"),
@@ -311,6 +357,8 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("leaderboard", "--format", "cvs"), "no format is called 'cvs'; did you mean csv"),
     (("check",), "name one of --against REF, --save FILE, --calibrate and --kernels"),
     (("check", "--against", "main", "--kernels"), "name one of --against REF"),
+    (("models", "-m", "lama"), "no model is called 'lama'; did you mean llama"),
+    (("models", "-t", "lionn"), "no technique is called 'lionn'; did you mean lion"),
     (("doctor", "--device", "cup"), "no device is called 'cup'; did you mean cpu"),
     (("new", "lion"), "there is a technique called lion already"),
     (("new", "My-Idea"), "cannot name a technique"),

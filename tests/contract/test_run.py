@@ -17,7 +17,7 @@ from suite.contract.run import Diverged, Run, load_weights
 from suite.contract.stack import Stack, build
 from suite.contract.technique import Technique
 from suite.record.files import replacing
-from tests.runs import new_run
+from tests.runs import Planted, new_run
 
 STEPS = 6
 
@@ -122,7 +122,7 @@ def test_weights_load_where_they_fit_and_a_foreign_checkpoint_is_refused(tmp_pat
 
 
 @dataclass
-class AtStep(Technique):
+class AtStep(Planted):
     """Multiplies the loss by ``factor`` at step ``step``."""
 
     step: int = 2
@@ -161,7 +161,7 @@ def test_the_optimizer_gets_every_trainable_parameter_once_and_decays_matrices_o
 
 
 @dataclass
-class Scales(Technique):
+class Scales(Planted):
     """Half the learning rate for every group."""
 
     def parameters(self, groups: Any, run: Run) -> Any:
@@ -191,7 +191,7 @@ def test_clipping_is_torchs() -> None:
 
 
 @dataclass
-class Skips(Technique):
+class Skips(Planted):
     """Skips every second update."""
 
     def after_backward(self, run: Run) -> bool:
@@ -223,7 +223,7 @@ def test_batches_prepared_ahead_are_the_ones_in_order() -> None:
 
 def test_another_world_size_than_the_recipes_is_refused() -> None:
     @dataclass
-    class TwoRanks(Technique):
+    class TwoRanks(Planted):
         def recipe(self, recipe: Any) -> Any:
             return type(recipe)(**recipe.as_dict() | {"world_size": 2})
 

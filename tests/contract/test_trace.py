@@ -8,13 +8,13 @@ import torch
 from suite.contract.run import Run
 from suite.contract.technique import Technique
 from suite.contract.trace import Trace
-from tests.runs import new_run
+from tests.runs import Planted, new_run
 
 STEPS = 4
 MIDDLE = 2
 
 
-class Unrecorded(Technique):
+class Unrecorded(Planted):
     """The reference, of which no step is recorded."""
 
     def records(self, run: Run) -> bool:
@@ -86,7 +86,7 @@ def test_a_recorded_batch_repeats_its_gradient() -> None:
 
 
 def test_a_growth_step_is_recorded_with_both_models() -> None:
-    class Renamed(Technique):
+    class Renamed(Planted):
         """Grows by nothing: the same function under other names."""
 
         def after_step(self, run: Run) -> None:

@@ -44,7 +44,9 @@ def known(replicates: int = 1, **changes: object) -> Known:
     """A pair that has every metric."""
     process = {
         "energy": Energy(joules_per_step=2.0, kind="measured_counter"),
-        "memory": Memory(process_peak_bytes=3, cuda_allocated_peak_bytes=4, cuda_reserved_peak_bytes=5),
+        "memory": Memory(
+            process_start_bytes=1, process_peak_bytes=3, cuda_allocated_peak_bytes=4, cuda_reserved_peak_bytes=5
+        ),
         "noise": 0.0,
     }
     counts = [counters(communication_bytes=7)]
@@ -88,6 +90,22 @@ def test_the_board_s_columns_stand_in_their_order() -> None:
         "training_flops",
     ]  # fmt: skip
     assert [each.arrow for each in COLUMNS] == ["↑", "↑", *["↓"] * 10]
+
+
+def test_a_process_s_peak_over_its_start_is_unknown_where_the_start_was_not_recorded() -> None:
+    each = known()
+    assert values(each, {})["process_added_bytes"].contender == 2
+    sides = [side(), side("x")]  # as stored before there was a start
+    assert sides[0].memory.process_start_bytes is None
+    older = known(timed=[timed_pair(timed(sides, 0, machine=XEON), 1)])
+    assert values(older, {})["process_added_bytes"].reason == "not recorded, or not readable on this machine"
+
+
+def test_counts_of_one_of_several_ranks_say_so_and_operators_without_formula_are_named() -> None:
+    alone, shared = counters(), counters(ranks=2, uncounted_operators={"aten.x": 3})
+    each = known(counted=(counted(points=[alone]), counted("x", points=[shared])))
+    assert values(each, {})["peak_tensor_bytes"].note == "of one of 2 ranks"
+    assert values(each, {})["flops"].note == "of one of 2 ranks; lower bounds, without FLOPs of aten.x"
 
 
 def test_families_have_the_members_that_occur() -> None:

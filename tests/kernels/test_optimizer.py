@@ -23,13 +23,15 @@ class HeavyBall(GroupedOptimizer):
     def split_by(self, parameter: Tensor, group: dict[str, Any]) -> bool:
         return parameter.ndim > 1
 
-    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    def update(
+        self, group: dict[str, Any], parameters: list[Tensor], values: list[Tensor], gradients: list[Tensor]
+    ) -> None:
         if hasattr(self, "updated"):  # copies have none
             self.updated.append([tuple(parameter.shape) for parameter in parameters])
         self.tables(parameters, object)
-        for parameter, gradient, momentum in zip(parameters, gradients, self.buffers(parameters, "momentum")):
+        for value, gradient, momentum in zip(values, gradients, self.buffers(parameters, "momentum")):
             momentum.mul_(0.5).add_(gradient)
-            parameter.sub_(momentum, alpha=group["lr"])
+            value.sub_(momentum, alpha=group["lr"])
 
 
 def parameters() -> list[nn.Parameter]:

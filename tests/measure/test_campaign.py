@@ -219,6 +219,14 @@ def test_runs_of_other_code_are_renewed_by_one_that_is_equal_to_the_bit(measurin
     assert run(tmp_path, time=False).added == []
 
 
+def test_a_run_whose_probes_come_out_different_renews_nothing(measuring: Measuring, tmp_path: Path) -> None:
+    put(tmp_path, *both(code=OLD, probes={"lion.error": 0.0}))
+    measuring.learned = lambda job: learned(job, probes={"lion.error": float(job.stack == "lion")})
+    measured = run(tmp_path, time=False)
+    assert {each.stack for each in measured.added if isinstance(each, Renewal)} == {"baseline"}
+    assert {each.stack for each in measured.added if isinstance(each, Learned)} == {"lion"}
+
+
 def test_runs_of_other_code_that_come_out_different_are_replaced(measuring: Measuring, tmp_path: Path) -> None:
     put(tmp_path, *both(code=OLD))
     measuring.loss = 1.9

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from suite.measure.contender import Contender, ContenderFailed, Limits, end_all
+from suite.measure.worker import Session
 from suite.record.job import Job, Setting, StackError
 
 
@@ -57,9 +58,28 @@ def test_a_run_from_start_to_end() -> None:
     assert counters.flops > 0
     assert counters.communication_bytes is None
     assert set(probes) == {"lion.step_size_error"}
-    assert memory.process_peak_bytes and memory.process_peak_bytes > 0
+    assert memory.process_peak_bytes and memory.process_start_bytes
+    assert memory.process_peak_bytes > memory.process_start_bytes
     assert memory.cuda_allocated_peak_bytes is None
     assert (energy.joules_per_step, bool(energy.reason)) == (None, True)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_what_preparation_took_is_no_memory_of_the_run() -> None:
+    """A first run trains the checkpoint that it starts from, and a later one finds it in the cache."""
+    peaks = []
+    for taken in (0, 400):
+        session = Session(Job(setting=Setting(baseline="gpt", size="pico", steps=8), stack="baseline"), 0, 1, "")
+        session.prepare()
+        small = [bytearray(2**14) for _ in range(taken * 2**6)]  # in MiB; the allocator keeps such small pieces
+        del small
+        session.set_up()
+        session.block(2)
+        memory, _ = session.usage(0.0)
+        assert memory.process_start_bytes and memory.process_peak_bytes
+        peaks.append((memory.process_start_bytes, memory.process_peak_bytes))
+    (start, peak), (start_after, peak_after) = peaks
+    assert abs(start_after - start) < 100 * 2**20 and abs(peak_after - peak) < 100 * 2**20
 
 
 def test_blocks_do_not_change_the_trajectory() -> None:

@@ -39,6 +39,9 @@ def test_ranks_say_what_they_send() -> None:
     gradients = 4 * point.counters.trainable_parameter_count
     assert point.counters.communication_bytes is not None
     assert gradients <= point.counters.communication_bytes <= 1.1 * gradients
+    assert point.counters.ranks == 2
+    (alone,) = count(GPT, "baseline").points
+    assert alone.counters.ranks == 1 and alone.counters.flops == 2 * point.counters.flops
 
 
 def test_what_fails_is_evidence() -> None:

@@ -143,6 +143,26 @@ def test_the_model_state_of_a_full_size_model_follows_the_formula() -> None:
     assert numbers["peak_tensor_bytes"] >= 16 * weights
 
 
+@pytest.mark.parametrize(
+    ("baseline", "model", "recipe", "batch", "of_a_gpu", "of_a_cpu"),
+    [
+        ("gpt", "gpt2-xl", "classic", 8, 173.3, None),
+        ("bert", None, "modern", None, 13.1, 27.7),  # 32 rows of 512 tokens
+    ],
+)
+def test_a_gpu_s_operators_are_counted_where_it_is_asked_for(
+    baseline: str, model: str | None, recipe: Any, batch: int | None, of_a_gpu: float, of_a_cpu: float | None
+) -> None:
+    """With dropout a CPU keeps its noise in the activations' type, and fuses no attention: in GiB at the peak."""
+    folder = str(PUBLISHED / model) if model else None
+    for device, expected in (("cuda", of_a_gpu), ("cpu", of_a_cpu)):
+        if expected is not None:
+            at = scale(baseline, size="base", model=folder, recipe=recipe, batch_size=batch, device=device)
+            assert counted("baseline", at).quantities()["peak_tensor_bytes"] / 2**30 == pytest.approx(
+                expected, abs=0.05
+            )
+
+
 def test_what_is_saved_grows_by_the_same_bytes_with_every_example() -> None:
     saved = [
         counted("baseline", scale("gpt", batch_size=batch, steps=1)).quantities()["saved_activation_bytes"]
@@ -157,7 +177,6 @@ def test_what_is_saved_grows_by_the_same_bytes_with_every_example() -> None:
         ("rigl", "classic", "sparse_training/rigl/technique.py, line "),
         ("el2n", "classic", "importance_sampling/el2n/technique.py, line "),
         ("zero1", "classic", "takes 2 ranks"),
-        ("lion", "compiled", "count its eager recipe"),
     ],
 )
 def test_what_cannot_be_counted_says_exactly_why(technique: str, recipe: Any, words: str) -> None:
@@ -178,6 +197,35 @@ def test_an_added_activation_is_seen_to_the_byte(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Run, "forward", wasteful)
     assert counted("baseline", one).quantities()["saved_activation_bytes"] - before["saved_activation_bytes"] == 4000
+
+
+def test_a_compiled_step_saves_what_its_partitioned_graphs_do() -> None:
+    eager, compiled = (
+        counted("baseline", scale("bert", size="pico", recipe=recipe, device="cuda", steps=1))
+        for recipe in ("modern", "compiled")
+    )
+    assert eager.counters is not None and compiled.counters is not None, compiled.unavailable
+    assert 0 < compiled.counters.saved_activation_bytes < eager.counters.saved_activation_bytes
+    assert (eager.counters.saved_semantics, compiled.counters.saved_semantics) == ("eager", "compiled")
+    assert (compiled.counters.semantics, compiled.counters.flops) == ("eager", eager.counters.flops)
+    assert not any(name.startswith("peak") for name in compiled.quantities())
+    assert "generated" in compiled.as_dict()["not_counted"]["peak_tensor_bytes"]
+    (pair,) = side_by_side(["baseline"], scale("bert", size="pico", recipe="compiled", device="cuda", steps=1))
+    assert notes(pair)[-1] == "saved for backward: by the compiled graph; FLOPs: of the eager operators"
+
+
+def test_operators_without_a_flop_formula_are_named_with_their_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Run.forward
+
+    def distant(run: Run, batch: Any) -> torch.Tensor:
+        x = torch.randn(8, 4, requires_grad=True)
+        return forward(run, batch) + 0 * torch.cdist(x, torch.zeros(8, 4)).sum()
+
+    monkeypatch.setattr(Run, "forward", distant)
+    (pair,) = side_by_side(["baseline"], scale("gpt", size="pico", steps=1))
+    assert notes(pair)[-1:] == [
+        "baseline: FLOPs are a lower bound, without aten._cdist_backward ×1, aten._cdist_forward ×1"
+    ]
 
 
 def test_nothing_stays_behind() -> None:
@@ -222,7 +270,10 @@ def test_reports_stand_beside_the_reference_with_their_ratio() -> None:
     table = {line[0]: line[1:] for line in lines(pair)}
     adamw, lion, ratio = table["optimizer state, bytes"]
     assert (adamw, ratio) == ("1.557 MiB", "0.5") and lion.endswith(" KiB")
-    assert not notes(pair)
+    assert notes(pair) == [
+        "operators: unavailable: autograd takes other operators for views of tensors without values",
+        "communication: unavailable: one process is counted, which sends nothing",
+    ]
     alone = SideBySide(pair.scale, None, StepCount("baseline", unavailable="no"))
     assert lines(alone) == [] and notes(alone) == ["baseline: unavailable: no"]
 
@@ -247,6 +298,16 @@ def test_the_command_prints_json_that_says_how_it_was_counted() -> None:
     assert report["stack"]["provenance"] == report["reference"]["provenance"] == "counted at paper scale"
     assert report["scale"]["task"] == "adapt" and report["stack"]["batch"]["labels"] == [2, 16]
     assert report["ratios"]["trainable_parameter_count"] < 0.1
+    assert report["scale"]["device"] == "cuda"
+    assert "views" in report["stack"]["not_counted"]["operators"] and "operators" not in report["stack"]
+
+
+def test_the_command_says_whose_operators_it_counted() -> None:
+    command = ["count", "-t", "baseline", "-b", "bert", "--size", "pico"]
+    for options, words in (([], "the operators of a GPU"), (["--device", "cpu"], "the operators of a CPU")):
+        result = CliRunner().invoke(app, [*command, *options], env={"COLUMNS": "200"})
+        assert result.exit_code == 0 and words in result.stdout, result.output
+    assert CliRunner().invoke(app, [*command, "--device", "tpu"]).exit_code == 2
 
 
 def test_the_command_says_by_its_exit_code_that_nothing_could_be_counted() -> None:

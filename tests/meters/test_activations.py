@@ -89,3 +89,64 @@ def test_recomputed_tensors_do_not_count():
         y = torch.utils.checkpoint.checkpoint(lambda x: x.exp().sin().tanh(), x, use_reentrant=False)
         y.sum().backward()
     assert meter.saved_bytes == x.nbytes
+
+
+def test_gradients_of_gradients_are_as_without_it():
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+
+    def second():
+        y = (x.exp() * x.sin()).tanh().sum()
+        (once,) = torch.autograd.grad(y, x, create_graph=True)
+        return torch.autograd.grad(once.square().sum(), x)[0]
+
+    with SavedActivations():
+        inside = second()
+    assert torch.equal(inside, second())
+
+
+def step_in(passes):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(16, 8)
+    with SavedActivations(model) as meter:
+        for part in x.chunk(passes):
+            model(part).square().mean().backward()
+    return meter.saved_bytes - x.nbytes  # parts of the batch share its storage
+
+
+def test_micro_batches_hold_one_of_them_at_a_time():
+    assert step_in(passes=4) * 4 == step_in(passes=1) > 0
+
+
+def test_a_pass_that_comes_again_is_not_held_twice():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(16, 8)
+
+    def saved_by(passes):
+        with SavedActivations(model) as meter:
+            for _ in range(passes):  # the loss, and so the last output, is there until the next pass has come
+                loss = model(x).square().mean()
+                loss.backward()
+        return meter.saved_bytes
+
+    assert saved_by(2) == saved_by(1)
+
+
+def test_graphs_that_are_there_at_once_are_held_at_once():
+    model, x = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Tanh()), torch.randn(16, 8)
+    with SavedActivations(model) as meter:
+        first = model(x)
+        second = model(x)
+        first.sum().backward(retain_graph=True)  # and so stays
+        third = model(x)
+        (second.sum() + third.sum()).backward()
+    assert meter.saved_bytes == x.nbytes + 3 * first.nbytes
+
+
+def test_a_dropped_graph_is_held_no_more_and_a_late_one_outlives_the_window():
+    x = torch.randn(100, requires_grad=True)
+    with SavedActivations() as meter:
+        for _ in range(3):
+            y = x.exp()
+    assert meter.saved_bytes <= 2 * y.nbytes
+    y.sum().backward()
+    assert torch.equal(x.grad, x.detach().exp())

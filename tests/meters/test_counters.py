@@ -5,6 +5,7 @@ from pydantic import ValidationError
 from suite.meters.counters import count_step
 from suite.meters.flops import FlopCounter
 from suite.meters.tensors import TensorBytes
+from suite.record.schema import Counters
 from tests.meters.models import Transformer, tokens, train_step
 
 
@@ -57,6 +58,14 @@ def test_the_rest_of_the_fields():
     assert (counters.semantics, counters.compiled) == ("eager", False)
     with pytest.raises(ValidationError, match="frozen"):
         counters.flops = 0
+
+
+def test_a_line_that_was_stored_before_there_were_ranks_is_of_one():
+    stored = counted().model_dump(exclude={"ranks"})
+    assert Counters.model_validate(stored).ranks == 1
+    assert Counters.model_validate({**stored, "uncounted_operators": {"aten.x": 1}}).uncounted_operators == {
+        "aten.x": 1
+    }
 
 
 def test_a_failing_step_fails_and_leaves_nothing_behind():

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import register_flop_formula
 
 from suite.meters.flops import FORMULAS, FlopCounter, attention_backward_flops, attention_flops
+from suite.meters.free_operators import free
 from tests.meters.models import Block, Transformer, tokens, train_step
 
 aten = torch.ops.aten
@@ -121,6 +124,70 @@ def test_an_operator_without_formula_is_named_and_a_registered_formula_counts():
     with FlopCounter() as counter:
         product(a, b)
     assert (counter.uncounted, counter.total) == ({}, 48)
+
+
+SQUARE = torch.eye(4) * 2
+UNKNOWN = {
+    "lstm": (lambda: torch.nn.LSTM(4, 4)(torch.ones(2, 1, 4)), {"aten.mkldnn_rnn_layer"}),
+    "svd": (lambda: torch.linalg.svd(SQUARE), {"aten._linalg_svd"}),
+    "inverse": (lambda: torch.inverse(SQUARE), {"aten.linalg_inv_ex"}),
+    "cdist": (lambda: torch.cdist(SQUARE, SQUARE), {"aten._cdist_forward"}),
+    "bilinear": (lambda: F.bilinear(SQUARE, SQUARE, torch.ones(3, 4, 4)), {"aten._trilinear"}),
+    "encoder": (
+        lambda: torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()(torch.ones(1, 4, 8)),
+        {"aten._transformer_encoder_layer_fwd"},
+    ),
+    "fourier": (lambda: torch.fft.fft(SQUARE), {"aten._fft_r2c"}),
+    "cholesky": (lambda: torch.linalg.cholesky(SQUARE), {"aten.linalg_cholesky_ex"}),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_matrix_work_without_formula_is_listed_with_its_calls(name):
+    run, operators = UNKNOWN[name]
+    with torch.no_grad(), FlopCounter() as counter:
+        run()
+        run()
+    assert {each: count for each, count in counter.uncounted.items() if each in operators} == dict.fromkeys(
+        operators, 2
+    )
+
+
+def test_what_has_no_flops_by_convention_is_not_listed():
+    conv, norm = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)
+    table, recurrent = torch.nn.Embedding(10, 8), torch.nn.Linear(8, 8)
+    with FlopCounter() as counter:
+        picture = F.max_pool2d(norm(conv(torch.randn(2, 3, 8, 8))).relu(), 2).flatten(1)
+        words = F.dropout(F.layer_norm(recurrent(table(torch.arange(6))), (8,)), 0.1)
+        scores = words.softmax(-1).cumsum(-1).sort().values.clamp(0.1).log_softmax(-1)
+        loss = F.nll_loss(scores, torch.arange(6)) + picture.square().mean() + F.mse_loss(scores, words)
+        loss.backward()
+        torch.optim.AdamW([*conv.parameters(), *table.parameters()], fused=True).step()
+        torch.optim.SGD(norm.parameters(), 0.1, momentum=0.9, foreach=True).step()
+    assert counter.uncounted == {}
+    assert counter.total > 0
+
+
+MATRIX_WORK = re.compile(
+    r"mm(_|$)|linalg_(?!cross|diagonal|_powsum|vector_norm)|(^|_)conv|rnn|lstm|gru(_|$)|attention|cdist|svd|chol|(?<!re)solve"
+    r"|linear$|linear_b|(^|_)(lu|qr|eig|det)(_|$)|matmul|einsum|mv$|^_trilinear$|encoder|fft"
+)
+
+
+def test_no_operator_of_this_torch_that_sounds_like_matrix_work_is_free():
+    names = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if "aten::" in name}
+    packets = {name: getattr(aten, name) for name in names if hasattr(aten, name)}
+    assert sum(free(packet) for packet in packets.values()) > 500
+    wrong = [name for name, packet in packets.items() if MATRIX_WORK.search(name) and free(packet)]
+    assert not wrong
+
+
+def test_products_in_place_count():
+    a, b, total = torch.ones(2, 3), torch.ones(3, 4), torch.zeros(2, 4)
+    assert counted(total.addmm_, a, b) == counted(torch.mm, a, b) == 48
+    assert counted(torch.zeros(5, 2, 4).baddbmm_, a.expand(5, 2, 3), b.expand(5, 3, 4)) == 5 * 48
+    assert counted(torch.zeros(2).addmv_, a, torch.ones(3)) == 12
+    assert counted(torch.zeros(3, 4).addr_, torch.ones(3), torch.ones(4)) == 24
 
 
 def test_nothing_is_printed(capsys):

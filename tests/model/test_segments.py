@@ -1,5 +1,6 @@
 """Segments under a wrapper give the plain model's results to the bit, with the wrapper's effect."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -10,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from suite.model.anatomy import anatomy
-from suite.model.segments import SegmentError
+from suite.model.segments import SegmentError, joinable
 from tests.model.transformer_models import BUILDERS, build, gradients, loss
 
 rematerialised = partial(checkpoint, use_reentrant=False, preserve_rng_state=True)
@@ -170,3 +171,71 @@ def test_compiled_models_run_segments() -> None:
     with anatomy(model).segmented([(0, 2), (2, 4)], rematerialised):
         actual = loss(torch.compile(model, backend="eager"), "gpt2")
     torch.testing.assert_close(actual, expected)
+
+
+class Normalised(nn.Module):
+    """A block with running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.mlp, self.norm = nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mlp(self.norm(self.attn(x)))
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_running_statistics_count_a_step_once(early_stop: bool) -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(*(Normalised() for _ in range(3)))
+    model = copy.deepcopy(plain)
+    for step in range(1, 3):
+        x = torch.randn(5, 4)
+        plain(x).sum().backward()
+        with set_checkpoint_early_stop(early_stop), anatomy(model).segmented([(0, 2)], rematerialised):
+            model(x).sum().backward()
+        assert model[0].norm.num_batches_tracked == step
+        for (name, mine), other in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
+            assert torch.equal(mine, other), name
+        for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(mine.grad, other.grad)
+
+
+def test_what_runs_again_sees_the_statistics_of_the_first_run() -> None:
+    """Spectral normalisation's output depends on the vector that it updates."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(*(Normalised() for _ in range(2)))
+    for block in plain:
+        nn.utils.parametrizations.spectral_norm(block.mlp)
+    model = copy.deepcopy(plain)
+    x = torch.randn(5, 4)
+    plain(x).sum().backward()
+    with anatomy(model).segmented([(0, 2)], rematerialised):
+        model(x).sum().backward()
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, other.grad)
+    for mine, other in zip(model.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize(("name", "ranges"), [("t5", [(0, 1), (1, 4)]), ("gpt2", [(0, 4)]), ("vit", [(0, 4)])])
+def test_blocks_that_are_called_alike_can_be_joined(name: str, ranges: list[tuple[int, int]]) -> None:
+    model = build(name)
+    assert joinable(model, anatomy(model).stacks[0].blocks, partial(loss, model, name)) == ranges
+
+
+def test_hidden_states_that_change_between_blocks_are_not_skipped() -> None:
+    class Doubling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Normalised() for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers[1](2 * self.layers[0](x))
+
+    model = Doubling()
+    with (
+        pytest.raises(SegmentError, match="changes the hidden states before block 1"),
+        anatomy(model).segmented([(0, 2)], rematerialised),
+    ):
+        model(torch.randn(5, 4))

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from suite.guard.models import matrix
+from suite.guard.models.matrix import Cell, Matrix, Model
 from suite.record.store import Store
+from suite.show import html, markdown
 from suite.show.report import Report
 from tests.factories import MACHINE, evidence, records
 
@@ -40,3 +43,19 @@ def test_a_report_holds_the_chosen_rows_and_says_what_could_not_be_read(tmp_path
     assert ([row.stack for row in lion.rows], set(lion.cards)) == (["lion"], {"lion"})
     assert {each.technique for each in lion.verdicts} == {"lion"}
     assert not Report.read(tmp_path, on={"vit"}).rows
+
+
+def test_a_report_has_the_matrix_of_models_and_the_page_a_link_to_it(tmp_path: Path) -> None:
+    works = {"opt": Cell(verdict="works"), "swin": Cell(verdict="refused", reason="it has no head")}
+    models = {"opt": Model(baseline="gpt"), "swin": Model(baseline="vit")}
+    matrix.write(Matrix(models=models, code={"lion": "old"}, cells={"lion": works, "gone": works}), tmp_path)
+    report = Report.read(tmp_path)
+    assert report.models is not None and report.models.changed == {"lion"}
+    front, pages = markdown.split(report, "boards")
+    assert "boards/models.md" in front and "| `lion`† | ✓ |" in pages["models.md"]
+    assert '<a href="#models">' in html.render(report) and '<section id="models">' in html.render(report)
+    vit = Report.read(tmp_path, {"lion"}, {"vit"}).models
+    assert vit is not None and [*vit.matrix.cells["lion"]] == ["swin"]
+    (tmp_path / matrix.NAME).write_text("{}")
+    damaged = Report.read(tmp_path)
+    assert damaged.models is None and "leantrain models" in damaged.unreadable[0]

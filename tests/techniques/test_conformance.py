@@ -1,8 +1,8 @@
 """What every technique must do, on every baseline that its card names; a technique with several ranks does it in ranks.
 
-Runs are short (STEPS steps at pico) and exact: equality here is equality to the bit. A technique to which two blocks
-leave nothing to do (recomputation between sqrt(2) checkpoints) shows what it does at nano. What techniques share is
-made once a process: the checkpoints, and the reference's run.
+Runs are short and exact: equality here is equality to the bit. A technique to which two blocks leave nothing to do
+(recomputation between sqrt(2) checkpoints) shows what it does at nano, and one that waits for examples to come back in
+a longer run there. What techniques share is made once a process: the checkpoints, and the reference's run.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from suite.contract.baseline import baselines
 from suite.contract.catalogue import catalogue, reference_of
 from suite.contract.run import Run
+from suite.contract.sites import NotAttached
 from suite.contract.stack import build
 from suite.measure.contender import server
 from suite.record.job import Size, Task, join
 from suite.record.schema import Counters
 from tests.runs import new_run
 
-TRIED: tuple[Size, ...] = ("pico", "nano")
-STEPS = 6
+TRIED: tuple[tuple[Size, int], ...] = (("pico", 6), ("nano", 6), ("nano", 24))  # with the steps of a whole run
+CHECKPOINT_STEPS = 6
 PARTNERS = ("lawa", "lion")
 CASES = [
     pytest.param(entry.id, baseline, id=f"{entry.id}-{baseline}")
@@ -45,6 +46,7 @@ class Place:
 
     baseline: str
     size: Size
+    steps: int
     task: Task
     weights: Path | None
 
@@ -53,20 +55,20 @@ class Place:
 
     def run(self, stack: str, mesh: DeviceMesh | None = None) -> Run:
         return new_run(
-            self.baseline, stack, size=self.size, recipe="classic", task=self.task, seed=3, steps=STEPS,
-            weights=self.weights, mesh=mesh,
+            self.baseline, stack, size=self.size, recipe="classic", task=self.task, seed=3,
+            steps=self.steps, weights=self.weights, mesh=mesh,
         )  # fmt: skip
 
 
 class Trained(NamedTuple):
-    """The trajectory of a whole run."""
+    """The trajectory of as many steps as the reference makes."""
 
     losses: list[float]
     digest: str
 
 
-def trained(run: Run) -> Trained:
-    losses = run.train(STEPS)
+def trained(run: Run, steps: int) -> Trained:
+    losses = run.train(steps)
     assert all(math.isfinite(loss) for loss in losses)
     return Trained(losses, digest(run))
 
@@ -87,24 +89,28 @@ def counts(run: Run) -> tuple[Counters, int]:
 def reference_run(reference: str, place: Place, mesh: DeviceMesh | None) -> tuple[Trained, tuple[Counters, int]]:
     """The run that techniques are compared with, and the counts of its next step."""
     run = place.run(reference, mesh)
-    return trained(run), counts(run)
+    return trained(run, place.steps), counts(run)
 
 
 def check(name: str, place: Place, folder: Path, mesh: DeviceMesh | None = None) -> bool:
-    """Check all that is asked of a technique but that it changes something, and return whether it does."""
+    """Check all that is asked of a technique but that it changes something and does all that it says that it does, and
+    return whether it does."""
     run = place.run(name, mesh)
-    own = trained(run)
+    assert run.attachment.sites, "a technique says where it acts"
+    own = trained(run, place.steps)
+    assert run.attachment.proven
 
     half = place.run(name, mesh)
-    first = half.train(STEPS // 2)
+    middle = place.steps // 2
+    first = half.train(middle)
     path = folder / f"run{half.rank}.pt"
     half.save(path)
     assert math.isfinite(half.evaluate()["loss"])
     resumed = place.run(name, mesh)
     resumed.load(path)
-    rest = resumed.train(STEPS - STEPS // 2)
-    assert first == own.losses[: STEPS // 2], "the same seed must give the same trajectory to the bit"
-    assert rest == own.losses[STEPS // 2 :], "a resumed run must continue to the bit"
+    rest = resumed.train(place.steps - middle)
+    assert first == own.losses[:middle], "the same seed must give the same trajectory to the bit"
+    assert rest == own.losses[middle:], "a resumed run must continue to the bit"
     assert digest(resumed) == own.digest, "a resumed run must end in the same weights to the bit"
 
     reference = reference_of(name)[0]
@@ -112,14 +118,20 @@ def check(name: str, place: Place, folder: Path, mesh: DeviceMesh | None = None)
     neutral = catalogue()[name].technique.zero_strength
     if neutral is not None:
         stack = join([(name, {key: str(value) for key, value in neutral.items()})])
-        assert trained(place.run(stack, mesh)) == plain, f"{stack} must equal {reference} to the bit"
+        assert trained(place.run(stack, mesh), place.steps) == plain, f"{stack} must equal {reference} to the bit"
 
     partner = next(each for each in PARTNERS if each != name)
     for stack in (f"{name}+{partner}", f"{partner}+{name}"):
         together = place.run(stack, mesh)
         assert all(math.isfinite(loss) for loss in together.train(2))
         assert math.isfinite(together.evaluate()["loss"])
-    return own != plain or counts(run) != plain_counts
+    changed = own != plain or counts(run) != plain_counts
+    run.evaluate()
+    try:
+        run.attachment.end()
+    except NotAttached:
+        return False
+    return changed
 
 
 def check_on_a_rank(rank: int, ranks: int, name: str, place: Place, folder: Path) -> None:
@@ -136,8 +148,8 @@ def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Si
 
     @cache
     def trained_checkpoint(baseline: str, size: Size) -> Path:
-        run = new_run(baseline, size=size, recipe="classic", split="source", steps=STEPS)
-        run.train(STEPS)
+        run = new_run(baseline, size=size, recipe="classic", split="source", steps=CHECKPOINT_STEPS)
+        run.train(CHECKPOINT_STEPS)
         path = tmp_path_factory.mktemp("checkpoints") / f"{baseline}.pt"
         torch.save(run.model.state_dict(), path)
         return path
@@ -148,8 +160,8 @@ def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Si
 @pytest.mark.parametrize(("name", "baseline"), CASES)
 def test_conformance(name: str, baseline: str, checkpoint_of: Callable[[str, Size], Path], tmp_path: Path) -> None:
     task = reference_of(name)[1]
-    for size in TRIED:
-        place = Place(baseline, size, task, checkpoint_of(baseline, size) if task == "adapt" else None)
+    for size, steps in TRIED:
+        place = Place(baseline, size, steps, task, checkpoint_of(baseline, size) if task == "adapt" else None)
         ranks = place.ranks(name)
         if ranks > 1:
             server()  # has the libraries loaded, so that ranks start in milliseconds
@@ -159,7 +171,7 @@ def test_conformance(name: str, baseline: str, checkpoint_of: Callable[[str, Siz
             return
         if check(name, place, tmp_path):
             return
-    pytest.fail(f"{name} changes nothing")
+    pytest.fail(f"{name} changes nothing, or does not do by the end of a run what it says that it does")
 
 
 @pytest.mark.parametrize("name", catalogue())

@@ -7,8 +7,9 @@ frozen. B starts at zero, so the adapted model starts as the pre-trained one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,8 +18,10 @@ from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
+from suite.contract.sites import Site
 from suite.contract.technique import Technique
-from suite.model.anatomy import AroundLinear, Block, Part, anatomy, out_features, weight_matrix
+from suite.model.anatomy import Anatomy, AroundLinear, anatomy, is_transposed, weight_matrix
+from suite.model.projections import Rows, projection_rows
 
 Initialization = Literal["kaiming_uniform", "gaussian"]
 
@@ -29,62 +32,73 @@ def low_rank_update(x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 
 class LowRankLinear(AroundLinear):
-    """A frozen linear layer whose output columns ``columns`` (half-open ranges) each get a trainable update.
+    """A frozen linear layer y = W0 x with a trainable update for each of several sets of W0's ``rows``.
 
-    Several ranges serve a fused query-key-value projection.
+    Two serve a fused query-key-value projection, where they need not be consecutive.
     """
 
     def __init__(
-        self, linear: nn.Module, columns: Sequence[tuple[int, int]], rank: int, alpha: float, dropout: float,
+        self, linear: nn.Module, rows: Sequence[Sequence[int]], rank: int, alpha: float, dropout: float,
         initialization: Initialization, generator: torch.Generator,
     ) -> None:  # fmt: skip
         super().__init__(linear.requires_grad_(False))
-        self.columns, self.scale, self.dropout = tuple(columns), alpha / rank, nn.Dropout(dropout)
+        self.scale, self.dropout = alpha / rank, nn.Dropout(dropout)
         weight = weight_matrix(linear)
-        factors = [torch.empty(rank, weight.shape[1]) for _ in columns]
+        factors = [torch.empty(rank, weight.shape[1]) for _ in rows]
         for a in factors:
             if initialization == "gaussian":
                 nn.init.normal_(a, std=1 / rank, generator=generator)
             else:
                 nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
         self.a = nn.ParameterList(a.to(weight) for a in factors)
-        self.b = nn.ParameterList(weight.new_zeros(end - start, rank) for start, end in columns)
+        self.b = nn.ParameterList(weight.new_zeros(len(each), rank) for each in rows)
+        self.slices = [slice(each.start, each.stop) if isinstance(each, range) else None for each in rows]
+        for index, each in enumerate(rows):
+            scattered = None if isinstance(each, range) else torch.tensor(each, device=weight.device)
+            self.register_buffer(f"rows{index}", scattered, persistent=False)
+
+    def updates(self) -> Iterator[tuple[Any, nn.Parameter, nn.Parameter]]:
+        """An index of rows with their A and B."""
+        for index, (consecutive, a, b) in enumerate(zip(self.slices, self.a, self.b, strict=True)):
+            yield consecutive or getattr(self, f"rows{index}"), a, b
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.linear(x)
         x = self.dropout(x)
-        for (start, end), a, b in zip(self.columns, self.a, self.b, strict=True):
-            out[..., start:end] += low_rank_update(x, a, b, self.scale)
+        for rows, a, b in self.updates():
+            out[..., rows] += low_rank_update(x, a, b, self.scale)
         return out
 
     @torch.no_grad()
     def add_to_weight(self, sign: int) -> None:
         """Adds ``sign`` times the update to W0: +1 merges, -1 takes it out again (to rounding, not to the bit)."""
         weight = weight_matrix(self.linear)
-        for (start, end), a, b in zip(self.columns, self.a, self.b, strict=True):
-            weight[start:end] += sign * self.scale * (b @ a)
+        for rows, a, b in self.updates():
+            weight[rows] += sign * self.scale * (b @ a)
 
 
-def query_and_value(block: Block) -> list[tuple[Part, list[tuple[int, int]]]]:
-    """The layers that make a block's queries and values, with their output columns; raises ValueError without them."""
-    projections = block.projections
-    if "qkv" in projections:
-        third, rest = divmod(out_features(projections["qkv"].module), 3)
-        if not rest:
-            return [(projections["qkv"], [(0, third), (2 * third, 3 * third)])]
-    elif "query" in projections and "value" in projections:
-        return [(part, [(0, out_features(part.module))]) for part in (projections["query"], projections["value"])]
-    names = sorted(projections) or "none"
-    raise ValueError(f"no query and value projections of one width in {block.path}; found {names}")
+class LowRankWeight(LowRankLinear):
+    """As :class:`LowRankLinear`, where the model reads the layer's weight and never calls the layer."""
+
+    @property
+    def weight(self) -> Tensor:
+        weight = weight_matrix(self.linear).clone()
+        for rows, a, b in self.updates():
+            weight[rows] += self.scale * (b @ a)
+        return weight.T if is_transposed(self.linear) else weight
 
 
 def merge(model: nn.Module) -> nn.Module:
     """Puts the layers themselves, with weight W0 + (alpha / r) B A, in place of the adapted ones; returns ``model``."""
-    for name, module in list(model.named_modules()):
-        if isinstance(module, LowRankLinear):
-            module.add_to_weight(+1)
-            anatomy(model).replace(name, module.linear)
+    for path, update in updates(model).items():
+        update.add_to_weight(+1)
+        anatomy(model).replace(path, update.linear)
     return model
+
+
+def updates(model: nn.Module) -> dict[str, LowRankLinear]:
+    """The adapted layers by name."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, LowRankLinear)}
 
 
 @dataclass
@@ -119,21 +133,37 @@ class LoRA(Technique):
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if not self.rank:
             return model
-        model.requires_grad_(False)
         parts = anatomy(model)
-        for part, columns in [each for block in parts.every_block for each in query_and_value(block)]:
-            adapted = LowRankLinear(
-                part.module, columns, self.rank, self.alpha, self.dropout, self.initialization, run.generator
-            )
-            parts.replace(part.path, adapted)
+        found = projection_rows(model, parts.every_block, partial(run.trial, model))
+        model.requires_grad_(False)
+        for query, value in [(each["query"], each["value"]) for each in found]:
+            fused = query.layer.path == value.layer.path
+            for making in ([query, value],) if fused else ([query], [value]):
+                self.adapt(parts, making, run.generator)
         if self.train_head:
             tables = {embedding.module.weight.shape for embedding in parts.embeddings}
             for head in parts.head:
                 head.module.requires_grad_(weight_matrix(head.module).shape not in tables)
         return model
 
+    def adapt(self, parts: Anatomy, making: Sequence[Rows], generator: torch.Generator) -> None:
+        """Replaces the layer that all of ``making`` are rows of."""
+        layer, rows = making[0].layer, [each.rows for each in making]
+        if making[0].bypassed and self.dropout:
+            raise ValueError(f"the model reads {layer.path}'s weight and never calls it: there is no input to drop out")
+        kind = LowRankWeight if making[0].bypassed else LowRankLinear
+        adapted = kind(layer.module, rows, self.rank, self.alpha, self.dropout, self.initialization, generator)
+        parts.replace(layer.path, adapted)
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        sites: dict[str, Site] = {}
+        for path, update in updates(run.model).items():
+            sites |= {f"{path}.{name}": factor for name, factor in update.named_parameters() if factor.requires_grad}
+            if not isinstance(update, LowRankWeight):
+                sites[path] = update
+        return sites
+
     def probes(self, run: Run) -> dict[str, float]:
         """Trainable parameters of the updates alone, the number that the paper's tables give."""
-        updates = [module for module in run.model.modules() if isinstance(module, LowRankLinear)]
-        factors = [factor for update in updates for factor in (*update.a, *update.b)]
+        factors = [factor for update in updates(run.model).values() for factor in (*update.a, *update.b)]
         return {"update_parameters": float(sum(factor.numel() for factor in factors))}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from suite.contract.data import Data, generator, mixed_seed
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
 
@@ -43,7 +45,8 @@ def highest(scores: Tensor, keep: float, offset: float = 0.0) -> Tensor:
 
 @dataclass
 class El2n(Technique):
-    """``runs`` short runs of ``scout`` of the steps score the examples; the run itself takes ``keep`` of the steps.
+    """``runs`` short runs score the examples, each with a whole schedule over ``scout`` of the steps; the run itself
+    takes ``keep`` of the steps.
 
     Where the reference would not get through its data once, only the examples that it would see are candidates.
     """
@@ -53,6 +56,8 @@ class El2n(Technique):
     scout: float = 0.1
     offset: float = 0.0
     scores: Tensor = field(init=False, repr=False, default_factory=lambda: torch.empty(0, 0))
+    scouts: list[dict[str, float]] = field(init=False, repr=False, default_factory=list)  # what each has learned
+    pruned: Act = field(init=False, repr=False, default_factory=Act)
 
     zero_strength: ClassVar[dict[str, Any]] = {"keep": 1.0}
 
@@ -75,28 +80,50 @@ class El2n(Technique):
         candidates = data.sampler(len(data.train), mixed_seed(run.seed, 2), 0, visited)
         pool = data.subset(candidates)
         self.scores = torch.stack([self._scored(pool, run, number, steps) for number in range(self.runs)])
-        return data.subset(candidates[highest(self.scores.mean(0), self.keep, self.offset)])
+        kept = candidates[highest(self.scores.mean(0), self.keep, self.offset)]
+        if len(kept) < len(candidates):
+            self.pruned()
+        return data.subset(kept)
 
     def _scored(self, pool: Data, run: Run, number: int, steps: int) -> Tensor:
-        """Scores [examples] of the pool by one fresh network after its first ``scout * steps`` steps."""
+        """Scores [examples] of the pool by one fresh network after ``scout * steps`` steps.
+
+        The schedule is its own: the first tenth of the run's would be its warm-up, in which little is learned.
+        """
         seed = mixed_seed(run.seed, 4, number)
-        scout = run.scout(Stack({}), seed=seed, steps=steps)
-        scout.train(max(1, round(self.scout * steps)))
+        scout = run.scout(Stack({}), seed=seed, steps=max(1, round(self.scout * steps)))
+        untrained = scout.train(scout.recipe.steps)[0]
         scout.model.eval()
         transform = pool.test_transform or pool.transform  # no augmentation
         size = scout.recipe.batch_size
-        scores = []
+        scores, sums = [], dict[str, float]()
         for start in range(0, len(pool.train), size):
             chosen = torch.arange(start, min(start + size, len(pool.train)))
             examples = transform(pool.train[chosen], generator(seed, start))
             batch = {name: tensor.to(scout.device) for name, tensor in examples.items()}
             with torch.no_grad(), scout.autocast():
                 logits = run.baseline.forward(scout.model, batch).logits
-            logits = logits.detach().float().requires_grad_()
-            scores.append(error_norms(run.baseline.losses(SimpleNamespace(logits=logits), batch), logits).cpu())
+            outputs = SimpleNamespace(logits=logits.detach().float().requires_grad_())
+            try:
+                losses = run.baseline.losses(outputs, batch)
+            except AttributeError:
+                raise ValueError(
+                    f"el2n scores an example by the error of its predicted classes, and the loss of {run.baseline.id} "
+                    "is no function of logits alone; measure it on a baseline that its card names"
+                ) from None
+            for name, values in {"loss": losses, **run.baseline.metrics(outputs, batch)}.items():
+                sums[name] = sums.get(name, 0.0) + values.detach().double().sum().item()
+            scores.append(error_norms(losses, outputs.logits).cpu())
+        means = {name: total / len(pool.train) for name, total in sums.items()}
+        self.scouts.append({**means, "loss_over_untrained": means["loss"] / untrained})
         return torch.cat(scores)
 
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {"prunes the data": self.pruned}
+
     def probes(self, run: Run) -> Mapping[str, float]:
+        """Scores, costs, and what the scouts had learned when they scored: their mean loss and metrics on the examples,
+        and that loss over an untrained network's, which is 1 at chance."""
         if self.keep == 1:
             return {}
         examples = run.recipe.batch_size * run.recipe.steps / self.keep
@@ -105,4 +132,5 @@ class El2n(Technique):
             "largest_score": self.scores.max().item(),
             "kept": len(run.data.train) / self.scores.shape[1],
             "scoring_cost_in_runs": cost,
+            **{f"scout_{name}": mean(scout[name] for scout in self.scouts) for name in self.scouts[0]},
         }

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy
 
@@ -49,6 +50,7 @@ class ProgressiveStacking(Technique):
     carry_optimizer: bool = False
     zero_strength: ClassVar[Mapping[str, Any]] = {"stages": 0}
 
+    growth: Act = field(init=False, repr=False, default_factory=lambda: Act(due="run"))
     depth: int = field(init=False, default=0)
     full_depth: int = field(init=False, default=0)
     blocks_run: int = field(init=False, default=0)
@@ -67,9 +69,15 @@ class ProgressiveStacking(Technique):
         parts = anatomy(model)
         self.full_depth = parts.depth
         self.depth = depths(parts.depth, self.stages)[0]
-        if self.depth < self.full_depth:
+        if self.stages:
+            if self.depth == self.full_depth:
+                raise ValueError(f"{parts.main.path} has {self.depth} block: there is no shallower stack to start from")
+            parts.main.check_alike()
             parts.set_blocks([block.module for block in parts.blocks[: self.depth]])
         return model
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {**{block.path: block.module for block in run.anatomy.blocks}, "growth": self.growth}
 
     def after_step(self, run: Run) -> None:
         self.blocks_run += self.depth
@@ -94,6 +102,7 @@ class ProgressiveStacking(Technique):
         before: Optimizer = run.optimizer
         run.anatomy.set_blocks(new)
         run.adopt(run.model)
+        self.growth()
         self.depth = deep
         if self.carry_optimizer:
             origin = dict(zip(_parameters(new), _parameters([old[source] for source in chosen]), strict=True))

@@ -9,14 +9,18 @@ Touvron, Cord, Sablayrolles, Synnaeve & Jegou, "Going deeper with Image Transfor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from suite.contract.run import Run
+from suite.contract.sites import Site
 from suite.contract.technique import Technique
-from suite.model.anatomy import AroundLinear, anatomy, out_features
+from suite.model.anatomy import AroundLinear, anatomy
+from suite.model.branches import branch_ends
 
 
 def initial_scale(depth: int) -> float:
@@ -25,15 +29,15 @@ def initial_scale(depth: int) -> float:
 
 
 class LayerScale(AroundLinear):
-    """A branch's last layer with its output, bias included, scaled by ``scale`` [out_features]."""
+    """The end of a branch (its last linear layer, or a mixture of experts) times ``scale`` [width], bias included."""
 
-    def __init__(self, linear: nn.Module, initial: float) -> None:
-        super().__init__(linear)
-        like: Tensor = linear.weight  # type: ignore[assignment]
-        self.scale = nn.Parameter(torch.full((out_features(linear),), initial, device=like.device))
+    def __init__(self, end: nn.Module, width: int, initial: float) -> None:
+        super().__init__(end)
+        like = next(end.parameters())
+        self.scale = nn.Parameter(torch.full((width,), initial, device=like.device))
 
-    def forward(self, x: Tensor) -> Tensor:
-        branch = self.linear(x)
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        branch = self.linear(*args, **kwargs)
         return branch * self.scale.to(branch.dtype)  # under autocast the branch stays in its low precision
 
 
@@ -45,6 +49,7 @@ class LayerScaleTechnique(Technique):
     """
 
     initial: float | None = None
+    width_of_branches: int = field(init=False, repr=False, default=0)  # of all branches of all blocks
 
     def __post_init__(self) -> None:
         if self.initial is not None and not self.initial > 0:
@@ -52,16 +57,23 @@ class LayerScaleTechnique(Technique):
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         parts = anatomy(model)
-        branches = [
-            (part, initial_scale(stack.depth) if self.initial is None else self.initial)
-            for stack in parts.stacks
-            for block in stack.blocks
-            for part in block.branches
-        ]
-        for part, initial in branches:
-            parts.replace(part.path, LayerScale(part.module, initial))
+        ends = iter(branch_ends(model, parts.every_block, partial(run.trial, model)))
+        for stack in parts.stacks:
+            initial = initial_scale(stack.depth) if self.initial is None else self.initial
+            for block in stack.blocks:
+                for end in next(ends):
+                    self.width_of_branches += block.width
+                    parts.replace(end.path, LayerScale(end.module, block.width, initial))
         return model
 
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {f"{path}.scale": each.scale for path, each in scaled_branches(run.model).items()}
+
     def probes(self, run: Run) -> Mapping[str, float]:
-        added = sum(module.scale.numel() for module in run.model.modules() if isinstance(module, LayerScale))
-        return {"added_per_block_and_width": added / sum(stack.depth * stack.width for stack in run.anatomy.stacks)}
+        added = sum(each.scale.numel() for each in scaled_branches(run.model).values())
+        return {"added_per_branch_and_width": added / self.width_of_branches}
+
+
+def scaled_branches(model: nn.Module) -> dict[str, LayerScale]:
+    """The branches' ends by name."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, LayerScale)}

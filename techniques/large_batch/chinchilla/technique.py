@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import nn
 
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy
 from techniques.large_batch.chinchilla.law import GOPHER_FLOPS, PUBLISHED
@@ -52,6 +53,8 @@ class Chinchilla(Technique):
     width: float = 0.5
     compute: float = 1.0
 
+    spent: Act = field(init=False, repr=False, default_factory=Act)
+
     zero_strength: ClassVar[dict[str, Any]] = {"width": 1.0, "compute": 1.0}
 
     def __post_init__(self) -> None:
@@ -60,7 +63,10 @@ class Chinchilla(Technique):
 
     def recipe(self, recipe: Recipe) -> Recipe:
         steps = max(1, round(recipe.steps * self.compute / self.width**2))
-        return replace(recipe, steps=steps, learning_rate=recipe.learning_rate / self.width)
+        changed = replace(recipe, steps=steps, learning_rate=recipe.learning_rate / self.width)
+        if changed != recipe:
+            self.spent()
+        return changed
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if self.width == 1:
@@ -68,6 +74,10 @@ class Chinchilla(Technique):
         other = widened(model, self.width)
         anatomy(other).set_fused_attention(run.recipe.fused_attention)
         return other
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        resized = run.anatomy.every_block if self.width != 1 else ()
+        return {"changes the recipe": self.spent, **{block.path: block.module for block in resized}}
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """This run's N (without embeddings) and D; what the published law says, whatever the run."""

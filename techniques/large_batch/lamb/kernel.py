@@ -33,8 +33,10 @@ from torch import Tensor
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
+from suite.kernels.optimizer_parts import Number
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 from suite.kernels.portable import narrow
+from techniques.shared.adam_kernel import corrections
 from techniques.shared.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
 
 
@@ -74,8 +76,8 @@ def moments_kernel(
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (
-        optimizer_parts.gradient_factor(clip),
-        beta1, one_minus_beta1, beta2, one_minus_beta2, decay, inverse_correction, inverse_root_correction, eps,
+        optimizer_parts.gradient_factor(clip), beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
+        optimizer_parts.number(inverse_correction), optimizer_parts.number(inverse_root_correction), eps,
     )  # fmt: skip
     sums_over_block(_moments, arguments, table, blocks, tensors, programs, partials, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
 
@@ -98,7 +100,10 @@ def apply_kernel(
 ):  # fmt: skip
     if optimizer_parts.skipped(found_inf):
         return
-    arguments = (seed, ratios, lr, decay, inverse_correction, inverse_root_correction, eps)
+    arguments = (
+        seed, ratios, optimizer_parts.number(lr), decay,
+        optimizer_parts.number(inverse_correction), optimizer_parts.number(inverse_root_correction), eps,
+    )  # fmt: skip
     multi_tensor.over_block(_apply, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
 
@@ -110,8 +115,8 @@ def lamb_step(
     second_moments: Sequence[Tensor],
     tables: LaunchTables,
     *,
-    step: int,
-    learning_rate: float,
+    step: Number,
+    learning_rate: Number,
     beta1: float,
     beta2: float,
     eps: float,
@@ -121,7 +126,7 @@ def lamb_step(
     phi: tuple[float, float] = (0.0, math.inf),
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
-    seed: int | None = None,
+    seed: int | Tensor | None = None,
 ) -> None:
     """LAMB's step number ``step`` (from 1), in place: three launches for each combination of dtypes present, two
     without ``adapt``.
@@ -131,18 +136,17 @@ def lamb_step(
 
     ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
     element on the parameters' device; gradients themselves stay as they are.
-    ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
+    ``seed``, different each step, an int or an int32 on the device, rounds bfloat16 parameters stochastically; without
+    one they round to nearest. The learning rate may be a tensor on the device, of shape [].
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
     scalars = {"clip": clip, "found_inf": found_inf}
     betas = {"beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2}
-    direction = {
-        "decay": weight_decay,
-        "inverse_correction": 1 / (1 - beta1**step) if bias_correction else 1.0,
-        "inverse_root_correction": 1 / math.sqrt(1 - beta2**step) if bias_correction else 1.0,
-        "eps": eps,
-    }
+    correction, inverse_root = corrections(step, beta1, beta2) if bias_correction else (1.0, 1.0)
+    direction: dict[str, Number] = {
+        "decay": weight_decay, "inverse_correction": 1 / correction, "inverse_root_correction": inverse_root, "eps": eps
+    }  # fmt: skip
     changed = (parameters, first_moments, second_moments)
     for group in optimizer_parts.groups(tables, changed, (gradients,), list(scalars.values())):
         partials = room(group)
@@ -157,10 +161,15 @@ def lamb_step(
     optimizer_parts.note_change(*changed)
 
 
+REGISTERS = 72  # of pass 1: seven programs of four warps on a multiprocessor, each with four lists of loads in flight
+ON_DEVICE = ("inverse_correction", "inverse_root_correction")
+
+
 def _moments_manifest(parameter: torch.dtype, moment: torch.dtype, scaled: bool = False) -> Manifest:
     return optimizer_parts.manifest(
-        moments_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2, 3), written=(1, 2), scaled=scaled, sums=2
-    )
+        moments_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2, 3), written=(1, 2),
+        scaled=scaled, sums=2, on_device=ON_DEVICE, registers=REGISTERS,
+    )  # fmt: skip
 
 
 def _apply_manifest(
@@ -168,7 +177,7 @@ def _apply_manifest(
 ) -> Manifest:
     return optimizer_parts.manifest(
         apply_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2), written=(0,),
-        scaled=scaled, seeded=stochastic,
+        scaled=scaled, seeded=stochastic, on_device=ON_DEVICE,
     )  # fmt: skip
 
 

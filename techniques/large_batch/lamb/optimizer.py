@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from suite.kernels.optimizer import GroupedOptimizer
+from suite.kernels.optimizer import GroupedOptimizer, rate_of
+from suite.kernels.refusals import at_least_0
+from suite.kernels.sharded import WholeNorms, total_norm, whole_norms
 from techniques.shared.trust import adam_directions, check_phi, trust_ratios, with_gradients
 
 Variant = Literal["paper", "google", "nvlamb", "timm"]
@@ -21,7 +23,7 @@ def lamb_step(
     gradients: Sequence[Tensor],
     first_moments: Sequence[Tensor],
     second_moments: Sequence[Tensor],
-    step: int,
+    step: float,
     *,
     learning_rate: float,
     beta1: float,
@@ -31,6 +33,7 @@ def lamb_step(
     bias_correction: bool,
     adapt: bool,
     phi: tuple[float, float],
+    whole: WholeNorms | None = None,
 ) -> None:
     """Algorithm 2 on tensors of one dtype, in place; ``step`` counts from 1. Without ``adapt`` the ratio is 1."""
     if not parameters:
@@ -47,7 +50,7 @@ def lamb_step(
     )
     torch._foreach_add_(updates, list(parameters), alpha=weight_decay)
     if adapt:
-        torch._foreach_mul_(updates, trust_ratios(parameters, updates, low=phi[0], high=phi[1]))
+        torch._foreach_mul_(updates, trust_ratios(parameters, updates, whole=whole, low=phi[0], high=phi[1]))
     torch._foreach_add_(list(parameters), updates, alpha=-learning_rate)
 
 
@@ -61,63 +64,73 @@ class Lamb(GroupedOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.01,
         variant: Variant = "paper",
         max_norm: float = 1.0,
         phi: tuple[float, float] = (0.0, math.inf),
+        *,
+        maximize: bool = False,
     ) -> None:
-        if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
+        hyper = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "variant": variant, "phi": phi}
+        super().__init__(params, {"lr": lr, "max_norm": max_norm, "maximize": maximize} | hyper)
+
+    def check(self, group: dict[str, Any]) -> None:
+        lr, eps, weight_decay, betas = (group[name] for name in ("lr", "eps", "weight_decay", "betas"))
+        if not at_least_0(lr, eps, weight_decay) or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
                 f"LAMB needs lr, eps, weight_decay >= 0 and betas in [0, 1); got {lr}, {eps}, {weight_decay}, {betas}"
             )
-        if variant not in get_args(Variant):
-            raise ValueError(f"variant must be one of {', '.join(get_args(Variant))}, not {variant!r}")
-        if not max_norm > 0:
-            raise ValueError(f"max_norm, to which all gradients together are clipped, must be positive, not {max_norm}")
-        check_phi(*phi)
-        hyper = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "variant": variant, "phi": phi}
-        super().__init__(params, {"lr": lr, "max_norm": max_norm, **hyper})
+        if group["variant"] not in get_args(Variant):
+            raise ValueError(f"variant must be one of {', '.join(get_args(Variant))}, not {group['variant']!r}")
+        if not group["max_norm"] > 0:
+            raise ValueError(
+                f"max_norm, to which all gradients together are clipped, must be positive, not {group['max_norm']}"
+            )
+        check_phi(*group["phi"])
 
-    def update_all(self) -> None:
-        if (own := self._clipping_factor()) is not None:
-            self._clip = own if self._clip is None else self._clip * own
-        super().update_all()
-
-    def _clipping_factor(self) -> Tensor | None:
-        """1 / max(1, ||g|| / max_norm) over all groups, of shape [], where the variant asks for it."""
-        first = self.param_groups[0]
+    def gradient_factor(self) -> Tensor | None:
+        """That of all optimizers times 1 / max(1, ||g|| / max_norm) over all groups, where the variant asks for it."""
+        factor, first = super().gradient_factor(), self.param_groups[0]
         gradients = [p.grad for group in self.param_groups for p in with_gradients(group) if p.grad is not None]
         if first["variant"] not in CLIPPED or not gradients:
-            return None
-        norm = nn.utils.get_total_norm(gradients)
-        if (factor := self.gradient_factor()) is not None:
-            norm = norm * factor
-        return (norm / first["max_norm"]).clamp(min=1.0).reciprocal()
+            return factor
+        norm = total_norm(gradients)
+        if factor is not None:
+            norm = norm * factor.to(norm.device)
+        own = (norm / first["max_norm"]).clamp(min=1.0).reciprocal()
+        return own if factor is None else factor.to(norm.device) * own
 
-    def begin_step(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
-        state["step"] += 1
+    def counts(self, group: dict[str, Any]) -> bool:
+        return True
 
-    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> tuple[bool, int]:
-        """Whether it adapts, and the number of this step, which differs where a gradient was missing at times."""
-        return adapts(parameter, group), int(self.state[parameter]["step"])
+    def split_by(self, parameter: Tensor, group: dict[str, Any]) -> bool:
+        return adapts(parameter, group)
 
-    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    def update(
+        self, group: dict[str, Any], parameters: list[Tensor], values: list[Tensor], gradients: list[Tensor]
+    ) -> None:
         first, second = self._moments(parameters)
-        lamb_step(parameters, gradients, first, second, **self._hyper(group, parameters))
+        hyper = self._hyper(group, parameters) | {"learning_rate": rate_of(group)}
+        step = int(self.step_of(parameters))
+        lamb_step(values, gradients, first, second, step, whole=whole_norms(parameters[0]), **hyper)
 
-    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
-        """A step that is left out counts: whether it was is known on the device only."""
+    def launch(
+        self,
+        group: dict[str, Any],
+        parameters: list[Tensor],
+        values: list[Tensor],
+        gradients: list[Tensor],
+        **fused: Any,
+    ) -> None:
         from techniques.large_batch.lamb import kernel
 
         first, second = self._moments(parameters)
         tables = self.tables(parameters, kernel.launch_tables)
-        kernel.lamb_step(parameters, gradients, first, second, tables, **self._hyper(group, parameters), **fused)
+        step = self.step_of(parameters)
+        kernel.lamb_step(values, gradients, first, second, tables, step=step, **self._hyper(group, parameters), **fused)
 
     def _moments(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         return self.buffers(parameters, "first_moment"), self.buffers(parameters, "second_moment")
@@ -128,7 +141,6 @@ class Lamb(GroupedOptimizer):
         excluded = group["variant"] not in CLIPPED and not adapt
         beta1, beta2 = group["betas"]
         return {
-            "step": int(self.state[parameters[0]]["step"]),
             "learning_rate": group["lr"],
             "beta1": beta1,
             "beta2": beta2,

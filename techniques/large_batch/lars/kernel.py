@@ -29,6 +29,7 @@ from torch import Tensor
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
+from suite.kernels.optimizer_parts import Number
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 from techniques.large_batch.lars.variants import INSIDE, SEPARATE, TIMM_EPS, Variant
 from techniques.shared.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
@@ -74,6 +75,7 @@ def apply_kernel(
     if optimizer_parts.skipped(found_inf):
         return
     factor = optimizer_parts.gradient_factor(clip)
+    inside, outside = optimizer_parts.number(inside), optimizer_parts.number(outside)
     arguments = (factor, seed, ratios, momentum, decay, inside, outside)
     multi_tensor.over_block(_apply, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
@@ -85,7 +87,7 @@ def lars_step(
     momenta: Sequence[Tensor],
     tables: LaunchTables,
     *,
-    learning_rate: float,
+    learning_rate: Number,
     momentum: float,
     weight_decay: float,
     trust_coefficient: float = 1e-3,
@@ -93,7 +95,7 @@ def lars_step(
     adapt: bool = True,
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
-    seed: int | None = None,
+    seed: int | Tensor | None = None,
 ) -> None:
     """One LARS step, in place: three launches for each combination of dtypes present, one without ``adapt``.
 
@@ -102,14 +104,15 @@ def lars_step(
 
     ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
     element on the parameters' device; gradients themselves stay as they are.
-    ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
+    ``seed``, different each step, an int or an int32 on the device, rounds bfloat16 parameters stochastically; without
+    one they round to nearest. The learning rate may be a tensor on the device, of shape [].
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
     scalars = {"clip": clip, "found_inf": found_inf}
     separate = variant in SEPARATE
     inside, outside = (learning_rate, 1.0) if variant in INSIDE else (1.0, learning_rate)
-    hyper = {"momentum": momentum, "decay": weight_decay, "inside": inside, "outside": outside}
+    hyper: dict[str, Number] = {"momentum": momentum, "decay": weight_decay, "inside": inside, "outside": outside}
     for group in optimizer_parts.groups(tables, (parameters, momenta), (gradients,), list(scalars.values())):
         ratios = None
         if adapt:

@@ -10,6 +10,7 @@ import copy
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
 
@@ -50,6 +52,7 @@ class Lawa(Technique):
     interval: float = 1 / 90
     decay: bool = True
     taken: deque[tuple[int, Weights]] = field(init=False, repr=False)
+    averaged: Act = field(init=False, repr=False, default_factory=partial(Act, "run"))
 
     zero_strength: ClassVar[dict[str, Any]] = {"k": 1}
 
@@ -76,6 +79,7 @@ class Lawa(Technique):
         averaged = copy.deepcopy(run.model)
         with torch.no_grad():
             weights = mean(window)
+            self.averaged()
             for name, parameter in averaged.named_parameters():
                 parameter.copy_(weights[name])
         for earlier in self._before(run):  # what they did to the current weights (merge, gather) they do to the mean
@@ -86,6 +90,9 @@ class Lawa(Technique):
         """The techniques that come before this one in the run's stack."""
         stack = run.technique.techniques.values() if isinstance(run.technique, Stack) else ()
         return takewhile(lambda each: each is not self, stack)
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {"averages checkpoints": self.averaged}
 
     def probes(self, run: Run) -> Mapping[str, float]:
         size = sum(parameter.nbytes for parameter in run.model.parameters())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from suite.kernels.optimizer import GroupedOptimizer
-from techniques.shared.trust import Granularity, adam_directions, trust_ratios
+from suite.kernels.optimizer import GroupedOptimizer, rate_of
+from suite.kernels.refusals import at_least_0
+from suite.kernels.sharded import shard_dimensions, whole_norms
+from techniques.shared.trust import Granularity, adam_directions, check_phi, trust_ratios
 
 Base = Literal["momentum", "adam", "sign"]
 
@@ -47,7 +49,7 @@ class LayerwiseTrust(GroupedOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-2,
+        lr: float | Tensor = 1e-2,
         base: Base = "momentum",
         betas: tuple[float, float] = (0.9, 0.99),
         eps: float = 1e-6,
@@ -55,28 +57,51 @@ class LayerwiseTrust(GroupedOptimizer):
         granularity: Granularity = "tensor",
         block: int = 256,
         phi: tuple[float, float] = (0.0, math.inf),
+        *,
+        maximize: bool = False,
     ) -> None:
-        if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
+        hyper = {"eps": eps, "weight_decay": weight_decay, "granularity": granularity, "block": block, "phi": phi}
+        super().__init__(params, {"lr": lr, "base": base, "betas": betas, "maximize": maximize, **hyper})
+
+    def check(self, group: dict[str, Any]) -> None:
+        lr, eps, weight_decay, betas = (group[name] for name in ("lr", "eps", "weight_decay", "betas"))
+        if not at_least_0(lr, eps, weight_decay) or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
                 f"lr, eps, weight_decay >= 0 and betas in [0, 1) are needed; got {lr}, {eps}, {weight_decay}, {betas}"
             )
-        hyper = {"eps": eps, "weight_decay": weight_decay, "granularity": granularity, "block": block, "phi": phi}
-        super().__init__(params, {"lr": lr, "base": base, "betas": betas, **hyper})
+        for name, known in (("base", Base), ("granularity", Granularity)):
+            if group[name] not in get_args(known):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, not {group[name]!r}")
+        if not group["block"] >= 1:
+            raise ValueError(f"block, the elements of one, must be at least 1, not {group['block']}")
+        check_phi(*group["phi"])
 
-    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    def counts(self, group: dict[str, Any]) -> bool:
+        return bool(group["base"] == "adam")
+
+    def update(
+        self, group: dict[str, Any], parameters: list[Tensor], values: list[Tensor], gradients: list[Tensor]
+    ) -> None:
+        granularity = group["granularity"]
+        if granularity != "tensor" and shard_dimensions(parameters[0]):
+            raise ValueError(
+                f"layers that are a {granularity} each may be divided among ranks, and their norms with them: "
+                'take granularity="tensor", or do not shard the parameters'
+            )
         layers, directions, rest = [], [], []
-        for parameter, direction in zip(parameters, self._directions(group, parameters, gradients), strict=True):
-            if parameter.ndim >= 2:
-                layers.append(parameter)
-                directions.append(direction.add_(parameter, alpha=group["weight_decay"]))
+        for value, direction in zip(values, self._directions(group, parameters, gradients), strict=True):
+            if value.ndim >= 2:
+                layers.append(value)
+                directions.append(direction.add_(value, alpha=group["weight_decay"]))
             else:
-                rest.append((parameter, direction))
+                rest.append((value, direction))
         low, high = group["phi"]
-        ratios = trust_ratios(layers, directions, group["granularity"], group["block"], low=low, high=high)
-        for parameter, direction, ratio in zip(layers, directions, ratios, strict=True):
-            parameter.sub_((direction * ratio).to(parameter.dtype), alpha=group["lr"])
-        for parameter, direction in rest:
-            parameter.sub_(direction, alpha=group["lr"])
+        whole, rate = whole_norms(parameters[0]), rate_of(group)
+        ratios = trust_ratios(layers, directions, granularity, group["block"], whole, low=low, high=high)
+        for value, direction, ratio in zip(layers, directions, ratios, strict=True):
+            value.sub_((direction * ratio).to(value.dtype), alpha=rate)
+        for value, direction in rest:
+            value.sub_(direction, alpha=rate)
 
     def _directions(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
         beta1, beta2 = group["betas"]
@@ -85,10 +110,5 @@ class LayerwiseTrust(GroupedOptimizer):
             return momentum_directions(gradients, first, beta1)
         if group["base"] == "sign":
             return sign_directions(gradients, first, beta1, beta2)
-        second, directions = self.buffers(parameters, "second_moment"), []
-        hyper = {"beta1": beta1, "beta2": beta2, "eps": group["eps"]}
-        for parameter, gradient, m, v in zip(parameters, gradients, first, second, strict=True):
-            step = self.state[parameter].setdefault("step", torch.zeros((), dtype=torch.float32))
-            step += 1
-            directions += adam_directions([gradient], [m], [v], int(step), **hyper)
-        return directions
+        second, step = self.buffers(parameters, "second_moment"), int(self.step_of(parameters))
+        return adam_directions(gradients, first, second, step, beta1=beta1, beta2=beta2, eps=group["eps"])

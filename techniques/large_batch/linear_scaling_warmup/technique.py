@@ -9,10 +9,13 @@ For Adam's family the square root of k is better founded (Malladi et al., NeurIP
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 
 Rule = Literal["linear", "sqrt", "none"]  # none: only the batch grows, which is what the rule is compared with
@@ -54,6 +57,8 @@ class LinearScalingWarmup(Technique):
     warmup: float = 5 / 90
     rate: float = 1.0
 
+    scaled: Act = field(init=False, repr=False, default_factory=Act)
+
     zero_strength: ClassVar[dict[str, Any]] = {"k": 1}
 
     def __post_init__(self) -> None:
@@ -68,9 +73,13 @@ class LinearScalingWarmup(Technique):
 
     def recipe(self, recipe: Recipe) -> Recipe:
         by = scale(self.k, self.rule)
+        self.scaled()
         changed = {
             "batch_size": recipe.batch_size * self.k,
             "learning_rate": recipe.learning_rate * by * self.rate,
             "steps": math.ceil(recipe.steps / self.k),
         }
         return GraduallyScaled(**recipe.as_dict() | changed, scale=by, gradual_fraction=self.warmup)
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {"scales batch, learning rate and steps": self.scaled}

@@ -27,6 +27,7 @@ from torch import Tensor
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
+from suite.kernels.optimizer_parts import Number
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 
 REGISTERS = 96  # five programs of four warps on a multiprocessor, each with four lists of loads in flight
@@ -78,7 +79,8 @@ def acclip_kernel(
         return
     arguments = (
         optimizer_parts.gradient_factor(clip), seed,
-        lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha, ALPHA,
+        optimizer_parts.number(lr), beta1, one_minus_beta1, beta2, one_minus_beta2, eps, optimizer_parts.number(decay),
+        alpha, inverse_alpha, ALPHA,
     )  # fmt: skip
     multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
 
@@ -90,7 +92,7 @@ def acclip_step(
     powers: Sequence[Tensor],
     tables: LaunchTables,
     *,
-    lr: float,
+    lr: Number,
     beta1: float,
     beta2: float,
     eps: float,
@@ -98,7 +100,7 @@ def acclip_step(
     weight_decay: float = 0.0,
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
-    seed: int | None = None,
+    seed: int | Tensor | None = None,
 ) -> None:
     """One step, in place on all but ``gradients``: one launch for each combination of dtypes present.
 
@@ -108,11 +110,13 @@ def acclip_step(
 
     ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
     element on the parameters' device; gradients themselves stay as they are.
-    ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
+    ``seed``, different each step, an int or an int32 on the device, rounds bfloat16 parameters stochastically; without
+    one they round to nearest. The learning rate may be a tensor on the device, of shape [].
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    hyper = {
+    lr = optimizer_parts.precise(lr)
+    hyper: dict[str, Number] = {
         "lr": lr, "beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2,
         "eps": eps, "decay": 1 - lr * weight_decay, "alpha": alpha, "inverse_alpha": 1 / alpha,
     }  # fmt: skip

@@ -33,24 +33,25 @@ def normalised_decay(normalised: float, steps: int) -> float:
 
 
 class AdamW(Adam):
-    """AdamW with torch's hyper-parameters: Adam, and its kernel on a GPU, which here keeps float32 moments for bfloat16
-    parameters."""
+    """AdamW with torch's hyper-parameters: Adam with decoupled decay."""
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         fused: bool = True,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, decay="decoupled", fused=fused)
-
-    def _fit(self, state: dict[str, Any], parameter: Tensor, group: dict[str, Any]) -> None:
-        super()._fit(state, parameter, group)
-        if not isinstance(state["step"], Tensor):  # torch loads moments in the parameter's dtype
-            state |= {name: state[name].float() for name in ("first_moment", "second_moment")}
+        super().__init__(
+            params, lr, betas, eps, weight_decay, decay="decoupled", fused=fused,
+            foreach=foreach, maximize=maximize, capturable=capturable,
+        )  # fmt: skip
 
 
 @dataclass

@@ -28,6 +28,7 @@ from torch import Tensor
 from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
+from suite.kernels.optimizer_parts import Number
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 
 
@@ -54,6 +55,7 @@ def lion_kernel(
     if optimizer_parts.skipped(found_inf):
         return
     factor = optimizer_parts.gradient_factor(clip)
+    lr, decay = optimizer_parts.number(lr), optimizer_parts.number(decay)
     arguments = (factor, seed, lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay)
     multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
@@ -64,13 +66,13 @@ def lion_step(
     momenta: Sequence[Tensor],
     tables: LaunchTables,
     *,
-    lr: float,
+    lr: Number,
     beta1: float,
     beta2: float,
     weight_decay: float,
     clip: Tensor | None = None,
     found_inf: Tensor | None = None,
-    seed: int | None = None,
+    seed: int | Tensor | None = None,
 ) -> None:
     """One Lion step, in place on ``parameters`` and ``momenta``: one launch for each combination of dtypes present.
 
@@ -79,11 +81,13 @@ def lion_step(
 
     ``clip`` (multiplies gradients) and ``found_inf`` (where it is not 0, nothing is written) are float32 tensors of one
     element on the parameters' device; gradients themselves stay as they are.
-    ``seed``, different each step, rounds bfloat16 parameters stochastically; without one they round to nearest.
+    ``seed``, different each step, an int or an int32 on the device, rounds bfloat16 parameters stochastically; without
+    one they round to nearest. The learning rate may be a tensor on the device, of shape [].
 
     Raises TypeError for other dtypes, ValueError for scalars elsewhere, and what `LaunchTables.groups` raises.
     """
-    hyper = {
+    lr = optimizer_parts.precise(lr)
+    hyper: dict[str, Number] = {
         "lr": lr, "beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2,
         "decay": 1 - lr * weight_decay,
     }  # fmt: skip

@@ -21,7 +21,8 @@ from torch import Tensor
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
-from suite.kernels.optimizer import GroupedOptimizer, compiled_over_lists, descend
+from suite.kernels.optimizer import GroupedOptimizer, compiled_over_lists, descend, rate_of
+from suite.kernels.refusals import at_least_0
 
 
 def lion_step(
@@ -44,7 +45,8 @@ def lion_step(
 
 
 class Lion(GroupedOptimizer):
-    """Lion with torch's names. Its one buffer is ``momentum``, in the parameter's dtype if ``momentum_dtype`` is None.
+    """Lion with torch's names. Its one buffer is ``momentum``, of ``momentum_dtype``; None is the parameter's dtype,
+    but float32 at least.
 
     The learning rate is typically 3 to 10 times smaller than AdamW's, and the weight decay as many times larger.
     On a GPU a group is updated by one kernel; elsewhere tensor by tensor or, if ``compiled``, in one pass over memory.
@@ -53,32 +55,46 @@ class Lion(GroupedOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-4,
+        lr: float | Tensor = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
         compiled: bool = False,
         momentum_dtype: torch.dtype | None = None,
+        *,
+        maximize: bool = False,
     ) -> None:
-        if lr < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"Lion needs lr, weight_decay >= 0 and betas in [0, 1); got {lr}, {weight_decay}, {betas}")
-        hyper = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+        hyper = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, hyper | {"compiled": compiled, "momentum_dtype": momentum_dtype})
 
-    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    def check(self, group: dict[str, Any]) -> None:
+        lr, betas, weight_decay = (group[name] for name in ("lr", "betas", "weight_decay"))
+        if not at_least_0(lr, weight_decay) or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"Lion needs lr, weight_decay >= 0 and betas in [0, 1); got {lr}, {weight_decay}, {betas}")
+
+    def update(
+        self, group: dict[str, Any], parameters: list[Tensor], values: list[Tensor], gradients: list[Tensor]
+    ) -> None:
         momenta = self.buffers(parameters, "momentum", group["momentum_dtype"])
         if group["compiled"]:
-            rate = torch.tensor(group["lr"], dtype=torch.float64)
-            compiled_over_lists(lion_step)(parameters, gradients, momenta, learning_rate=rate, **_rates(group))
+            rate = torch.tensor(rate_of(group), dtype=torch.float64)
+            compiled_over_lists(lion_step)(values, gradients, momenta, learning_rate=rate, **_rates(group))
             return
-        for each in zip(parameters, gradients, momenta, strict=True):
-            lion_step(*each, learning_rate=group["lr"], **_rates(group))
+        for each in zip(values, gradients, momenta, strict=True):
+            lion_step(*each, learning_rate=rate_of(group), **_rates(group))
 
-    def launch(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], **fused: Any) -> None:
+    def launch(
+        self,
+        group: dict[str, Any],
+        parameters: list[Tensor],
+        values: list[Tensor],
+        gradients: list[Tensor],
+        **fused: Any,
+    ) -> None:
         from techniques.optimizers.lion import kernel
 
         momenta = self.buffers(parameters, "momentum", group["momentum_dtype"])
         tables = self.tables(parameters, kernel.launch_tables)
-        kernel.lion_step(parameters, gradients, momenta, tables, lr=group["lr"], **_rates(group), **fused)
+        kernel.lion_step(values, gradients, momenta, tables, lr=group["lr"], **_rates(group), **fused)
 
 
 def _rates(group: dict[str, Any]) -> dict[str, Any]:

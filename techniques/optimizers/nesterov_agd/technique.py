@@ -23,7 +23,8 @@ from torch import Tensor
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
-from suite.kernels.optimizer import GroupedOptimizer
+from suite.kernels.optimizer import GroupedOptimizer, rate_of
+from suite.kernels.refusals import at_least_0
 from techniques.optimizers.nesterov_agd.sequence import check_bound, following
 from techniques.shared.head_regression import head_regression
 from techniques.shared.sgd import SGD, velocity_norm
@@ -32,31 +33,51 @@ Schedule = Literal["constant", "convex"]
 
 
 class AGD(GroupedOptimizer):
-    """The textbook's sequences: parameters hold y, where gradients are taken, and the state ``iterate`` holds x.
+    """The textbook's sequences: parameters hold y, where gradients are taken, and the state has x as ``iterate``.
 
-    Without ``momentum`` it follows the schedule t_k, for convex functions and ``lr`` <= 1/L.
+    Without ``momentum`` it follows the schedule ``t``, for convex functions and ``lr`` <= 1/L. It then has no momentum
+    that a scheduler (OneCycleLR) could write: those refuse it.
     """
 
-    def __init__(self, params: Any, lr: float = 1e-3, momentum: float | None = None, weight_decay: float = 0.0) -> None:
-        if lr < 0 or weight_decay < 0 or (momentum is not None and not 0 <= momentum < 1):
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        momentum: float | None = None,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        hyper = {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, hyper if momentum is None else hyper | {"momentum": momentum})
+
+    def check(self, group: dict[str, Any]) -> None:
+        lr, weight_decay, momentum = group["lr"], group["weight_decay"], group.get("momentum")
+        if not at_least_0(lr, weight_decay) or (momentum is not None and not 0 <= momentum < 1):
             raise ValueError(
                 f"AGD needs lr, weight_decay >= 0 and momentum in [0, 1) or None; got {lr}, {weight_decay}, {momentum}"
             )
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "t": 1.0})
 
-    def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        last, group["t"] = group["t"], following(group["t"])
-        momentum = (last - 1) / group["t"] if group["momentum"] is None else group["momentum"]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if not self.state[parameter]:
-                self.state[parameter]["iterate"] = parameter.clone()
-            iterate = self.state[parameter]["iterate"]
+    def update(
+        self, group: dict[str, Any], parameters: list[Tensor], values: list[Tensor], gradients: list[Tensor]
+    ) -> None:
+        for parameter, value, gradient in zip(parameters, values, gradients, strict=True):
+            begins = "iterate" not in self.state[parameter]
+            (iterate,) = self.buffers([parameter], "iterate")
+            if begins:
+                iterate.copy_(value)
+            momentum = group.get("momentum")
+            if momentum is None:
+                state = self.state[parameter]
+                last = state.get("t", group.get("t", 1.0))  # older checkpoints have one for a group
+                state["t"] = following(last)
+                momentum = (last - 1) / state["t"]
             if group["weight_decay"]:
-                gradient = gradient.add(parameter, alpha=group["weight_decay"])
-            parameter.add_(gradient, alpha=-group["lr"])  # x_k
-            step = parameter - iterate
-            iterate.copy_(parameter)
-            parameter.add_(step, alpha=momentum)
+                gradient = gradient.add(value, alpha=group["weight_decay"])
+            value.add_(gradient, alpha=-rate_of(group))  # x_k
+            step = value - iterate
+            iterate.copy_(value)
+            value.add_(step, alpha=momentum)
 
 
 @dataclass

@@ -8,6 +8,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from suite.kernels.optimizer import wide_dtype
+from suite.kernels.refusals import at_least_0, refuse_complex, refuse_gradients
 from techniques.optimizers.prox_grad_momentum.iterations import Penalty, penalty, proximal
 
 
@@ -20,12 +22,28 @@ class APGnc(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Any, lr: float, strength: float = 0.0, kind: Penalty = "l1", units: int = 0) -> None:
-        if lr < 0 or strength < 0:
+        self._x: dict[Tensor, Tensor] = {}  # the memory of x while a parameter stands at v
+        super().__init__(params, {"lr": lr, "strength": strength, "kind": kind, "units": units, "k": 0})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Called by ``load_state_dict``, copies and pickles too."""
+        super().__setstate__(state)
+        self._x = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.restore()  # a copy has no memory of x
+        return super().__getstate__()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises ValueError for hyper-parameters out of range, TypeError for complex parameters."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        lr, strength, kind = group["lr"], group["strength"], group["kind"]
+        if not at_least_0(lr, strength):
             raise ValueError(f"APGnc needs lr, strength >= 0; got {lr}, {strength}")
         if kind not in get_args(Penalty):
             raise ValueError(f"kind, the penalty, must be l1 or group, not {kind!r}")
-        super().__init__(params, {"lr": lr, "strength": strength, "kind": kind, "units": units, "k": 0})
-        self._x: dict[Tensor, Tensor] = {}  # the memory of x while a parameter stands at v
+        refuse_complex(self, group["params"])
 
     def choose(self, closure: Callable[[], Tensor]) -> Tensor:
         """Moves the parameters to y, the better of x and v on the closure's batch; returns the loss there.
@@ -38,8 +56,13 @@ class APGnc(torch.optim.Optimizer):
             return loss
         value = loss.detach() + self.penalties()
         self._extrapolate()
-        ahead = closure()
-        if ahead.detach() + self.penalties() < value:
+        try:
+            ahead = closure()
+            better = bool(ahead.detach() + self.penalties() < value)
+        except BaseException:
+            self.restore()
+            raise
+        if better:
             return ahead
         self.restore()
         return loss
@@ -79,14 +102,19 @@ class APGnc(torch.optim.Optimizer):
         loss = None
         if closure is not None:
             self.zero_grad()
-            with torch.enable_grad():
-                loss = self.choose(closure)
-                loss.backward()
+            try:
+                with torch.enable_grad():
+                    loss = self.choose(closure)
+                    loss.backward()
+            except BaseException:
+                self.restore()
+                raise
         self._update()
         return loss
 
     @torch.no_grad()
     def _update(self) -> None:
+        refuse_gradients(self)
         ahead = {parameter: parameter.data for parameter in self._x}
         self.restore()
         for group in self.param_groups:
@@ -94,7 +122,8 @@ class APGnc(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                moved = ahead.get(parameter, parameter.data) - group["lr"] * parameter.grad
+                wide = wide_dtype(parameter)
+                moved = ahead.get(parameter, parameter.data).to(wide) - group["lr"] * parameter.grad.to(wide)
                 if group["strength"]:
                     moved = proximal(moved, group["lr"] * group["strength"], group["kind"], group["units"])
                 if parameter in self.state:

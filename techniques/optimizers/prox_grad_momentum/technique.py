@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 from suite.contract.data import Batch
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique
 from suite.model.anatomy import is_transposed
 from techniques.optimizers.prox_grad_momentum.iterations import Penalty, check_monotone
@@ -43,6 +45,8 @@ class ProxGradMomentum(Technique):
     penalty: Penalty = "l1"
     choices: int = field(default=0, init=False)
     extrapolations: int = field(default=0, init=False)
+    penalised: Act = field(init=False, repr=False, default_factory=Act)
+    chosen: Act = field(init=False, repr=False, default_factory=partial(Act, "run"))
 
     def __post_init__(self) -> None:
         if not self.factor > 0:
@@ -62,6 +66,8 @@ class ProxGradMomentum(Technique):
             for along, parameters in parts.items():
                 own = {} if along is None else {"strength": self.strength, "kind": self.penalty, "units": along}
                 penalised_groups.append(group | {"params": parameters} | own)
+                if own:
+                    self.penalised()
         return penalised_groups
 
     def _units(self, run: Run) -> dict[int, int]:
@@ -88,13 +94,19 @@ class ProxGradMomentum(Technique):
             return losses[-1]
 
         loss = optimizer.choose(closure)
-        self.choices += len(losses) > 1
+        if len(losses) > 1:
+            self.choices += 1
+            self.chosen()
         self.extrapolations += optimizer.extrapolated
         losses.clear()
         run.backward(loss)
         run.loss = loss.detach()
         run.apply_gradients()
         optimizer.restore()  # where the update was skipped
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        acts = {"penalises the MLPs": self.penalised, "chooses between x and v": self.chosen}
+        return {**super().sites(run), **acts}
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """Shares of penalised weights and units that are exactly 0, and of steps that began at v; and the largest

@@ -1,21 +1,57 @@
 """Synchronous data parallelism (Li et al., PVLDB 2020, section 3): equal replicas on different examples.
 
 Each rank computes the gradient of its share of the batch; a bucketed all-reduce, overlapped with the backward pass,
-makes the mean of them.
+makes the mean of them. A bucket is reduced when all its gradients are there; a parameter that a pass does not use never
+has one, and holds its bucket up for good, so DDP then looks for such ones in every pass (section 3.2.3). That costs a
+walk through the graph and one more reduction, so it is done for the models that have some.
 
 This is torch's own DistributedDataParallel: the reference that the sharded techniques are compared against.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from suite.contract.data import mixed_seed
 from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.sites import Site
 from suite.contract.technique import Technique
+
+
+def reached(loss: Tensor) -> set[Tensor]:
+    """The leaves of the graph of ``loss``: the tensors that its backward pass gives a gradient."""
+    leaves: set[Tensor] = set()
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+            if (leaf := getattr(node, "variable", None)) is not None:
+                leaves.add(leaf)
+    return leaves
+
+
+def uses_all_parameters(model: nn.Module, run: Run) -> bool:
+    """Whether a forward pass of a rank's first examples uses all trainable parameters. It leaves no trace."""
+    count = run.recipe.batch_size // run.world_size
+    examples, _ = run.data.batch(mixed_seed(run.seed, 2), 0, count)
+    batch = {name: tensor.to(run.device) for name, tensor in examples.items()}
+    buffers = list(model.buffers())
+    copies = [buffer.clone() for buffer in buffers]
+    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []), run.autocast():
+        outputs = run.baseline.forward(model.train(), batch)
+    used = reached(run.baseline.losses(outputs, batch).mean())
+    for buffer, copied in zip(buffers, copies, strict=True):
+        buffer.copy_(copied)
+    return all(parameter in used for parameter in model.parameters() if parameter.requires_grad)
 
 
 @dataclass
@@ -29,6 +65,7 @@ class DataParallel(Technique):
 
     ranks: int = 2
     bucket_mb: float = 25.0
+    run: Run | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         if self.ranks < 2:
@@ -39,7 +76,19 @@ class DataParallel(Technique):
     def recipe(self, recipe: Recipe) -> Recipe:
         return replace(recipe, world_size=self.ranks)
 
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        self.run = run
+        return model
+
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         return DistributedDataParallel(
-            model, process_group=mesh.get_group(), bucket_cap_mb=self.bucket_mb, gradient_as_bucket_view=True
+            model,
+            process_group=mesh.get_group(),
+            bucket_cap_mb=self.bucket_mb,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=self.run is not None and not uses_all_parameters(model, self.run),
         )
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        """The replica, whose forward pass arms the reduction of the gradients, and every parameter."""
+        return {"the replica": run.model, **run.trained_parameters()}

@@ -7,20 +7,29 @@ Gradients stay the same to the bit, dropout included, because the random state i
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
+from suite.model.anatomy import BlockStack
+from suite.model.segments import joinable, segment_name
+
+Range = tuple[int, int]
 
 
-def segments(depth: int, count: int) -> list[tuple[int, int]]:
+def segments(depth: int, count: int) -> list[Range]:
     """``depth`` blocks in ``count`` consecutive ranges of nearly equal length, the longer ones last."""
     short, longer = divmod(depth, count)
     ends = [sum(short + (index >= count - longer) for index in range(last + 1)) for last in range(count)]
@@ -32,40 +41,78 @@ def peak_slots(depth: int, count: int) -> int:
     return count + math.ceil(depth / count)
 
 
+def recomputed(act: Act, function: Callable[[Tensor], Any], hidden: Tensor) -> Any:
+    """``function(hidden)``, of which only ``hidden`` is kept; ``act`` is called when it runs again.
+
+    Without gradients nothing runs again (the rehearsal of a compiled run): there that it runs must do.
+    """
+    runs = itertools.count()
+
+    def noted(hidden: Tensor) -> Any:
+        if next(runs):
+            act()
+        return function(hidden)
+
+    if not torch.is_grad_enabled():
+        act()
+    return checkpoint(function if is_compiling() else noted, hidden, use_reentrant=False)
+
+
 @dataclass
 class ChenSqrt(Technique):
-    """``count`` segments in every stack of blocks; None for floor(sqrt(L)), 0 for no recomputation.
+    """``count`` segments in every stack of blocks; None for ceil(sqrt(L)), 0 for no recomputation.
 
     ``keep_last`` stores the last segment whole: its backward pass comes at once, so that recomputing it costs time and
-    saves nothing, unless the output layer's activations outweigh a segment. ``early_stop`` lets torch leave a
-    recomputation as soon as the last saved tensor is there, which makes it a little less than one forward pass.
+    saves nothing where the output layer's activations outweigh a segment, and elsewhere raises the peak. ``early_stop``
+    lets torch leave a recomputation as soon as the last saved tensor is there, which makes it a little less than one
+    forward pass. Blocks that the model calls with different arguments (T5's first) are not joined in one segment.
     """
 
     count: int | None = None
-    keep_last: bool = True
+    keep_last: bool = False
     early_stop: bool = True
     zero_strength: ClassVar[Mapping[str, Any]] = {"count": 0}
+
+    plans: dict[tuple[str, int], list[Range]] = field(init=False, repr=False, default_factory=dict)
+    acts: dict[str, Act] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.count is not None and self.count < 0:
             raise ValueError(f"count of segments is 1 or more, 0 for no recomputation or none, not {self.count}")
 
-    def recomputed(self, depth: int) -> list[tuple[int, int]]:
-        """The ranges of a stack of ``depth`` blocks that are run again in the backward pass."""
-        count = math.isqrt(depth) if self.count is None else min(self.count, depth)
-        ranges = segments(depth, count) if count else []
+    def recomputed(self, joined: Sequence[Range]) -> list[Range]:
+        """The ranges of a stack's blocks that are run again in the backward pass, each within one of ``joined``."""
+        ranges: list[Range] = []
+        for start, end in joined:
+            depth = end - start
+            count = math.ceil(math.sqrt(depth)) if self.count is None else min(self.count, depth)
+            ranges += [(start + i, start + j) for i, j in (segments(depth, count) if count else [])]
         return ranges[:-1] if self.keep_last else ranges
+
+    def plan(self, run: Run, stack: BlockStack) -> list[Range]:
+        """The recomputed ranges of a stack as deep as it is now."""
+        key = stack.path, stack.depth
+        if key not in self.plans:
+            self.plans[key] = self.recomputed(joinable(run.model, stack.blocks, partial(run.trial, run.model)))
+        return self.plans[key]
 
     @contextmanager
     def around_step(self, run: Run) -> Iterator[None]:
-        again = partial(checkpoint, use_reentrant=False)
         with ExitStack() as contexts:
             contexts.enter_context(set_checkpoint_early_stop(self.early_stop))
             for stack in run.anatomy.stacks:
-                contexts.enter_context(run.anatomy.segmented(self.recomputed(stack.depth), again, stack))
+                for start, end in self.plan(run, stack):
+                    act = self.acts.setdefault(segment_name(stack.path, start, end), Act())
+                    contexts.enter_context(run.anatomy.segmented([(start, end)], partial(recomputed, act), stack))
             yield
 
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        for stack in run.anatomy.stacks:
+            for start, end in self.plan(run, stack):
+                self.acts[segment_name(stack.path, start, end)] = Act()
+        return self.acts
+
     def probes(self, run: Run) -> dict[str, float]:
-        depths = [stack.depth for stack in run.anatomy.stacks]
-        again = sum(end - start for depth in depths for start, end in self.recomputed(depth))
-        return {"recomputed_blocks": float(again), "recomputed_share": again / sum(depths)}
+        stacks = run.anatomy.stacks
+        again = sum(end - start for stack in stacks for start, end in self.plan(run, stack))
+        return {"recomputed_blocks": float(again), "recomputed_share": again / sum(stack.depth for stack in stacks)}

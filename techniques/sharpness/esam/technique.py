@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from suite.contract.data import Batch
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from techniques.shared.ascent import Noise, ascend, check_radius, finite, restore
+from techniques.shared.ascent import Ascent, Noise, ascend, check_radius, finite, restore
 from techniques.shared.sharpness import sharpness
 
 
@@ -41,6 +42,11 @@ def sharpest(rise: Tensor, gamma: float) -> Tensor:
     return rise.topk(count).indices.sort().values
 
 
+def sometimes() -> Ascent:
+    """A step may perturb no tensor."""
+    return Ascent(Act("run"), Act("run"))
+
+
 @dataclass
 class Esam(Technique):
     """``norm`` over the ``selected`` tensors, as the authors' code has it: the other weight gradients are never
@@ -57,6 +63,9 @@ class Esam(Technique):
     probe_sharpness: bool = False
     losses: Tensor | None = field(init=False, repr=False, default=None)  # of each example in the latest forward pass
     kept_share: float = field(init=False, repr=False, default=1.0)  # |B+| / |B| of the latest step
+
+    acts: Ascent = field(init=False, repr=False, default_factory=sometimes)
+    selected: Act = field(init=False, repr=False, default_factory=Act)
 
     zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0, "gamma": 1.0}
 
@@ -88,6 +97,8 @@ class Esam(Technique):
             return
         before = self.losses
         moved, copies = self.perturb(trained, chosen)
+        if moved:
+            self.acts.away()
         run.model.zero_grad(set_to_none=True)
         indices = run.indices
         if self.gamma < 1:
@@ -96,6 +107,7 @@ class Esam(Technique):
             assert before is not None and self.losses is not None
             kept = sharpest(self.losses - before, self.gamma)
             self.kept_share = len(kept) / len(before)
+            self.selected()
             batch = {name: tensor[kept] for name, tensor in batch.items()}
             run.indices = indices[kept.cpu()]
         with noise.replayed():
@@ -103,6 +115,7 @@ class Esam(Technique):
         run.indices = indices
         if moved:
             restore(moved, copies)
+            self.acts.back()
         run.apply_gradients()
 
     def perturb(self, trained: Sequence[Tensor], chosen: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -116,6 +129,10 @@ class Esam(Technique):
             whole = nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None]).item()
             radius *= nn.utils.get_total_norm([p.grad for p in moved if p.grad is not None]).item() / (whole + 1e-12)
         return moved, ascend(moved, radius)
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        selection = {"selects examples": self.selected} if self.gamma < 1 else {}
+        return self.acts.sites(run) | selection
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``radius``: ||e|| / rho of one more perturbation along the last gradient; ``kept_share``: |B+| / |B|."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from suite.contract.data import Batch
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from techniques.shared.sharpness import sharpness
 from techniques.shared.trajectory import check_trajectory, trajectory_losses
@@ -65,6 +67,9 @@ class Saf(Technique):
     past: PastOutputs | None = field(init=False, repr=False, default=None)
     seen: tuple[Tensor, Tensor] | None = field(init=False, repr=False, default=None)  # this step's indices, outputs
 
+    stored: Act = field(init=False, repr=False, default_factory=Act)
+    added: Act = field(init=False, repr=False, default_factory=partial(Act, "run"))
+
     zero_strength: ClassVar[dict[str, Any]] = {"strength": 0.0}
 
     def __post_init__(self) -> None:
@@ -93,12 +98,17 @@ class Saf(Technique):
         if not known.any():
             return loss
         divergences = trajectory_losses(logits, before.to(logits.device, non_blocking=True), self.temperature)
+        self.added()
         return loss + self.strength * (divergences * known.to(logits.device)).mean()
 
     def after_step(self, run: Run) -> None:
         if self.seen is not None and self.past is not None:
             self.past.put(*self.seen)
+            self.stored()
         self.seen = None
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {"stores outputs": self.stored, "adds the trajectory loss": self.added}
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``stored_outputs``: host bytes of past outputs over those of one float32 output for each example."""

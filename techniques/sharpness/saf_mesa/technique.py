@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from suite.contract.data import Batch
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from techniques.shared.sharpness import sharpness
 from techniques.shared.trajectory import check_trajectory, trajectory_losses
@@ -60,6 +62,9 @@ class SafMesa(Technique):
     probe_sharpness: bool = False
     teacher: nn.Module | None = field(init=False, repr=False, default=None)
 
+    averaged: Act = field(init=False, repr=False, default_factory=Act)
+    added: Act = field(init=False, repr=False, default_factory=partial(Act, "run"))
+
     zero_strength: ClassVar[dict[str, Any]] = {"strength": 0.0}
 
     def __post_init__(self) -> None:
@@ -81,11 +86,16 @@ class SafMesa(Technique):
         with torch.no_grad(), run.autocast():
             taught = run.baseline.forward(self.teacher, batch).logits
         divergences = trajectory_losses(rows(outputs.logits, batch), rows(taught, batch), self.temperature)
+        self.added()
         return loss + self.strength * divergences.mean()
 
     def after_step(self, run: Run) -> None:
         if self.teacher is not None and shapes(self.teacher) == shapes(run.model):
             average_in(self.teacher, run.model, self.decay_over(run.recipe.steps))
+            self.averaged()
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {"averages the weights": self.averaged, "adds the trajectory loss": self.added}
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``copies_of_the_weights``: bytes of the average over those of the model."""

@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 
 from suite.contract.data import Batch
 from suite.contract.run import Run
+from suite.contract.sites import Site
 from suite.contract.technique import Technique
-from techniques.shared.ascent import check_radius, radius_relative_error, sharpness_aware_update
+from techniques.shared.ascent import Ascent, check_radius, radius_relative_error, sharpness_aware_update
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Sam(Technique):
     rho: float = 0.05
     adaptive: bool = False
     launch: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    acts: Ascent = field(init=False, repr=False, compare=False, default_factory=Ascent)
 
     zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0}
 
@@ -40,7 +42,10 @@ class Sam(Technique):
         check_radius(self.rho)
 
     def update(self, run: Run, batch: Batch) -> None:
-        sharpness_aware_update(run, batch, self.rho, self.launch, self.adaptive)
+        sharpness_aware_update(run, batch, self.rho, self.acts, self.launch, self.adaptive)
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return self.acts.sites(run)
 
     def probes(self, run: Run) -> Mapping[str, float]:
         return radius_relative_error(run, self.rho, self.launch, self.adaptive)

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from suite.contract.data import Batch
 from suite.contract.run import Run
+from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import Block
-from techniques.shared.ascent import check_radius, radius_relative_error, sharpness_aware_update
+from techniques.shared.ascent import Ascent, check_radius, radius_relative_error, sharpness_aware_update
 from techniques.shared.sharpness import sharpness
 
 
@@ -52,6 +53,7 @@ class VitSam(Technique):
     rho: float = 0.2
     adaptive: bool = False
     launch: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    acts: Ascent = field(init=False, repr=False, compare=False, default_factory=Ascent)
 
     zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0}
 
@@ -59,7 +61,10 @@ class VitSam(Technique):
         check_radius(self.rho)
 
     def update(self, run: Run, batch: Batch) -> None:
-        sharpness_aware_update(run, batch, self.rho, self.launch, self.adaptive)
+        sharpness_aware_update(run, batch, self.rho, self.acts, self.launch, self.adaptive)
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return self.acts.sites(run)
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """SAM's own, `sharpness`, and on the same batch the ``active_share`` of hidden MLP units in all blocks and

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.contract.run import Run
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import Anatomy, anatomy
 from techniques.sparse_training.rigl.densities import erk_densities, random_mask, uniform_densities
@@ -46,14 +47,21 @@ def moved_topology(weight: Tensor, gradient: Tensor, mask: Tensor, count: int) -
 def relative_flops(sparse: float, interval: int) -> float:
     """Training FLOPs of RigL over dense ones, section 3: (3 f_S dT + 2 f_S + f_D) / ((dT + 1) 3 f_D), f_S = sparse f_D.
 
-    Between updates forward and both backward products are sparse; on an update step the weight gradient is dense.
+    ``interval``, dT, is the number of weight updates for each update of the topology. In one of those forward and both
+    backward products are sparse; on an update of the topology the weight gradient is dense.
     """
     return (3 * sparse * interval + 2 * sparse + 1) / ((interval + 1) * 3)
 
 
+def counted_flops(sparse: float, topology_updates: int, weight_updates: int) -> float:
+    """The same of steps as they happened."""
+    spent = topology_updates * (2 * sparse + 1) + weight_updates * 3 * sparse
+    return spent / (3 * (topology_updates + weight_updates))
+
+
 @dataclass
 class RigL(Technique):
-    """Masks the attention and MLP matrices of all blocks.
+    """Masks the attention and MLP matrices of all blocks, where they are trained.
 
     ``interval`` 0 chooses the paper's 100 steps, or less in a short run: so many that about 25 updates fit, since with
     fewer the topology hardly moves. It is never below 2, because an update takes the place of a weight update.
@@ -67,6 +75,9 @@ class RigL(Technique):
     zero_strength: ClassVar[Mapping[str, Any]] = {"sparsity": 0.0}
 
     topology_updates: int = field(init=False, default=0)
+    weight_updates: int = field(init=False, default=0)
+    weight_updates_before: int = field(init=False, default=0)  # the latest update of the topology
+    applied: Act = field(init=False, repr=False, default_factory=Act)
 
     def __post_init__(self) -> None:
         if not 0 <= self.sparsity < 1:
@@ -81,7 +92,7 @@ class RigL(Technique):
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if not self.sparsity:
             return model
-        linears: list[Any] = [part.module for part in anatomy(model).linears]
+        linears: list[Any] = [part.module for part in anatomy(model).linears if part.module.weight.requires_grad]
         densities = erk_densities if self.distribution == "erk" else uniform_densities
         shapes = [tuple(linear.weight.shape) for linear in linears]
         for linear, density in zip(linears, densities(shapes, self.sparsity), strict=True):
@@ -100,7 +111,7 @@ class RigL(Technique):
         moves = run.step < end and run.step % self.steps_between(run.recipe.steps) == 0
         if moves:
             for weight, mask in masked(run.anatomy):
-                if weight.grad is None:  # frozen
+                if weight.grad is None:  # of an expert without a token
                     continue
                 count = int(drop_fraction(run.step, end, self.alpha) * int(mask.sum()))
                 new = moved_topology(weight, weight.grad, mask, count)
@@ -109,9 +120,13 @@ class RigL(Technique):
                     tensor.mul_(mask & new)
                 mask.copy_(new)
             self.topology_updates += 1
+            self.weight_updates_before = self.weight_updates
+        else:
+            self.weight_updates += 1
         for weight, mask in masked(run.anatomy):
             if weight.grad is not None:
                 weight.grad.mul_(mask)
+                self.applied()
         return moves  # the algorithm's "else": a step moves connections or weights, not both
 
     @torch.no_grad()
@@ -123,34 +138,59 @@ class RigL(Technique):
     def steps_between(self, steps: int) -> int:
         return self.interval or max(2, min(100, round(self.end_fraction * steps / 25)))
 
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        """The trained matrices. Raises ValueError where all are frozen: no update would follow the topology's."""
+        matrices = {id(weight) for weight, _ in masked(run.anatomy)}
+        weights = {name: each for name, each in run.trained_parameters().items() if id(each) in matrices}
+        if not weights:
+            raise ValueError(
+                "rigl moves connections of weights that train, and none of the blocks' matrices does: leave out the "
+                "technique that freezes them, or rigl"
+            )
+        return {"masks gradients": self.applied, **weights}
+
     def probes(self, run: Run) -> dict[str, float]:
+        """``relative_flops``: what the run's steps cost a sparse kernel, over dense ones; ``flops_over_formula``: the
+        same from the first update of the topology to the last, over what the paper's formula says of the interval."""
         if not self.sparsity:
             return {}
         pairs = masked(run.anatomy)
         density = sum(int(mask.sum()) for _, mask in pairs) / sum(mask.numel() for _, mask in pairs)
-        return {
+        measured = {
             "sparsity": 1 - density,
             "nonzero_inactive_weights": float(sum(int(weight[~mask].count_nonzero()) for weight, mask in pairs)),
             "topology_updates": float(self.topology_updates),
-            "relative_flops": relative_flops(density, self.steps_between(run.recipe.steps)),
-            "relative_flops_interval_100": relative_flops(density, 100),
         }
+        if self.topology_updates + self.weight_updates:
+            measured["relative_flops"] = counted_flops(density, self.topology_updates, self.weight_updates)
+        if self.topology_updates > 1:  # each interval begins with one, and the last interval may not end
+            counted = counted_flops(density, self.topology_updates - 1, self.weight_updates_before)
+            formula = relative_flops(density, self.steps_between(run.recipe.steps) - 1)
+            measured["flops_over_formula"] = counted / formula
+        return measured
 
     def state(self) -> dict[str, Any]:
-        return {"topology_updates": self.topology_updates}
+        return {
+            "topology_updates": self.topology_updates,
+            "weight_updates": self.weight_updates,
+            "weight_updates_before": self.weight_updates_before,
+        }
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
-        self.topology_updates = state["topology_updates"]
+        self.topology_updates, self.weight_updates = state["topology_updates"], state["weight_updates"]
+        self.weight_updates_before = state["weight_updates_before"]
 
 
 def masked(parts: Anatomy) -> list[tuple[nn.Parameter, Tensor]]:
-    """Weight and mask of all attention and MLP layers, in the model's order.
+    """Weight and mask of all attention and MLP layers that are trained, in the model's order.
 
     Raises ValueError where a layer came after the masks.
     """
     pairs: list[tuple[nn.Parameter, Tensor]] = []
     for path, module in parts.linears:
         linear: Any = module
+        if not linear.weight.requires_grad:
+            continue
         mask = getattr(linear, MASK, None)
         if mask is None:
             raise ValueError(f"{path} has no sparsity mask: put rigl after the technique that made this layer")

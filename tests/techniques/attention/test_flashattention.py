@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from suite.contract.recipe import Recipe
+from suite.contract.technique import Unavailable
 from techniques.attention.flashattention.technique import FlashAttention
 from techniques.attention.flashattention.tiles import (
     Memory,
@@ -23,6 +24,8 @@ from techniques.attention.flashattention.tiles import (
     standard_forward,
     standard_forward_accesses,
 )
+from tests.model.further_models import further_run
+from tests.runs import new_run
 
 
 def head(n: int, d: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -149,3 +152,18 @@ def test_the_technique_asks_for_fused_attention_and_nothing_else():
     fused = FlashAttention().recipe(classic)
     assert fused.fused_attention
     assert {**fused.as_dict(), "fused_attention": False} == classic.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("gpt2", "attention dropout, which is 0.1"), ("beit", "a mask that learns"), ("swin", "learns")],
+)
+def test_attention_that_torch_does_not_fuse_is_refused(name, reason):
+    with pytest.raises(Unavailable, match=reason):
+        further_run(name, FlashAttention())
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
+def test_every_attention_function_of_the_baselines_runs_fused(baseline):
+    run = new_run(baseline, "flashattention", size="pico", recipe="classic")
+    assert [site.count for site in run.attachment.sites.values()] == [1] * len(run.anatomy.every_block)

@@ -1,6 +1,7 @@
 """LoRA against peft by copied weights, and the counts of its paper."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -12,10 +13,13 @@ from transformers.pytorch_utils import Conv1D
 from suite.contract.data import generator
 from suite.contract.run import Run
 from suite.contract.stack import Stack
+from suite.measure.weightless import weightless
 from suite.meters.activations import SavedActivations
 from suite.meters.state import state_bytes
-from suite.model.anatomy import anatomy, in_features
-from techniques.fine_tuning.lora.technique import LoRA, LowRankLinear, merge, query_and_value
+from suite.model.anatomy import anatomy, in_features, weight_matrix
+from suite.model.projections import projection_rows
+from techniques.fine_tuning.lora.technique import LoRA, LowRankLinear, LowRankWeight, merge, updates
+from tests.model.further_models import further_run, logits, make
 from tests.runs import new_run
 
 IDS = ("bert", "gpt", "mae", "vit")
@@ -64,7 +68,7 @@ def test_a_fused_projection_is_adapted_in_its_query_and_value_columns_only(trans
     torch.manual_seed(0)
     fused = Conv1D(24, 8) if transposed else nn.Linear(8, 24)
     before = (fused.weight.T if transposed else fused.weight).detach().clone()
-    layer = randomised(LowRankLinear(fused, [(0, 8), (16, 24)], 2, 4.0, 0.0, "gaussian", generator(0)))
+    layer = randomised(LowRankLinear(fused, [range(8), range(16, 24)], 2, 4.0, 0.0, "gaussian", generator(0)))
     update = torch.zeros(24, 8)
     update[:8], update[16:] = 2 * layer.b[0] @ layer.a[0], 2 * layer.b[1] @ layer.a[1]
     x = torch.randn(3, 5, 8)
@@ -94,9 +98,11 @@ def test_only_the_factors_and_a_head_move(baseline):
     assert moved == trainable
     assert all(run.model.get_parameter(name).grad is None for name in before.keys() - trainable)
 
-    parts = anatomy(run.model)
-    targets = [found for block in parts.every_block for found in query_and_value(block)]
-    formula = sum(2 * (in_features(part.module) + end - start) for part, columns in targets for start, end in columns)
+    plain = adapting(baseline, None)
+    parts = anatomy(plain.model)
+    found = projection_rows(plain.model, parts.every_block, partial(plain.trial, plain.model))
+    targets = [each[role] for each in found for role in ("query", "value")]
+    formula = sum(2 * (in_features(each.layer.module) + len(each.rows)) for each in targets)
     heads = sum(run.model.get_parameter(name).numel() for name in trainable if ".a." not in name and ".b." not in name)
     count = sum(run.model.get_parameter(name).numel() for name in trainable)
     assert count - heads == formula == run.technique.probes(run)["lora.update_parameters"]
@@ -124,14 +130,60 @@ def test_merging_gives_the_same_function_in_plain_layers_and_unmerging_takes_it_
 
 @pytest.mark.parametrize(("rank", "model", "expected"), [(8, "bert", 294_912), (4, "gpt2-medium", 393_216)])
 def test_parameter_counts_at_the_papers_sizes(rank, model, expected):
-    with torch.device("meta"):
+    with weightless():
+        tokens = torch.zeros(1, 4, dtype=torch.int64)
         if model == "bert":
             network: nn.Module = BertForMaskedLM(BertConfig())
         else:
             network = GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16))
-    targets = [found for block in anatomy(network).every_block for found in query_and_value(block)]
+        found = projection_rows(network, anatomy(network).every_block, partial(network, tokens, use_cache=False))
     width = anatomy(network).width
-    assert sum(rank * (width + end - start) for _, columns in targets for start, end in columns) == expected
+    assert sum(rank * (width + len(each[role].rows)) for each in found for role in ("query", "value")) == expected
+
+
+def rows_changed(before: torch.Tensor, after: torch.Tensor) -> list[int]:
+    return (before != after).any(1).nonzero()[:, 0].tolist()
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "bloom", "falcon_grouped", "gpt_bigcode", "phi3", "pvt", "beit", "eva02"])
+def test_merging_changes_query_and_value_rows_and_gives_the_same_function(name):
+    """Fused weights in every order, and weights that the model reads without a call of their layer."""
+    run = further_run(name, LoRA(rank=2))
+    run.train(2)
+    model = randomised(run.model).eval()
+    plain = make(name)
+    found = projection_rows(plain, anatomy(plain).every_block, partial(logits, plain, name))
+    changed = {}
+    for path, update in updates(model).items():
+        weight = weight_matrix(update.linear).clone()
+        update.add_to_weight(+1)
+        changed[path] = rows_changed(weight, weight_matrix(update.linear))
+        update.add_to_weight(-1)
+    expected = {}
+    for each in found:
+        for role in ("query", "value"):
+            expected[each[role].layer.path] = expected.get(each[role].layer.path, []) + list(each[role].rows)
+    assert changed == {path: sorted(rows) for path, rows in expected.items()}
+    with torch.no_grad():
+        apart = logits(model, name)
+        torch.testing.assert_close(logits(merge(copy.deepcopy(model)), name), apart, rtol=1e-3, atol=1e-4)
+        for update in updates(model).values():
+            for b in update.b:
+                b.zero_()
+        assert not torch.allclose(logits(model, name), apart, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["beit", "eva02"])
+def test_a_weight_that_is_read_without_a_call_trains(name):
+    run = further_run(name, LoRA(rank=2))
+    before = {path: [factor.clone() for factor in update.b] for path, update in updates(run.model).items()}
+    run.train(2)
+    assert len(before) == 4
+    for path, update in updates(run.model).items():
+        assert isinstance(update, LowRankWeight)
+        assert not any(torch.equal(old, new) for old, new in zip(before[path], update.b, strict=True))
+    with pytest.raises(ValueError, match="no input to drop out"):
+        further_run(name, LoRA(dropout=0.1))
 
 
 def test_activations_stay_about_as_many_as_in_full_fine_tuning():

@@ -1,5 +1,7 @@
 """EL2N: the score against its formula, the choice of examples, and what the scoring costs."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -84,3 +86,31 @@ def test_a_trained_network_finds_wrong_labels_hard() -> None:
     logits = logits.detach().requires_grad_()
     scores = error_norms(F.cross_entropy(logits, labels, reduction="none"), logits)
     assert scores[wrong].mean() > scores[~wrong].mean()
+
+
+def test_scouts_have_a_whole_schedule_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten per cent of the steps of the run's own schedule are its warm-up."""
+    scouts: list[Run] = []
+    scout = Run.scout
+
+    def noted(*arguments: Any, **options: Any) -> Run:
+        scouts.append(scout(*arguments, **options))
+        return scouts[-1]
+
+    monkeypatch.setattr(Run, "scout", noted)
+    new_run("vit", "el2n:runs=2", size="pico", steps=40)
+    assert [(each.step, each.recipe.steps) for each in scouts] == [(4, 4), (4, 4)]
+    rates = [scouts[0].recipe.learning_rate_at(step) for step in range(4)]
+    assert rates[-1] == 0 < rates[0]
+
+
+def test_probes_say_what_the_scouts_had_learned() -> None:
+    """Against their own predictions on the examples that they score."""
+    taught, untaught = (
+        new_run("vit", f"el2n:runs=1,scout={share}", size="nano", recipe="classic", steps=120).probes()
+        for share in (0.5, 0.01)
+    )
+    assert taught["el2n.scout_loss_over_untrained"] < 0.8
+    assert taught["el2n.scout_accuracy"] > 0.4
+    assert 0.9 < untaught["el2n.scout_loss_over_untrained"] < 1.1
+    assert untaught["el2n.scout_accuracy"] < 0.25

@@ -2,17 +2,22 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suite.contract.baseline import baselines
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.measure.paper_scale import Scale, counted
-from suite.record.job import Setting
+from suite.model.anatomy import anatomy
+from suite.record.job import Job, Setting
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, relative_flops, sources
+from tests.model.further_models import further_run, make
 from tests.runs import new_run
 
 
@@ -110,3 +115,40 @@ def test_bad_settings_say_what_to_do():
         ProgressiveStacking(stages=3)
     with pytest.raises(ValueError, match="increasing"):
         ProgressiveStacking(fractions=(0.5, 0.2))
+
+
+@pytest.mark.parametrize("name", ["pvt", "beit", "mixtral", "dropping_vit"])
+def test_a_model_ends_as_the_plain_one_is(name: str):
+    """Of several stages the largest grows, whatever the sizes are in between."""
+    run = further_run(name, ProgressiveStacking(fractions=(0.2, 0.4)), steps=6)
+    whole = make(name)
+    assert run.anatomy.depth < anatomy(whole).depth
+    run.train(6)
+    assert {n: p.shape for n, p in run.model.named_parameters()} == {n: p.shape for n, p in whole.named_parameters()}
+    assert [str(module) for module in run.model.modules()] == [str(module) for module in whole.modules()]
+
+
+def test_the_encoder_grows_though_the_decoder_is_larger_at_first():
+    """The ratio of sizes is MAE-B's: a quarter of twelve blocks of 768 beside eight of 512."""
+    vit = {"hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 96}
+    decoder = {"num_hidden_layers": 8, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 64}
+    sizes = {**vit, "num_hidden_layers": 12, **{f"decoder_{name}": size for name, size in decoder.items()}}
+    config = transformers.ViTMAEConfig(**sizes, image_size=8, patch_size=2, num_channels=1)
+    kind: Any = type(baselines()["mae"])
+
+    class Own(kind):
+        def model(self, *_: Any) -> Any:
+            return transformers.ViTMAEForPreTraining(config)
+
+    job = Job(setting=Setting(baseline="mae", size="pico", recipe="classic", steps=10), stack="progressive_stacking")
+    run = Run(job, baseline=Own())
+    run.train(10)
+    assert [stack.depth for stack in run.anatomy.stacks] == [12, 8]
+    assert run.anatomy.main.path.startswith("vit")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("swin", "not all alike"), ("albert", "no shallower stack")])
+def test_what_cannot_be_stacked_is_refused(name: str, reason: str):
+    with pytest.raises(ValueError, match=reason):
+        further_run(name, ProgressiveStacking())
+    further_run(name, ProgressiveStacking(stages=0)).train(1)

@@ -1,5 +1,8 @@
 """LayerScale against timm's, merged into the weights, and its size, gradients and depth rule."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
@@ -7,6 +10,7 @@ from torch import Tensor, nn
 
 from suite.model.anatomy import anatomy, weight_matrix
 from techniques.initialization.layerscale.technique import LayerScale, LayerScaleTechnique, initial_scale
+from tests.model.further_models import further_run
 from tests.runs import new_run
 
 SIZES = {"img_size": 16, "patch_size": 4, "num_classes": 5, "embed_dim": 24, "depth": 3, "num_heads": 2}
@@ -18,7 +22,8 @@ def vit(**changes: float) -> VisionTransformer:
 
 
 def scaled(initial: float | None = None) -> nn.Module:
-    return LayerScaleTechnique(initial).model(vit(), None)  # type: ignore[arg-type]
+    run: Any = SimpleNamespace(trial=lambda model: model(images()))
+    return LayerScaleTechnique(initial).model(vit(), run)
 
 
 def images() -> Tensor:
@@ -98,3 +103,17 @@ def test_at_initialisation_the_network_is_nearly_the_identity() -> None:
 
 def test_the_papers_rule_for_the_depth() -> None:
     assert [initial_scale(depth) for depth in (12, 18, 19, 24, 25, 48)] == [0.1, 0.1, 1e-5, 1e-5, 1e-6, 1e-6]
+
+
+def test_a_mixture_of_experts_is_scaled_as_a_whole() -> None:
+    run = further_run("mixtral", LayerScaleTechnique())
+    scaled = [path for path, module in run.model.named_modules() if isinstance(module, LayerScale)]
+    assert scaled[:2] == ["model.layers.0.self_attn.o_proj", "model.layers.0.mlp"]
+    run.train(2)
+    assert run.technique.probes(run)["technique.added_per_branch_and_width"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["deit3", "cait", "swinv2"])
+def test_a_model_with_a_scale_of_its_own_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="learned scale already"):
+        further_run(name, LayerScaleTechnique())

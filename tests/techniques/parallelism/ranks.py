@@ -1,8 +1,10 @@
 """One of two gloo ranks: trains small stacks and writes what the tests compare. Run by the ``two_ranks`` fixture."""
 
+import json
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,16 +17,18 @@ from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
 from suite.meters.communication import Communication
-from suite.meters.state import state_bytes
+from suite.meters.state import parameter_count, state_bytes
+from suite.meters.tensors import TensorBytes
 from techniques.parallelism.dp_ddp.technique import DataParallel
 from techniques.parallelism.zero1.technique import Zero1, reduce_scatter_mean
-from tests.runs import new_run
+from tests.runs import Planted, new_run
 
 STEPS = 3
+BUCKET_MB = 1 / 64  # a fortieth of GPT's parameters at nano
 
 
 @dataclass
-class Watch(Technique):
+class Watch(Planted):
     """Fixes the clipping norm and keeps the first step's gradients and every batch's indices."""
 
     clip: float = 0.0
@@ -78,7 +82,7 @@ def hooked(mesh) -> list[Tensor]:
 
 
 @dataclass
-class Plain(Technique):
+class Plain(Planted):
     """Two ranks that do not talk."""
 
     def recipe(self, recipe: Recipe) -> Recipe:
@@ -86,6 +90,29 @@ class Plain(Technique):
 
     def parallelize(self, model, mesh):
         return model
+
+
+def peak_bytes_per_parameter(mesh, technique: Technique) -> float:
+    """From the gradients being there to the parameters being gathered: when no activation is left."""
+    run = new_run("gpt", Stack({"z": technique}), size="nano", recipe="classic", steps=10, mesh=mesh)
+    run.train(1)
+    run.optimizer.zero_grad(set_to_none=True)
+    run.backward(run.forward(run.next_batch()[0]))
+    meter = TensorBytes().seed(run.model, run.optimizer)
+    with meter:
+        run.apply_gradients()
+        run.technique.after_step(run)
+    return meter.peak_bytes / parameter_count(run.model)
+
+
+def with_an_unused_parameter(mesh, folder: Path) -> dict[str, Any]:
+    """A user's DINOv2: its mask token belongs to another task."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_ratio": 2, "patch_size": 8}
+    (folder / "config.json").write_text(json.dumps({"model_type": "dinov2", **sizes}))
+    run = new_run(
+        "vit", Stack({"parallel": DataParallel()}), size="pico", recipe="classic", model=str(folder), mesh=mesh
+    )
+    return {"losses": run.train(3), "parameters": [p.detach().clone() for p in run.model.parameters()]}
 
 
 def resumed(mesh, folder: Path, rank: int) -> tuple[list[float], list[float]]:
@@ -114,6 +141,14 @@ def main(rank: int, folder: Path) -> None:
                 out[f"{name}_probes"] = run.technique.probes(run)
     for name, technique in (("ddp", DataParallel()), ("zero", Zero1())):
         _, out[f"{name}_clipped"] = trained(mesh, technique, "vit", clip=0.1)
+    _, out["bucketed"] = trained(mesh, Zero1(bucket_mb=BUCKET_MB), "gpt")
+    out["peaks"] = {
+        name: peak_bytes_per_parameter(mesh, technique)
+        for name, technique in (("ddp", DataParallel()), ("whole", Zero1()), ("bucketed", Zero1(bucket_mb=BUCKET_MB)))
+    }
+    own = folder / str(rank)
+    own.mkdir()
+    out["unused"] = with_an_unused_parameter(mesh, own)
     out["hooked"] = hooked(mesh)
     out["resumed"] = resumed(mesh, folder, rank)
     mine = torch.arange(6.0) * (rank + 1)

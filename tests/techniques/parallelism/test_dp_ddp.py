@@ -1,5 +1,6 @@
 """Data parallelism on two real ranks: against the single process, and against itself written with hooks."""
 
+import math
 from dataclasses import dataclass, replace
 
 import pytest
@@ -7,15 +8,14 @@ import torch
 
 from suite.contract.recipe import Recipe
 from suite.contract.stack import Stack
-from suite.contract.technique import Technique
-from techniques.parallelism.dp_ddp.technique import DataParallel
-from tests.runs import new_run
+from techniques.parallelism.dp_ddp.technique import DataParallel, uses_all_parameters
+from tests.runs import Planted, new_run
 
 STEPS = 3
 
 
 @dataclass
-class Unclipped(Technique):
+class Unclipped(Planted):
     def recipe(self, recipe: Recipe) -> Recipe:
         return replace(recipe, gradient_clip=0.0)
 
@@ -52,6 +52,30 @@ def test_first_gradients_equal_the_hook_version_to_the_bit(two_ranks):
 def test_every_gradient_is_reduced_once(two_ranks):
     size = sum(p.numel() for p in two_ranks[0]["ddp_vit"]["parameters"].values())
     assert two_ranks[0]["ddp_bytes"]["allreduce_"] == 4 * size
+
+
+def test_a_parameter_that_no_pass_uses_stops_nothing(two_ranks):
+    first, second = (rank["unused"] for rank in two_ranks)
+    assert all(map(math.isfinite, first["losses"]))
+    assert all(map(torch.equal, first["parameters"], second["parameters"]))
+
+
+def test_the_search_for_unused_parameters_is_for_models_that_have_some():
+    """And it leaves random numbers and running statistics alone."""
+    run = new_run("vit", size="pico", recipe="classic")
+    run.model.register_buffer("statistics", torch.zeros(3))
+
+    def count(model, inputs):
+        model.statistics.add_(torch.rand(3))
+
+    run.model.register_forward_pre_hook(count)
+    before = torch.get_rng_state()
+    assert uses_all_parameters(run.model, run)
+    run.model.register_parameter("never_used", torch.nn.Parameter(torch.ones(2)))
+    assert not uses_all_parameters(run.model, run)
+    run.model.never_used.requires_grad_(False)
+    assert uses_all_parameters(run.model, run)
+    assert not run.model.statistics.any() and torch.equal(torch.get_rng_state(), before)
 
 
 def test_bad_settings_say_what_to_do():

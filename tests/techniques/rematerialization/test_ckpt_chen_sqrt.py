@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.contract.run import Run
+from suite.contract.sites import NotAttached
 from suite.contract.stack import Stack
 from suite.meters.counters import Counters, count_step
 from techniques.rematerialization.ckpt_chen_sqrt.technique import ChenSqrt, peak_slots, segments
+from tests.model.further_models import further_run
 from tests.runs import new_run
 
 
@@ -33,7 +35,7 @@ def test_segments_cover_the_blocks_once_and_differ_by_one_at_most(depth, data):
 @pytest.mark.parametrize(("depth", "least"), [(12, 7), (24, 10), (48, 14), (96, 20)])
 def test_the_square_root_is_the_best_number_of_segments(depth, least):
     assert min(peak_slots(depth, count) for count in range(1, depth + 1)) == least
-    assert peak_slots(depth, math.isqrt(depth)) == least
+    assert peak_slots(depth, math.ceil(math.sqrt(depth))) == least
 
 
 @pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
@@ -67,11 +69,11 @@ def block_forward_flops() -> int:
 def test_flops_grow_by_the_recomputed_blocks_and_early_stop_saves_a_part():
     plain, blocks = counted(None), block_forward_flops()
     depth = running(None).anatomy.depth
-    kept = counted(ChenSqrt(count=2, early_stop=False))
-    again = sum(end - start for start, end in ChenSqrt(count=2).recomputed(depth))
+    kept = counted(ChenSqrt(count=2, keep_last=True, early_stop=False))
+    again = sum(end - start for start, end in ChenSqrt(count=2, keep_last=True).recomputed([(0, depth)]))
     assert again == depth - math.ceil(depth / 2)
     assert kept.flops - plain.flops == blocks * again // depth
-    stopped = counted(ChenSqrt(count=2))
+    stopped = counted(ChenSqrt(count=2, keep_last=True))
     assert plain.flops < stopped.flops <= kept.flops
 
 
@@ -88,3 +90,57 @@ def test_no_segments_is_the_baseline():
 def test_bad_settings_say_what_to_do():
     with pytest.raises(ValueError, match="0 for no recomputation"):
         ChenSqrt(count=-1)
+
+
+def runs_of_attention(run: Run) -> list[int]:
+    """How often each block's attention output runs, from now on."""
+    blocks = run.anatomy.every_block
+    counts = [0] * len(blocks)
+    for number, block in enumerate(blocks):
+
+        def count(*_: object, number: int = number) -> None:
+            counts[number] += 1
+
+        block.attention_output.module.register_forward_hook(count)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("name", "once", "sites"),
+    [("albert", 4, 1), ("swin", 1, 4), ("swinv2", 1, 4), ("t5", 1, 6), ("cait", 1, 4), ("gpt2", 1, 2)],
+)
+def test_every_block_runs_again_and_the_trajectory_is_the_plain_one(name, once, sites):
+    """A block that is called again and again, stages of two blocks, and a first block that gets other arguments."""
+    plain = further_run(name, ChenSqrt(count=0))
+    expected = plain.train(2)
+    run = further_run(name, ChenSqrt(early_stop=False))
+    assert len(run.attachment.sites) == sites
+    losses = run.train(1)
+    counts = runs_of_attention(run)
+    losses += run.train(1)
+    assert counts == [2 * once] * len(counts)
+    assert losses == expected
+    for mine, other in zip(run.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_growing_stacks_are_planned_anew():
+    run = further_run("gpt_neox", "progressive_stacking:fractions=0.2/0.4+ckpt_chen_sqrt", steps=10)
+    run.train(10)
+    assert run.technique.probes(run)["ckpt_chen_sqrt.recomputed_blocks"] == run.anatomy.depth == 4
+
+
+@pytest.mark.parametrize("baseline", ["gpt", "bert"])
+def test_the_default_has_the_lowest_peak(baseline):
+    """The last segment, kept, adds its inside to the output layer's activations; at base, too (see the card)."""
+    peaks = {}
+    for technique in (ChenSqrt(), ChenSqrt(keep_last=True)):
+        run = running(technique, baseline)
+        run.train(2)
+        peaks[technique.keep_last] = run.count_step().peak_tensor_bytes
+    assert peaks[False] <= peaks[True]
+
+
+def test_nothing_to_recompute_is_an_error():
+    with pytest.raises(NotAttached, match="names no site"):
+        further_run("albert", ChenSqrt(keep_last=True))

@@ -22,13 +22,13 @@ from suite.meters.flops import FlopCounter
 from techniques.shared.trajectory import trajectory_losses
 from techniques.sharpness.saf.technique import PastOutputs, Saf
 from techniques.sharpness.sam.technique import Sam
-from tests.runs import new_run
+from tests.runs import Planted, new_run
 
 EXAMPLES, BATCH = 50, 20  # two and a half batches an epoch: some batches stand in two epochs
 
 
 @dataclass
-class Few(Technique):
+class Few(Planted):
     """Few examples, so that they come back soon and as they were; and plain SGD, as Adam's first steps magnify
     rounding."""
 
@@ -43,7 +43,7 @@ class Few(Technique):
 
 
 @dataclass
-class Frozen(Technique):
+class Frozen(Planted):
     def after_backward(self, run: Run) -> bool:
         return True
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.stack import Stack, build
-from suite.contract.technique import ParameterGroups, Technique
+from suite.contract.technique import ParameterGroups
 from suite.measure.counting import count
 from suite.record.job import Setting
 from techniques.shared.ascent import ETA, ascend, restore
 from techniques.sharpness.sam.technique import Sam
-from tests.runs import new_run
+from tests.runs import Planted, new_run
 
 
 def parameters(seed: int = 0) -> list[nn.Parameter]:
@@ -119,7 +119,7 @@ def test_update_by_update_optax(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass
-class Momentum(Technique):
+class Momentum(Planted):
     """Adam's first steps are signs, which magnify rounding."""
 
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> torch.optim.Optimizer:
@@ -178,7 +178,7 @@ def test_the_adaptive_ascent_is_the_formula_in_float64() -> None:
 
 
 @dataclass
-class BatchNorm(Technique):
+class BatchNorm(Planted):
     """A norm with running statistics before the head."""
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:

@@ -1,6 +1,7 @@
 """RigL: the invariants of its masks, its topology update written a second time, and its counts."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from suite.contract.run import Run
 from suite.contract.stack import Stack
+from suite.model.anatomy import anatomy
 from techniques.sparse_training.rigl.densities import erk_densities, random_mask
 from techniques.sparse_training.rigl.technique import (
     RigL,
@@ -19,7 +21,7 @@ from techniques.sparse_training.rigl.technique import (
     relative_flops,
     slots,
 )
-from tests.runs import new_run
+from tests.runs import Planted, new_run
 
 
 def running(rigl: RigL, steps: int = 40, baseline: str = "gpt") -> Run:
@@ -147,6 +149,57 @@ def test_masks_are_copied_with_the_blocks_that_another_technique_stacks(order):
     assert len(pairs) == len(run.anatomy.linears)
     assert all(not weight[~mask].any() for weight, mask in pairs)
     assert run.technique.probes(run)["rigl.sparsity"] == pytest.approx(0.8, abs=1e-3)
+
+
+@dataclass
+class Frozen(Planted):
+    """Freezes the matrices of the first ``blocks`` blocks."""
+
+    blocks: int = 0
+
+    def model(self, model, run):
+        for block in anatomy(model).blocks[: self.blocks]:
+            for part in block.linears:
+                part.module.weight.requires_grad_(False)
+        return model
+
+
+@pytest.mark.parametrize("order", [("frozen", "rigl"), ("rigl", "frozen")])
+def test_where_nothing_is_trained_it_refuses_and_does_not_skip_updates(order):
+    techniques = {"frozen": Frozen(blocks=2), "rigl": RigL(interval=2)}
+    with pytest.raises(ValueError, match=r"none of the blocks' matrices does: leave out"):
+        new_run("gpt", Stack({name: techniques[name] for name in order}), size="pico", recipe="classic", steps=8)
+
+
+def test_what_is_frozen_is_neither_masked_nor_waited_for():
+    rigl = RigL(interval=2)
+    run = new_run("gpt", Stack({"frozen": Frozen(blocks=1), "rigl": rigl}), size="pico", recipe="classic", steps=8)
+    first, second = run.anatomy.blocks
+    plain = new_run("gpt", size="pico", recipe="classic", steps=8).anatomy.blocks[0]
+    run.train(8)
+    for part, untouched in zip(first.linears, plain.linears, strict=True):
+        assert torch.equal(part.module.weight, untouched.module.weight)
+    weights = {id(part.module.weight) for part in second.linears}
+    assert {id(weight) for weight, _ in masked(run.anatomy)} == weights
+    assert run.technique.probes(run)["rigl.sparsity"] == pytest.approx(0.8, abs=1e-2)
+    assert rigl.topology_updates == 3  # steps 0, 2 and 4; 6 is the end
+
+
+@pytest.mark.parametrize("interval", [2, 3, 5])
+def test_the_runs_flops_are_the_formulas_at_its_own_interval(interval):
+    """Written out: an update of the topology and interval - 1 of the weights cost what the formula says for dT of
+    these; and one that comes at another interval does not."""
+    rigl = RigL(interval=interval)
+    run = running(rigl, steps=20)
+    run.train(20)
+    probes = rigl.probes(run)
+    assert probes["flops_over_formula"] == pytest.approx(1.0, rel=1e-9)
+    density = 1 - probes["sparsity"]
+    updates = math.ceil(15 / interval)
+    spent = updates * (2 * density + 1) + (20 - updates) * 3 * density
+    assert probes["relative_flops"] == pytest.approx(spent / 60)
+    rigl.interval += 1
+    assert rigl.probes(run)["flops_over_formula"] != pytest.approx(1.0, rel=1e-3)
 
 
 def test_interval_is_the_papers_in_a_long_run_and_shorter_in_a_short_one():

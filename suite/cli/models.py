@@ -1,0 +1,63 @@
+"""The command that tries every technique on every model."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from suite.cli.options import RESULTS, Json, Results, Techniques
+from suite.cli.shared import Exit, app, bar, escape, out, understandable
+
+
+def _models(incomplete: str) -> list[str]:
+    from suite.guard.models.survey import models as known
+
+    return [name for name in known() if name.startswith(incomplete)]
+
+
+@app.command()
+def models(
+    techniques: Techniques = None,
+    on: Annotated[
+        list[str] | None,
+        typer.Option("-m", "--model", help="A model of the matrix; repeatable. [all]", autocompletion=_models),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Try also what the results folder knows already.")] = False,
+    folder: Results = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Try every technique on tiny models of every family: does it attach, train and change something, or refuse?
+
+    Only what is new or changed is tried; the rest is in the results folder, from which the leaderboard takes it. Exit
+    code 1 if a technique silently does nothing, fails in words that are not its own, or breaks an exact claim.
+    """
+    with understandable(as_json):
+        from suite.guard.models import matrix, survey
+
+        earlier = matrix.read(folder) or matrix.Matrix()
+
+        def keep(tried: matrix.Matrix) -> None:
+            matrix.write(earlier.with_newer(tried), folder)
+
+        with bar(quiet=as_json) as progress:
+            known = matrix.Matrix() if again else earlier
+            tried = survey.survey(techniques or (), on or (), known, keep, progress)
+    defects = tried.defects()
+    if as_json:
+        print(
+            json.dumps({"tally": tried.tally(), **tried.model_dump(mode="json", include={"models", "cells"})}, indent=1)
+        )
+    else:
+        grid = Table("technique", "works on", "refused on", "defects", box=None, pad_edge=False)
+        for technique, row in tried.cells.items():
+            counts = [[each.verdict for each in row.values()].count(verdict) for verdict in matrix.VERDICTS]
+            grid.add_row(technique, *map(str, counts))
+        out.print(grid)
+        for each in defects:
+            out.print(escape(f"defect: {each.technique} on {each.model}: {each.cell.reason}"))
+        out.print(f"{tried.tally()}; kept in {folder / matrix.NAME}")
+    if defects:
+        raise typer.Exit(int(Exit.REGRESSED))

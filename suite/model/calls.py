@@ -1,0 +1,66 @@
+"""How a model calls its blocks, seen in one pass that leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from suite.model.anatomy import Block
+
+Forward = Callable[[], Any]
+"""Passes some examples through a model, in whatever mode it is in."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A block and the arguments of its last call."""
+
+    block: Block
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def calls(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[Call]:
+    """How one pass of ``model`` in evaluation calls ``blocks``; those that do not run are left out."""
+    seen: dict[int, Call] = {}
+    with ExitStack() as stack, torch.no_grad():
+        stack.enter_context(undisturbed(model))
+        for number, block in enumerate(blocks):
+
+            def note(_: nn.Module, args: Any, kwargs: Any, number: int = number, block: Block = block) -> None:
+                seen[number] = Call(block, args, kwargs)
+
+            handle = block.module.register_forward_pre_hook(note, with_kwargs=True)
+            stack.callback(handle.remove)
+        model.eval()
+        forward()
+    return [seen[number] for number in sorted(seen)]
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """What happens inside leaves no trace in the random state, the modules' modes and the buffers."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = {each.device for each in model.parameters() if each.is_cuda}
+    with torch.random.fork_rng(devices=devices, enabled=not any(map(lacks_values, model.parameters()))):
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+
+
+def lacks_values(tensor: Tensor) -> bool:
+    """Whether it has a shape alone."""
+    return isinstance(tensor, FakeTensor)

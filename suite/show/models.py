@@ -1,0 +1,125 @@
+"""The matrix of models for the board: for each baseline a table of techniques and of the models in its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape as html_escape
+
+from suite.guard.models.matrix import Cell, Matrix, Placed, Verdict
+from suite.show import markup
+
+TITLE = "Models"
+SIGNS: dict[Verdict, str] = {"works": "✓", "refused": "–", "defect": "✗"}
+READING = (
+    "✓ works: the technique attaches, trains and changes something, and its exact claims hold; – it refuses with the "
+    "sentence below; ✗ a defect; empty: not tried. Models are tiny and randomly initialised: this says whether a "
+    "technique runs on an architecture as it should, not whether it helps there."
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A matrix with cells, and the techniques whose code changed since they were tried."""
+
+    matrix: Matrix
+    changed: frozenset[str] = frozenset()
+
+    def mark(self, technique: str) -> str:
+        return "†" if technique in self.changed else ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The models in one baseline's place: ``rows`` are a technique's cells, None where it was not tried."""
+
+    baseline: str
+    models: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A sentence with which techniques do not work, and where it was said."""
+
+    verdict: Verdict
+    words: str
+    techniques: tuple[str, ...]
+    models: tuple[str, ...]
+
+
+def tables(matrix: Matrix) -> Iterator[Table]:
+    """The matrix by baseline."""
+    for baseline in dict.fromkeys(model.baseline for model in matrix.models.values()):
+        names = tuple(name for name, model in matrix.models.items() if model.baseline == baseline)
+        rows = tuple((technique, tuple(map(row.get, names))) for technique, row in matrix.cells.items())
+        yield Table(baseline, names, rows)
+
+
+def reasons(matrix: Matrix) -> list[Reason]:
+    """Every sentence once, with the first one's numbers where they alone differ; defects first."""
+    said: dict[tuple[Verdict, str], list[Placed]] = {}
+    for placed in matrix.placed():
+        if placed.cell.verdict != "works":
+            said.setdefault((placed.cell.verdict, re.sub(r"\d+", "0", placed.cell.reason)), []).append(placed)
+    each = [
+        Reason(
+            verdict, where[0].cell.reason, tuple(dict.fromkeys(one.technique for one in where)),
+            tuple(dict.fromkeys(one.model for one in where)),
+        )
+        for (verdict, _), where in said.items()
+    ]  # fmt: skip
+    return sorted(each, key=lambda reason: reason.verdict != "defect")
+
+
+def sentence(shown: Shown) -> str:
+    """What was tried, how it ended, with which libraries, and how much of it is of older code."""
+    matrix = shown.matrix
+    libraries = ", ".join(f"{name} {version}" for name, version in matrix.versions.items())
+    old = f" † The code of {len(shown.changed)} techniques changed since: leantrain models" if shown.changed else ""
+    return f"{matrix.tally()} (leantrain models, {matrix.made}; {libraries}).{old}"
+
+
+def listed(names: Sequence[str], of: int, noun: str) -> str:
+    """The names, or how many where they are all or many."""
+    if len(names) == of:
+        return f"all {of} {noun}"
+    return ", ".join(names) if len(names) <= 12 else f"{len(names)} {noun}"
+
+
+def place(reason: Reason, matrix: Matrix) -> str:
+    """Which techniques on which models."""
+    techniques = listed(reason.techniques, len(matrix.cells), "techniques")
+    return f"{techniques} on {listed(reason.models, len(matrix.models), 'models')}"
+
+
+def html(shown: Shown | None) -> str:
+    """The section of the page; nothing where there is no matrix."""
+    if shown is None:
+        return ""
+    matrix = shown.matrix
+    parts = [f'<section id="models"><h2>{TITLE}</h2><p>{html_escape(sentence(shown))}</p>']
+    parts.append(f'<p class="legend">{html_escape(READING)}</p>')
+    for table in tables(matrix):
+        lines = []
+        for technique, cells in table.rows:
+            drawn = [markup.row_head(technique, markup.code(technique) + shown.mark(technique)), *map(_cell, cells)]
+            lines.append(f"<tr>{''.join(drawn)}</tr>")
+        title = f"In the place of {table.baseline}'s model"
+        head = markup.head(["technique", *table.models])
+        body = "\n" + "\n".join(lines) + "\n"
+        parts.append(f"<h3>{html_escape(title)}</h3>")
+        parts.append(markup.table(f"models-{markup.slug(table.baseline)}-title", title, head, body))
+    sentences = markup.items(
+        f"{html_escape(place(each, matrix))}: {html_escape(each.words)}" for each in reasons(matrix)
+    )
+    parts.append(markup.folded("Why not", f"<ul>{sentences}</ul>") if sentences else "")
+    return "\n".join([*filter(None, parts), "</section>"])
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return markup.cell("", "")
+    order = list(SIGNS).index(cell.verdict)
+    return markup.cell(SIGNS[cell.verdict], order, title=cell.reason or cell.verdict)
