@@ -88,7 +88,7 @@ def course(losses: list[float], **changes: Any) -> Learned:
 
 def test_counters_are_equal_or_the_byte_is_named() -> None:
     elsewhere = counted("lion", machine=OTHER, code=Code(trajectory="x", counts="x"))
-    assert (only(counted("lion"), elsewhere).verdict, only(counted("lion"), elsewhere).why) == ("equal", "all 11 equal")
+    assert (only(counted("lion"), elsewhere).verdict, only(counted("lion"), elsewhere).why) == ("equal", "all 13 equal")
     byte = only(counted("lion"), counted("lion", points=[counters(peak_tensor_bytes=4 * 2**20 + 1)]))
     assert (byte.verdict, byte.details) == ("changed", "peak_tensor_bytes 4,194,304 → 4,194,305 (+0.00%)")
     kind = counters(peak_by_kind={"activations": 2**20, "parameters": 2**20, "gradients": 1})

@@ -193,7 +193,7 @@ def test_a_manifest_describes_the_compilation_that_a_launch_makes() -> None:
     assert plain.aligned == ("table", "blocks")
     assert plain.budget == optimizer_parts.streaming_budget([4], [2])
     full = optimizer_parts.manifest(_halve_kernel, dtypes, read=(2,), written=(0,), scaled=True, seeded=True, sums=2)
-    assert full.signature == {**plain.signature, "seed": "i32", "clip": "*fp32"}
+    assert full.signature == {**plain.signature, "seed": "*i32", "clip": "*fp32"}
     assert full.constants.keys() == {"DTYPES", "BLOCK", "PIECE"}
     assert full.budget.shared_bytes == 8192  # the lists of two widths need more than the sums
     assert optimizer_parts.manifest(_halve_kernel, dtypes, read=(2,), written=(), sums=1).budget.shared_bytes == 1040

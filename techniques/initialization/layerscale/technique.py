@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
-from suite.model.anatomy import AroundLinear, anatomy
+from suite.model.anatomy import AroundLinear, anatomy, out_features
 from suite.model.branches import branch_ends
 
 
@@ -29,10 +29,14 @@ def initial_scale(depth: int) -> float:
 
 
 class LayerScale(AroundLinear):
-    """The end of a branch (its last linear layer, or a mixture of experts) times ``scale`` [width], bias included."""
+    """The end of a branch (its last linear layer, or a mixture of experts) times ``scale`` [width], bias included.
 
-    def __init__(self, end: nn.Module, width: int, initial: float) -> None:
+    ``width`` is that of the branch's output, by default the linear layer's.
+    """
+
+    def __init__(self, end: nn.Module, initial: float, width: int | None = None) -> None:
         super().__init__(end)
+        width = width or out_features(end)
         like = next(end.parameters())
         self.scale = nn.Parameter(torch.full((width,), initial, device=like.device))
 
@@ -63,7 +67,7 @@ class LayerScaleTechnique(Technique):
             for block in stack.blocks:
                 for end in next(ends):
                     self.width_of_branches += block.width
-                    parts.replace(end.path, LayerScale(end.module, block.width, initial))
+                    parts.replace(end.path, LayerScale(end.module, initial, block.width))
         return model
 
     def sites(self, run: Run) -> Mapping[str, Site]:

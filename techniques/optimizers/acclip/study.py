@@ -7,7 +7,7 @@ ResNet; here the three baselines stand beside a plain network on the ViT's image
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.contract.run import Run
+from suite.contract.sites import Site
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
 from suite.measure.lab import Lab, Table
@@ -41,6 +42,9 @@ class PlainNetwork(Technique):
         classes = int(run.data.train.tensors["labels"].max()) + 1
         hidden = [nn.Linear(inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(WIDTH, classes))
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {"network": run.model}
 
 
 MODELS = {"bert": "bert", "gpt": "gpt", "vit": "vit", "mlp": "vit"}  # and the baseline that has the data

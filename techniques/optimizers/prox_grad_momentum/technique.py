@@ -58,6 +58,11 @@ class ProxGradMomentum(Technique):
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         units = self._units(run)
+        if not units:
+            raise ValueError(
+                "prox_grad_momentum penalises the linear layers of the blocks' MLPs, and this model has none (do its "
+                "experts hold their weights together?); take another model"
+            )
         penalised_groups = []
         for group in groups:
             parts: dict[int | None, list[Tensor]] = {}

@@ -64,6 +64,11 @@ class VitSam(Technique):
         sharpness_aware_update(run, batch, self.rho, self.acts, self.launch, self.adaptive)
 
     def sites(self, run: Run) -> Mapping[str, Site]:
+        if not all(block.mlp_linears for block in run.anatomy.blocks):
+            raise ValueError(
+                "vit_sam counts the active units of each block's MLP, and here MLPs have no linear layers (do experts "
+                "hold their weights together?); take another model, or sam"
+            )
         return self.acts.sites(run)
 
     def probes(self, run: Run) -> Mapping[str, float]:
