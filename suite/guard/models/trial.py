@@ -138,7 +138,10 @@ class Trials:
         card, baseline = catalogue()[technique].card, self.setting.baseline
         unmet = {}
         for claim in card.claim:
-            judged = is_exact(claim) and claim.needs == Needs() and not unfit(claim, RECIPE, SIZE, "cpu")
+            holds_of_any = claim.kind == "identity" or self.setting.model is None  # a count is a number of one model
+            judged = (
+                holds_of_any and is_exact(claim) and claim.needs == Needs() and not unfit(claim, RECIPE, SIZE, "cpu")
+            )
             if not judged or baseline not in (claim.baselines or card.baselines):
                 continue
             seen = exactly(claim, technique, [(reference, own)])

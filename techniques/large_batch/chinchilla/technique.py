@@ -29,7 +29,8 @@ PROPORTIONAL = ("hidden_size", "num_attention_heads", "num_key_value_heads", "in
 def widened(model: nn.Module, width: float) -> nn.Module:
     """A fresh Hugging Face model ``width`` times as wide: heads of the same size, as many more or fewer; equal depth.
 
-    Raises ValueError where that gives no whole number of heads, or the model has no such configuration.
+    What prepares the model's input (its forward pre-hooks) stays. Raises ValueError where that gives no whole number of
+    heads, or the model has no such configuration.
     """
     config = copy.deepcopy(getattr(model, "config", None))
     if not all(hasattr(config, name) for name in PROPORTIONAL[:2]):
@@ -37,10 +38,15 @@ def widened(model: nn.Module, width: float) -> nn.Module:
     for name in PROPORTIONAL:
         before = getattr(config, name, None)
         if before is not None:
+            if not isinstance(before, int):
+                raise ValueError(f"{type(model).__name__} has several stages, each with {name} of its own: {before}")
             if before * width != round(before * width):
                 raise ValueError(f"width {width:g} makes {name} {before * width:g}: choose one that keeps it whole")
             setattr(config, name, round(before * width))
-    return type(model)(config)
+    other = type(model)(config)
+    for hook in model._forward_pre_hooks.values():
+        other.register_forward_pre_hook(hook)
+    return other
 
 
 @dataclass

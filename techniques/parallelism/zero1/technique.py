@@ -179,6 +179,9 @@ class Zero1(Technique):
         for flat in self.flats:
             flat.gather(run.group)
             self.gathered()
+        for buffer in run.model.buffers():  # running statistics are rank 0's, as in data parallelism
+            if buffer.is_floating_point():
+                dist.broadcast(buffer, group=run.group, group_src=0)
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         acts = {"reduces the gradients": self.reduced, "gathers the parameters": self.gathered}
