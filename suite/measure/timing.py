@@ -28,7 +28,7 @@ from suite.measure.lockstep import in_rounds
 from suite.record.job import Job, Setting
 from suite.record.schema import Side, Timed, Window
 
-ROUNDS = 40  # of a whole timing, over all windows
+ROUNDS = 32  # of a whole timing, over all windows
 STEPS = 2  # of the reference, a block; fewer where a window has no room
 LEAST_BLOCKS = 3  # of a window: the warm-up, and a round
 SEED = 0  # of every side: what a step costs depends on the states, not on their seed
