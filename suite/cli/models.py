@@ -32,7 +32,7 @@ def models(
     """Try every technique on tiny models of every family: does it attach, train and change something, or refuse?
 
     Only what is new or changed is tried; the rest is in the results folder, from which the leaderboard takes it. Exit
-    code 1 if a technique silently does nothing, fails in words that are not its own, or breaks an exact claim.
+    code 1 if a technique silently does nothing, fails in words that are not its own, or breaks an identity of its card.
     """
     with understandable(as_json):
         from suite.guard.models import matrix, survey

@@ -13,9 +13,9 @@ from suite.show import markup
 TITLE = "Models"
 SIGNS: dict[Verdict, str] = {"works": "✓", "refused": "–", "defect": "✗"}
 READING = (
-    "✓ works: the technique attaches, trains and changes something, and its exact claims hold; – it refuses with the "
-    "sentence below; ✗ a defect; empty: not tried. Models are tiny and randomly initialised: this says whether a "
-    "technique runs on an architecture as it should, not whether it helps there."
+    "✓ works: the technique attaches, trains and changes something, and the identities of its card hold; "
+    "– it refuses with the sentence below; ✗ a defect; empty: not tried. Models are tiny and randomly initialised: "
+    "this says whether a technique runs on an architecture as it should, not whether it helps there."
 )
 
 

@@ -41,7 +41,7 @@ def test_a_reason_stands_once_with_defects_first():
 
 def test_the_markdown_has_a_cell_for_every_model_and_says_what_is_old():
     page = "\n".join(models_section(Shown(TRIED, frozenset({"lion"}))))
-    assert "3 techniques on 3 models: 4 work, 2 are refused, each with a reason, 1 are defects" in page
+    assert "3 techniques on 3 models: 4 work, 2 are refused, each with a reason, 1 defective" in page
     for line in page.splitlines():
         if line.startswith("| `"):
             assert line.count("|") in (3, 4)

@@ -27,7 +27,7 @@ SCHEMA = 1
 class Cell(Stored):
     """What became of one technique on one model; ``reason`` says why it does not work.
 
-    ``unmet`` are the exact claims that so short a run of a baseline's own model does not meet, and cannot judge.
+    ``unmet`` are the identities that so short a run of a baseline's own model does not meet, and cannot judge.
     """
 
     verdict: Verdict
@@ -75,7 +75,7 @@ class Matrix(Stored):
     def tally(self) -> str:
         """How often each verdict occurs, in a sentence."""
         counts = Counter(each.cell.verdict for each in self.placed())
-        words = {"works": "work", "refused": "are refused, each with a reason", "defect": "are defects"}
+        words = {"works": "work", "refused": "are refused, each with a reason", "defect": "defective"}
         parts = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in VERDICTS)
         return f"{len(self.cells)} techniques on {len(self.models)} models: {parts}"
 

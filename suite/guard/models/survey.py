@@ -1,8 +1,8 @@
 """Makes the matrix: every technique on every model, as many models side by side as there are cores.
 
-A baseline's own model comes first. An exact claim that its short run does not meet needs a longer run or a larger model
-than a trial has, so it says nothing of the others. Of those it meets, an identity must hold on every model in its
-place; a count is a number of the baseline's own.
+A baseline's own model comes first. An identity that its short run does not meet needs a longer run or a larger model
+than a trial has, so it says nothing of the others; one that it meets must hold on every model in its place. Counted
+claims are numbers of one model, and are not asked.
 """
 
 from __future__ import annotations

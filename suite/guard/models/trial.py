@@ -90,7 +90,7 @@ class Trials:
     # what a trial is ------------------------------------------------------------------------------------------------
 
     def _unmet(self, technique: str) -> dict[str, str]:
-        """Tries ``technique`` and gives the exact claims that do not hold."""
+        """Tries ``technique`` and gives the identities of its card that do not hold."""
         if technique == BASELINE:
             self._reference(BASELINE, "pretrain")
             return {}
@@ -138,10 +138,8 @@ class Trials:
         card, baseline = catalogue()[technique].card, self.setting.baseline
         unmet = {}
         for claim in card.claim:
-            holds_of_any = claim.kind == "identity" or self.setting.model is None  # a count is a number of one model
-            judged = (
-                holds_of_any and is_exact(claim) and claim.needs == Needs() and not unfit(claim, RECIPE, SIZE, "cpu")
-            )
+            of_any_model = claim.kind == "identity" and is_exact(claim)  # a count is a number of one model
+            judged = of_any_model and claim.needs == Needs() and not unfit(claim, RECIPE, SIZE, "cpu")
             if not judged or baseline not in (claim.baselines or card.baselines):
                 continue
             seen = exactly(claim, technique, [(reference, own)])
