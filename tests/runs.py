@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh
 
+from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
@@ -28,7 +29,12 @@ def new_run(
     """``technique``: a stack's spelling, or an instance that stands in for what no spelling names."""
     stack, instance = (technique, None) if isinstance(technique, str) else ("baseline", technique)
     job = Job(setting=Setting(baseline=baseline, **setting), stack=stack, seed=seed)
-    return Run(job, technique=instance, weights=weights, split=split, mesh=mesh, recorded=True)
+    return Run(job, technique=instance, weights=weights, split=split, mesh=mesh)
+
+
+def new_recording(baseline: str, technique: str | Technique = "baseline", **setting: Any) -> Recording:
+    """A :func:`new_run` whose steps are recorded, on all examples."""
+    return Recording(new_run(baseline, technique, **setting))
 
 
 @dataclass

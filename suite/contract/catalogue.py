@@ -67,6 +67,11 @@ class Entry:
             )
         return classes[0]
 
+    @property
+    def instruments(self) -> str | None:
+        """The dotted name of the folder's probes.py (:mod:`suite.contract.recording`); None where there is none."""
+        return self.module.removesuffix("technique") + "probes" if (self.folder / "probes.py").is_file() else None
+
 
 def package_folder(package: str) -> Path:
     """The folder of an installed package, without importing it."""

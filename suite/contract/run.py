@@ -25,7 +25,6 @@ from suite.contract.data import Batch, Data, HeldOut, generator, mixed_seed
 from suite.contract.recipe import Recipe
 from suite.contract.stack import build
 from suite.contract.technique import ParameterGroups, Technique
-from suite.contract.trace import Trace, recorded
 from suite.meters.communication import Communication
 from suite.meters.counters import count_step
 from suite.model.anatomy import Anatomy, anatomy
@@ -49,13 +48,12 @@ class Run:
 
     ``technique`` and ``baseline`` stand in for those that the job names: for scouts, for fake data, for tests. With
     ``weights`` the run starts from that checkpoint instead of a fresh initialisation, and with ``split`` it trains on
-    that part of the baseline's data instead of the task's own. With ``recorded`` it records the steps that the
-    techniques' probes read; that changes no number, and takes time and memory.
+    that part of the baseline's data instead of the task's own.
 
     Attributes that techniques use: ``model`` (as trained), ``anatomy`` (of it), ``optimizer``, ``recipe``, ``data``,
     ``baseline``, ``step`` (finished steps), ``position`` (examples seen), ``progress`` (in [0, 1]), ``indices`` (of
     the current batch's examples, int64), ``loss`` (of the last update, detached), ``device``, ``generator`` (for the
-    technique's own noise), ``mesh`` (None in a single process), ``seed``, ``traces`` (recorded steps).
+    technique's own noise), ``mesh`` (None in a single process), ``seed``.
     """
 
     def __init__(
@@ -67,9 +65,8 @@ class Run:
         weights: Path | None = None,
         split: Split | None = None,
         mesh: DeviceMesh | None = None,
-        recorded: bool = False,
     ) -> None:
-        self.job, self.weights, self.mesh, self.recorded = job, weights, mesh, recorded
+        self.job, self.weights, self.mesh = job, weights, mesh
         self.technique = technique or build(job.stack)
         self.baseline = baseline or baseline_of(job.setting)
         self.seed = job.seed
@@ -83,7 +80,6 @@ class Run:
         self.position = 0
         self.loss = torch.tensor(math.nan)
         self.indices = torch.empty(0, dtype=torch.int64)
-        self.traces: list[Trace] = []
         self.generator = generator(self.seed, 3)
         self._anatomy: Anatomy | None = None
         self._held_out_batches: dict[HeldOut, list[Batch]] = {}
@@ -248,30 +244,13 @@ class Run:
         losses = []
         for _ in range(steps):
             batch, indices = self.next_batch()
-            with self._recording(batch, indices):
-                self.train_step(batch, indices)
+            self.train_step(batch, indices)
             losses.append(self.loss)
         values = torch.stack(losses).tolist() if losses else []
         for offset, value in enumerate(values):
             if not math.isfinite(value):
                 raise Diverged(f"the training loss became {value} at step {self.step - steps + offset + 1}")
         return values
-
-    @contextmanager
-    def _recording(self, batch: Batch, indices: Tensor) -> Iterator[None]:
-        if not (self.recorded and self.technique.records(self)):
-            yield
-            return
-        with recorded(self, batch, indices) as trace:
-            yield
-        self.traces.append(trace)
-
-    @property
-    def trace(self) -> Trace:
-        """The step that was recorded last. Raises ValueError if none was."""
-        if not self.traces:
-            raise ValueError(f"no step of {self.job.stack} was recorded: build the Run with recorded=True and train it")
-        return self.traces[-1]
 
     def count_step(self) -> Counters:
         """One more training step, under the exact counters; of several ranks, this one's."""

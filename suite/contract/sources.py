@@ -3,7 +3,7 @@
 A run of a stack on a baseline loads the loop (:mod:`suite.contract.run`), the baseline's module, those of the
 techniques, and all modules of these packages that they import, at any remove. Imports inside of functions load what
 only a GPU needs (Triton's kernels), so they count there and nowhere else. What only records (``suite.record``) decides
-no number. Meters count and do not steer, so they are a layer of their own.
+no number. Meters count and do not steer, nor does what reads recorded steps: these are a layer of their own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from suite.record.schema import Code
 
 LOOP = "suite.contract.run"
 CHECKPOINT = "suite.contract.pretrained"  # what an adapt run starts from
+RECORDING = "suite.contract.recording"
 METERS = "suite.meters"
 RECORDS = "suite.record"
 
@@ -41,7 +42,7 @@ class Module:
 
 def code_of(setting: Setting, stack: str) -> Code:
     """The hashes of the code that a run of ``stack`` loads in this setting. Raises UnknownId."""
-    return _code(roots_of(setting, stack), setting.device != "cpu")
+    return _code(roots_of(setting, stack), _instruments(stack), setting.device != "cpu")
 
 
 def roots_of(setting: Setting, stack: str) -> frozenset[str]:
@@ -67,11 +68,21 @@ def _baselines() -> dict[str, str]:
 
 
 @cache
-def _code(roots: frozenset[str], kernels: bool) -> Code:
-    modules = loaded(roots, kernels)
-    counts = {name: module for name, module in modules.items() if not _below(RECORDS, name)}
-    trajectory = {name: module for name, module in counts.items() if not _below(METERS, name)}
+def _code(roots: frozenset[str], instruments: frozenset[str], kernels: bool) -> Code:
+    trajectory = _without(METERS, _without(RECORDS, loaded(roots, kernels)))
+    counts = _without(RECORDS, loaded(roots | instruments, kernels))
     return Code(trajectory=_hashed(trajectory), counts=_hashed(counts))
+
+
+def _instruments(stack: str) -> frozenset[str]:
+    """The modules that read recorded steps of the stack: they count, and no run loads them."""
+    entries = catalogue()
+    found = {entries[name].instruments for name in techniques_of(stack) if name in entries} - {None}
+    return frozenset([RECORDING, *found]) if found else frozenset()  # type: ignore[list-item]
+
+
+def _without(package: str, modules: dict[str, Module]) -> dict[str, Module]:
+    return {name: module for name, module in modules.items() if not _below(package, name)}
 
 
 def _hashed(modules: dict[str, Module]) -> str:

@@ -90,9 +90,6 @@ class Stack(Technique):
             model = technique.evaluated(model, run)
         return model
 
-    def records(self, run: Run) -> bool:
-        return any([super().records(run), *(technique.records(run) for technique in self.techniques.values())])
-
     def probes(self, run: Run) -> dict[str, float]:
         return {
             f"{name}.{probe}": float(value)

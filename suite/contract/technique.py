@@ -102,13 +102,9 @@ class Technique:
         """The model to evaluate: averaged weights, merged adapters. Must leave the training model as it was."""
         return model
 
-    def records(self, run: Run) -> bool:
-        """Whether the next step is recorded for :meth:`probes`, in ``run.traces``; by default the one in the middle
-        of the run is, where rates are neither warming up nor 0."""
-        return run.step == run.recipe.steps // 2
-
     def probes(self, run: Run) -> Mapping[str, float]:
-        """The technique's own measurements at the end of the run, for its claims: of what the recorded steps did."""
+        """The technique's own measurements of what a run has learned, at its end. What single steps show is read from
+        outside, by a ``probes.py`` beside the technique (:mod:`suite.contract.recording`)."""
         return {}
 
     def sites(self, run: Run) -> Mapping[str, Site]:
@@ -156,7 +152,7 @@ class Technique:
 
 CHAINED = (
     "recipe", "data", "model", "parameters", "around_step", "loss",
-    "after_backward", "after_step", "evaluated", "records", "probes",
+    "after_backward", "after_step", "evaluated", "probes",
 )  # fmt: skip
 SLOTS = ("optimizer", "update", "parallelize")
 

@@ -1,4 +1,4 @@
-"""One real training step as it happened: what a technique's probes read.
+"""One real training step as it happened: what probes read (:mod:`suite.contract.recording`).
 
 A probe that recomputes a formula agrees with itself, whatever the step has done. So the harness records a step::
 
@@ -155,7 +155,7 @@ class _Recorder:
         return Moment(
             self.parameters(),
             {name: p.grad.detach().clone() for p, name in self.names.items() if p.grad is not None},
-            {name: _copied(self.optimizer.state[p]) for p, name in named.items() if p in self.optimizer.state},
+            {name: cloned(self.optimizer.state[p]) for p, name in named.items() if p in self.optimizer.state},
             {
                 self.names.get(p, ""): {key: value for key, value in group.items() if key != "params"}
                 for group in self.optimizer.param_groups
@@ -173,5 +173,6 @@ def _bits(values: Tensor) -> Tensor:
     return values.contiguous().view(torch.uint8)
 
 
-def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+def cloned(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter's optimizer state, its tensors copied."""
     return {key: value.detach().clone() if isinstance(value, Tensor) else value for key, value in state.items()}

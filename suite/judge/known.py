@@ -179,16 +179,18 @@ class Known:
 
     def facts(self) -> list[tuple[Facts, Facts]]:
         """Both sides of every seed; where nothing was learned, one pair with the counts alone."""
-        counters = [counters_of(each) for each in self.counted]
+
+        def side(counted: Counted | None, learned: Learned | None = None) -> Facts:
+            run, probes = learned or counted, counted.probes if counted else {}
+            return Facts(
+                run.stack if run else "", learned and learned.steps, counters_of(counted), learned and learned.final,
+                (learned.probes if learned else {}) | probes,
+            )  # fmt: skip
+
+        theirs, ours = self.counted
         if not self.learned:
-            names = [each.stack if each else "" for each in self.counted]
-            sides = [Facts(name, counters=count) for name, count in zip(names, counters, strict=True)]
-            return [(sides[0], sides[1])] if any(counters) else []
-
-        def side(learned: Learned, count: Counters | None) -> Facts:
-            return Facts(learned.stack, learned.steps, count, learned.final, learned.probes)
-
-        return [(side(each.reference, counters[0]), side(each.contender, counters[1])) for each in self.learned]
+            return [(side(theirs), side(ours))] if theirs or ours else []
+        return [(side(theirs, each.reference), side(ours, each.contender)) for each in self.learned]
 
     def losses(self) -> tuple[list[float], list[float]]:
         """Final test losses of the references and of the contenders, by seed. Raises ValueError where one is none."""

@@ -45,6 +45,7 @@ from suite.record.store import NoRecord, Records
 
 HIDDEN_COST = 0.02  # a mean this much above the medians, beyond its interval, is worth a note
 FEWEST_TIMED = 2  # sets of processes for an interval of a time
+EXACT = "exact"  # the method of an interval without width
 WORTH_SEEING = 0.05  # a change of the headline that a row should be able to see
 
 
@@ -408,13 +409,19 @@ def _nearest(by_machine: Mapping[str, Counted], own: str) -> Counted | None:
 
 
 def _probes(known: Known) -> dict[str, Interval]:
-    """The mean of each probe over the seeds in which it is finite."""
+    """Each probe of recorded steps, which is exact, and the mean of each other over the seeds in which it is finite."""
+    _, counted = known.counted
+    of_steps = counted.probes if counted else {}
+    exact = {
+        name: Interval(value, value, value, 1.0, EXACT, 1) for name, value in of_steps.items() if math.isfinite(value)
+    }
     read: dict[str, list[float]] = defaultdict(list)
     for each in known.learned:
         for name, value in each.contender.probes.items():
             if math.isfinite(value):
                 read[name].append(value)
-    return {name: moderated_interval(numbers, None) for name, numbers in sorted(read.items())}
+    of_seeds = {name: moderated_interval(numbers, None) for name, numbers in read.items()}
+    return dict(sorted((of_seeds | exact).items()))
 
 
 def reached(row: Row) -> int:

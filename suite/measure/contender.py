@@ -10,7 +10,7 @@
       evaluate()  ──────────────►    loss and metrics on held-out examples; off the clock
       count()     ──────────────►    one training step under the exact counters
       save(path)  load(path)  ──►    the training state, a file for each rank
-      probes()    ──────────────►    the technique's own measurements
+      probes()    ──────────────►    the technique's own measurements, or what recorded steps show
       usage()     ──────────────►    peaks of memory, and the energy of a window of steps
       close()
 
@@ -172,7 +172,7 @@ class Contender:
         self._call("prepare", reply_s=max(self.limits.reply_s, 3600.0))
 
     def set_up(self, *, recorded: bool = False) -> SetUp:
-        """Builds the run; with ``recorded`` one that records the steps that probes read."""
+        """Builds the run; with ``recorded`` one of few examples, whose steps are recorded for the probes."""
         self.ready = SetUp(**self._call("set_up", recorded, left_s=self.limits.train_s - self.spent_s)[0])
         self._charge(self.ready.setup_s)
         return self.ready
@@ -196,7 +196,7 @@ class Contender:
         return counters
 
     def probes(self) -> dict[str, float]:
-        """The technique's own measurements, for its claims."""
+        """The technique's own measurements, for its claims; of a recorded run what its steps show."""
         probes: dict[str, float] = self._call("probes")[0]
         return probes
 

@@ -1,13 +1,15 @@
 """Counted evidence: the exact counts of one step, in each fifth of a run whose cost changes on the way.
 
 Counts depend on the code, the shapes and the schedule, and on no weight: a run of STEPS reference steps, in which every
-schedule by progress comes round, gives those of the whole run, in seconds.
+schedule by progress comes round, gives those of the whole run, in seconds. So does another, recorded, what single steps
+show of the techniques (:mod:`suite.contract.recording`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from suite.contract.recording import is_recorded
 from suite.contract.sources import code_of
 from suite.measure.contender import Contender, ContenderFailed, Limits
 from suite.measure.evidence import Heading
@@ -25,8 +27,9 @@ def count(setting: Setting, stack: str, limits: Limits = Limits()) -> Counted:  
     heading = Heading(setting)
     known: dict[str, Any] = {"stack": stack, "code": code_of(setting, stack)}
     points: list[CountedStep] = []
+    job = Job(setting=setting.but(steps=STEPS), stack=stack)
     try:
-        with Contender(Job(setting=setting.but(steps=STEPS), stack=stack), limits) as contender:
+        with Contender(job, limits) as contender:
             contender.prepare()
             ready = contender.set_up()
             known |= {"steps": ready.steps, "recipe": ready.recipe}
@@ -35,6 +38,11 @@ def count(setting: Setting, stack: str, limits: Limits = Limits()) -> Counted:  
                 contender.block(step - done)
                 points.append(CountedStep(progress=step / ready.steps, counters=contender.count()))
                 done = step + 1
+        if is_recorded(stack):
+            with Contender(job, limits) as contender:
+                contender.prepare()
+                contender.block(contender.set_up(recorded=True).steps)
+                known["probes"] = contender.probes()
     except ContenderFailed as failure:
         known |= {"status": failure.status, "reason": failure.reason, "details": failure.details}
     if all(each.counters == points[0].counters for each in points):

@@ -16,7 +16,7 @@ from functools import cache
 import torch
 
 from suite.contract.card import Card, Claim
-from suite.contract.run import Run
+from suite.contract.recording import Recording
 from suite.judge.claims import ClaimPlace, Judgement, Observation, exact_command, exactly, is_exact, judge, unfit
 from suite.judge.known import Facts, counters_of
 from suite.measure import paper_scale
@@ -86,13 +86,14 @@ def sides(setting: Setting, stack: str, reference: str) -> tuple[Facts, Facts]:
 
 @cache
 def counted(setting: Setting, stack: str) -> Facts:
-    """A whole run of STEPS reference steps in this process, then one step counted. From random weights: what is
-    counted does not depend on them."""
+    """A whole run of STEPS reference steps in this process, recorded, then one step counted. From random weights: what
+    is counted does not depend on them."""
     with one_thread():
-        run = Run(Job(setting=setting.but(steps=STEPS), stack=stack), recorded=True)
-        run.train(run.recipe.steps)
+        recording = Recording.of(Job(setting=setting.but(steps=STEPS), stack=stack))
+        run = recording.run
+        recording.train(run.recipe.steps)
         scores = run.evaluate("test")
-        probes = dict(run.technique.probes(run))
+        probes = run.probes() | recording.probes()
         counters = run.count_step()
     final = Evaluation(step=run.recipe.steps, loss=scores.pop("loss"), metrics=scores)
     return Facts(stack, run.recipe.steps, counters, final, probes)
@@ -104,7 +105,7 @@ def counted_in_processes(setting: Setting, stack: str) -> Facts:
     learned = learn(Job(setting=setting.but(steps=RANK_STEPS), stack=stack))
     one = count(setting, stack)
     failed = next((f"{each.status}: {each.reason}" for each in (learned, one) if each.status != "ok"), "")
-    return Facts(stack, learned.steps, counters_of(one), learned.final, learned.probes, failed)
+    return Facts(stack, learned.steps, counters_of(one), learned.final, learned.probes | one.probes, failed)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from suite.contract.baseline import baseline_of, baselines
 from suite.contract.catalogue import catalogue
 from suite.contract.data import HeldOut
 from suite.contract.pretrained import checkpoint
+from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.technique import Unavailable
 from suite.meters.clock import Clock
@@ -69,7 +70,8 @@ class Session:
         self.memory.__enter__()  # closed in usage, which reads the peak
         self.clock = Clock(self.job.setting.device)
         start_s = self.clock.now_s()
-        self.run = Run(self.job, weights=self.weights, mesh=self.mesh, recorded=recorded)
+        self.recording = Recording.of(self.job, weights=self.weights, mesh=self.mesh) if recorded else None
+        self.run = self.recording.run if self.recording else Run(self.job, weights=self.weights, mesh=self.mesh)
         return {
             "setup_s": self.clock.now_s() - start_s,
             "steps": self.run.recipe.steps,
@@ -79,7 +81,7 @@ class Session:
     def block(self, steps: int) -> dict[str, Any]:
         cpu_s = time.process_time()
         start_s = self.clock.now_s()
-        losses = self.run.train(steps)
+        losses = (self.recording or self.run).train(steps)
         seconds = self.clock.now_s() - start_s
         return {"seconds": seconds, "cpu_s": time.process_time() - cpu_s, "losses": losses}
 
@@ -90,7 +92,7 @@ class Session:
         return self.run.count_step()
 
     def probes(self) -> dict[str, float]:
-        return self.run.probes()
+        return self.recording.probes() if self.recording else self.run.probes()
 
     def save(self, path: Path) -> None:
         self.run.save(self._own(path))

@@ -3,7 +3,7 @@
 ========  ====================================================================  =================  ====================
 kind      what                                                                  replicate          travels
 ========  ====================================================================  =================  ====================
-counted   exact counts of one step in each fifth of the run                     none: no noise     yes
+counted   exact counts of one step in each fifth of the run, probes of steps    none: no noise     yes
 learned   one run alone: its curve, final test metrics, probes                  the seed           yes, up to rounding
 timed     a process of each side in lock-step, resumed in each fifth            the processes      never
 ========  ====================================================================  =================  ====================
@@ -210,10 +210,12 @@ class CountedStep(Stored):
 
 
 class Counted(Ended, Evidence):
-    """Exact counts: of one step, or of one step in each fifth of a run whose cost changes on the way."""
+    """Exact counts: of one step, or of one step in each fifth of a run whose cost changes on the way. ``probes``: what
+    recorded steps of a short run show of the techniques."""
 
     kind: Literal["counted"] = "counted"
     points: list[CountedStep] = Field(default_factory=list)
+    probes: dict[str, float] = Field(default_factory=dict)
 
 
 class Trained(Ended, Evidence):

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from suite.contract.baseline import baselines
 from suite.judge.known import LearnedPair, TimedPair, counters_of
 from suite.judge.metrics import COUNTERS, METRICS, Metric, Value, metric_of, samples
-from suite.judge.rows import Row, as_dict
+from suite.judge.rows import EXACT, Row, as_dict
 from suite.judge.statistics import Interval
 from suite.record.schema import Counters, Memory
 
@@ -112,7 +112,10 @@ def _row_lines(row: Row) -> Iterable[Line]:
             "note": value["note"],
         }  # fmt: skip
     own = {"setup_reference_steps": ("timed", whole["setup_reference_steps"])}
-    own |= {f"probe.{name}": ("learned", interval) for name, interval in whole["probes"].items()}
+    own |= {
+        f"probe.{name}": ("counted" if row.probes[name].method == EXACT else "learned", interval)
+        for name, interval in whole["probes"].items()
+    }
     for name, (evidence, interval) in own.items():
         if interval:
             yield common | {each: interval[each] for each in ENDS} | {

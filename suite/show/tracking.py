@@ -192,6 +192,7 @@ def summary(line: Piece, index: int) -> dict[str, Any]:
     if side.reason:
         known["reason"] = side.reason
     if isinstance(side, Counted):
+        known |= {f"probe/{what}": value for what, value in side.probes.items()}
         if counters := counters_of(side):
             counts = counters.model_dump(exclude={"peak_by_kind", "uncounted_operators"})
             known |= {f"counted/{what}": value for what, value in counts.items()}

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
+from suite.contract.recording import Recording
 from suite.contract.run import Run
-from suite.contract.technique import Technique
 from suite.contract.trace import Trace
-from tests.runs import Planted, new_run
+from suite.record.job import Job, Setting
+from tests.runs import Planted, new_recording, new_run
 
 STEPS = 4
 MIDDLE = 2
 
 
-class Unrecorded(Planted):
-    """The reference, of which no step is recorded."""
-
-    def records(self, run: Run) -> bool:
-        return False
-
-
-def trained(stack: str | Technique, baseline: str = "gpt") -> Run:
-    run = new_run(baseline, stack, size="pico", steps=STEPS)
-    run.train(STEPS)
-    return run
+def trained(stack: str, baseline: str = "gpt") -> Recording:
+    recording = new_recording(baseline, stack, size="pico", steps=STEPS)
+    recording.train(STEPS)
+    return recording
 
 
 def flat(values: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -39,15 +35,16 @@ def distance(trace: Trace, number: int) -> float:
 
 @pytest.mark.parametrize("baseline", ["gpt", "vit"])
 def test_recording_changes_no_bit(baseline: str) -> None:
-    plain, recorded = trained(Unrecorded(), baseline), trained("baseline", baseline)
-    assert not plain.traces and recorded.trace.step == MIDDLE
-    ours = dict(recorded.model.named_parameters())
+    plain, recorded = new_run(baseline, size="pico", steps=STEPS), trained("baseline", baseline)
+    plain.train(STEPS)
+    assert recorded.trace.step == MIDDLE
+    ours = dict(recorded.run.model.named_parameters())
     assert all(torch.equal(parameter, ours[name]) for name, parameter in plain.model.named_parameters())
 
 
 def test_a_plain_step_is_one_forward_one_backward_one_update() -> None:
-    run = trained("baseline")
-    trace = run.trace
+    recording = trained("baseline")
+    run, trace = recording.run, recording.trace
     assert [each.kind for each in trace.passes] == ["forward", "backward"]
     assert distance(trace, 0) == distance(trace, 1) == 0.0
     update = trace.update
@@ -63,8 +60,7 @@ def test_a_plain_step_is_one_forward_one_backward_one_update() -> None:
 
 
 def test_gradients_are_those_of_one_pass_and_the_point_is_where_it_was_taken() -> None:
-    run = trained("sam:rho=0.05")
-    trace = run.trace
+    trace = trained("sam:rho=0.05").trace
     assert [each.kind for each in trace.passes] == ["forward", "backward", "forward", "backward"]
     assert [distance(trace, number) == 0.0 for number in range(4)] == [True, True, False, False]
     assert distance(trace, 3) == pytest.approx(0.05, rel=1e-4)
@@ -74,15 +70,29 @@ def test_gradients_are_those_of_one_pass_and_the_point_is_where_it_was_taken() -
 
 
 def test_a_recorded_batch_repeats_its_gradient() -> None:
-    run = trained("baseline", "bert")
-    trace = run.trace
-    run.model.load_state_dict(dict(trace.before.parameters), strict=False)
-    torch.set_rng_state(trace.random)
-    run.optimizer.zero_grad(set_to_none=True)
-    run.backward(run.forward(trace.batch))
-    for name, parameter in run.model.named_parameters():
-        assert parameter.grad is not None
-        assert torch.equal(parameter.grad, trace.of("backward")[0].gradients[name]), name
+    recording = trained("baseline", "bert")
+    trace = recording.trace
+    now = {name: each.detach().clone() for name, each in recording.run.model.named_parameters()}
+    again = recording.gradients_at(trace.before.parameters)
+    for name, gradient in trace.of("backward")[0].gradients.items():
+        assert torch.equal(again[name], gradient), name
+    assert all(torch.equal(each, now[name]) for name, each in recording.run.model.named_parameters())
+
+
+@pytest.mark.parametrize("stack", ["baseline", "lion", "lamb"])
+def test_a_recorded_update_repeats_to_the_bit_and_without_a_trace(stack: str) -> None:
+    recording = trained(stack)
+    update = recording.trace.update
+    state = copy.deepcopy(recording.run.optimizer.state_dict()["state"])
+    after = recording.replayed(update.before)
+    assert all(torch.equal(after[name], each) for name, each in update.after.parameters.items())
+    torch.testing.assert_close(recording.run.optimizer.state_dict()["state"], state, rtol=0, atol=0)
+
+
+def test_a_recorded_run_sees_its_examples_several_times() -> None:
+    recording = Recording.of(Job(setting=Setting(baseline="vit", size="pico", steps=8)))
+    few = recording.run.data.train
+    assert len(few) == 4 * recording.run.recipe.batch_size
 
 
 def test_a_growth_step_is_recorded_with_both_models() -> None:
@@ -93,9 +103,9 @@ def test_a_growth_step_is_recorded_with_both_models() -> None:
             if run.step == MIDDLE + 1:
                 run.adopt(torch.nn.Sequential(run.model))
 
+    recording = new_recording("vit", Renamed(), size="pico", steps=STEPS)
     with pytest.raises(ValueError, match="no step of baseline was recorded"):
-        _ = new_run("vit", Renamed(), size="pico", steps=STEPS).trace
-    run = new_run("vit", Renamed(), size="pico", steps=STEPS)
-    run.train(MIDDLE + 1)
-    trace = run.trace
+        _ = recording.trace
+    recording.train(MIDDLE + 1)
+    trace = recording.trace
     assert {f"0.{name}" for name in trace.before.parameters} == set(trace.after.parameters)

@@ -11,7 +11,6 @@ its terms cancel: there, and only there, implementations disagree about a sign.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor
 
 from suite.contract.recipe import Recipe
-from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
 from suite.kernels.optimizer import GroupedOptimizer, compiled_over_lists, descend, rate_of
 from suite.kernels.refusals import at_least_0
@@ -132,15 +130,3 @@ class LionTechnique(Technique):
         betas = (recipe.beta1, recipe.beta2)
         dtype = torch.bfloat16 if self.bf16_momentum else None
         return Lion(parameters, lr=recipe.learning_rate, betas=betas, compiled=recipe.compile, momentum_dtype=dtype)
-
-    def probes(self, run: Run) -> Mapping[str, float]:
-        """The largest distance of a step from 0 along the last gradient to exactly 0 or 1 learning rate."""
-        worst = 0.0
-        for parameter, state in run.optimizer.state.items():
-            if parameter.grad is None:
-                continue
-            moved = torch.zeros_like(parameter)
-            hyper = {"learning_rate": 1.0, "beta1": self.beta1, "beta2": self.beta2, "weight_decay": 0.0}
-            lion_step(moved, parameter.grad, state["momentum"].clone(), **hyper)
-            worst = max(worst, torch.where(moved == 0, 0.0, moved.abs() - 1).abs().max().item())
-        return {"step_size_error": worst}

@@ -1,0 +1,177 @@
+"""What single steps of a technique show: read from outside, by a ``probes.py`` beside its ``technique.py``.
+
+A probe that recomputes the technique's own formula agrees with itself, whatever the step did. So a short run is
+recorded, step by step (:mod:`suite.contract.trace`), and the module says what that shows::
+
+    def probes(recording: Recording, own: Lion) -> Mapping[str, float]:
+        update = recording.trace.update
+        ...  how far each weight moved, along what, in float64
+
+    def records(run: Run, own: Lion) -> bool:        # optional: whether the next step is recorded
+        return run.step == 3                         # default: the middle one, where rates neither warm up nor end
+
+The names become ``probe.<id>.<name>`` of the card's claims. The module imports none of the formulas that it judges; no
+training run imports the module, so a new probe leaves what was learned as it is.
+
+The run sees few examples, so that several epochs, and every schedule by progress, come round in its few steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from suite.contract.baseline import Baseline, baseline_of
+from suite.contract.catalogue import catalogue
+from suite.contract.data import Data
+from suite.contract.run import Diverged, Run
+from suite.contract.stack import Stack
+from suite.contract.technique import Technique
+from suite.contract.trace import Moment, Trace, Values, cloned, recorded
+from suite.record.job import Job, Setting, techniques_of
+
+BATCHES = 4  # of the baseline's own size: all examples of a recorded run
+
+
+class Recording:
+    """A run of which single steps are recorded; that changes no number of it, and takes time and memory.
+
+    Attributes: ``run``; ``traces``, the recorded steps in their order.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.traces: list[Trace] = []
+        techniques = run.technique.techniques if isinstance(run.technique, Stack) else {}
+        self._probes = {name: (module, techniques[name]) for name, module in instruments(techniques).items()}
+
+    @classmethod
+    def of(cls, job: Job, *, weights: Path | None = None, mesh: DeviceMesh | None = None) -> Recording:
+        """The recording of a job's run on few examples."""
+        return cls(Run(job, baseline=_of_few_examples(job.setting), weights=weights, mesh=mesh))
+
+    def train(self, steps: int) -> list[float]:
+        """``steps`` steps, recorded where a probe asks for it; their losses. Raises Diverged as :meth:`Run.train`."""
+        losses: list[float] = []
+        for _ in range(steps):
+            losses += [self._recorded_step()] if self._wanted() else self.run.train(1)
+        return losses
+
+    def _wanted(self) -> bool:
+        asked = [getattr(module, "records", _in_the_middle)(self.run, own) for module, own in self._probes.values()]
+        return any(asked or [_in_the_middle(self.run)])
+
+    def _recorded_step(self) -> float:
+        batch, indices = self.run.next_batch()
+        with recorded(self.run, batch, indices) as trace:
+            self.run.train_step(batch, indices)
+        self.traces.append(trace)
+        loss = self.run.loss.item()
+        if not math.isfinite(loss):
+            raise Diverged(f"the training loss became {loss} at step {self.run.step}")
+        return loss
+
+    @property
+    def trace(self) -> Trace:
+        """The step that was recorded last. Raises ValueError if none was."""
+        if not self.traces:
+            raise ValueError(f"no step of {self.run.job.stack} was recorded: train {self.run.recipe.steps} steps first")
+        return self.traces[-1]
+
+    def probes(self) -> dict[str, float]:
+        """What the recorded steps show, by ``<technique>.<name>``."""
+        return {
+            f"{name}.{probe}": float(value)
+            for name, (module, own) in self._probes.items()
+            for probe, value in module.probes(self, own).items()
+        }
+
+    def gradients_at(self, parameters: Values, trace: Trace | None = None) -> dict[str, Tensor]:
+        """Gradients, by name, of the baseline's own loss on a recorded step's batch, at ``parameters`` (those that it
+        lacks stay as they are), with that step's dropout: without any technique's loss and before clipping."""
+        trace, run = trace or self.trace, self.run
+        trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
+        with self.at(parameters), _random_state(trace.random):
+            with run.autocast():
+                outputs = run.baseline.forward(run.model, trace.batch)
+            loss = run.baseline.losses(outputs, trace.batch).mean()
+            gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        return {name: each for name, each in zip(trained, gradients, strict=True) if each is not None}
+
+    def replayed(self, before: Moment) -> dict[str, Tensor]:
+        """Where the optimizer's step takes the parameters from a moment like ``trace.update.before``, with what a probe
+        has changed of it (all gradients twice as large, no decay, ...). On copies."""
+        names = {parameter: name for name, parameter in self.run.model.named_parameters()}
+        twin = copy.deepcopy(self.run.optimizer)
+        after: dict[str, Tensor] = {}
+        for group, copied in zip(self.run.optimizer.param_groups, twin.param_groups, strict=True):
+            for parameter, own in zip(group["params"], copied["params"], strict=True):
+                name = names[parameter]
+                copied.update(before.hyper[name])
+                own.data = after[name] = before.parameters[name].clone()
+                own.grad = before.gradients[name].clone() if name in before.gradients else None
+                twin.state[own] = cloned(before.state.get(name, {}))
+        twin.step()
+        return after
+
+    @contextmanager
+    def at(self, parameters: Values) -> Iterator[None]:
+        """The run's model has these parameters meanwhile, and comes back to the bit."""
+        own = {name: each for name, each in self.run.model.named_parameters() if name in parameters}
+        kept = {name: each.detach().clone() for name, each in own.items()}
+        with torch.no_grad():
+            for name, each in own.items():
+                each.copy_(parameters[name])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, each in own.items():
+                    each.copy_(kept[name])
+
+
+def instruments(names: Mapping[str, Any] | list[str]) -> dict[str, ModuleType]:
+    """The ``probes.py`` of those of the techniques that have one."""
+    entries = catalogue()
+    paths = {name: entries[name].instruments for name in names if name in entries}
+    return {name: importlib.import_module(path) for name, path in paths.items() if path}
+
+
+def is_recorded(stack: str) -> bool:
+    """Whether a technique of the stack has probes that read recorded steps."""
+    return bool(instruments(list(techniques_of(stack))))
+
+
+def _in_the_middle(run: Run, own: Technique | None = None) -> bool:
+    return run.step == run.recipe.steps // 2
+
+
+def _of_few_examples(setting: Setting) -> Baseline:
+    whole = baseline_of(setting)
+    few = copy.copy(whole)
+    examples = BATCHES * whole.recipe_of(setting).batch_size
+
+    def data(*arguments: Any) -> Data:
+        every = whole.data(*arguments)
+        spread = torch.linspace(0, len(every.train) - 1, min(examples, len(every.train))).long()
+        return every.subset(spread)
+
+    few.data = data  # type: ignore[method-assign]
+    return few
+
+
+@contextmanager
+def _random_state(state: Tensor) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(state)
+        yield
