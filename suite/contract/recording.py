@@ -38,7 +38,7 @@ from suite.contract.run import Diverged, Run
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
 from suite.contract.trace import Moment, Trace, Values, cloned, recorded
-from suite.record.job import Job, Setting, techniques_of
+from suite.record.job import Job, Setting, Size, Split, techniques_of
 
 BATCHES = 4  # of the baseline's own size: all examples of a recorded run
 
@@ -161,8 +161,8 @@ def _of_few_examples(setting: Setting) -> Baseline:
     few = copy.copy(whole)
     examples = BATCHES * whole.recipe_of(setting).batch_size
 
-    def data(*arguments: Any) -> Data:
-        every = whole.data(*arguments)
+    def data(size: Size, split: Split, location: str | None = None) -> Data:
+        every = whole.data(size, split, location)
         spread = torch.linspace(0, len(every.train) - 1, min(examples, len(every.train))).long()
         return every.subset(spread)
 

@@ -181,11 +181,11 @@ class Known:
         """Both sides of every seed; where nothing was learned, one pair with the counts alone."""
 
         def side(counted: Counted | None, learned: Learned | None = None) -> Facts:
-            run, probes = learned or counted, counted.probes if counted else {}
-            return Facts(
-                run.stack if run else "", learned and learned.steps, counters_of(counted), learned and learned.final,
-                (learned.probes if learned else {}) | probes,
-            )  # fmt: skip
+            of_steps = counted.probes if counted else {}
+            if learned is None:
+                return Facts(counted.stack if counted else "", counters=counters_of(counted), probes=of_steps)
+            probes = learned.probes | of_steps
+            return Facts(learned.stack, learned.steps, counters_of(counted), learned.final, probes)
 
         theirs, ours = self.counted
         if not self.learned:

@@ -121,6 +121,15 @@ def test_a_meter_changes_counts_alone_and_a_record_neither(edit: Edit) -> None:
     assert edit("suite/record/schema.py", "\nclass Counters", "\nx = 1\nclass Counters", layer="counts") == set()
 
 
+def test_what_reads_recorded_steps_changes_counts_alone(edit: Edit) -> None:
+    probe = "techniques/optimizers/lion/probes.py", "\ndef probes", "\nx = 1\ndef probes"
+    assert edit(*probe) == set()
+    edit(probe[0], "\nx = 1", "\nx = 2")
+    assert edit(probe[0], "\nx = 2", "\nx = 3", layer="counts") == {"lion", "lion+adam"}
+    assert "lion" in edit("suite/contract/trace.py", "\nclass Trace", "\nx = 1\nclass Trace", layer="counts")
+    assert edit("suite/contract/recording.py", "\nclass Recording", "\nx = 1\nclass Recording") == set()
+
+
 def test_what_is_not_installed_has_no_hash() -> None:
     for setting, stack in ((GPT, "lion+no_such"), (GPT.but(baseline="no_such"), "lion")):
         assert installed_code(setting, stack) is None

@@ -27,7 +27,7 @@ from suite.judge.claims import (
     verdicts,
 )
 from suite.judge.statistics import OVER_REPLICATES, Interval
-from suite.record.schema import Code, Learned, Line, Side, Status, Timed
+from suite.record.schema import Code, Counted, Learned, Line, Side, Status, Timed
 from suite.record.store import Store
 from tests.factories import (
     CODE,
@@ -399,6 +399,10 @@ def test_counters_and_probes_are_judged_by_every_seed() -> None:
         assert judged(lines, kept)[0].verdict == "reproduced"
     assert judged(with_run(lines, "fast", 2, probes={"fast.kept": 0.3}), kept)[0].verdict == "contradicted"
     assert judged(with_run(lines, "fast", 2, probes={}), kept)[0].verdict == "not testable here"
+    with_probe = [each.model_copy(update={"probes": {"fast.kept": 0.25}}) if isinstance(each, Counted) else each
+                  for each in evidence("fast")]  # fmt: skip
+    assert judged(with_probe, kept)[0].verdict == "reproduced"
+    assert judged(with_probe[:2], kept)[0].verdict == "reproduced", "counts alone suffice"
     compiled = evidence("fast", points=[counters(optimizer_state_bytes=2**19, compiled=True)])
     assert judged(compiled, half)[0].verdict == "not testable here"
     assert is_exact(half) and not is_exact(claim()) and not is_exact(claim(kind="counted"))

@@ -27,6 +27,12 @@ def test_a_steady_run_has_one_count_and_it_is_that_of_a_real_step() -> None:
     assert parse(evidence.model_dump_json()) == evidence
 
 
+def test_what_recorded_steps_show_is_counted_too() -> None:
+    assert count(GPT, "baseline").probes == {}
+    probes = count(GPT, "lion").probes
+    assert probes["lion.against"] == 0 and probes["lion.rate"] == pytest.approx(0.1)
+
+
 def test_a_run_that_grows_has_a_count_for_each_fifth() -> None:
     points = count(GPT, "progressive_stacking").points
     assert [each.progress for each in points] == [0.1, 0.3, 0.5, 0.7, 0.9]

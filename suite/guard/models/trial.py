@@ -20,6 +20,7 @@ from suite.contract.baseline import Baseline, baselines
 from suite.contract.card import Needs
 from suite.contract.catalogue import catalogue, reference_of
 from suite.contract.data import Data
+from suite.contract.recording import Recording
 from suite.contract.run import Diverged, Run
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
@@ -116,12 +117,13 @@ class Trials:
         )
         held = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
         before = [parameter.detach().clone() for parameter in held]
-        losses = run.train(run.recipe.steps)
+        recording = Recording(run)
+        losses = recording.train(run.recipe.steps)
         if all(map(torch.equal, before, held)):
             raise NoEffect(f"no parameter moved in {len(losses)} steps")
         scores = run.evaluate("test")
         final = Evaluation(step=run.step, loss=scores.pop("loss"), metrics=scores)
-        probes = run.probes()
+        probes = run.probes() | recording.probes()
         counters = run.count_step()
         return Trace(tuple(losses), Facts(stack, run.recipe.steps, counters, final, probes))
 
