@@ -10,7 +10,8 @@ function compared(a, b, direction) {
 
 function sortBy(table, column) {
   const heads = [...table.tHead.rows[0].cells];
-  const descending = heads[column].getAttribute("aria-sort") === "ascending";
+  const sorted = heads[column].getAttribute("aria-sort");
+  const descending = sorted ? sorted === "ascending" : "largest" in heads[column].dataset;  // the best first
   heads.forEach((head) => head.removeAttribute("aria-sort"));
   heads[column].setAttribute("aria-sort", descending ? "descending" : "ascending");
   const body = table.tBodies[0];
@@ -24,8 +25,36 @@ function passes(element, wanted) {
   const name = data.name ?? element.cells?.[1]?.dataset.sort ?? "";
   return name.toLowerCase().includes(wanted.name)
     && !(wanted.fresh && "unverified" in data)
+    && (!wanted.verdict || data.verdict === undefined || data.verdict.split(" ").includes(wanted.verdict))
     && Object.entries(wanted.values).every(([key, value]) =>
       data[key] === undefined || (key === "category" ? data[key].split(" ").includes(value) : data[key] === value));
+}
+
+const pressed = () => document.querySelector("#verdicts [aria-pressed=true]");
+
+// The filters stand in the address, so that a link keeps them.
+function remember(wanted) {
+  const asked = { name: wanted.name, verdict: wanted.verdict, fresh: wanted.fresh ? "1" : "", ...wanted.values };
+  const words = new URLSearchParams(Object.entries(asked).filter(([, value]) => value)).toString();
+  history.replaceState(null, "", location.pathname + (words && `?${words}`) + location.hash);
+}
+
+function recall() {
+  for (const [key, value] of new URLSearchParams(location.search)) {
+    if (key === "name") document.getElementById("filter").value = value;
+    if (key === "fresh") document.getElementById("fresh").checked = true;
+    const select = [...document.querySelectorAll("select[data-filter]")].find((each) => each.dataset.filter === key);
+    if (select) select.value = value;
+    const verdict = [...document.querySelectorAll("#verdicts button")].find((each) => each.dataset.verdict === value);
+    if (key === "verdict" && verdict) verdict.setAttribute("aria-pressed", "true");
+  }
+}
+
+function press(button) {
+  const before = pressed();
+  before?.setAttribute("aria-pressed", "false");
+  if (before !== button) button.setAttribute("aria-pressed", "true");
+  filterPage();
 }
 
 function filterPage() {
@@ -34,8 +63,9 @@ function filterPage() {
     if (select.value) values[select.dataset.filter] = select.value;
   }
   const wanted = { name: document.getElementById("filter").value.trim().toLowerCase(), values,
-    fresh: document.getElementById("fresh").checked };
+    verdict: pressed()?.dataset.verdict, fresh: document.getElementById("fresh").checked };
   const anyName = { name: "", values, fresh: false };
+  remember(wanted);
   for (const part of document.querySelectorAll("tr[data-category], article, figure[data-name], li[data-name]")) {
     part.hidden = !passes(part, wanted);
   }
@@ -56,6 +86,7 @@ function reveal() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (!target?.closest("[hidden]")) return;
   document.getElementById("controls").reset();
+  pressed()?.setAttribute("aria-pressed", "false");
   filterPage();
   target.scrollIntoView();
 }
@@ -100,6 +131,10 @@ if (typeof document !== "undefined") {
   document.getElementById("csv").addEventListener("click", () => save("leantrain.csv", "text/csv", csv(JSON.parse(data))));
   document.getElementById("json").addEventListener("click", () => save("leantrain.json", "application/json", data));
   window.addEventListener("hashchange", reveal);
+  for (const button of document.querySelectorAll("#verdicts button")) {
+    button.addEventListener("click", () => press(button));
+  }
   controls.hidden = false;
+  recall();
   filterPage();
 }

@@ -65,7 +65,6 @@ def render(report: Report) -> str:
     if report.problems:
         sentences.append(f"Lines of the records that could not be read and are left out: {len(report.problems)}.")
     parts = [
-        *([overview.matrix(placed, cards)] if placed else []),
         *(_board([each for each in placed if each.board is board], cards) for board in all_boards),
         stacks.html(of_stacks),
         studies.html(of_studies, cards),
@@ -78,6 +77,7 @@ def render(report: Report) -> str:
         style=(folder / "board.css").read_text("utf-8"),
         script=script,
         summary=escape(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
+        answer=overview.matrix(placed, cards) if placed else "",
         machines=overview.machines(rows, report.calibrations) if rows else "",
         reading=markup.items(map(escape, sentences)),
         contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), bool(report.models)),
@@ -92,8 +92,7 @@ def _contents(
 ) -> str:
     """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
     first_of_boards = {each.anchor: each for each in placed}
-    entries = ['<li><a href="#answer">Time to the same quality</a></li>'] if placed else []
-    entries += [
+    entries = [
         f"<li{_conditions(each.row)}>{markup.link(anchor, escape(each.board.title))}</li>"
         for anchor, each in first_of_boards.items()
     ]
@@ -225,6 +224,7 @@ CURVES_LEGEND = (
 def _table(ranked: Sequence[PlacedRow], columns: Sequence[Metric], cards: Mapping[str, Card]) -> str:
     titles = ["tier", "technique", *(f"{each.heading}\xa0{each.arrow}" for each in columns)]
     titles += ["set-up", "seeds", "timings", "sees"]
+    largest = {2 + position for position, each in enumerate(columns) if each.direction == "higher"}
     spans = {
         column.name: span(
             interval for each in ranked if (interval := shown_interval(each.row.value(column.name), column.direction))
@@ -233,7 +233,10 @@ def _table(ranked: Sequence[PlacedRow], columns: Sequence[Metric], cards: Mappin
     }
     body = "\n".join(_line(order, each, columns, spans, cards) for order, each in enumerate(ranked))
     return markup.table(
-        f"{ranked[0].anchor}-title", ranked[0].board.title, markup.head(titles, sorted_by=0), f"\n{body}\n"
+        f"{ranked[0].anchor}-title",
+        ranked[0].board.title,
+        markup.head(titles, sorted_by=0, descending=largest),
+        f"\n{body}\n",
     )
 
 

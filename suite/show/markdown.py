@@ -102,7 +102,8 @@ def matrix_section(rows: Sequence[Row], most_lines: int | None = None) -> list[s
     whole = matrix.matrix(rows)
     costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]
     titles = ["technique", *whole.columns, *(f"{metric.heading} {metric.arrow}" for metric in costs), "in words"]
-    lines = ["## Time to the same quality", "", escape(matrix.SCOPE), ""]
+    tally = ", ".join(f"{whole.count(verdict)} {verdict}" for verdict in matrix.VERDICTS)
+    lines = ["## Time to the same quality", "", escape(f"{whole.shared}: {tally}. {matrix.SCOPE}"), ""]
     lines += [_line(list(map(escape, titles))), _line([":--", *["--:"] * (len(titles) - 2), ":--"])]
     room = len(whole.entries) if most_lines is None else max(0, most_lines - len(lines) - 3)
     for each in whole.entries[:room]:

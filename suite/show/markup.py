@@ -6,7 +6,7 @@ Parameters called ``markup`` are HTML already; all other text is escaped here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from html import escape
 
 
@@ -64,10 +64,12 @@ def table(anchor: str, caption: str, head_markup: str, body_markup: str, kind: s
     )
 
 
-def head(titles: Iterable[str], sorted_by: int | None = None) -> str:
-    """Cells of a head that the script sorts by; the table is sorted by that of position ``sorted_by``."""
+def head(titles: Iterable[str], sorted_by: int | None = None, descending: Container[int] = ()) -> str:
+    """Cells of a head that the script sorts by; the table is sorted by that of position ``sorted_by``. In the columns
+    at the positions ``descending`` the largest is the best, which the first click puts first."""
     return "".join(
-        f'<th scope="col"{ascending(position == sorted_by)}><button type="button">{escape(title)}</button></th>'
+        f'<th scope="col"{ascending(position == sorted_by)}{" data-largest" if position in descending else ""}>'
+        f'<button type="button">{escape(title)}</button></th>'
         for position, title in enumerate(titles)
     )
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-from suite.judge.metrics import METRICS, Value
+from suite.judge.metrics import METRICS, Metric, Value
 from suite.judge.rows import Row
 from suite.show.board import HEADLINE, leaning, number
 
@@ -22,6 +23,9 @@ SCOPE = (
     "Time to the same quality as a speedup over each technique's reference, with its 95 % interval; bold where that "
     "excludes 1. The other columns are costs, over all of a line's rows; below 1 is less."
 )
+
+WORTH_A_WORD = 0.05
+"""A cost that changes by less in every row is not spoken of."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,14 @@ class Entry:
         return {column: rows[0] for column, rows in self.cells.items()}
 
     def cost(self, metric: str) -> str:
-        """``=0.64``, ``0.64 to 0.71``: the range of a cost over the rows that know it; ≈ where one is modelled."""
+        """``=0.64``, ``0.64–0.71``: the range of a cost over the rows that know it; ≈ where one is modelled."""
         values = [value for row in self.best.values() if (value := row.value(metric)).known]
         if not values:
             return ""
         kinds = {value.kind for value in values}
         sign = "≈" if "modelled" in kinds else "=" if kinds == {"exact"} else ""
         low, high = (number(of(value.number for value in values)) for of in (min, max))
-        return f"{sign}{low}" if low == high else f"{sign}{low} to {high}"
+        return f"{sign}{low}" if low == high else f"{sign}{low}–{high}"
 
     @property
     def balance(self) -> int:
@@ -60,22 +64,47 @@ class Entry:
         return not costs, -self.balance, sum(costs) / len(costs) if costs else 0.0, self.stack
 
     @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What its columns say: better or worse surely, else why it is not known."""
+        words = {_words(row) for row in self.best.values()}
+        surely: Mapping[str, Verdict] = {FASTER: "better", SLOWER: "worse"}
+        known = tuple(verdict for word, verdict in surely.items() if word in words)
+        return known or (("failed",) if words <= {FAILED, MISSED} else ("undecided",))
+
+    @property
     def sentence(self) -> str:
-        """What the headline says, in words."""
+        """What the headline says, in words, and what costs change by in every row."""
         said: dict[str, list[str]] = {}
         for row in self.best.values():
             at = row.conditions
             where = at.baseline if self.single_recipe else f"{at.baseline} {at.recipe}"
             said.setdefault(_words(row), []).append(where)
-        parts = [f"{words} on {_listed(said[words])}" for words in WORDS if words in said]
-        about = "the same quality " if FASTER in said or SLOWER in said else ""
-        text = about + "; ".join(parts)
+        parts = [f"{words}{self._seen(words)} on {_listed(said[words])}" for words in WORDS if words in said]
+        costs = list(filter(None, (self._cost_in_words(metric) for metric in COSTS)))
+        text = "; ".join([*(parts or [UNKNOWN]), *([" and ".join(costs)] if costs else [])])
         return f"{text[:1].upper()}{text[1:]}."
 
+    def _seen(self, words: str) -> str:
+        """The smallest change that the rows without a difference would have shown."""
+        rows = self.best.values() if words == ALIKE else ()
+        seen = [row.detectable_effect for row in rows if _words(row) == ALIKE and math.isfinite(row.detectable_effect)]
+        return f" ({math.expm1(max(seen)):.0%} would have shown)" if seen else ""
 
+    def _cost_in_words(self, metric: Metric) -> str:
+        """``0.54–0.62 of the memory``; empty where some row hardly changes it, or one more and another less."""
+        numbers = [value.number for row in self.best.values() if (value := row.value(metric.name)).known]
+        less, more = (all(sign * (each - 1) > WORTH_A_WORD for each in numbers) for sign in (-1, 1))
+        if not numbers or not (less or more):
+            return ""
+        return f"{self.cost(metric.name).lstrip('=')} {'of' if less else 'times'} the {SPOKEN[metric.name]}"
+
+
+Verdict = Literal["better", "worse", "undecided", "failed"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+SPOKEN = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs", "energy": "energy"}
 FASTER, SLOWER, ALIKE = "sooner", "later", "no difference seen"
 MISSED, FAILED, UNKNOWN = "diverged", "failed", "not known yet"
-WORDS = (FASTER, SLOWER, ALIKE, MISSED, FAILED, UNKNOWN)
+WORDS = (FASTER, SLOWER, ALIKE, MISSED, FAILED)
 
 
 def _words(row: Row) -> str:
@@ -97,16 +126,22 @@ def _listed(places: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Matrix:
-    """``columns`` are the titles, in order; ``entries`` those that help most surely first."""
+    """``columns`` are the titles, in order; ``shared`` is what the columns have in common; ``entries`` those that help
+    most surely first."""
 
     columns: tuple[str, ...]
+    shared: str
     entries: tuple[Entry, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        """The techniques of which some column, or nothing better, says so."""
+        return sum(verdict in each.verdicts for each in self.entries)
 
 
 def matrix(rows: Iterable[Row]) -> Matrix:
     """The matrix of all rows."""
     known = list(rows)
-    title = _titles(known)
+    title, shared = _titles(known)
     columns = sorted({title(row) for row in known})
     single = len({row.conditions.recipe for row in known}) < 2
     cells: dict[str, dict[str, list[Row]]] = {}
@@ -115,7 +150,7 @@ def matrix(rows: Iterable[Row]) -> Matrix:
     entries = [
         Entry(stack, {column: of[column] for column in columns if column in of}, single) for stack, of in cells.items()
     ]
-    return Matrix(tuple(columns), tuple(sorted(entries, key=lambda each: each.place)))
+    return Matrix(tuple(columns), shared, tuple(sorted(entries, key=lambda each: each.place)))
 
 
 def _preference(row: Row) -> tuple[bool, bool, bool, int, int, str]:
@@ -124,13 +159,19 @@ def _preference(row: Row) -> tuple[bool, bool, bool, int, int, str]:
     return row.failed, not known, bool(row.unverified), -len(row.known.timed), -len(row.seeds), row.reference
 
 
-def _titles(rows: Sequence[Row]) -> Callable[[Row], str]:
-    """How a row's column is called: its baseline, recipe and size, its model and machine where there are several."""
+def _titles(rows: Sequence[Row]) -> tuple[Callable[[Row], str], str]:
+    """How a row's column is called: its baseline, and of recipe, size, model and machine those in which rows differ.
+    And what all have in common."""
     machines = {row.machine.key: row.machine.name for row in rows}
 
-    def title(row: Row) -> str:
+    def parts(row: Row) -> tuple[str, ...]:
         at = row.conditions
-        where = machines[row.machine.key] if len(machines) > 1 else ""
-        return " ".join(filter(None, (at.baseline, at.recipe, at.size, at.model, where)))
+        return at.recipe, at.size, at.model or "", machines[row.machine.key]
 
-    return title
+    values = [set(each) for each in zip(*map(parts, rows), strict=True)]
+
+    def title(row: Row) -> str:
+        differing = [part for part, each in zip(parts(row), values, strict=True) if len(each) > 1]
+        return " ".join(filter(None, (row.conditions.baseline, *differing)))
+
+    return title, " · ".join(filter(None, (next(iter(each)) for each in values if len(each) == 1)))

@@ -5,6 +5,7 @@ Every row has a place on the page, with an identity of its own to link to, whate
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
 from suite.judge.claims import Judgement
-from suite.judge.metrics import HEADLINES
+from suite.judge.metrics import HEADLINES, METRICS, Value
 from suite.judge.rows import Row
 from suite.record.job import techniques_of
 from suite.show import matrix as matrices
 from suite.show.board import (
     HEADLINE,
     Board,
+    change,
     decimals,
     ends,
     evidence_text,
@@ -33,6 +35,7 @@ from suite.show.board import (
     text,
     unverified_text,
 )
+from suite.show.charts import whisker
 from suite.show.markup import (
     cell,
     cell_of,
@@ -146,11 +149,12 @@ def _calibrated(calibration: Calibration) -> str:
 
 
 def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
-    """Draw every technique in a line, and list those of the catalogue that were not measured."""
+    """Draw every technique in a line, its intervals on one axis, and list those that were not measured."""
     by_row = {id(each.row): each for each in placed}
     whole = matrices.matrix(each.row for each in placed)
     costs = [metric for metric in matrices.COSTS if any(each.cost(metric.name) for each in whole.entries)]
     titles = ["technique", *whole.columns, *(f"{metric.heading}\xa0{metric.arrow}" for metric in costs), "in words"]
+    firsts = range(1, 1 + len(whole.columns))
     lines = []
     for position, each in enumerate(whole.entries):
         rows = {column: [by_row[id(row)] for row in rows] for column, rows in each.cells.items()}
@@ -161,16 +165,19 @@ def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
             *(cell(each.cost(metric.name), _worst(each, metric.name), "cost") for metric in costs),
             cell(each.sentence, position, "words"),
         ]
-        kind = data(category=kinds(each.stack, cards), name=each.stack)
+        kind = data(category=kinds(each.stack, cards), name=each.stack, verdict=" ".join(each.verdicts))
         lines.append(f"<tr{kind}>{''.join(cells)}</tr>")
     missing = unmeasured((each.row for each in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'
     return (
-        f'<section id="answer"><h2>Time to the same quality</h2><p>{escape(matrices.SCOPE)}</p>'
+        f'<section id="answer"><h2>Time to the same quality <span class="kind">{escape(whole.shared)}</span></h2>'
+        f"{_verdicts(whole)}"
         + table(
-            "answer-title", "Time to the same quality by technique", head(titles, sorted_by=len(titles) - 1),
+            "answer-title", "Time to the same quality by technique",
+            head(titles, sorted_by=len(titles) - 1, descending=firsts),
             "\n" + "\n".join(lines) + "\n", "answer",
         )
+        + f'<p class="legend">{escape(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1.</p>'
         + (
             folded(f"Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue", absent)
             if missing
@@ -178,6 +185,16 @@ def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
         )
         + "</section>"
     )  # fmt: skip
+
+
+def _verdicts(whole: matrices.Matrix) -> str:
+    """How many techniques are better, worse, ...: a button each, by which the script filters the matrix."""
+    buttons = "".join(
+        f'<button type="button" class="{verdict}" aria-pressed="false" data-verdict="{verdict}">'
+        f"<b>{whole.count(verdict)}</b> {verdict}</button>"
+        for verdict in matrices.VERDICTS
+    )
+    return f'<p id="verdicts" role="group" aria-label="Show techniques that are">{buttons}</p>'
 
 
 def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
@@ -202,12 +219,24 @@ def _headline_cell(placed: Sequence[PlacedRow]) -> str:
         )
     brackets = f'<span class="ends">{escape(ends(interval))}</span>' if ends(interval) else ""
     further = "".join(f" {link(each.identity, f'+{n}')}" for n, each in enumerate(others, 1))
-    markup = f"{link(first.identity, escape(shown))}{unverified(unverified_text(first.row))}{further}{brackets}"
-    says = "; ".join(filter(None, (evidence_text(first.row), value.reason, value.note)))
-    return cell_of(markup, sort, f"{value.kind} {LEANS[leaning(value)]}".strip(), says)
+    drawn = whisker(interval, AXIS) if interval else ""
+    markup = f"{drawn}{link(first.identity, escape(shown))}{unverified(unverified_text(first.row))}{further}{brackets}"
+    return cell_of(markup, sort, f"{value.kind} {LEANS[leaning(value)]}".strip(), _hovered(first.row, value))
 
 
-LEANS = {1: "better", -1: "lesser", 0: ""}
+def _hovered(row: Row, value: Value) -> str:
+    """What a cell says to a pointer: interval, evidence, and the seconds and bytes behind."""
+    sizes = [
+        f"{metric.heading} {sizes}"
+        for metric in (METRICS["step_time"], METRICS["peak_tensor_bytes"])
+        if (sizes := change(row.value(metric.name), metric.unit))
+    ]
+    said = [ends(shown_interval(value, HEADLINE.direction)), evidence_text(row), value.reason, value.note, *sizes]
+    return "; ".join(filter(None, said))
+
+
+AXIS = math.log(2)
+LEANS = {1: "better", -1: "worse", 0: ""}
 
 
 def _worst(entry: matrices.Entry, metric: str) -> str:

@@ -82,8 +82,7 @@ def test_the_keyboard_alone_reaches_every_control_in_order_and_sorts(board):
     here = "document.activeElement"
     focused = f"{here}.closest('form') ? {here}.id || {here}.dataset.filter : {here}.textContent"
     order = []
-    board.run("document.querySelector('nav a').focus()")
-    for _ in range(60):
+    for _ in range(90):
         board.press("Tab")
         order.append(board.run(focused))
         if order[-1].startswith("step time"):
@@ -112,6 +111,46 @@ def test_filters_leave_what_was_asked_for_and_count_it(board):
     assert board.run(left) == ["fast", "fast"]
     board.run("document.getElementById('fresh').click()")
     assert board.run(VISIBLE) == 0  # it is unverified on both
+
+
+MATRIX = """[...document.querySelectorAll('#answer tbody tr')].filter(each => each.checkVisibility())
+    .map(each => each.dataset.name)"""
+
+
+def test_a_verdict_filters_the_matrix_until_it_is_pressed_again(board):
+    every = board.run(MATRIX)
+    assert board.run("document.querySelector('[data-verdict=better]').textContent") == "1 better"
+    board.run("document.querySelector('button[data-verdict=better]').click()")
+    assert board.run(MATRIX) == ["fast"]
+    board.run("document.querySelector('button[data-verdict=failed]').click()")
+    assert board.run(MATRIX) == ["broken"]
+    board.run("document.querySelector('button[data-verdict=failed]').click()")
+    assert board.run(MATRIX) == every
+
+
+def test_filters_live_in_the_address(board):
+    choose(board, "baseline", "vit")
+    board.run("document.querySelector('button[data-verdict=worse]').click()")
+    assert board.run("location.search") == "?verdict=worse&baseline=vit"
+    board.run("document.querySelectorAll('select').forEach(each => each.value = ''); recall(); filterPage()")
+    assert board.run("document.querySelector('select[data-filter=baseline]').value") == "vit"
+    assert "slow" in board.run(MATRIX) and "fast" not in board.run(MATRIX)
+
+
+def test_the_best_stands_first_at_the_first_click(board):
+    board.run("[...document.querySelectorAll('#answer thead button')].find(e => e.textContent == 'gpt').click()")
+    assert board.run(MATRIX)[0] == "fast"
+    board.run(f"{column('step time')}.click()")
+    assert board.run(NAMES)[0] == "fast"
+
+
+@pytest.mark.parametrize(("width", "height", "least"), [(1440, 900, 4), (390, 844, 2)])
+def test_the_matrix_is_on_the_first_screen(board, width, height, least):
+    board.size(width, height, mobile=width < 500)
+    shown = """[...document.querySelectorAll('#answer tbody tr')]
+        .filter(each => each.getBoundingClientRect().bottom <= innerHeight).length"""
+    assert board.run(shown) >= least
+    assert board.run("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_every_link_leads_to_something_that_then_can_be_seen(board):
@@ -177,7 +216,7 @@ def test_the_page_itself_never_scrolls_sideways_and_its_words_stand_out(board, w
                 .map(each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
             return 0.2126 * r + 0.7152 * g + 0.0722 * b;
         };
-        return ['--text', '--faint', '--technique', '--worse', '--exact'].map((name) => {
+        return ['--text', '--faint', '--technique', '--worse', '--better'].map((name) => {
             const [a, b] = [light(name), light('--page')].sort((x, y) => y - x);
             return (a + 0.05) / (b + 0.05);
         });

@@ -134,7 +134,7 @@ def test_rows_with_the_same_stack_have_their_own_ids():
 def test_tables_are_usable_with_a_keyboard_and_without_the_script():
     page = Page(evil_page())
     heads = [attributes for attributes in page.having("th") if attributes.get("scope") == "col"]
-    buttons = [each for each in page.having("button") if "id" not in each]
+    buttons = [each for each in page.having("button") if not {"id", "aria-pressed"} & each.keys()]
     machines = Page(re.search(r'<table class="plain">.*?</table>', evil_page(), re.DOTALL)[0]).having("th")
     assert len(buttons) == len(heads) - sum(each["scope"] == "col" for each in machines) > 8
     assert sum("aria-sort" in each for each in heads) == 2  # of the board and of the matrix
@@ -171,10 +171,13 @@ def test_the_matrix_comes_first_with_a_line_a_technique_and_names_what_was_not_m
     words = [each.strip() for each in Page(text).words if each.strip()]
     start = words.index("Time to the same quality by technique")
     assert words[start + 1 : start + 7] == [
-        "technique", "gpt modern nano", "vit modern nano", "peak tensors\xa0↓", "FLOPs\xa0↓", "in words",
+        "technique", "gpt", "vit", "peak tensors\xa0↓", "FLOPs\xa0↓", "in words",
     ]  # fmt: skip
     assert words[start + 7] == "lossy" and words[start + 8].startswith("< ×0.3")
-    assert "The same quality later on gpt; no difference seen on vit." in words and "Failed on gpt." in words
+    assert any(
+        re.fullmatch(r"Later on gpt; no difference seen \(\d+% would have shown\) on vit\.", each) for each in words
+    )
+    assert "Failed on gpt." in words
     absent = words.index("Not measured at all: 1 of 2 techniques of the catalogue")
     assert words[absent + 1] == "absent" and absent < words.index("gpt · modern · nano · pretrain · 200 steps", start)
 

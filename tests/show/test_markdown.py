@@ -119,8 +119,8 @@ def test_the_matrix_says_in_words_what_intervals_say_and_orders_by_what_is_sure(
     )
     lines = re.findall(r"^\| `(\w+)` \| .* \| (.*?) \|$", front.split("## How")[0], re.MULTILINE)
     assert lines == [
-        ("fast", "The same quality sooner on gpt."), ("mixed", "The same quality sooner on gpt; later on vit."),
-        ("alike", "No difference seen on gpt."), ("wild", "Diverged on gpt."),
+        ("fast", "Sooner on gpt."), ("mixed", "Sooner on gpt; later on vit."),
+        ("alike", "No difference seen (1% would have shown) on gpt."), ("wild", "Diverged on gpt."),
     ]  # fmt: skip
     assert re.search(r"`fast` \| \*\*×2\.\d+ \[", front) and re.search(r"`alike` \| ×", front)
 
