@@ -155,6 +155,7 @@ def claims(
         from suite.judge import rows
         from suite.record.job import SIZES
         from suite.record.store import Store
+        from suite.show import claims as showing
 
         cards = judging.chosen(id)
         for name in on or ():
@@ -179,12 +180,14 @@ def claims(
     if as_json:
         print(json.dumps([each.as_dict() for each in judgements], indent=1))
     else:
-        grid = Table(*judging.COLUMNS, box=None, pad_edge=False)
-        for line in judging.table(judgements):
-            grid.add_row(*map(escape, line))
-        out.print(grid)
-        out.print("; ".join(f"{count} {verdict}" for verdict, count in judging.counts(judgements).items()))
-        if id is not None:
+        by_worth = showing.sort(judgements)
+        for title, part in by_worth.parts:
+            grid = Table("verdict", "claim", "claimed", "seen", "why", title=title, box=None, pad_edge=False)
+            for line in part:
+                grid.add_row(*map(escape, (line.verdict, line.name, *line.cells[3:])))
+            out.print(grid)
+        out.print(by_worth.sentence)
+        if id is not None and "." in id:
             for each in judgements:
                 records_of = f" (records {' '.join(each.evidence)})" if each.evidence else ""
                 out.print(escape(f"{each.claim.id}, {each.place.title or 'quoted'}: {each.command}{records_of}"))

@@ -41,7 +41,7 @@ from suite.judge.statistics import (
     detectable_effect,
     required_replicates,
 )
-from suite.judge.verdicts import CLAIM_VERDICTS, ClaimVerdict
+from suite.judge.verdicts import ClaimVerdict
 from suite.record.job import Setting, Size
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
@@ -313,7 +313,9 @@ def observed(claim: Claim, row: Row) -> Observation:
     """Observe the claim's metric in a row."""
     seeds = len(row.seeds) + len([each for each in row.failures if each.kind == "learned"])
     failed = f"{seeds - len(row.seeds)} of {seeds} seeds failed" if row.seeds and seeds > len(row.seeds) else ""
-    old = f"unverified: the code changed since it was {' and '.join(row.unverified)}" if row.unverified else ""
+    needed = _kinds_behind(claim, row)
+    changed = [each for each in row.unverified if each in needed]
+    old = f"unverified: the code changed since it was {' and '.join(changed)}" if changed else ""
     ended = [(each.kind, each.status, each.stack) for each in row.failures]
     diverged = ended.count(("learned", "diverged", row.stack))
     if diverged and _about_quality(claim):
@@ -365,10 +367,18 @@ NEEDED: Mapping[MetricKind, tuple[str, ...]] = {
 """The kinds of evidence that a kind of metric is read from."""
 
 
+def _kinds_behind(claim: Claim, row: Row) -> tuple[str, ...]:
+    """The kinds of evidence that the claim's metric is read from in this row."""
+    metric = metric_of(claim.metric)
+    if metric:
+        return NEEDED[metric.kind]
+    counted = row.known.counted[1]
+    return ("counted",) if counted and probe(claim, row.stack) in counted.probes else ("learned",)
+
+
 def _failure(claim: Claim, row: Row) -> str:
     """How what the claim's metric is read from failed; "" where it did not."""
-    metric = metric_of(claim.metric)
-    needed = NEEDED[metric.kind] if metric else ("learned",)
+    needed = _kinds_behind(claim, row)
     return next((f"{each.stack}: {each.status}: {each.reason}" for each in row.failures if each.kind in needed), "")
 
 
@@ -525,38 +535,3 @@ def shown(judgement: Judgement) -> str:
     if interval.method == BEYOND:
         return f"at {'least' if math.isinf(interval.high) else 'most'} {interval.estimate:.4g}"
     return f"{interval.estimate:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
-
-
-COLUMNS = ("verdict", "claim", "claimed", "measured", "where", "why")
-
-
-def table(judgements: Iterable[Judgement]) -> list[tuple[ClaimVerdict, str, str, str, str, str]]:
-    """Lines of a table with COLUMNS, by technique and claim.
-
-    Places without an interval of their own share a line where they agree in verdict and reason; the line has the range
-    of what they count.
-    """
-    lines: dict[tuple[ClaimVerdict, str, str, str], list[Judgement]] = {}
-    for each in judgements:
-        own = "" if each.detectable is None else each.place.title + shown(each)
-        lines.setdefault((each.verdict, f"{each.technique}.{each.claim.id}", each.reason, own), []).append(each)
-    return [
-        (verdict, name, expectation(group[0].claim), _range(group), ", ".join(each.place.title for each in group), why)
-        for (verdict, name, why, _), group in lines.items()
-    ]
-
-
-def _range(group: Sequence[Judgement]) -> str:
-    if len(group) == 1:
-        return shown(group[0])
-    intervals = [each.interval for each in group if each.interval]
-    if not intervals:
-        return ""
-    low, high = min(each.low for each in intervals), max(each.high for each in intervals)
-    return f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
-
-
-def counts(judgements: Iterable[Judgement]) -> dict[ClaimVerdict, int]:
-    """Count each verdict that occurs, in the order of CLAIM_VERDICTS."""
-    verdicts = [each.verdict for each in judgements]
-    return {verdict: verdicts.count(verdict) for verdict in CLAIM_VERDICTS if verdict in verdicts}

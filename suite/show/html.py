@@ -16,12 +16,11 @@ from string import Template
 from typing import Any
 
 from suite.contract.card import Card
-from suite.judge.claims import COLUMNS, Judgement, counts
-from suite.judge.claims import table as claims_table
+from suite.judge.claims import Judgement
 from suite.judge.metrics import Metric, Value
 from suite.judge.rows import Row, as_dict
 from suite.judge.verdicts import CLAIM_VERDICTS
-from suite.show import markup, models, overview, stacks, studies
+from suite.show import claims, markup, models, overview, stacks, studies
 from suite.show.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -188,21 +187,30 @@ def _named(placed: PlacedRow, cards: Mapping[str, Card]) -> str:
 
 
 def _claims(judgements: Sequence[Judgement], cards: Mapping[str, Card]) -> str:
-    summary = "; ".join(f"{count} {verdict}" for verdict, count in counts(judgements).items())
+    by_worth = claims.sort(judgements)
+    (title, first), *others = by_worth.parts
+    parts = [f"<h3>{escape(title)}</h3>{_claims_table(title, first, cards)}"]
+    parts += [
+        markup.folded(f"{escape(title)}: {len(part)}", _claims_table(title, part, cards)) for title, part in others
+    ]
+    return (
+        f'<section id="claims"><h2>Claims of the papers</h2><p>{escape(by_worth.sentence)} Ratios are costs: below 1 '
+        f"is better.</p>{''.join(parts)}</section>"
+    )
+
+
+def _claims_table(title: str, part: Sequence[claims.Line], cards: Mapping[str, Card]) -> str:
     lines = []
-    for verdict, name, *others in claims_table(judgements):
+    for each in part:
         cells = [
-            markup.cell(verdict, CLAIM_VERDICTS.index(verdict), "words"),
-            markup.row_head(name, markup.code(name)),
-            *(markup.cell(words, kind="words") for words in others),
+            markup.cell(each.verdict, CLAIM_VERDICTS.index(each.verdict), "words"),
+            markup.row_head(each.name, markup.code(each.name)),
+            *(markup.cell(words, kind="words") for words in each.cells[2:]),
         ]
-        kind = overview.kinds(name.partition(".")[0], cards)
+        kind = overview.kinds(each.name.partition(".")[0], cards)
         lines.append(f"<tr{markup.data(category=kind)}>{''.join(cells)}</tr>")
     body = "\n" + "\n".join(lines) + "\n"
-    return (
-        f'<section id="claims"><h2>Claims of the papers</h2><p>{escape(summary)}. Ratios are costs: below 1 is better.'
-        f"</p>{markup.table('claims-title', 'Claims of the papers', markup.head(COLUMNS), body, 'claims')}</section>"
-    )
+    return markup.table(f"claims-{markup.slug(title)}", f"Claims: {title}", markup.head(claims.COLUMNS), body, "claims")
 
 
 PARETO_LEGEND = (

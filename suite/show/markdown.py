@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from suite.judge.claims import COLUMNS, Judgement, counts
-from suite.judge.claims import table as claims_table
+from suite.judge.claims import Judgement
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
-from suite.show import matrix, models, stacks, studies
+from suite.show import claims, matrix, models, stacks, studies
 from suite.show.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -48,9 +47,9 @@ NOTHING = "No records yet. Measure some: `leantrain run`"
 
 def render(report: Report) -> str:
     """Everything on one page."""
-    claims = claims_section(report.verdicts) if report.verdicts else []
+    of_papers = claims_section(report.verdicts) if report.verdicts else []
     of_models = models_section(report.models) if report.models else []
-    further = [line for section in (claims, of_models) if section for line in ("", *section)]
+    further = [line for section in (of_papers, of_models) if section for line in ("", *section)]
     return _page([*_front(report), *_numbers(report), *further])
 
 
@@ -76,7 +75,7 @@ def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
         names["techniques on other models"] = f"{free_anchor('models', taken)}.md"
         pages[names["techniques on other models"]] = _page(models_section(report.models, "#"))
     links = ", ".join(f"[{escape(title)}]({quote(f'{folder}/{name}')})" for title, name in names.items())
-    tally = f" {_tally(report.verdicts)}." if report.verdicts else ""
+    tally = f" Claims: {claims.sort(report.verdicts).sentence}" if report.verdicts else ""
     further = ["", "## All numbers", "", f"{links}.{tally}"] if links else []
     room = MOST_LINES - len(further) - 1
     return _page([*_front(report, room), *further]), pages
@@ -243,13 +242,13 @@ def studies_section(placed: Sequence[PlacedStudy]) -> list[str]:
 
 
 def claims_section(judgements: Sequence[Judgement], level: str = "##") -> list[str]:
-    """How often each verdict occurs, then the table."""
-    lines = [f"{level} Claims of the papers", "", f"{_tally(judgements)}. Ratios are costs: below 1 is better.", ""]
-    lines += [_line(COLUMNS), _line([":--"] * len(COLUMNS))]
-    return lines + [
-        _line([verdict, code(name), *map(escape, (claimed, measured, where, why))])
-        for verdict, name, claimed, measured, where, why in claims_table(judgements)
-    ]
+    """How often each verdict occurs, then a table of what was measured, and of the others."""
+    by_worth = claims.sort(judgements)
+    lines = [f"{level} Claims of the papers", "", f"{by_worth.sentence} Ratios are costs: below 1 is better."]
+    for title, part in by_worth.parts:
+        lines += ["", f"{level}# {title}", "", _line(claims.COLUMNS), _line([":--"] * len(claims.COLUMNS))]
+        lines += [_line([each.verdict, code(each.name), *map(escape, each.cells[2:])]) for each in part]
+    return lines
 
 
 def models_section(shown: models.Shown, level: str = "##") -> list[str]:
@@ -274,10 +273,6 @@ def models_section(shown: models.Shown, level: str = "##") -> list[str]:
             for each in why
         ]
     return lines
-
-
-def _tally(judgements: Sequence[Judgement]) -> str:
-    return "; ".join(f"{count} {verdict}" for verdict, count in counts(judgements).items())
 
 
 def _line(cells: Sequence[str]) -> str:

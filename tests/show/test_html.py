@@ -146,7 +146,7 @@ def test_tables_are_usable_with_a_keyboard_and_without_the_script():
 def test_claims_are_a_table_with_a_link_to_it():
     page = Page(evil_page())
     assert {"href": "#claims"} in page.having("a")
-    assert "1 reproduced; 1 not testable here; 1 quoted. Ratios are costs: below 1 is better." in page.words
+    assert "Measured: 1 reproduced. 1 not testable here, 1 quoted. Ratios are costs: below 1 is better." in page.words
     assert "Claims of the papers" not in render(Report())
 
 

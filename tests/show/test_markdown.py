@@ -177,9 +177,9 @@ def test_claims_are_counted_and_shown_and_their_words_stay_words():
         judge(claim(), "slow", evil, ClaimPlace("gpt")),
     ]
     page = render(Report(of_every_sort(), verdicts=judged))
-    assert "## Claims of the papers\n\n1 reproduced; 1 not testable here." in page
+    assert "## Claims of the papers\n\nMeasured: 1 reproduced. 1 not testable here." in page
     assert "| reproduced | `fast.a_claim` |" in page
     assert "<script" not in page
-    section = page[page.index("## Claims") :].strip().splitlines()[4:]
-    assert len({len(re.split(r"(?<!\\)\|", line)) for line in section}) == 1
+    lines = [line for line in page[page.index("## Claims") :].splitlines() if line.startswith("|")]
+    assert len(lines) > 4 and len({len(re.split(r"(?<!\\)\|", line)) for line in lines}) == 1
     assert "Claims of the papers" not in render(Report(of_every_sort()))

@@ -1,0 +1,114 @@
+"""Claims of the papers, for people: what was measured comes first, exact ones are a count and those that fail.
+
+An identity that holds says that an entry is what it is called; a claim on time, memory or quality that holds says that
+it helps. So they are never added up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from suite.judge.claims import Judgement, expectation, is_exact, shown
+from suite.judge.verdicts import CLAIM_VERDICTS, ClaimVerdict
+
+COLUMNS = ("verdict", "claim", "what the paper says", "claimed", "seen", "why")
+NEVER_JUDGED: tuple[ClaimVerdict, ...] = ("not testable here", "modelled", "quoted")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One claim with one verdict, over all places where it got that."""
+
+    verdict: ClaimVerdict
+    name: str
+    says: str
+    claimed: str
+    seen: str
+    why: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.verdict, self.name, self.says, self.claimed, self.seen, self.why
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """The judgements of a report. ``measured``: of time, memory, quality, as measured; ``exact``: what one step
+    decides; ``others``: quoted, modelled, not testable here."""
+
+    measured: Sequence[Judgement]
+    exact: Sequence[Judgement]
+    others: Sequence[Judgement]
+
+    @property
+    def sentence(self) -> str:
+        """``Measured: 3 reproduced, 12 contradicted. Exact: 229 hold, 2 do not. 31 quoted.``"""
+        parts = []
+        if self.measured:
+            parts.append(f"Measured: {tally(self.measured)}.")
+        if self.exact:
+            hold = sum(each.verdict == "reproduced" for each in self.exact)
+            fail = len(self.exact) - hold
+            parts.append(f"Exact: {f'{hold} hold, {fail} do not' if fail else f'all {hold} hold'}.")
+        if self.others:
+            parts.append(f"{tally(self.others)}.")
+        return " ".join(parts)
+
+    @property
+    def parts(self) -> list[tuple[str, list[Line]]]:
+        """Titled lists of lines, those that people came for first."""
+        failing = [each for each in self.exact if each.verdict != "reproduced"]
+        holding = [each for each in self.exact if each.verdict == "reproduced"]
+        named = {
+            "Measured": self.measured,
+            "Exact, and not so": failing,
+            "Exact, and so": holding,
+            "Not judged: quoted, modelled, not testable here": self.others,
+        }
+        return [(title, lines(of)) for title, of in named.items() if of]
+
+
+def sort(judgements: Iterable[Judgement]) -> Sorted:
+    """Sort judgements by what they are worth."""
+    every = list(judgements)
+    judged = [each for each in every if each.verdict not in NEVER_JUDGED]
+    return Sorted(
+        [each for each in judged if not is_exact(each.claim)],
+        [each for each in judged if is_exact(each.claim)],
+        [each for each in every if each.verdict in NEVER_JUDGED],
+    )
+
+
+def tally(judgements: Iterable[Judgement]) -> str:
+    """``3 reproduced, 12 contradicted``, in the order of the verdicts."""
+    number = Counter(each.verdict for each in judgements)
+    return ", ".join(f"{number[verdict]} {verdict}" for verdict in CLAIM_VERDICTS if number[verdict])
+
+
+def lines(judgements: Iterable[Judgement]) -> list[Line]:
+    """A line for each claim and verdict, by technique, claim and verdict."""
+    groups: dict[tuple[str, str, ClaimVerdict], list[Judgement]] = {}
+    for each in judgements:
+        groups.setdefault((each.technique, each.claim.id, each.verdict), []).append(each)
+    order = sorted(groups, key=lambda key: (key[0], CLAIM_VERDICTS.index(key[2])))
+    return [_line(groups[key]) for key in order]
+
+
+def _line(group: Sequence[Judgement]) -> Line:
+    first = group[0]
+    several = len({(each.place.recipe, each.place.size, each.place.machine) for each in group}) > 1
+    places: dict[str, list[str]] = {}
+    for each in group:
+        where = each.place.title if several else each.place.baseline
+        places.setdefault(shown(each), []).append(where)
+    seen = "; ".join(f"{', '.join(filter(None, where))} {number}".strip() for number, where in places.items())
+    return Line(
+        first.verdict,
+        f"{first.technique}.{first.claim.id}",
+        f"{first.claim.statement} ({first.claim.place})",
+        expectation(first.claim),
+        seen,
+        "; ".join(dict.fromkeys(filter(None, (each.reason for each in group)))),
+    )
