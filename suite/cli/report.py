@@ -18,8 +18,8 @@ from suite.cli.shared import Exit, app, bar, escape, fail, many, out, understand
 if TYPE_CHECKING:
     from suite.show.report import Report
 
-SUFFIXES = {".md": "markdown", ".html": "html", ".csv": "csv", ".parquet": "parquet"}
-FORMS = ("markdown", "html", "csv", "parquet", "model-index")
+SUFFIXES = {".md": "markdown", ".html": "html", ".svg": "svg", ".csv": "csv", ".parquet": "parquet"}
+FORMS = ("markdown", "html", "svg", "csv", "parquet", "model-index")
 
 
 @app.command()
@@ -27,15 +27,17 @@ def leaderboard(
     write: Annotated[
         list[Path] | None,
         typer.Option(
-            "--write", help="A file to write, by its suffix: .md, .html, .csv, .parquet; repeatable. [leaderboard.md]"
+            "--write",
+            help="A file to write, by its suffix: .md, .html, .svg (the matrix as a picture), .csv, .parquet; "
+            "repeatable. [leaderboard.md]",
         ),
     ] = None,
     form: Annotated[
         str | None,
         typer.Option(
             "--format",
-            help="markdown, html, csv, parquet, or model-index: the results in a Hugging Face model card, of which all "
-            "else is kept. Without --write it is printed. [by suffix]",
+            help="markdown, html, svg, csv, parquet, or model-index: the results in a Hugging Face model card, of "
+            "which all else is kept. Without --write it is printed. [by suffix]",
         ),
     ] = None,
     table: Annotated[
@@ -60,10 +62,10 @@ def leaderboard(
         from suite.judge.rows import as_dict
         from suite.record.files import replacing
         from suite.record.job import canonical
-        from suite.show import export, html, markdown
+        from suite.show import export, html, markdown, poster
         from suite.show.report import Report
 
-        pages = {"markdown": markdown.render, "html": html.render}
+        pages = {"markdown": markdown.render, "html": html.render, "svg": poster.render}
         whole = not (techniques or on)
         targets = _targets(write, chosen("format", form, FORMS) if form else None)
         chosen("table", table, export.TABLES)

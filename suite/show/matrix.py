@@ -72,17 +72,22 @@ class Entry:
         return known or (("failed",) if words <= {FAILED, MISSED} else ("undecided",))
 
     @property
-    def sentence(self) -> str:
-        """What the headline says, in words, and what costs change by in every row."""
+    def answer(self) -> str:
+        """What the headline says, in words."""
         said: dict[str, list[str]] = {}
         for row in self.best.values():
             at = row.conditions
             where = at.baseline if self.single_recipe else f"{at.baseline} {at.recipe}"
             said.setdefault(_words(row), []).append(where)
         parts = [f"{words}{self._seen(words)} on {_listed(said[words])}" for words in WORDS if words in said]
+        text = "; ".join(parts or [UNKNOWN])
+        return f"{text[:1].upper()}{text[1:]}"
+
+    @property
+    def sentence(self) -> str:
+        """The answer, and what costs change by in every row."""
         costs = list(filter(None, (self._cost_in_words(metric) for metric in COSTS)))
-        text = "; ".join([*(parts or [UNKNOWN]), *([" and ".join(costs)] if costs else [])])
-        return f"{text[:1].upper()}{text[1:]}."
+        return f"{self.answer}; {' and '.join(costs)}." if costs else f"{self.answer}."
 
     def _seen(self, words: str) -> str:
         """The smallest change that the rows without a difference would have shown."""
