@@ -41,12 +41,13 @@ class Pass:
 @dataclass(frozen=True)
 class Moment:
     """Parameters, their accumulated gradients, the optimizer's tensors and numbers and its group's hyper-parameters,
-    all by the parameter's name."""
+    all by the parameter's name; and the model's buffers (masks, moving averages) by theirs."""
 
     parameters: Values
     gradients: Values
     state: Mapping[str, Mapping[str, Any]]
     hyper: Mapping[str, Mapping[str, Any]]
+    buffers: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ class _Recorder:
                 for group in self.optimizer.param_groups
                 for p in group["params"]
             },
+            {name: each.detach().clone() for name, each in self.model.named_buffers()},
         )
 
 

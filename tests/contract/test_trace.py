@@ -109,3 +109,20 @@ def test_a_growth_step_is_recorded_with_both_models() -> None:
     recording.train(MIDDLE + 1)
     trace = recording.trace
     assert {f"0.{name}" for name in trace.before.parameters} == set(trace.after.parameters)
+
+
+def test_a_moment_has_the_models_buffers_as_they_were() -> None:
+    class Counting(Planted):
+        """Counts steps in a buffer."""
+
+        def model(self, model: torch.nn.Module, run: Run) -> torch.nn.Module:
+            model.register_buffer("steps_done", torch.zeros(()))
+            return model
+
+        def after_step(self, run: Run) -> None:
+            run.model.get_buffer("steps_done").add_(1)
+
+    recording = new_recording("vit", Counting(), size="pico", steps=STEPS)
+    recording.train(STEPS)
+    before, after = (moment.buffers["steps_done"] for moment in (recording.trace.before, recording.trace.after))
+    assert (before, after) == (MIDDLE, MIDDLE + 1)

@@ -1,8 +1,8 @@
 """RigL (Evci et al., ICML 2020, algorithm 1): sparse from start to end, with a topology that follows the gradient.
 
 Every ``interval`` steps each layer drops its k smallest weights and grows the k connections with the largest gradient;
-k anneals to zero at ``end_fraction`` of training. Masked weights are zeros in dense tensors, so this saves no time: the
-probes count the FLOPs that a sparse kernel would do.
+k anneals to zero at ``end_fraction`` of training. Masked weights are zeros in dense tensors, so this saves no time: a
+probe counts the FLOPs that a sparse kernel would do.
 """
 
 from __future__ import annotations
@@ -44,17 +44,9 @@ def moved_topology(weight: Tensor, gradient: Tensor, mask: Tensor, count: int) -
     return kept.view_as(mask)
 
 
-def relative_flops(sparse: float, interval: int) -> float:
-    """Training FLOPs of RigL over dense ones, section 3: (3 f_S dT + 2 f_S + f_D) / ((dT + 1) 3 f_D), f_S = sparse f_D.
-
-    ``interval``, dT, is the number of weight updates for each update of the topology. In one of those forward and both
-    backward products are sparse; on an update of the topology the weight gradient is dense.
-    """
-    return (3 * sparse * interval + 2 * sparse + 1) / ((interval + 1) * 3)
-
-
 def counted_flops(sparse: float, topology_updates: int, weight_updates: int) -> float:
-    """The same of steps as they happened."""
+    """Training FLOPs over dense ones of ``sparse``, the share of kept weights, section 3: the forward and both backward
+    products are sparse, but on an update of the topology the weight gradient is dense."""
     spent = topology_updates * (2 * sparse + 1) + weight_updates * 3 * sparse
     return spent / (3 * (topology_updates + weight_updates))
 
@@ -76,7 +68,6 @@ class RigL(Technique):
 
     topology_updates: int = field(init=False, default=0)
     weight_updates: int = field(init=False, default=0)
-    weight_updates_before: int = field(init=False, default=0)  # the latest update of the topology
     applied: Act = field(init=False, repr=False, default_factory=Act)
 
     def __post_init__(self) -> None:
@@ -120,7 +111,6 @@ class RigL(Technique):
                     tensor.mul_(mask & new)
                 mask.copy_(new)
             self.topology_updates += 1
-            self.weight_updates_before = self.weight_updates
         else:
             self.weight_updates += 1
         for weight, mask in masked(run.anatomy):
@@ -150,35 +140,18 @@ class RigL(Technique):
         return {"masks gradients": self.applied, **weights}
 
     def probes(self, run: Run) -> dict[str, float]:
-        """``relative_flops``: what the run's steps cost a sparse kernel, over dense ones; ``flops_over_formula``: the
-        same from the first update of the topology to the last, over what the paper's formula says of the interval."""
-        if not self.sparsity:
+        """``relative_flops``: what the run's steps cost a sparse kernel, over dense ones."""
+        if not self.topology_updates + self.weight_updates:
             return {}
         pairs = masked(run.anatomy)
         density = sum(int(mask.sum()) for _, mask in pairs) / sum(mask.numel() for _, mask in pairs)
-        measured = {
-            "sparsity": 1 - density,
-            "nonzero_inactive_weights": float(sum(int(weight[~mask].count_nonzero()) for weight, mask in pairs)),
-            "topology_updates": float(self.topology_updates),
-        }
-        if self.topology_updates + self.weight_updates:
-            measured["relative_flops"] = counted_flops(density, self.topology_updates, self.weight_updates)
-        if self.topology_updates > 1:  # each interval begins with one, and the last interval may not end
-            counted = counted_flops(density, self.topology_updates - 1, self.weight_updates_before)
-            formula = relative_flops(density, self.steps_between(run.recipe.steps) - 1)
-            measured["flops_over_formula"] = counted / formula
-        return measured
+        return {"relative_flops": counted_flops(density, self.topology_updates, self.weight_updates)}
 
     def state(self) -> dict[str, Any]:
-        return {
-            "topology_updates": self.topology_updates,
-            "weight_updates": self.weight_updates,
-            "weight_updates_before": self.weight_updates_before,
-        }
+        return {"topology_updates": self.topology_updates, "weight_updates": self.weight_updates}
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
         self.topology_updates, self.weight_updates = state["topology_updates"], state["weight_updates"]
-        self.weight_updates_before = state["weight_updates_before"]
 
 
 def masked(parts: Anatomy) -> list[tuple[nn.Parameter, Tensor]]:

@@ -13,19 +13,18 @@ from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.model.anatomy import anatomy
 from techniques.sparse_training.rigl.densities import erk_densities, random_mask
-from techniques.sparse_training.rigl.technique import (
-    RigL,
-    drop_fraction,
-    masked,
-    moved_topology,
-    relative_flops,
-    slots,
-)
-from tests.runs import Planted, new_run
+from techniques.sparse_training.rigl.probes import relative_flops
+from techniques.sparse_training.rigl.technique import RigL, drop_fraction, masked, moved_topology, slots
+from tests.runs import Planted, new_recording, new_run
 
 
 def running(rigl: RigL, steps: int = 40, baseline: str = "gpt") -> Run:
     return new_run(baseline, Stack({"rigl": rigl}), size="nano", recipe="classic", steps=steps)
+
+
+def sparsity(run: Run) -> float:
+    masks = [mask for _, mask in masked(run.anatomy)]
+    return 1 - sum(int(mask.sum()) for mask in masks) / sum(mask.numel() for mask in masks)
 
 
 @settings(max_examples=60, deadline=None)
@@ -148,7 +147,7 @@ def test_masks_are_copied_with_the_blocks_that_another_technique_stacks(order):
     pairs = masked(run.anatomy)
     assert len(pairs) == len(run.anatomy.linears)
     assert all(not weight[~mask].any() for weight, mask in pairs)
-    assert run.technique.probes(run)["rigl.sparsity"] == pytest.approx(0.8, abs=1e-3)
+    assert sparsity(run) == pytest.approx(0.8, abs=1e-3)
 
 
 @dataclass
@@ -181,7 +180,7 @@ def test_what_is_frozen_is_neither_masked_nor_waited_for():
         assert torch.equal(part.module.weight, untouched.module.weight)
     weights = {id(part.module.weight) for part in second.linears}
     assert {id(weight) for weight, _ in masked(run.anatomy)} == weights
-    assert run.technique.probes(run)["rigl.sparsity"] == pytest.approx(0.8, abs=1e-2)
+    assert sparsity(run) == pytest.approx(0.8, abs=1e-2)
     assert rigl.topology_updates == 3  # steps 0, 2 and 4; 6 is the end
 
 
@@ -189,17 +188,26 @@ def test_what_is_frozen_is_neither_masked_nor_waited_for():
 def test_the_runs_flops_are_the_formulas_at_its_own_interval(interval):
     """Written out: an update of the topology and interval - 1 of the weights cost what the formula says for dT of
     these; and one that comes at another interval does not."""
-    rigl = RigL(interval=interval)
-    run = running(rigl, steps=20)
-    run.train(20)
-    probes = rigl.probes(run)
-    assert probes["flops_over_formula"] == pytest.approx(1.0, rel=1e-9)
-    density = 1 - probes["sparsity"]
-    updates = math.ceil(15 / interval)
+    recording = new_recording("gpt", f"rigl:interval={interval}", size="pico", recipe="classic", steps=20)
+    recording.train(20)
+    probes = recording.probes()
+    assert probes["rigl.flops_over_formula"] == pytest.approx(1.0, rel=1e-9)
+    rigl = recording.run.technique.techniques["rigl"]
+    density, updates = 1 - sparsity(recording.run), math.ceil(15 / interval)
     spent = updates * (2 * density + 1) + (20 - updates) * 3 * density
-    assert probes["relative_flops"] == pytest.approx(spent / 60)
+    assert rigl.probes(recording.run)["relative_flops"] == pytest.approx(spent / 60)
     rigl.interval += 1
-    assert rigl.probes(run)["flops_over_formula"] != pytest.approx(1.0, rel=1e-3)
+    assert recording.probes()["rigl.flops_over_formula"] != pytest.approx(1.0, rel=1e-3)
+    assert recording.probes()["rigl.off_schedule"] > 0
+
+
+def test_probes_hold_of_other_settings():
+    recording = new_recording("vit", "rigl:distribution=uniform,interval=3", size="pico", recipe="classic", steps=8)
+    recording.train(8)
+    probes = recording.probes()
+    wrong = ("connections_changed", "off_schedule", "misplaced", "grown_off_zero", "moved", "dead", "dead_moved")
+    assert [probes[f"rigl.{name}"] for name in wrong] == [0] * len(wrong)
+    assert probes["rigl.off_erk"] <= 0.5
 
 
 def test_interval_is_the_papers_in_a_long_run_and_shorter_in_a_short_one():
