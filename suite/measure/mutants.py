@@ -10,7 +10,8 @@ the source, such as a careless implementer would make (a wrong sign, a forgotten
     new = "torch.lerp(moved, gradient, 1 - beta1)"
     module = "techniques.shared.sgd"        # where it is not the technique's own
 
-Each runs in a process of its own, where the module is loaded from the edited source; no file changes.
+Each runs in a process of its own, where the module is loaded from the edited source; no file changes. They are tried
+at pico; where its two blocks are too few (copies in a wrong order), the file begins with ``size = "nano"``.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from suite.measure.learning import cores
 from suite.record.job import Size
 
 SIZE: Size = "pico"  # an exact claim holds at any
+FILE = "mutants.toml"
 INSTRUMENTS = ("sites", "records", "probes")  # these measure a technique, and are no part of it
 
 
@@ -81,13 +83,19 @@ def mutants_of(entry: Entry) -> list[Mutant]:
     """An entry's mutants, the automatic ones first. Raises ValueError for an edit that fits no place, or several."""
     methods = [name for name in (*CHAINED, *SLOTS) if name not in INSTRUMENTS and overrides(entry.technique, name)]
     automatic = [Mutant(entry.id, f"no {name}", lacks=name) for name in methods]
-    path = entry.folder / "mutants.toml"
-    written = tomllib.loads(path.read_text("utf-8")).get("mutant", []) if path.is_file() else []
+    written = _file(entry).get("mutant", [])
     edits = [replace(Mutant(entry.id, "", module=entry.module), **each) for each in written]
     for each in edits:
         if (times := _source(each.module).count(each.old)) != 1:
-            raise ValueError(f"{path}: {each.name}: its old text is {times} times in {each.module}, not once; mend it")
+            raise ValueError(
+                f"{entry.folder}: {each.name}: its old text is {times} times in {each.module}, not once; mend it"
+            )
     return [*automatic, *edits]
+
+
+def _file(entry: Entry) -> dict[str, Any]:
+    path = entry.folder / FILE
+    return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
 def noticed(entries: Sequence[Entry], on: Sequence[str], progress: Progress = silent) -> Iterator[Notice]:
@@ -115,9 +123,10 @@ def _notice(mutant: Mutant, on: Sequence[str]) -> Notice:
     """In a process of its own: what notices on the first baseline where something does."""
     try:
         _break(mutant)
-        card = catalogue()[mutant.technique].card
+        entry = catalogue()[mutant.technique]
+        size = _file(entry).get("size", SIZE)
         for baseline in on:
-            judgements = exact_verdicts([card], [baseline], SIZE)
+            judgements = exact_verdicts([entry.card], [baseline], size)
             if claims := [f"{each.claim.id} on {baseline}" for each in judgements if each.verdict == "contradicted"]:
                 return Notice(mutant, tuple(claims))
     except Exception as error:  # whatever a broken technique does

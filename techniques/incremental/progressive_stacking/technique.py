@@ -31,13 +31,6 @@ def sources(shallow: int, deep: int) -> list[int]:
     return [index % shallow for index in range(deep)]
 
 
-def relative_flops(full: int, fractions: tuple[float, ...]) -> float:
-    """FLOPs of the blocks over those of training at full depth; stage s ends at ``fractions[s]`` of the steps."""
-    ends = (0.0, *fractions, 1.0)
-    spent = zip(depths(full, len(fractions)), ends, ends[1:], strict=False)
-    return sum(depth * (end - start) for depth, start, end in spent) / full
-
-
 @dataclass
 class ProgressiveStacking(Technique):
     """``stages`` doublings, at the last ``stages`` of ``fractions`` (shares of the steps).
@@ -53,7 +46,6 @@ class ProgressiveStacking(Technique):
     growth: Act = field(init=False, repr=False, default_factory=lambda: Act(due="run"))
     depth: int = field(init=False, default=0)
     full_depth: int = field(init=False, default=0)
-    blocks_run: int = field(init=False, default=0)
     loss_before: Tensor | None = field(init=False, default=None)  # of the step before a doubling, float64
     loss_jump: Tensor | None = field(init=False, default=None)  # of the first loss after the last doubling, float64
 
@@ -80,7 +72,6 @@ class ProgressiveStacking(Technique):
         return {**{block.path: block.module for block in run.anatomy.blocks}, "growth": self.growth}
 
     def after_step(self, run: Run) -> None:
-        self.blocks_run += self.depth
         if self.loss_before is not None:
             self.loss_jump, self.loss_before = run.loss.double() - self.loss_before, None
         planned = self.planned_depth(run.step, run.recipe.steps)
@@ -112,23 +103,16 @@ class ProgressiveStacking(Technique):
                     run.optimizer.state[parameter] = copy.deepcopy(state)
 
     def probes(self, run: Run) -> dict[str, float]:
-        full = self.full_depth * run.step
-        measured = {"depth": float(self.depth), "relative_block_flops": self.blocks_run / full if full else 1.0}
-        return measured if self.loss_jump is None else {**measured, "loss_jump": float(self.loss_jump)}
+        """``loss_jump``: by how much the loss rose at the last doubling."""
+        return {} if self.loss_jump is None else {"loss_jump": float(self.loss_jump)}
 
     def state(self) -> dict[str, Any]:
-        return {
-            "depth": self.depth,
-            "blocks_run": self.blocks_run,
-            "loss_before": self.loss_before,
-            "loss_jump": self.loss_jump,
-        }
+        return {"depth": self.depth, "loss_before": self.loss_before, "loss_jump": self.loss_jump}
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
         if state["depth"] > self.depth:
             self.grow(run, state["depth"])
-        self.blocks_run, self.loss_before = state["blocks_run"], state["loss_before"]
-        self.loss_jump = state["loss_jump"]
+        self.loss_before, self.loss_jump = state["loss_before"], state["loss_jump"]
 
 
 def _parameters(blocks: list[nn.Module]) -> list[nn.Parameter]:

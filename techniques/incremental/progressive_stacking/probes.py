@@ -1,0 +1,74 @@
+"""What the steps of a short run show of progressive stacking: which blocks ran, and what each new one began as."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from suite.model.anatomy import anatomy
+from techniques.incremental.progressive_stacking.technique import ProgressiveStacking
+
+
+def records(run: Run, own: ProgressiveStacking) -> bool:
+    """All steps: how many blocks each ran, and how they grew."""
+    return bool(own.stages)
+
+
+def probes(recording: Recording, own: ProgressiveStacking) -> Mapping[str, float]:
+    """``relative_block_flops``: block passes, counted where a block got gradients, over those at full depth;
+    ``off_schedule``: steps at another depth than the schedule's; ``off_copies``: numbers of new blocks that differ from
+    the block of one stack below; ``changed``: numbers of all other parameters that growth changed; ``off_state``:
+    parameters whose optimizer state after growth is not as the card says; ``untrained``: those that have a gradient in
+    the next step and do not move."""
+    if not own.stages:
+        return {}
+    run, traces = recording.run, recording.traces
+    path, steps = run.anatomy.main.path, run.recipe.steps
+    with torch.random.fork_rng(devices=[]):
+        full = anatomy(run.plain_model()).depth
+    ran = [len({index(name, path) for name in trace.of("backward")[0].gradients} - {None}) for trace in traces]
+    ends = [round(end * steps) for end in own.fractions[len(own.fractions) - own.stages :]]
+    planned = [math.ceil(full / 2 ** sum(trace.step < end for end in ends)) for trace in traces]
+    counts = dict.fromkeys(("off_copies", "changed", "off_state", "untrained"), 0)
+    for trace, following in zip(traces, [*traces[1:], None], strict=True):
+        if set(trace.before.parameters) == set(trace.after.parameters):
+            continue
+        kept = trace.update.after.parameters
+        for name, now in trace.after.parameters.items():
+            source = source_of(name, trace, path)
+            counts["changed" if source == name else "off_copies"] += int((now != kept[source]).sum())
+            counts["off_state"] += not _state_is_right(trace, name, source, own.carry_optimizer)
+            if following is not None and name in following.of("backward")[0].gradients:
+                update = following.update
+                counts["untrained"] += not (name in update.before.hyper and update.moved(name).any())
+    return {
+        **counts,
+        "off_schedule": sum(depth != plan for depth, plan in zip(ran, planned, strict=True)),
+        "relative_block_flops": sum(ran) / (full * len(ran)),
+    }
+
+
+def index(name: str, path: str) -> int | None:
+    """The number of the block of the stack at ``path`` that has this parameter; None where none has it."""
+    return int(name.removeprefix(f"{path}.").split(".")[0]) if name.startswith(f"{path}.") else None
+
+
+def source_of(name: str, trace: Trace, path: str) -> str:
+    """The parameter that a parameter after growth was before: of block i, in each further stack of them, too."""
+    number = index(name, path)
+    if number is None or name in trace.before.parameters:
+        return name
+    shallow = len({index(each, path) for each in trace.before.parameters} - {None})
+    return f"{path}.{number % shallow}.{name.removeprefix(f'{path}.{number}.')}"
+
+
+def _state_is_right(trace: Trace, name: str, source: str, carried: bool) -> bool:
+    state, before = trace.after.state.get(name, {}), trace.update.after.state.get(source, {})
+    if not carried:
+        return not state
+    return state.keys() == before.keys() and all(torch.equal(state[key], before[key]) for key in state)
