@@ -130,7 +130,6 @@ class El2n(Technique):
         cost = self.runs * (self.scout + self.scores.shape[1] / examples / 3)  # a forward pass is a third of a step
         return {
             "largest_score": self.scores.max().item(),
-            "kept": len(run.data.train) / self.scores.shape[1],
             "scoring_cost_in_runs": cost,
             **{f"scout_{name}": mean(scout[name] for scout in self.scouts) for name in self.scouts[0]},
         }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from suite.contract.run import Run
 from techniques.importance_sampling.el2n.technique import error_norms, highest
-from tests.runs import new_run
+from tests.runs import new_recording, new_run
 
 
 def by_formula(logits: Tensor, targets: Tensor) -> Tensor:
@@ -86,6 +86,17 @@ def test_a_trained_network_finds_wrong_labels_hard() -> None:
     logits = logits.detach().requires_grad_()
     scores = error_norms(F.cross_entropy(logits, labels, reduction="none"), logits)
     assert scores[wrong].mean() > scores[~wrong].mean()
+
+
+def test_probes_hold_of_other_settings_and_notice_another_offset() -> None:
+    recording = new_recording("gpt", "el2n:keep=0.25,offset=0.1,runs=1", size="pico", recipe="classic", steps=16)
+    recording.train(recording.run.recipe.steps)
+    probes = recording.probes()
+    assert [probes[f"el2n.{name}"] for name in ("misplaced", "off_scouts", "scouts_alike", "kept")] == [0, 0, 0, 0.25]
+    assert probes["el2n.passes"] == 1.0
+    assert probes["el2n.score_roundings"] <= 16
+    recording.run.technique.techniques["el2n"].offset = 0.0  # type: ignore[attr-defined]
+    assert recording.probes()["el2n.misplaced"] > 0
 
 
 def test_scouts_have_a_whole_schedule_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,112 @@
+"""What a short run shows of EL2N: the scouts' scores by definition 2.2 in float64, and the examples trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from suite.contract.data import Batch, Data, Examples, generator, mixed_seed
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from techniques.importance_sampling.el2n.technique import El2n
+
+EPS = torch.finfo(torch.float32).eps
+ROUNDINGS = 16  # of a softmax, an error, a norm and a mean, a few each
+
+
+def records(run: Run, own: El2n) -> bool:
+    """All steps: what each trained on."""
+    return own.keep < 1
+
+
+def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
+    """``score_roundings``: how far scores are from ||softmax(f) - y||_2 of their scout; ``off_scouts``: scouts that are
+    too many or few, or have not trained their share of the steps; ``scouts_alike``: pairs of them with equal scores;
+    ``kept``: the share of the examples that is left; ``misplaced``: examples trained on that are not among those with
+    the highest scores on average; ``passes``: over what is kept, for each of the reference's over all."""
+    if own.keep == 1:
+        return {}
+    run, setting = recording.run, recording.run.job.setting
+    reference = run.baseline.recipe_of(setting)
+    data = run.baseline.data(setting.size, setting.task, setting.data)
+    with torch.random.fork_rng(devices=[]), _scouts_of(run) as scouts:
+        replace(own).data(data, run)  # scores once more: a run is deterministic
+    visited = min(len(data.train), reference.steps * reference.batch_size)
+    pool = data.subset(data.sampler(len(data.train), mixed_seed(run.seed, 2), 0, visited))
+    scores = torch.stack([_scores(pool, scout) for scout in scouts])
+    steps = max(1, round(own.scout * reference.steps))
+    seen = sum(len(trace.indices) for trace in recording.traces)
+    trained = Examples(run.data.train[torch.cat([trace.indices for trace in recording.traces])])
+    return {
+        "score_roundings": (own.scores.double() - scores).abs().max().item() / EPS,
+        "off_scouts": abs(len(scouts) - own.runs) + sum(scout.step != steps for scout in scouts),
+        "scouts_alike": sum(torch.equal(first, second) for first, second in combinations(own.scores, 2)),
+        "kept": len(run.data.train) / len(pool.train),
+        "misplaced": _misplaced(trained, pool, scores.mean(0), own),
+        "passes": (seen / len(run.data.train)) / (reference.steps * reference.batch_size / len(pool.train)),
+    }
+
+
+@contextmanager
+def _scouts_of(run: Run) -> Iterator[list[Run]]:
+    """The scouts that the run starts meanwhile."""
+    scouts: list[Run] = []
+    plain = run.scout
+
+    def noted(*arguments: Any, **options: Any) -> Run:
+        scouts.append(plain(*arguments, **options))
+        return scouts[-1]
+
+    run.scout = noted  # type: ignore[method-assign]
+    try:
+        yield scouts
+    finally:
+        del run.scout  # the method comes back
+
+
+@torch.no_grad()
+def _scores(pool: Data, scout: Run) -> Tensor:
+    """Definition 2.2 of each example, without augmentation; of a text, the mean over the tokens that count."""
+    scout.model.eval()
+    size, transform = scout.recipe.batch_size, pool.test_transform or pool.transform
+    scores = []
+    for start in range(0, len(pool.train), size):
+        examples = pool.train[torch.arange(start, min(start + size, len(pool.train)))]
+        batch = transform(examples, generator(scout.seed, start))
+        scores.append(_error_norms(scout.baseline.forward(scout.model, batch).logits.double(), batch))
+    return torch.cat(scores)
+
+
+def _error_norms(logits: Tensor, batch: Batch) -> Tensor:
+    if "labels" in batch:
+        targets = batch["labels"]
+    else:
+        logits, targets = logits[:, :-1], batch["input_ids"][:, 1:]
+    counted = targets >= 0
+    norms = (logits.softmax(-1) - F.one_hot(targets.clamp(min=0), logits.shape[-1])).norm(dim=-1) * counted
+    return norms if norms.ndim == 1 else norms.sum(1) / counted.sum(1).clamp(min=1)
+
+
+def _misplaced(trained: Examples, pool: Data, scores: Tensor, own: El2n) -> int:
+    """Examples whose score is not between the highest and the lowest of those to keep, roundings aside."""
+    ordered = scores.sort(descending=True).values
+    first = round(own.offset * len(ordered))
+    highest = ordered[first] + ROUNDINGS * EPS
+    lowest = ordered[first + max(1, round(own.keep * len(ordered))) - 1] - ROUNDINGS * EPS
+    fitting = {key for key, score in zip(_contents(pool.train), scores, strict=True) if lowest <= score <= highest}
+    return sum(key not in fitting for key in _contents(trained))
+
+
+def _contents(examples: Examples) -> list[bytes]:
+    rows = zip(
+        *(tensor.flatten(1) if tensor.ndim > 1 else tensor[:, None] for tensor in examples.tensors.values()),
+        strict=True,
+    )
+    return [b"".join(each.numpy().tobytes() for each in row) for row in rows]
