@@ -58,7 +58,7 @@ def new(
         files = scaffold(name, category, root)
     for path in files:
         out.print(str(path))
-    out.print(f"try it: leantrain compare {name} -b gpt, and pytest {files[3]}")
+    out.print(f"try it: leantrain compare {name} -b gpt, pytest {files[0]}, and leantrain claims {name} --mutants")
 
 
 @app.command()

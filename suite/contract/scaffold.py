@@ -1,4 +1,7 @@
-"""Writes a working technique folder and its test, to be changed into the real one: ``leantrain new``."""
+"""Writes a working technique folder and its test, to be changed into the real one: ``leantrain new``.
+
+The example is whole: its card's claim is fed by a probe of a recorded step, and notices all mutants.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,17 @@ metric = "optimizer_state_bytes"
 scope = "step"
 kind = "counted"
 expected = 1.0
+
+[[claim]]
+id = "scaled_gradients"
+statement = "The optimizer gets each gradient of the reference's times the factor, to a rounding."
+place = "equation 1"
+metric = "probe.{id}.roundings"
+scope = "step"
+kind = "identity"
+expected = 2.0 # of the factor, and of the product
+relation = "<="
+absolute = true
 """
 
 TECHNIQUE = '''\
@@ -75,6 +89,53 @@ class {cls}(Technique):
         return {{"scales gradients": self.scaled, **run.trained_parameters()}}
 '''
 
+PROBES = '''\
+"""What a recorded step shows of {name}, in float64, without the functions that it judges."""
+
+from collections.abc import Mapping
+
+import torch
+
+from suite.contract.recording import Recording
+from techniques.{category}.{id}.technique import {cls}
+
+
+def probes(recording: Recording, own: {cls}) -> Mapping[str, float]:
+    """``roundings``: how far a gradient that the optimizer got is from ``factor`` times the baseline's, at most."""
+    before = recording.trace.update.before
+    roundings = 0.0
+    for name, plain in recording.gradients_at(before.parameters).items():
+        expected = own.factor * plain.double()
+        unit = torch.finfo(plain.dtype).eps * expected.abs()
+        off = (before.gradients[name].double() - expected).abs()
+        roundings = max(roundings, (off / unit).nan_to_num().max().item())  # of 0, 0: no rounding
+    return {{"roundings": roundings}}
+'''
+
+MUTANTS = """\
+# The technique as a careless implementer would write it: a claim of the card must notice each of these.
+
+[[mutant]]
+name = "divides"
+old = "torch._foreach_mul_(gradients, factor)"
+new = "torch._foreach_div_(gradients, factor)"
+
+[[mutant]]
+name = "wrong sign"
+old = "torch._foreach_mul_(gradients, factor)"
+new = "torch._foreach_mul_(gradients, -factor)"
+
+[[mutant]]
+name = "scales twice"
+old = "p.grad is not None], self.factor)"
+new = "p.grad is not None], self.factor**2)"
+
+[[mutant]]
+name = "leaves out biases and norms"
+old = "if p.grad is not None]"
+new = "if p.grad is not None and p.ndim > 1]"
+"""
+
 TEST = '''\
 """{name} against its formula, computed independently."""
 
@@ -92,7 +153,7 @@ def test_gradients_are_scaled() -> None:
 
 
 def scaffold(name: str, category: str, root: Path) -> list[Path]:
-    """Writes ``techniques/<category>/<name>/`` and its test below ``root``; returns the files.
+    """Writes ``techniques/<category>/<name>/`` and its test below ``root``; returns the files, the test first.
 
     Raises ValueError for a name that is no identifier, FileExistsError if the folder is there already.
     """
@@ -110,10 +171,12 @@ def scaffold(name: str, category: str, root: Path) -> list[Path]:
         "cls": "".join(part.capitalize() for part in name.split("_")),
     }
     files = {
+        root / "tests" / "techniques" / category / f"test_{name}.py": TEST,
         folder / "card.toml": CARD,
         folder / "technique.py": TECHNIQUE,
+        folder / "probes.py": PROBES,
+        folder / "mutants.toml": MUTANTS,
         folder / "__init__.py": '"""{name}."""\n',
-        root / "tests" / "techniques" / category / f"test_{name}.py": TEST,
     }
     if not (package / "__init__.py").exists():
         files[package / "__init__.py"] = '"""Techniques of the category {category}."""\n'

@@ -1,4 +1,4 @@
-"""What `leantrain new` writes works as it is: it is found, its test passes, it trains."""
+"""What `leantrain new` writes works as it is: it is found, its test passes, it trains, its claims notice mutants."""
 
 from __future__ import annotations
 
@@ -38,6 +38,20 @@ def test_the_new_technique_trains_and_its_test_passes(checkout: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     losses = {each.stack: each.trajectory_sha256 for each in plugin.records(checkout / "results").learned}
     assert losses["my_idea:factor=1.0"] == losses["baseline"] != losses["my_idea"]
+
+
+def test_the_new_claims_hold_and_notice_every_mutant(checkout: Path) -> None:
+    """By the probe of the recorded step: the other claim is the same of all of them."""
+    scaffold("my_idea", "thoughts", checkout)
+    held = plugin.leantrain(checkout, "claims", "my_idea.scaled_gradients", "--exact", "--size", "pico", "--json")
+    assert held.returncode == 0, held.stderr
+    assert {each["verdict"] for each in json.loads(held.stdout)} == {"reproduced"}
+    tried = plugin.leantrain(checkout, "claims", "my_idea", "--mutants", "-b", "gpt", "--json")
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    notices = {each["mutant"]: each["claims"] for each in json.loads(tried.stdout)}
+    assert notices.pop("no after_backward") == []  # an error notices that one: it did nothing at its sites
+    assert len(notices) == 4
+    assert all(claims == ["scaled_gradients on gpt"] for claims in notices.values()), notices
 
 
 @pytest.mark.parametrize(("name", "category"), [("My", "ideas"), ("2x", "ideas"), ("a/b", "ideas"), ("a", "../up")])
