@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from suite.contract.catalogue import Entry, catalogue
+from suite.measure import mutants
 from suite.measure.mutants import Mutant, mutants_of
 from tests import plugin
 
@@ -91,10 +92,19 @@ def test_an_edit_that_fits_no_place_is_refused(tmp_path: Path) -> None:
         mutants_of(Entry(lion.id, tmp_path, lion.module))
 
 
+def test_mutants_are_tried_at_pico_or_where_their_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[str] = []
+    monkeypatch.setattr(mutants, "_break", lambda mutant: None)
+    monkeypatch.setattr(mutants, "exact_verdicts", lambda cards, on, size: sizes.append(size) or [])
+    for name in ("lion", "progressive_stacking"):
+        mutants._notice(Mutant(name, "as it is"), ["gpt"])
+    assert sizes == ["pico", "nano"]
+
+
 @pytest.mark.parametrize(
     "name", sorted(name for name, each in catalogue().items() if (each.folder / "mutants.toml").is_file())
 )
 def test_written_mutants_fit_the_source_and_are_four_or_more(name: str) -> None:
-    mutants = mutants_of(catalogue()[name])
-    assert all(isinstance(each, Mutant) for each in mutants)
-    assert sum(bool(each.old) for each in mutants) >= 4
+    tried = mutants_of(catalogue()[name])
+    assert all(isinstance(each, Mutant) for each in tried)
+    assert sum(bool(each.old) for each in tried) >= 4
