@@ -1,0 +1,48 @@
+"""What the README says is so: its commands parse, its numbers are the catalogue's, its example prints what is shown."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from suite.cli import app
+from suite.contract.catalogue import catalogue
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+COMMANDS = [
+    shlex.split(line.partition(" #")[0])
+    for line in re.findall(r"^\$ leantrain (.*)$", README, re.MULTILINE)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_parses(words: list[str]) -> None:
+    group = typer.main.get_command(app)
+    with group.make_context("leantrain", list(words)) as context:
+        name, command, rest = group.resolve_command(context, list(words))  # type: ignore[attr-defined]
+        command.make_context(name, rest, parent=context)
+
+
+def test_the_numbers_are_the_catalogue_s() -> None:
+    assert {int(number) for number in re.findall(r"(\d+) (?:so far|of the surveys')", README)} == {len(catalogue())}
+
+
+def test_every_link_into_the_project_leads_somewhere() -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+@pytest.mark.slow
+def test_the_example_prints_what_is_shown() -> None:
+    command, output = re.search(r"^\$ leantrain (count -t .*)\n((?:.*\n)*?)```", README, re.MULTILINE).groups()  # type: ignore[union-attr]
+    done = subprocess.run(
+        [sys.executable, "-m", "suite.cli", *shlex.split(command)], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert [line for line in output.splitlines() if line not in ("...", *done.stdout.splitlines())] == []
