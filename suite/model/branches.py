@@ -1,7 +1,7 @@
 """Where the residual branches of a block end, so that a scale can stand there: each branch once, and none twice.
 
 A branch's end is its last linear layer, or of a mixture of experts the module that holds them all. Names cannot say
-whether that is so, hence three trials on random values (:mod:`suite.model.trace`):
+whether that is so, hence three trials on random values (:mod:`suite.model.replica`):
 
 * with all ends at zero the block depends on none of its matrices: no branch is left out;
 * a parameter of the width's size that, at zero, cuts an end off while the input still passes is a scale already;
@@ -18,7 +18,7 @@ from torch import nn
 
 from suite.model.anatomy import ATTENTION, Block, Part
 from suite.model.calls import Forward
-from suite.model.trace import Replica, each_design, zero
+from suite.model.replica import Replica, each_design, zero
 
 SAME = 1e-2  # of an output: a norm's epsilon leaves this little of a scale
 

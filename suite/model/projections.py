@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from suite.model.anatomy import Block, Part, is_transposed
 from suite.model.calls import Forward
-from suite.model.trace import Replica, each_design
+from suite.model.replica import Replica, each_design
 
 Role = Literal["query", "key", "value"]
 Numbers = range | tuple[int, ...]

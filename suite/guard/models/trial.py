@@ -42,13 +42,13 @@ class NoEffect(Exception):
 
 
 @dataclass(frozen=True)
-class Trace:
+class Outcome:
     """What one run leaves to compare: its losses and its evaluation, to the bit, and its counts and probes."""
 
     losses: tuple[float, ...]
     facts: Facts
 
-    def differs_from(self, other: Trace) -> bool:
+    def differs_from(self, other: Outcome) -> bool:
         """Whether anything was learned otherwise or counted otherwise. Probes are the technique's own words."""
         ours, theirs = self.facts, other.facts
         return (self.losses, ours.final, ours.counters) != (other.losses, theirs.final, theirs.counters)
@@ -66,7 +66,7 @@ class Trials:
         self.setting = Setting(baseline=baseline, size=SIZE, recipe=RECIPE, model=model, steps=STEPS)
         self.scratch, self.transformer, self.mesh = scratch, transformer, mesh
         self._baseline = with_few_examples(baselines()[baseline])
-        self._traces: dict[tuple[str, Task], Trace] = {}
+        self._outcomes: dict[tuple[str, Task], Outcome] = {}
         self._checkpoint: Path | None = None
 
     def cell(self, technique: str, spared: Collection[str] = ()) -> Cell:
@@ -85,8 +85,8 @@ class Trials:
 
     def left_behind(self) -> bool:
         """Whether the plain run is no longer, to the bit, what it was before all techniques."""
-        before = self._traces.get((BASELINE, "pretrain"))
-        return before is not None and self._trace(BASELINE, "pretrain").differs_from(before)
+        before = self._outcomes.get((BASELINE, "pretrain"))
+        return before is not None and self._outcome(BASELINE, "pretrain").differs_from(before)
 
     # what a trial is ------------------------------------------------------------------------------------------------
 
@@ -96,17 +96,17 @@ class Trials:
             self._reference(BASELINE, "pretrain")
             return {}
         reference, task = reference_of(technique)
-        own, plain = self._trace(technique, task), self._reference(reference, task)
+        own, plain = self._outcome(technique, task), self._reference(reference, task)
         if not own.differs_from(plain):
             raise NoEffect(f"equals {reference} to the bit, in {STEPS} steps and in what a step counts")
         return self._unmet_claims(technique, plain.facts, own.facts)
 
-    def _reference(self, stack: str, task: Task) -> Trace:
-        if (stack, task) not in self._traces:
-            self._traces[stack, task] = self._trace(stack, task)
-        return self._traces[stack, task]
+    def _reference(self, stack: str, task: Task) -> Outcome:
+        if (stack, task) not in self._outcomes:
+            self._outcomes[stack, task] = self._outcome(stack, task)
+        return self._outcomes[stack, task]
 
-    def _trace(self, stack: str, task: Task) -> Trace:
+    def _outcome(self, stack: str, task: Task) -> Outcome:
         setting = self.setting.but(task=task)
         ranks = build(stack).recipe(self._baseline.recipe_of(setting)).world_size
         run = Run(
@@ -125,7 +125,7 @@ class Trials:
         final = Evaluation(step=run.step, loss=scores.pop("loss"), metrics=scores)
         probes = run.probes() | recording.probes()
         counters = run.count_step()
-        return Trace(tuple(losses), Facts(stack, run.recipe.steps, counters, final, probes))
+        return Outcome(tuple(losses), Facts(stack, run.recipe.steps, counters, final, probes))
 
     def _weights(self) -> Path:
         """The checkpoint that adapting starts from: a few steps on the source data."""
