@@ -38,7 +38,7 @@ from suite.contract.run import Diverged, Run
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
 from suite.contract.trace import Moment, Trace, Values, cloned, recorded
-from suite.record.job import Job, Setting, Size, Split, techniques_of
+from suite.record.job import Job, Size, Split, techniques_of
 
 BATCHES = 4  # of the baseline's own size: all examples of a recorded run
 
@@ -58,7 +58,9 @@ class Recording:
     @classmethod
     def of(cls, job: Job, *, weights: Path | None = None, mesh: DeviceMesh | None = None) -> Recording:
         """The recording of a job's run on few examples."""
-        return cls(Run(job, baseline=_of_few_examples(job.setting), weights=weights, mesh=mesh))
+        baseline = baseline_of(job.setting)
+        few = with_few_examples(baseline, BATCHES * baseline.recipe_of(job.setting).batch_size)
+        return cls(Run(job, baseline=few, weights=weights, mesh=mesh))
 
     def train(self, steps: int) -> list[float]:
         """``steps`` steps, recorded where a probe asks for it; their losses. Raises Diverged as :meth:`Run.train`."""
@@ -156,16 +158,15 @@ def _in_the_middle(run: Run, own: Technique | None = None) -> bool:
     return run.step == run.recipe.steps // 2
 
 
-def _of_few_examples(setting: Setting) -> Baseline:
-    whole = baseline_of(setting)
-    few = copy.copy(whole)
-    examples = BATCHES * whole.recipe_of(setting).batch_size
+def with_few_examples(whole: Baseline, count: int) -> Baseline:
+    """The baseline with ``count`` of its training examples, spread over all."""
 
     def data(size: Size, split: Split, location: str | None = None) -> Data:
         every = whole.data(size, split, location)
-        spread = torch.linspace(0, len(every.train) - 1, min(examples, len(every.train))).long()
+        spread = torch.linspace(0, len(every.train) - 1, min(count, len(every.train))).long()
         return every.subset(spread)
 
+    few = copy.copy(whole)
     few.data = data  # type: ignore[method-assign]
     return few
 

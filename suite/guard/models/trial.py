@@ -6,7 +6,6 @@ compared with the reference's: a technique that works leaves a difference in wha
 
 from __future__ import annotations
 
-import copy
 import dis
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ from types import TracebackType
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.contract.baseline import Baseline, baselines
+from suite.contract.baseline import baselines
 from suite.contract.card import Needs
 from suite.contract.catalogue import catalogue, reference_of
-from suite.contract.data import Data
-from suite.contract.recording import Recording
+from suite.contract.recording import Recording, with_few_examples
 from suite.contract.run import Diverged, Run
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
@@ -28,7 +26,7 @@ from suite.guard.models.matrix import Cell
 from suite.judge.claims import decide, exactly, is_exact, unfit
 from suite.judge.known import Facts
 from suite.model.anatomy import NoBlocks
-from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task
 from suite.record.schema import Evaluation
 
 STEPS = 16
@@ -65,7 +63,7 @@ class Trials:
     ) -> None:
         self.setting = Setting(baseline=baseline, size=SIZE, recipe=RECIPE, model=model, steps=STEPS)
         self.scratch, self.transformer, self.mesh = scratch, transformer, mesh
-        self._baseline = with_few_examples(baselines()[baseline])
+        self._baseline = with_few_examples(baselines()[baseline], EXAMPLES)
         self._outcomes: dict[tuple[str, Task], Outcome] = {}
         self._checkpoint: Path | None = None
 
@@ -165,17 +163,6 @@ class Trials:
         if not self.transformer and not isinstance(error, NoBlocks):
             return Cell(verdict="defect", reason=f"refused for another reason than that it has no blocks: {words}")
         return Cell(verdict="refused", reason=words)
-
-
-def with_few_examples(baseline: Baseline) -> Baseline:
-    """``baseline`` with the first EXAMPLES of its training data."""
-
-    def data(size: Size, split: Split, location: str | None = None) -> Data:
-        return baseline.data(size, split, location).subset(torch.arange(EXAMPLES))
-
-    few = copy.copy(baseline)
-    few.data = data  # type: ignore[method-assign]
-    return few
 
 
 def is_refusal(error: BaseException) -> bool:
