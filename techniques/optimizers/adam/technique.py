@@ -12,17 +12,12 @@ decouples. Its corrections are the limit of many steps, so here it is a run whos
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
-import torch
-
 from suite.contract.recipe import Recipe
-from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
-from techniques.shared.adam import Adam, Decay, adam_step
+from techniques.shared.adam import Adam, Decay
 
 
 @dataclass
@@ -51,23 +46,3 @@ class AdamTechnique(Technique):
             bias_correction=self.bias_correction,
             fused=recipe.fused_optimizer,
         )
-
-    def probes(self, run: Run) -> Mapping[str, float]:
-        """In learning rates: the largest coordinate of a first step along the last gradient, and of the last step; the
-        latter over section 2.1's bound; the last step's root mean square."""
-        beta1, beta2, eps = run.recipe.beta1, run.recipe.beta2, run.recipe.eps
-        first, last, squares, count = 0.0, 0.0, 0.0, 0
-        for parameter, state in run.optimizer.state.items():
-            if parameter.grad is None:
-                continue
-            begun, m, v = torch.zeros_like(parameter), torch.zeros_like(parameter), torch.zeros_like(parameter)
-            start = 1.0 if self.bias_correction else math.inf
-            adam_step(begun, parameter.grad, m, v, start, learning_rate=1.0, beta1=beta1, beta2=beta2, eps=eps)
-            t = float(state["step"])
-            deviation = (state["second_moment"] / (1 - beta2**t)).sqrt() + eps
-            moved = state["first_moment"] / (1 - beta1**t) / deviation
-            first, last = max(first, begun.abs().max().item()), max(last, moved.abs().max().item())
-            squares, count = squares + moved.square().sum().item(), count + moved.numel()
-        bound = max(1.0, (1 - beta1) / math.sqrt(1 - beta2))
-        rms = math.sqrt(squares / max(1, count))
-        return {"largest_first_step": first, "largest_step": last, "step_over_bound": last / bound, "step_rms": rms}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 
 from suite.contract.recording import Recording
-from suite.contract.trace import Moment
 from techniques.optimizers.lion.technique import LionTechnique
+from techniques.shared.moves import different, moves, off, scaled
 
 FINE = 1e-5  # of the larger term: the sign of a smaller interpolation is rounding's to decide
 TIMES = 64.0  # a power of 2 scales floats without rounding
@@ -24,28 +23,24 @@ def probes(recording: Recording, own: LionTechnique) -> Mapping[str, float]:
     Raises ValueError where no weight moved.
     """
     update = recording.trace.update
-    before, after = update.before, update.after
     step_roundings = momentum_roundings = 0.0
     against = moved = 0
-    for name, gradient in before.gradients.items():
-        hyper, weights = before.hyper[name], before.parameters[name].double()
-        (beta1, beta2), rate = hyper["betas"], hyper["lr"]
-        momentum, g = before.state[name]["momentum"].double(), gradient.double()
-        step = (update.moved(name) + rate * hyper["weight_decay"] * weights) / -rate
-        unit = (torch.finfo(gradient.dtype).eps * (weights.abs() + rate)) / rate
-        off = torch.where(step.abs() < 0.5, step.abs(), (step.abs() - 1).abs())
-        step_roundings = max(step_roundings, (off / unit).max().item())
+    for move in moves(update):
+        (beta1, beta2), rate = move.hyper["betas"], move.hyper["lr"]
+        momentum, g = move.before("momentum"), move.gradient
+        decayed = move.weights * (1 - rate * move.hyper["weight_decay"])
+        step = (move.after.double() - decayed) / -rate
+        whole = step.round().clamp(-1, 1)
+        step_roundings = max(step_roundings, off(move.after, decayed - rate * whole, move.weights, rate))
         terms = torch.stack([beta1 * momentum, (1 - beta1) * g])
         clear = terms.sum(0).abs() > FINE * terms.abs().amax(0)
-        against += int((step.sign()[clear] * (step.abs()[clear] > 0.5) != terms.sum(0).sign()[clear]).sum())
-        moved += int((step.abs() > 0.5).sum())
-        expected, kept = beta2 * momentum + (1 - beta2) * g, after.state[name]["momentum"]
-        unit = torch.finfo(kept.dtype).eps * (momentum.abs() + g.abs())
-        momentum_roundings = max(
-            momentum_roundings, ((kept.double() - expected).abs() / unit).nan_to_num().max().item()
-        )
+        against += int((whole != terms.sum(0).sign())[clear].sum())
+        moved += int((whole != 0).sum())
+        expected = beta2 * momentum + (1 - beta2) * g
+        momentum_roundings = max(momentum_roundings, off(move.state("momentum"), expected, momentum, g))
     if not moved:
         raise ValueError("the recorded step of Lion moved no weight")
+    before = update.before
     reference = recording.run.baseline.recipe_of(recording.run.job.setting)
     rates = {hyper["lr"] / reference.learning_rate_at(recording.trace.step) for hyper in before.hyper.values()}
     decays = {hyper["lr"] * hyper["weight_decay"] for hyper in before.hyper.values()}
@@ -57,13 +52,7 @@ def probes(recording: Recording, own: LionTechnique) -> Mapping[str, float]:
         "step_roundings": step_roundings,
         "against": against,
         "momentum_roundings": momentum_roundings,
-        "moved_by_scale": sum(
-            int((ours != after.parameters[name]).sum()) for name, ours in recording.replayed(_scaled(before)).items()
+        "moved_by_scale": different(
+            recording.replayed(scaled(before, TIMES, {"momentum": 1})), update.after.parameters
         ),
     }
-
-
-def _scaled(before: Moment) -> Moment:
-    gradients = {name: TIMES * each for name, each in before.gradients.items()}
-    state = {name: {"momentum": TIMES * each["momentum"]} for name, each in before.state.items()}
-    return replace(before, gradients=gradients, state=state)

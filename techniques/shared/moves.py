@@ -1,0 +1,93 @@
+"""What an optimizer's recorded update did to each parameter, and how far that is from what a paper says, in roundings.
+
+For the probes of optimizers: everything is float64, and the distance has the unit that rounding has. An operation on
+floats is wrong by half a unit in the last place of its result, so that a formula of a few operations ends within a few
+``eps (|a| + |b| + ...)`` of its value, where a, b, ... are the terms that are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.contract.trace import Moment, Update
+
+
+@dataclass(frozen=True)
+class Move:
+    """What one update did to a parameter.
+
+    Attributes:
+        weights, gradient: before it, float64.
+        after: the weights after it, in their own dtype.
+        begun, kept: the optimizer's state before and after it.
+        hyper: the group's hyper-parameters.
+    """
+
+    name: str
+    weights: Tensor
+    gradient: Tensor
+    after: Tensor
+    begun: Mapping[str, Any]
+    kept: Mapping[str, Any]
+    hyper: Mapping[str, Any]
+
+    @property
+    def moved(self) -> Tensor:
+        """How far the weights moved, float64."""
+        return self.after.double() - self.weights
+
+    def before(self, name: str) -> Tensor:
+        """A tensor of the state before, float64: zeros before the first step."""
+        return self.begun[name].double() if name in self.begun else torch.zeros_like(self.weights)
+
+    def state(self, name: str) -> Tensor:
+        """A tensor of the state after, in its own dtype: not a number where the optimizer keeps none."""
+        return self.kept.get(name, torch.full_like(self.after, torch.nan))
+
+
+def moves(update: Update, **hyper: Any) -> Iterator[Move]:
+    """Those of the parameters that had a gradient; ``hyper`` is what the group should say, instead of what it does."""
+    before, after = update.before, update.after
+    for name, gradient in before.gradients.items():
+        yield Move(
+            name,
+            before.parameters[name].double(),
+            gradient.double(),
+            after.parameters[name],
+            before.state.get(name, {}),
+            after.state.get(name, {}),
+            {**before.hyper[name], **hyper},
+        )
+
+
+def off(actual: Tensor, expected: Tensor, *terms: Tensor | float) -> float:
+    """The largest distance of ``actual``, in its dtype, from ``expected``, float64, in roundings of a sum of ``terms``;
+    infinite where ``actual`` is not a number."""
+    precision = torch.finfo(actual.dtype)
+    unit = precision.eps * (sum(abs(term) for term in terms) + precision.smallest_normal)
+    return float(((actual.double() - expected).abs() / unit).nan_to_num(nan=torch.inf).max())
+
+
+def scaled(before: Moment, by: float, powers: Mapping[str, int], **hyper: Any) -> Moment:
+    """``before`` with gradients ``by`` times as large, each state that ``powers`` names ``by`` to that power, and these
+    hyper-parameters. A power of 2 scales floats without rounding."""
+    state = {
+        name: {key: each * by ** powers[key] if key in powers else each for key, each in own.items()}
+        for name, own in before.state.items()
+    }
+    return replace(
+        before,
+        gradients={name: by * each for name, each in before.gradients.items()},
+        state=state,
+        hyper={name: {**own, **hyper} for name, own in before.hyper.items()},
+    )
+
+
+def different(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> int:
+    """How many weights differ, in any bit but the sign of 0."""
+    return sum(int(torch.ne(each, theirs[name]).sum()) for name, each in ours.items())
