@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suite.contract.recording import Recording
 from suite.contract.trace import Moment, Update
 
 
@@ -91,3 +92,21 @@ def scaled(before: Moment, by: float, powers: Mapping[str, int], **hyper: Any) -
 def different(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> int:
     """How many weights differ, in any bit but the sign of 0."""
     return sum(int(torch.ne(each, theirs[name]).sum()) for name, each in ours.items())
+
+
+def again(recording: Recording, before: Moment) -> Update:
+    """What the optimizer's step does from another moment; of the state after it nothing is known."""
+    after = replace(before, parameters={**before.parameters, **recording.replayed(before)}, state={})
+    return Update(before, after)
+
+
+def over_the_baselines(recording: Recording) -> dict[str, float]:
+    """``rate``: the learning rate, and ``decay``: its product with the weight decay, over the baseline's own."""
+    reference = recording.run.baseline.recipe_of(recording.run.job.setting)
+    baselines = reference.learning_rate_at(recording.trace.step)
+    groups = recording.trace.update.before.hyper.values()
+    decay = max(group["lr"] * group["weight_decay"] for group in groups)
+    return {
+        "rate": max(group["lr"] for group in groups) / baselines,
+        "decay": decay / (baselines * reference.weight_decay),
+    }

@@ -12,16 +12,13 @@ compared is its a-th root, and what is clipped is the momentum.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from suite.contract.recipe import Recipe
-from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
-from techniques.optimizers.acclip.optimizer import ACClip, clipped
+from techniques.optimizers.acclip.optimizer import ACClip
 
 
 @dataclass
@@ -59,18 +56,3 @@ class ACClipTechnique(Technique):
             alpha=self.alpha,
             compiled=recipe.compile,
         )
-
-    def probes(self, run: Run) -> Mapping[str, float]:
-        """The last step's largest coordinate in units of its threshold, share of clipped coordinates, and root mean
-        square in learning rates."""
-        largest, cut, squares, count = 0.0, 0, 0.0, 0
-        for state in run.optimizer.state.values():
-            step = clipped(state["momentum"], state["power"], eps=self.eps, alpha=self.alpha)
-            threshold = state["power"].pow(1 / self.alpha)
-            # 0 / 0 where no gradient ever came
-            largest = max(largest, torch.where(threshold > 0, step.abs() / threshold, 0.0).max().item())
-            cut += int((step != state["momentum"]).sum())
-            squares, count = squares + step.square().sum().item(), count + step.numel()
-        if not count:
-            return {}
-        return {"largest_over_threshold": largest, "clipped_share": cut / count, "step_rms": math.sqrt(squares / count)}

@@ -8,7 +8,7 @@ import torch
 
 from suite.contract.recording import Recording
 from techniques.optimizers.lion.technique import LionTechnique
-from techniques.shared.moves import different, moves, off, scaled
+from techniques.shared.moves import different, moves, off, over_the_baselines, scaled
 
 FINE = 1e-5  # of the larger term: the sign of a smaller interpolation is rounding's to decide
 TIMES = 64.0  # a power of 2 scales floats without rounding
@@ -40,19 +40,11 @@ def probes(recording: Recording, own: LionTechnique) -> Mapping[str, float]:
         momentum_roundings = max(momentum_roundings, off(move.state("momentum"), expected, momentum, g))
     if not moved:
         raise ValueError("the recorded step of Lion moved no weight")
-    before = update.before
-    reference = recording.run.baseline.recipe_of(recording.run.job.setting)
-    rates = {hyper["lr"] / reference.learning_rate_at(recording.trace.step) for hyper in before.hyper.values()}
-    decays = {hyper["lr"] * hyper["weight_decay"] for hyper in before.hyper.values()}
-    (rate,) = rates
-    decay = max(decays) / (reference.learning_rate_at(recording.trace.step) * reference.weight_decay)
+    larger = scaled(update.before, TIMES, {"momentum": 1})
     return {
-        "rate": rate,
-        "decay": decay,
         "step_roundings": step_roundings,
         "against": against,
         "momentum_roundings": momentum_roundings,
-        "moved_by_scale": different(
-            recording.replayed(scaled(before, TIMES, {"momentum": 1})), update.after.parameters
-        ),
+        "moved_by_scale": different(recording.replayed(larger), update.after.parameters),
+        **over_the_baselines(recording),
     }
