@@ -70,7 +70,10 @@ def off(actual: Tensor, expected: Tensor, *terms: Tensor | float) -> float:
     """The largest distance of ``actual``, in its dtype, from ``expected``, float64, in roundings of a sum of ``terms``;
     infinite where ``actual`` is not a number."""
     precision = torch.finfo(actual.dtype)
-    unit = precision.eps * (sum(abs(term) for term in terms) + precision.smallest_normal)
+    size: Any = precision.smallest_normal
+    for term in terms:
+        size = size + abs(term)
+    unit = precision.eps * size
     return float(((actual.double() - expected).abs() / unit).nan_to_num(nan=torch.inf).max())
 
 

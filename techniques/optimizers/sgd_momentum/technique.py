@@ -13,14 +13,12 @@ looks ahead: theta = theta - eta (g + mu v). The first v is g, without dampening
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
 from suite.contract.recipe import Recipe
-from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
-from techniques.shared.sgd import SGD, Rate, velocity_norm
+from techniques.shared.sgd import SGD, Rate
 
 
 @dataclass
@@ -56,7 +54,3 @@ class SGDMomentum(Technique):
             rate=self.rate,
             fused=recipe.fused_optimizer,
         )
-
-    def probes(self, run: Run) -> Mapping[str, float]:
-        """The norm of the velocity over all parameters: of the last update, in learning rates if those are outside."""
-        return {"velocity_norm": velocity_norm(run.optimizer)}
