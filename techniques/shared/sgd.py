@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor
 from torch.optim.sgd import sgd as torch_sgd
 
@@ -139,9 +138,3 @@ class SGD(GroupedOptimizer):
         first: bool | Tensor = self.step_of(parameters) == 1 if self.counts(group) else False
         hyper = {"lr": group["lr"], "first": first} | {name: group[name] for name in HYPER}
         kernel.sgd_step(values, gradients, velocities, tables, **hyper, **fused)
-
-
-def velocity_norm(optimizer: torch.optim.Optimizer) -> float:
-    """L2 norm over all parameters of what SGD's updates are made of; 0 without momentum."""
-    velocities = [state["velocity"] for state in optimizer.state.values() if "velocity" in state]
-    return torch.nn.utils.get_total_norm(velocities).item() if velocities else 0.0

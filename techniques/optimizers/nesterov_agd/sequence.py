@@ -1,15 +1,11 @@
-"""The accelerated sequence on a function of one tensor, its two kinds of momentum, and the check of its theorem."""
+"""The accelerated sequence on a function of one tensor, and its two kinds of momentum."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import islice
 
-import torch
 from torch import Tensor
-
-GRADIENTS = 300  # of the theorem's check on the trained head
 
 
 def following(t: float) -> float:
@@ -33,26 +29,3 @@ def accelerated(
 def strongly_convex_momentum(condition: float) -> float:
     """The constant momentum for f whose curvature lies in [mu, L], by the condition number kappa = L / mu."""
     return (math.sqrt(condition) - 1) / (math.sqrt(condition) + 1)
-
-
-def check_bound(gram: Tensor, head: Tensor) -> dict[str, float]:
-    """The largest share of the bound that is used, from W = 0; and the final distance over gradient descent's."""
-    smoothness = torch.linalg.eigvalsh(gram)[-1].item()
-    squared_distance = head.square().sum().item()
-
-    def value(weight: Tensor) -> float:
-        return 0.5 * ((weight - head) @ gram * (weight - head)).sum().item()
-
-    def gradient(weight: Tensor) -> Tensor:
-        return (weight - head) @ gram
-
-    start, used = torch.zeros_like(head), 0.0
-    for k, x in enumerate(islice(accelerated(gradient, start, 1 / smoothness), GRADIENTS), 1):
-        last = value(x)
-        used = max(used, last * (k + 1) ** 2 / (2 * smoothness * squared_distance))
-    descended = start
-    for _ in range(GRADIENTS):
-        descended = descended - gradient(descended) / smoothness
-    if not value(descended):  # so well conditioned that descent ends at the minimum to the last bit
-        return {"bound_used": used}
-    return {"bound_used": used, "accelerated_over_gradient_descent": last / value(descended)}

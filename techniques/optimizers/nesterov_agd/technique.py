@@ -13,7 +13,6 @@ v = mu v + g, theta = theta - eta (g + mu v), for which no theorem speaks: its t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -21,13 +20,11 @@ import torch
 from torch import Tensor
 
 from suite.contract.recipe import Recipe
-from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
 from suite.kernels.optimizer import GroupedOptimizer, rate_of
 from suite.kernels.refusals import at_least_0
-from techniques.optimizers.nesterov_agd.sequence import check_bound, following
-from techniques.shared.head_regression import head_regression
-from techniques.shared.sgd import SGD, velocity_norm
+from techniques.optimizers.nesterov_agd.sequence import following
+from techniques.shared.sgd import SGD
 
 Schedule = Literal["constant", "convex"]
 
@@ -108,8 +105,3 @@ class NesterovAGD(Technique):
             return AGD(parameters, lr=recipe.learning_rate)
         fused = recipe.fused_optimizer
         return SGD(parameters, lr=recipe.learning_rate, momentum=self.momentum, nesterov=True, fused=fused)
-
-    def probes(self, run: Run) -> Mapping[str, float]:
-        """The theorem on the model's own head; and with constant momentum the velocity's norm, in learning rates."""
-        theorem = check_bound(*head_regression(run))
-        return theorem if self.schedule == "convex" else theorem | {"velocity_norm": velocity_norm(run.optimizer)}

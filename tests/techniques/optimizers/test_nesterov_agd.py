@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
 from suite.record.job import Setting
-from techniques.optimizers.nesterov_agd.sequence import accelerated, check_bound, strongly_convex_momentum
+from techniques.optimizers.nesterov_agd.probes import theorem
+from techniques.optimizers.nesterov_agd.sequence import accelerated, strongly_convex_momentum
 from techniques.optimizers.nesterov_agd.study import condition, convergence, descended, plot
 from techniques.optimizers.nesterov_agd.technique import AGD, NesterovAGD
 from techniques.shared.linear_probe import LinearProbe, linear_probe
@@ -148,10 +149,12 @@ def test_hyper_parameters_out_of_range_are_refused(bad: dict[str, object]) -> No
 
 
 def test_the_check_of_the_bound_knows_the_minimum() -> None:
-    found = check_bound(spectrum(1e5, 12).diag(), torch.ones(3, 12).double())
-    assert 0 < found["bound_used"] <= 1
-    assert 0 < found["accelerated_over_gradient_descent"] < 0.1
-    assert check_bound(torch.eye(12).double(), torch.ones(3, 12).double()) == {"bound_used": 0.0}
+    recipe, own = Recipe(steps=1, batch_size=1, learning_rate=1e-3), NesterovAGD()
+    shown = theorem(spectrum(1e5, 12).diag(), torch.ones(3, 12).double(), recipe, own)
+    assert 0 < shown["bound_used"] <= 1 and shown["scheme_roundings"] < 8
+    assert 0 < shown["accelerated_over_gradient_descent"] < 0.1
+    at_once = theorem(torch.eye(12).double(), torch.ones(3, 12).double(), recipe, own)
+    assert at_once["bound_used"] == 0 and "accelerated_over_gradient_descent" not in at_once
 
 
 # the study ----------------------------------------------------------------------------------------------------------

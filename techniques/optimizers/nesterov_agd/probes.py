@@ -1,0 +1,105 @@
+"""What recorded steps show of Nesterov's form for networks, and the theorem on the model's own head, in float64.
+
+The theorem is read off the technique's own optimizer with the schedule t_k: least squares for the output layer on its
+frozen features are convex, and their smoothness L, minimum and minimiser are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recipe import Recipe
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from techniques.optimizers.nesterov_agd.technique import NesterovAGD
+from techniques.shared.head_regression import head_regression
+from techniques.shared.moves import off
+from techniques.shared.sgd_moves import pushed, recipes, step_off, strengths, terminal_off, velocity, velocity_off
+
+GRADIENTS = 300
+
+
+def records(run: Run, own: NesterovAGD) -> bool:
+    """The first step, and two that follow each other in the middle."""
+    middle = run.recipe.steps // 2
+    return run.step in (0, middle - 1, middle)
+
+
+def probes(recording: Recording, own: NesterovAGD) -> Mapping[str, float]:
+    """Of :func:`theorem`; and with constant momentum ``velocity_roundings`` and ``step_roundings``: how far velocity
+    and weights are from where g + mu v leads; ``look_ahead_roundings``: :func:`look_ahead_off`; ``terminal_roundings``:
+    how far a gradient that stays moves the weights, from eta g / (1 - mu); ``rate`` and ``decay`` over the baseline's;
+    ``velocity_norm``."""
+    scheme = theorem(*head_regression(recording.run), recording.run.recipe, own)
+    if own.schedule == "convex":
+        return scheme
+    velocities = steps = 0.0
+    stated = {"momentum": own.momentum, "dampening": 0.0}
+    for trace in recording.traces:
+        for move in recipes(recording, trace.update, **stated):
+            velocities = max(velocities, velocity_off(move))
+            steps = max(steps, step_off(move, pushed(move) + own.momentum * velocity(move)))
+    return scheme | {
+        "velocity_roundings": velocities,
+        "step_roundings": steps,
+        "look_ahead_roundings": max(
+            look_ahead_off(recording, own, *pair)
+            for pair in pairwise(recording.traces)
+            if pair[1].step == pair[0].step + 1
+        ),
+        "terminal_roundings": terminal_off(recording, own.momentum),
+        **strengths(recording, own.momentum),
+    }
+
+
+def look_ahead_off(recording: Recording, own: NesterovAGD, earlier: Trace, later: Trace) -> float:
+    """How far the weights are, in roundings, from x_k + mu (x_k - x_{k-1}), where x_k = y_k - eta g(y_k) and the model
+    holds y_k: the velocity is not asked. Where eta changes, the older part of the difference changes with it."""
+    farthest = 0.0
+    before = {move.name: move for move in recipes(recording, earlier.update)}
+    for move in recipes(recording, later.update):
+        last, y = before[move.name], move.weights
+        rate, last_rate = move.hyper["lr"], last.hyper["lr"]
+        x, x_before = y - rate * pushed(move), last.weights - last_rate * pushed(last)
+        expected = x + own.momentum * (x - y + rate / last_rate * (y - x_before))
+        terms = last.weights, y, rate * move.gradient, rate * last.gradient, rate * move.before("velocity")
+        farthest = max(farthest, off(move.after, expected, *terms))
+    return farthest
+
+
+def theorem(gram: Tensor, head: Tensor, recipe: Recipe, own: NesterovAGD) -> dict[str, float]:
+    """Of f(W) = tr((W - W*) G (W - W*)^T) / 2 from W = 0, with the rate 1/L and the schedule t_k: ``bound_used``, the
+    largest share of the bound; ``accelerated_over_gradient_descent``, the last value over gradient descent's, where
+    that is not 0; ``scheme_roundings``: how far the points are from those of Beck and Teboulle."""
+    smoothness, squared_distance = torch.linalg.eigvalsh(gram)[-1].item(), head.square().sum().item()
+
+    def value(point: Tensor) -> float:
+        return 0.5 * ((point - head) @ gram * (point - head)).sum().item()
+
+    weight = nn.Parameter(torch.zeros_like(head))
+    group = {"params": [weight], "weight_decay": 0.0}
+    optimizer = replace(own, schedule="convex").optimizer([group], replace(recipe, learning_rate=1 / smoothness))
+    x = descended = torch.zeros_like(head)
+    t, used, roundings = 1.0, 0.0, 0.0
+    for k in range(1, GRADIENTS + 1):
+        y = weight.detach().clone()
+        gradient = (y - head) @ gram
+        weight.grad = gradient.clone()
+        optimizer.step()
+        before, x = x, y - gradient / smoothness
+        t, last = (1 + math.sqrt(1 + 4 * t**2)) / 2, t
+        ahead = x + (last - 1) / t * (x - before)
+        roundings = max(roundings, off(weight.detach(), ahead, x, before, y, gradient / smoothness))
+        used = max(used, value(x) * (k + 1) ** 2 / (2 * smoothness * squared_distance))
+        descended = descended - (descended - head) @ gram / smoothness
+    seen = {"bound_used": used, "scheme_roundings": roundings}
+    if not value(descended):  # so well conditioned that descent ends at the minimum to the last bit
+        return seen
+    return seen | {"accelerated_over_gradient_descent": value(x) / value(descended)}
