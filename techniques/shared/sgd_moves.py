@@ -68,5 +68,5 @@ def strengths(recording: Recording, momentum: float) -> dict[str, float]:
     baseline's; ``velocity_norm``: of the last recorded step, over all parameters."""
     over = over_the_baselines(recording)
     velocities = [move.state("velocity").flatten() for move in moves(recording.trace.update)]
-    norm = torch.cat(velocities).double().norm().item()
+    norm = torch.cat(velocities).double().nan_to_num().norm().item()  # 0 without momentum
     return {"rate": over["rate"], "decay": over["decay"] / (1 - momentum), "velocity_norm": norm}
