@@ -428,7 +428,7 @@ def test_the_command_prints_verdicts_and_its_exit_code_says_the_worst(tmp_path: 
     result = runner.invoke(app, ["claims", "lion", "--results", str(tmp_path)])
     assert result.exit_code == Exit.REGRESSED, result.output  # as much state as the reference: it is made up
     assert "contradicted" in result.output
-    result = runner.invoke(app, ["claims", "lion.update_traffic", "--results", str(tmp_path), "--json"])
+    result = runner.invoke(app, ["claims", "lion.steps_per_second", "--results", str(tmp_path), "--json"])
     assert result.exit_code == Exit.FINE
     assert '"verdict": "not testable here"' in result.output
     result = runner.invoke(app, ["claims", "lino"])
