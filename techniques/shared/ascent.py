@@ -157,24 +157,6 @@ def sharpness_aware_update(
     run.apply_gradients()
 
 
-def radius_relative_error(
-    run: Run, rho: float, launch: dict[str, Any] | None = None, adaptive: bool = False
-) -> dict[str, float]:
-    """Takes one more ascent along the last gradient and returns how far its length is from the radius, relatively.
-
-    Returns nothing where there is no ball.
-    """
-    trained = weights_with_gradient(run)
-    if not trained or not rho:
-        return {}
-    copies = ascend(trained, rho, launch, adaptive)
-    moved = torch._foreach_sub([p.detach() for p in trained], copies)
-    restore(trained, copies, launch)
-    if adaptive:
-        torch._foreach_div_(moved, scales_of(copies))
-    return {"radius_relative_error": abs(nn.utils.get_total_norm(moved).item() / rho - 1)}
-
-
 def check_radius(rho: float) -> None:
     """Raises ValueError for a radius that no ball has."""
     if not rho >= 0:

@@ -21,7 +21,7 @@ from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
-from techniques.shared.ascent import Ascent, check_radius, radius_relative_error, sharpness_aware_update
+from techniques.shared.ascent import Ascent, check_radius, sharpness_aware_update
 
 
 @dataclass
@@ -46,6 +46,3 @@ class Sam(Technique):
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return self.acts.sites(run)
-
-    def probes(self, run: Run) -> Mapping[str, float]:
-        return radius_relative_error(run, self.rho, self.launch, self.adaptive)

@@ -20,7 +20,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import Block
-from techniques.shared.ascent import Ascent, check_radius, radius_relative_error, sharpness_aware_update
+from techniques.shared.ascent import Ascent, check_radius, sharpness_aware_update
 from techniques.shared.sharpness import sharpness
 
 
@@ -72,11 +72,10 @@ class VitSam(Technique):
         return self.acts.sites(run)
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """SAM's own, `sharpness`, and on the same batch the ``active_share`` of hidden MLP units in all blocks and
+        """`sharpness`, and on the same batch the ``active_share`` of hidden MLP units in all blocks and
         ``active_share_first`` in the first quarter of them."""
-        measured = radius_relative_error(run, self.rho, self.launch, self.adaptive)
         with active_shares(run.anatomy.blocks) as shares:
-            measured |= sharpness(run)
+            measured = sharpness(run)
         shares = shares[: run.anatomy.depth]  # those of the pass at the weights themselves
         first = shares[: max(1, len(shares) // 4)]
         return measured | {

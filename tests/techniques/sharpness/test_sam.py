@@ -20,7 +20,7 @@ from suite.measure.counting import count
 from suite.record.job import Setting
 from techniques.shared.ascent import ETA, ascend, restore
 from techniques.sharpness.sam.technique import Sam
-from tests.runs import Planted, new_run
+from tests.runs import Planted, new_recording, new_run
 
 
 def parameters(seed: int = 0) -> list[nn.Parameter]:
@@ -172,9 +172,10 @@ def test_the_adaptive_ascent_is_the_formula_in_float64() -> None:
     copies = ascend(weights, 0.7, adaptive=True)
     for weight, copied, e in zip(weights, copies, expected):
         torch.testing.assert_close(weight.detach() - copied, e, rtol=1e-9, atol=1e-12)
-    run = new_run("vit", "sam:adaptive=true,rho=2.0", recipe="classic", steps=4)
-    run.train(1)
-    assert run.technique.probes(run)["sam.radius_relative_error"] < 1e-4
+    recording = new_recording("vit", "sam:adaptive=true,rho=2.0", size="pico", steps=4)
+    recording.train(4)
+    shown = recording.probes()
+    assert shown["sam.radius"] == pytest.approx(1, abs=1e-4) and shown["sam.off_the_gradient"] <= 5
 
 
 @dataclass

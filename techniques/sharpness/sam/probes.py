@@ -1,0 +1,14 @@
+"""What a recorded step shows of SAM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from suite.contract.recording import Recording
+from techniques.shared.sam_probes import sam_probes
+from techniques.sharpness.sam.technique import Sam
+
+
+def probes(recording: Recording, own: Sam) -> Mapping[str, float]:
+    """As :func:`techniques.shared.sam_probes.sam_probes`."""
+    return sam_probes(recording, own.rho, own.adaptive)
