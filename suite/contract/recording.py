@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 import importlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -66,14 +66,15 @@ class Recording:
         """``steps`` steps, recorded where a probe asks for it; their losses. Raises Diverged as :meth:`Run.train`."""
         losses: list[float] = []
         for _ in range(steps):
-            losses += [self._recorded_step()] if self._wanted() else self.run.train(1)
+            losses += [self.record_step()] if self._wanted() else self.run.train(1)
         return losses
 
     def _wanted(self) -> bool:
         asked = [getattr(module, "records", _in_the_middle)(self.run, own) for module, own in self._probes.values()]
         return any(asked or [_in_the_middle(self.run)])
 
-    def _recorded_step(self) -> float:
+    def record_step(self) -> float:
+        """The next step, recorded; its loss."""
         batch, indices = self.run.next_batch()
         with recorded(self.run, batch, indices) as trace:
             self.run.train_step(batch, indices)
@@ -91,22 +92,43 @@ class Recording:
         return self.traces[-1]
 
     def probes(self) -> dict[str, float]:
-        """What the recorded steps show, by ``<technique>.<name>``."""
-        return {
-            f"{name}.{probe}": float(value)
-            for name, (module, own) in self._probes.items()
-            for probe, value in module.probes(self, own).items()
-        }
+        """What the recorded steps show, by ``<technique>.<name>``. The run's randomness stays as it was."""
+        with torch.random.fork_rng(devices=[]):
+            return {
+                f"{name}.{probe}": float(value)
+                for name, (module, own) in self._probes.items()
+                for probe, value in module.probes(self, own).items()
+            }
 
-    def gradients_at(self, parameters: Values, trace: Trace | None = None) -> dict[str, Tensor]:
+    def twin(self, stack: str | None = None, steps: int | None = None) -> Recording:
+        """Another run on the same examples, of another stack or length, not trained yet: for what this one cannot
+        show. For use in probes: the twin sets torch's randomness."""
+        run = self.run
+        setting = run.job.setting if steps is None else run.job.setting.but(steps=steps)
+        job = Job(setting=setting, stack=run.job.stack if stack is None else stack, seed=run.job.seed)
+        return Recording(Run(job, baseline=run.baseline, weights=run.weights))
+
+    def outputs_at(self, parameters: Values, trace: Trace | None = None) -> Any:
+        """The model's outputs for a recorded step's batch at ``parameters``, with that step's dropout unless the model
+        is in evaluation mode."""
+        trace, run = trace or self.trace, self.run
+        with self.at(parameters), _random_state(trace.random), torch.no_grad(), run.autocast():
+            return run.baseline.forward(run.model, trace.batch)
+
+    def gradients_at(
+        self, parameters: Values, trace: Trace | None = None, added: Callable[[Any], Tensor] | None = None
+    ) -> dict[str, Tensor]:
         """Gradients, by name, of the baseline's own loss on a recorded step's batch, at ``parameters`` (those that it
-        lacks stay as they are), with that step's dropout: without any technique's loss and before clipping."""
+        lacks stay as they are), with that step's dropout: without any technique's loss and before clipping. What
+        ``added`` makes of the outputs is added to the loss."""
         trace, run = trace or self.trace, self.run
         trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
         with self.at(parameters), _random_state(trace.random):
             with run.autocast():
                 outputs = run.baseline.forward(run.model, trace.batch)
             loss = run.baseline.losses(outputs, trace.batch).mean()
+            if added is not None:
+                loss = loss + added(outputs)
             gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         return {name: each for name, each in zip(trained, gradients, strict=True) if each is not None}
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.contract.recording import Recording
-from suite.contract.trace import Trace, Values, recorded
+from suite.contract.trace import Trace, Values
 
 DROPPED = 0.1  # what the twin of a run drops out: baselines of few examples drop out nothing
 PASSES = "passes_of_the_twin"
@@ -70,21 +70,16 @@ def received(recording: Recording) -> tuple[float, float]:
 def with_noise(recording: Recording, differs: Callable[[Recording], int]) -> tuple[int, int]:
     """What ``differs`` counts in the first step of a twin of the run that drops out, where passes of other masks would
     show; and by how many passes a running statistic of the twin's model is off: one a step is right."""
-    run = recording.run
-    with torch.random.fork_rng(devices=[]):
-        twin = Recording.of(run.job, weights=run.weights)
-        model = twin.run.model
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = DROPPED
-        model.register_buffer(PASSES, torch.zeros(()))
-        model.register_forward_pre_hook(_counted)
-        batch, indices = twin.run.next_batch()
-        with recorded(twin.run, batch, indices) as trace:
-            twin.run.train_step(batch, indices)
-        twin.traces.append(trace)
-        passes: Tensor = getattr(model, PASSES).clone()
-        return differs(twin), abs(int(passes) - 1)
+    twin = recording.twin()
+    model = twin.run.model
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = DROPPED
+    model.register_buffer(PASSES, torch.zeros(()))
+    model.register_forward_pre_hook(_counted)
+    twin.record_step()
+    passes: Tensor = getattr(model, PASSES).clone()
+    return differs(twin), abs(int(passes) - 1)
 
 
 def _counted(model: nn.Module, _: object) -> None:

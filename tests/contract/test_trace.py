@@ -126,3 +126,36 @@ def test_a_moment_has_the_models_buffers_as_they_were() -> None:
     recording.train(STEPS)
     before, after = (moment.buffers["steps_done"] for moment in (recording.trace.before, recording.trace.after))
     assert (before, after) == (MIDDLE, MIDDLE + 1)
+
+
+def test_gradients_of_a_loss_with_an_added_term_are_the_sum_of_both() -> None:
+    recording = new_recording("gpt", size="pico", steps=STEPS)
+    losses = recording.train(STEPS)
+    weights = recording.trace.before.parameters
+    plain = recording.gradients_at(weights)
+    term = recording.gradients_at(weights, added=lambda outputs: outputs.logits.square().mean())
+    zero = recording.gradients_at(weights, added=lambda outputs: 0 * outputs.logits.sum())
+    assert all(torch.equal(zero[name], each) for name, each in plain.items())
+    assert (flat(term) - flat(plain)).norm() > 0.01 * flat(plain).norm()
+    outputs = recording.outputs_at(weights)
+    assert not outputs.logits.requires_grad
+    each = recording.run.baseline.losses(outputs, recording.trace.batch)
+    assert each.mean().item() == losses[recording.trace.step]
+
+
+def test_a_twin_is_the_same_run_of_another_length_and_stack_from_its_start() -> None:
+    recording = trained("sam")
+    same = recording.twin()
+    same.train(STEPS)
+    first, second = recording.trace.before.parameters, same.trace.before.parameters
+    assert all(torch.equal(first[name], each) for name, each in second.items())
+    other = recording.twin("baseline", steps=2 * STEPS)
+    assert (other.run.job.stack, other.run.recipe.steps, other.run.step) == ("baseline", 2 * STEPS, 0)
+    assert other.run.baseline is recording.run.baseline
+
+
+def test_what_probes_draw_does_not_change_the_run() -> None:
+    recording = trained("sam")
+    before = torch.get_rng_state()
+    assert recording.probes()
+    assert torch.equal(torch.get_rng_state(), before)

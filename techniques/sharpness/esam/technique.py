@@ -62,7 +62,6 @@ class Esam(Technique):
     norm: Literal["selected", "all"] = "selected"
     probe_sharpness: bool = False
     losses: Tensor | None = field(init=False, repr=False, default=None)  # of each example in the latest forward pass
-    kept_share: float = field(init=False, repr=False, default=1.0)  # |B+| / |B| of the latest step
 
     acts: Ascent = field(init=False, repr=False, default_factory=sometimes)
     selected: Act = field(init=False, repr=False, default_factory=Act)
@@ -106,7 +105,6 @@ class Esam(Technique):
                 run.forward(batch)
             assert before is not None and self.losses is not None
             kept = sharpest(self.losses - before, self.gamma)
-            self.kept_share = len(kept) / len(before)
             self.selected()
             batch = {name: tensor[kept] for name, tensor in batch.items()}
             run.indices = indices[kept.cpu()]
@@ -135,19 +133,7 @@ class Esam(Technique):
         return self.acts.sites(run) | selection
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """``radius``: ||e|| / rho of one more perturbation along the last gradient; ``kept_share``: |B+| / |B|."""
-        measured = {"kept_share": self.kept_share}
-        trained = trainable(run)
-        state = run.generator.get_state()
-        chosen = drawn(trained, self.beta, run.generator)
-        run.generator.set_state(state)
-        moved, copies = self.perturb(trained, chosen)
-        if moved and self.rho:
-            distance = nn.utils.get_total_norm(torch._foreach_sub([p.detach() for p in moved], copies))
-            measured["radius"] = distance.item() / self.rho
-        if moved:
-            restore(moved, copies)
-        return measured | (sharpness(run) if self.probe_sharpness else {})
+        return sharpness(run) if self.probe_sharpness else {}
 
 
 def trainable(run: Run) -> list[Tensor]:
