@@ -72,14 +72,19 @@ def with_noise(recording: Recording, differs: Callable[[Recording], int]) -> tup
     show; and by how many passes a running statistic of the twin's model is off: one a step is right."""
     twin = recording.twin()
     model = twin.run.model
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = DROPPED
+    drop_out(model)
     model.register_buffer(PASSES, torch.zeros(()))
     model.register_forward_pre_hook(_counted)
     twin.record_step()
     passes: Tensor = getattr(model, PASSES).clone()
     return differs(twin), abs(int(passes) - 1)
+
+
+def drop_out(model: nn.Module) -> None:
+    """Its dropout, if any, drops a tenth from now on."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = DROPPED
 
 
 def _counted(model: nn.Module, _: object) -> None:

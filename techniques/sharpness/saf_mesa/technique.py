@@ -98,12 +98,7 @@ class SafMesa(Technique):
         return {"averages the weights": self.averaged, "adds the trajectory loss": self.added}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """``copies_of_the_weights``: bytes of the average over those of the model."""
-        measured = sharpness(run) if self.probe_sharpness else {}
-        if self.teacher is None:
-            return measured
-        average, model = (sum(p.nbytes for p in each.parameters()) for each in (self.teacher, run.model))
-        return measured | {"copies_of_the_weights": average / model}
+        return sharpness(run) if self.probe_sharpness else {}
 
     def state(self) -> dict[str, Any]:
         return {} if self.teacher is None else {"teacher": self.teacher.state_dict()}

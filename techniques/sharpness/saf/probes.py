@@ -1,0 +1,73 @@
+"""What recorded steps show of SAF: whether, when and towards which past outputs the trajectory loss pulls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from techniques.shared.divergence import divergence, off_the_term, touched
+from techniques.sharpness.saf.technique import Saf
+
+STEPS = 16  # four epochs of four batches
+LATE = "saf:start=0.5,epochs_ago=2"  # the default's start and E~ are not over within four epochs
+
+
+def records(run: Run, own: Saf) -> bool:
+    return run.step >= run.recipe.steps - STEPS
+
+
+def probes(recording: Recording, own: Saf) -> Mapping[str, float]:
+    """``off_the_term``: of the last recorded step, as of :func:`techniques.shared.divergence.off_the_term`;
+    ``before_a_past``: elements of the gradients that are not the plain ones while examples are new;
+    ``before_the_start`` and ``off_two_epochs``: both of a twin that starts in the middle and takes the outputs of two
+    epochs ago; ``stored_outputs``: host bytes of past outputs over those of one float32 output for each example.
+
+    Nothing of a run of several ranks, or at zero strength.
+    """
+    if recording.run.world_size > 1 or not own.strength or own.past is None:
+        return {}
+    _, examples, classes = own.past.outputs.shape
+    twin = recording.twin(LATE, STEPS)
+    twin.train(STEPS)
+    (late,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    return {
+        "off_the_term": _off(recording, own),
+        "before_a_past": touched(recording, _new(recording.traces)),
+        "before_the_start": touched(twin, [each for each in twin.traces if 2 * each.step < STEPS]),
+        "off_two_epochs": _off(twin, late),
+        "stored_outputs": own.past.outputs.nbytes / (4 * examples * classes),
+    }
+
+
+def _off(recording: Recording, own: Saf) -> float:
+    """Of the last step; past outputs are computed again, from the weights and the inputs of when they were given."""
+    said: dict[int, list[Tensor]] = {}
+    for trace in recording.traces[:-1]:
+        logits = recording.outputs_at(trace.before.parameters, trace).logits
+        for index, row in zip(trace.indices.tolist(), logits, strict=True):
+            said.setdefault(index, []).append(row)
+    of_each = [said[index] for index in recording.trace.indices.tolist()]
+    past = torch.stack([rows[-min(own.epochs_ago, len(rows))] for rows in of_each])
+
+    def term(outputs: Any) -> Tensor:
+        return own.strength * divergence(outputs.logits, past, own.temperature).mean()
+
+    return off_the_term(recording, recording.trace, term)
+
+
+def _new(traces: Sequence[Trace]) -> list[Trace]:
+    """Those from the run's first on whose examples had not been seen."""
+    seen: set[int] = set()
+    new = []
+    for step, trace in enumerate(traces):
+        indices = set(trace.indices.tolist())
+        if step == trace.step and not seen & indices:
+            new.append(trace)
+        seen |= indices
+    return new

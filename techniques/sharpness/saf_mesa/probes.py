@@ -1,0 +1,66 @@
+"""What recorded steps show of MESA: whether and when the loss pulls towards the outputs at averaged weights.
+
+In a run of 16 steps the default's average is the latest weights, which pull nowhere: a longer twin is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from suite.contract.data import Batch
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from techniques.shared.ball import drop_out
+from techniques.shared.divergence import divergence, off_the_term, touched
+from techniques.sharpness.saf_mesa.technique import SafMesa
+
+STEPS, LOOKED_AT, START = 100, 10, 6  # of the twin; 5 of 90 epochs are 5.6 of 100 steps
+MEMORY = 5000 / (90 * 1251) * STEPS  # steps that an average with the authors' decay remembers, of their run's
+
+
+def records(run: Run, own: SafMesa) -> bool:
+    return False
+
+
+def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
+    """``off_the_term`` and ``before_the_start``, of a twin that drops out and has the default settings: as of
+    :mod:`techniques.shared.divergence`; ``copies_of_the_weights``: bytes of the average over those of the model.
+
+    Nothing of a run of several ranks, or at zero strength.
+    """
+    if recording.run.world_size > 1 or own.teacher is None:
+        return {}
+    twin = recording.twin("saf_mesa", STEPS)
+    (mesa,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    model = twin.run.model
+    drop_out(model)
+    for _ in range(LOOKED_AT):
+        twin.record_step()
+    average = {name: each.double() for name, each in twin.traces[0].before.parameters.items()}
+    for trace in twin.traces[:-1]:
+        average = {
+            name: each + (trace.after.parameters[name].double() - each) / MEMORY for name, each in average.items()
+        }
+    last = twin.trace
+    model.eval()
+    taught = _rows(twin.outputs_at(average, last).logits, last.batch)
+    model.train()
+
+    def term(outputs: Any) -> Tensor:
+        return mesa.strength * divergence(_rows(outputs.logits, last.batch), taught, mesa.temperature).mean()
+
+    held = [sum(each.nbytes for each in model.parameters()) for model in (own.teacher, recording.run.model)]
+    return {
+        "off_the_term": off_the_term(twin, last, term),
+        "before_the_start": touched(twin, [each for each in twin.traces if each.step < START]),
+        "copies_of_the_weights": held[0] / held[1],
+    }
+
+
+def _rows(logits: Tensor, batch: Batch) -> Tensor:
+    """[rows, classes]: of a masked language model's, the masked ones."""
+    masked = logits.ndim == 3 and "labels" in batch
+    return logits[batch["labels"] >= 0] if masked else logits.flatten(0, -2)
