@@ -94,11 +94,6 @@ class Lawa(Technique):
     def sites(self, run: Run) -> Mapping[str, Site]:
         return {"averages checkpoints": self.averaged}
 
-    def probes(self, run: Run) -> Mapping[str, float]:
-        size = sum(parameter.nbytes for parameter in run.model.parameters())
-        stored = sum(tensor.nbytes for _, weights in self.taken for tensor in weights.values())
-        return {"copies_of_the_weights": stored / size}
-
     def state(self) -> dict[str, Any]:
         return {"taken": [{"step": step, "weights": weights} for step, weights in self.taken]}
 

@@ -1,0 +1,71 @@
+"""What a run of LAWA shows: of which weights the evaluated ones are the mean, and that training knows nothing of it.
+
+In a run of 16 steps every step is a checkpoint. So a longer twin is looked at, whose checkpoints are sparse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Values
+from techniques.large_batch.lawa.technique import Lawa
+from techniques.shared.ball import differing
+
+STEPS = 270  # of the twin: a 90th, the time between checkpoints, is 3 steps
+WINDOWS = ((18, 15, 12, 9, 6, 3), (20, 18, 15, 12, 9, 6))  # the current weights first; at a checkpoint, and between two
+
+
+def records(run: Run, own: Lawa) -> bool:
+    return False
+
+
+def probes(recording: Recording, own: Lawa) -> Mapping[str, float]:
+    """``mean_roundings``: how far the weights that the twin evaluates are from the means over WINDOWS, in roundings of
+    the largest; ``moved``: weights that an evaluation changes, or that are not the reference's at the end; ``held``:
+    the last learning rate over the highest, with decay=false; ``copies_of_the_weights``: bytes of this run's
+    checkpoints over those of its model.
+
+    Nothing of a run of several ranks, or where nothing is averaged.
+    """
+    run = recording.run
+    if run.world_size > 1 or own.is_reference:
+        return {}
+    twin = recording.twin("lawa", STEPS).run
+    after, roundings, moved = [_weights(twin)], 0.0, 0
+    for step in range(1, WINDOWS[-1][0] + 1):
+        twin.train(1)
+        after.append(_weights(twin))
+        for window in WINDOWS:
+            if window[0] == step:
+                averaged = dict(twin.technique.evaluated(twin.model, twin).named_parameters())
+                roundings = max(roundings, _roundings(averaged, [after[each] for each in window]))
+                moved += differing(_weights(twin), after[-1])
+    plain = recording.twin("baseline", STEPS).run
+    plain.train(twin.step)
+    held = recording.twin("lawa:decay=false", STEPS).run.recipe
+    stored = sum(each.nbytes for _, weights in own.taken for each in weights.values())
+    return {
+        "mean_roundings": roundings,
+        "moved": moved + differing(_weights(twin), _weights(plain)),
+        "held": held.learning_rate_at(STEPS - 1) / max(map(held.learning_rate_at, range(STEPS))),
+        "copies_of_the_weights": stored / sum(each.nbytes for each in run.model.parameters()),
+    }
+
+
+def _weights(run: Run) -> dict[str, Tensor]:
+    return {name: each.detach().clone() for name, each in run.model.named_parameters()}
+
+
+def _roundings(averaged: Values, versions: list[dict[str, Tensor]]) -> float:
+    worst = 0.0
+    for name, ours in averaged.items():
+        each = torch.stack([version[name] for version in versions]).double()
+        dtype = torch.finfo(ours.dtype)
+        unit = (dtype.eps * each.abs().amax(0)).clamp_min(dtype.tiny)
+        worst = max(worst, ((ours.detach().double() - each.mean(0)).abs() / unit).max().item())
+    return worst
