@@ -274,9 +274,11 @@ def exactly(claim: Claim, technique: str, seeds: Sequence[tuple[Facts, Facts]]) 
     if any(side.counters is not None and side.counters.compiled for pair in seeds for side in pair):
         return Observation(reason="counts of a compiled step are what its eager operators do, no evidence")
     values = [_sample(claim, technique, *pair) for pair in seeds]
-    known = [value for value in values if value is not None and math.isfinite(value)]
+    known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return Observation(reason=f"{claim.metric} was not recorded")
+    if beyond := [value for value in known if not math.isfinite(value)]:
+        return Observation(Interval(beyond[0], -math.inf, math.inf, 1.0, "every seed", len(known)), exact=True)
     low, high = min(known), max(known)
     return Observation(Interval(sorted(known)[len(known) // 2], low, high, 1.0, "every seed", len(known)), exact=True)
 

@@ -399,6 +399,8 @@ def test_counters_and_probes_are_judged_by_every_seed() -> None:
         assert judged(lines, kept)[0].verdict == "reproduced"
     assert judged(with_run(lines, "fast", 2, probes={"fast.kept": 0.3}), kept)[0].verdict == "contradicted"
     assert judged(with_run(lines, "fast", 2, probes={}), kept)[0].verdict == "not testable here"
+    for beyond in (math.nan, math.inf):
+        assert judged(with_run(lines, "fast", 2, probes={"fast.kept": beyond}), kept)[0].verdict == "contradicted"
     with_probe = [each.model_copy(update={"probes": {"fast.kept": 0.25}}) if isinstance(each, Counted) else each
                   for each in evidence("fast")]  # fmt: skip
     assert judged(with_probe, kept)[0].verdict == "reproduced"
