@@ -16,15 +16,13 @@ Four inequivalent forms are in use:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
 from suite.contract.recipe import Recipe
-from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
-from techniques.large_batch.lamb.optimizer import Lamb, Variant, adapts
-from techniques.shared.trust import check_phi, relative_step_error, with_gradients
+from techniques.large_batch.lamb.optimizer import Lamb, Variant
+from techniques.shared.trust import check_phi
 
 
 @dataclass
@@ -74,9 +72,3 @@ class LambTechnique(Technique):
             max_norm=self.max_norm,
             phi=(self.phi_low, self.phi_high),
         )
-
-    def probes(self, run: Run) -> Mapping[str, float]:
-        """The relative distance of a step's length from the learning rate times phi(||w||), at the worst tensor."""
-        adapting = {id(p) for group in run.optimizer.param_groups for p in with_gradients(group) if adapts(p, group)}
-        bounds = (self.phi_low, self.phi_high)
-        return {"relative_step_error": relative_step_error(run.optimizer, bounds, adapts=lambda p: id(p) in adapting)}
