@@ -14,18 +14,13 @@ and coincide if and only if beta = 0 and gamma is constant:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from torch import Tensor
-
 from suite.contract.recipe import Recipe
-from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
-from techniques.large_batch.lars.optimizer import Lars, adapts, lars_ratios
+from techniques.large_batch.lars.optimizer import Lars
 from techniques.large_batch.lars.variants import Variant
-from techniques.shared.trust import with_gradients
 
 
 @dataclass
@@ -60,23 +55,3 @@ class LarsTechnique(Technique):
             trust_coefficient=self.trust_coefficient,
             variant=self.variant,
         )
-
-    def probes(self, run: Run) -> Mapping[str, float]:
-        """The longest first step (from v = 0) along the last gradient, in gamma eta ||w||; 1 at most in the paper's."""
-        longest = 0.0
-        for group in run.optimizer.param_groups:
-            for weights in with_gradients(group, lambda parameter, group=group: adapts(parameter, group)):  # type: ignore[misc]
-                if weights.grad is not None and weights.norm() > 0 and weights.grad.norm() > 0:
-                    longest = max(longest, self._first_step(weights.detach(), weights.grad, group["weight_decay"]))
-        return {"longest_first_step": longest}
-
-    def _first_step(self, weights: Tensor, gradient: Tensor, weight_decay: float) -> float:
-        (ratio,) = lars_ratios(
-            [weights],
-            [gradient],
-            trust_coefficient=self.trust_coefficient,
-            weight_decay=weight_decay,
-            variant=self.variant,
-        )
-        moved = ratio * (gradient + weight_decay * weights)
-        return (moved.norm() / (self.trust_coefficient * weights.norm())).item()
