@@ -9,7 +9,7 @@ For ``layerwise_trust``, the general strategy (You et al., arXiv 1904.00962, sec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -110,47 +110,12 @@ def adam_directions(
     return list(directions)
 
 
-def with_gradients(group: dict[str, Any], wanted: Callable[[Tensor], bool] = lambda p: True) -> list[Tensor]:
-    """The group's parameters that have a gradient, and are ``wanted``."""
-    return [parameter for parameter in group["params"] if parameter.grad is not None and wanted(parameter)]
+def with_gradients(group: dict[str, Any]) -> list[Tensor]:
+    """The group's parameters that have a gradient."""
+    return [parameter for parameter in group["params"] if parameter.grad is not None]
 
 
 def check_phi(low: float, high: float) -> None:
     """Raises ValueError for bounds that no norm fits."""
     if not 0 <= low <= high:
         raise ValueError(f"phi_low and phi_high bound the weights' norm: 0 <= low <= high, not {low} and {high}")
-
-
-def relative_step_error(
-    optimizer: torch.optim.Optimizer,
-    phi: tuple[float, float],
-    granularity: Granularity = "tensor",
-    block: int = 256,
-    adapts: Callable[[Tensor], bool] = lambda parameter: parameter.ndim >= 2,
-) -> float:
-    """The relative distance of a step's length from lr phi(||w||), at the worst layer that adapts.
-
-    Takes one more step along the gradients that are there and goes back. At the learning rate 1, where subtracting
-    the weights before from those after keeps the digits; layers that stand still (a norm of 0) do not count.
-    """
-    before = {p: p.detach().clone() for group in optimizer.param_groups for p in with_gradients(group)}
-    state = {p: {k: v.clone() for k, v in optimizer.state[p].items()} for p in before}
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = 1.0
-    optimizer.step()
-    worst = 0.0
-    with torch.no_grad():
-        for parameter, old in before.items():
-            if adapts(parameter):
-                moved, length = layer_norms([parameter - old, old], granularity, block)
-                moves = (moved > 0) & (length > 0)
-                error = torch.where(moves, moved / length.clamp(*phi) - 1, 0.0).abs().max().item()
-                worst = max(worst, error)
-            parameter.copy_(old)
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-    for parameter, saved in state.items():
-        for name, value in saved.items():
-            optimizer.state[parameter][name].copy_(value)
-    return worst

@@ -12,15 +12,13 @@ paper's Algorithm 1 (LARS with the ratio outside the momentum), Adam's ratio its
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
 from suite.contract.recipe import Recipe
-from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
 from techniques.large_batch.layerwise_trust.optimizer import Base, LayerwiseTrust
-from techniques.shared.trust import Granularity, check_phi, relative_step_error
+from techniques.shared.trust import Granularity, check_phi
 
 
 @dataclass
@@ -68,10 +66,3 @@ class LayerwiseTrustTechnique(Technique):
             block=self.block,
             phi=(self.phi_low, self.phi_high),
         )
-
-    def probes(self, run: Run) -> Mapping[str, float]:
-        return {
-            "relative_step_error": relative_step_error(
-                run.optimizer, (self.phi_low, self.phi_high), self.granularity, self.block
-            )
-        }
