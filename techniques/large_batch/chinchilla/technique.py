@@ -21,7 +21,6 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy
-from techniques.large_batch.chinchilla.law import GOPHER_FLOPS, PUBLISHED
 
 PROPORTIONAL = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 
@@ -86,15 +85,10 @@ class Chinchilla(Technique):
         return {"changes the recipe": self.spent, **{block.path: block.module for block in resized}}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """This run's N (without embeddings) and D; what the published law says, whatever the run."""
+        """This run's N (without embeddings) and D."""
         batch, _ = run.next_batch()
         length = next(iter(batch.values())).shape[1]
-        parameters, tokens = PUBLISHED.optimum(GOPHER_FLOPS)
         return {
             "parameters": float(sum(p.numel() for block in run.anatomy.every_block for p in block.module.parameters())),
             "tokens": float(run.position * length),
-            "size_exponent": PUBLISHED.size_exponent,
-            "optimal_parameters_at_gopher": parameters,
-            "tokens_per_parameter_at_gopher": tokens / parameters,
-            "loss_against_gopher": PUBLISHED.loss(70e9, 1.4e12) / PUBLISHED.loss(280e9, 300e9),
         }
