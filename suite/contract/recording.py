@@ -132,6 +132,11 @@ class Recording:
             gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         return {name: each for name, each in zip(trained, gradients, strict=True) if each is not None}
 
+    def loss_at(self, parameters: Values, trace: Trace | None = None) -> float:
+        """The loss whose gradients :meth:`gradients_at` has."""
+        trace = trace or self.trace
+        return self.run.baseline.losses(self.outputs_at(parameters, trace), trace.batch).mean().item()
+
     def replayed(self, before: Moment) -> dict[str, Tensor]:
         """Where the optimizer's step takes the parameters from a moment like ``trace.update.before``, with what a probe
         has changed of it (all gradients twice as large, no decay, ...). On copies."""

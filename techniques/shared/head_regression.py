@@ -1,6 +1,6 @@
 """A convex problem with a known minimum on top of a trained network, on which theorems about optimizers can be checked.
 
-For the probes of ``nesterov_agd`` and ``prox_grad_momentum``, which state bounds for convex functions.
+For the probes of ``nesterov_agd``, which states a bound for convex functions.
 """
 
 from __future__ import annotations

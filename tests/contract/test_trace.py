@@ -69,6 +69,12 @@ def test_gradients_are_those_of_one_pass_and_the_point_is_where_it_was_taken() -
     assert torch.equal(flat(dict(trace.update.before.parameters)), flat(dict(trace.before.parameters)))
 
 
+def test_a_recorded_batch_repeats_its_loss() -> None:
+    recording = new_recording("bert", "baseline", size="pico", steps=STEPS)
+    losses = recording.train(STEPS)
+    assert recording.loss_at(recording.trace.before.parameters) == losses[MIDDLE]
+
+
 def test_a_recorded_batch_repeats_its_gradient() -> None:
     recording = trained("baseline", "bert")
     trace = recording.trace

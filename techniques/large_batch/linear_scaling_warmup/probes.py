@@ -39,8 +39,8 @@ def probes(recording: Recording, own: LinearScalingWarmup) -> Mapping[str, float
         "batch": max(sizes, key=lambda size: abs(size - own.k)),
         "updates": len(traces) / reference.steps,
         "examples": sum(sizes) / reference.steps,
-        "first_rate": rates[0],
-        "largest_rate": max(rates),
+        "first_rate": rates[0] if rates else 0.0,
+        "largest_rate": max(rates, default=0.0),
         "warmup_steps": below,
         "warmup_rise": max(rises) / min(rises) if rises and min(rises) > 0 else 0.0,
     }

@@ -1,17 +1,14 @@
-"""APGnc on a function of one tensor, the proximal maps that it takes, and the check of its theorem."""
+"""APGnc on a function of one tensor, and the proximal maps that it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 Penalty = Literal["l1", "group"]
-
-STEPS = 200  # of the check on the trained head
 
 
 def soft_threshold(x: Tensor, threshold: float) -> Tensor:
@@ -66,29 +63,3 @@ def apgnc(
         extrapolated = values[1] < values[0]
         y = v if extrapolated else x
         yield Iteration(x, y, values[0], min(values), extrapolated)
-
-
-def check_monotone(gram: Tensor, head: Tensor) -> float:
-    """The largest of F(x_{k+1}) - F(y_{k+1}) and F(y_{k+1}) - F(x_k), in units of F(x_0): 0 or less by the theorem.
-
-    F(W) = tr((W - W*) G (W - W*)^T) / 2 + lambda ||W||_1, with a tenth of the lambda that makes W = 0 the minimum.
-    """
-    rate = 0.99 / torch.linalg.eigvalsh(gram)[-1].item()
-    strength = 0.1 * (head @ gram).abs().max().item()
-
-    def gradient(weight: Tensor) -> Tensor:
-        return (weight - head) @ gram
-
-    def objective(weight: Tensor) -> float:
-        return (0.5 * (gradient(weight) * (weight - head)).sum() + strength * weight.abs().sum()).item()
-
-    start = torch.zeros_like(head)
-    last = objective(start)
-    unit, worst = last, -float("inf")
-    reached = last
-    for each in islice(
-        apgnc(objective, gradient, lambda x, eta: soft_threshold(x, eta * strength), start, rate), STEPS
-    ):
-        worst = max(worst, each.value_x - reached, each.value_y - each.value_x)
-        reached = each.value_y
-    return max(0.0, worst / unit)

@@ -28,9 +28,8 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique
 from suite.model.anatomy import is_transposed
-from techniques.optimizers.prox_grad_momentum.iterations import Penalty, check_monotone
+from techniques.optimizers.prox_grad_momentum.iterations import Penalty
 from techniques.optimizers.prox_grad_momentum.optimizer import APGnc
-from techniques.shared.head_regression import head_regression
 
 
 @dataclass
@@ -114,8 +113,7 @@ class ProxGradMomentum(Technique):
         return {**super().sites(run), **acts}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """Shares of penalised weights and units that are exactly 0, and of steps that began at v; and the largest
-        increase of F, in units of its first value, on the trained model's own head with an l1 norm."""
+        """Shares of penalised weights and units that are exactly 0, and of steps that began at v."""
         zeros = weights = dead = all_units = 0
         for group in run.optimizer.param_groups:
             if group.get("strength"):
@@ -123,7 +121,7 @@ class ProxGradMomentum(Technique):
                     zeros, weights = zeros + int((each == 0).sum()), weights + each.numel()
                     alive = each.ne(0).any(1 - group["units"])
                     dead, all_units = dead + int((~alive).sum()), all_units + alive.numel()
-        measured = {"largest_increase": check_monotone(*head_regression(run))}
+        measured = {}
         if self.choices:
             measured["extrapolated_share"] = self.extrapolations / self.choices
         if weights:
