@@ -12,7 +12,7 @@ from torch import nn
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.meters.flops import FlopCounter
-from suite.model.anatomy import anatomy
+from suite.model.anatomy import anatomy, weight_matrix
 from techniques.large_batch.chinchilla.technique import Chinchilla
 
 
@@ -63,11 +63,11 @@ def _size(recording: Recording, model: nn.Module) -> Size:
         loss = run.baseline.losses(run.baseline.forward(model, batch), batch).mean()
         torch.autograd.grad(loss, [each for each in model.parameters() if each.requires_grad], allow_unused=True)
     tokens, length = batch["input_ids"].numel(), batch["input_ids"].shape[1]
-    logits = 6 * tokens * parts.head[-1].module.weight.numel()
+    logits = 6 * tokens * weight_matrix(parts.head[-1].module).numel()
     scores = 12 * tokens * length * parts.width * parts.depth  # query times key and score times value, all of them
     return Size(
         sum(each.numel() for block in parts.every_block for each in block.module.parameters()),
-        sum(part.module.weight.numel() for block in parts.every_block for part in block.linears),
+        sum(weight_matrix(part.module).numel() for block in parts.every_block for part in block.linears),
         counter.total,
         counter.total - logits - scores,
         parts.depth,
