@@ -9,7 +9,7 @@ Touvron, Cord, Sablayrolles, Synnaeve & Jegou, "Going deeper with Image Transfor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -53,7 +53,6 @@ class LayerScaleTechnique(Technique):
     """
 
     initial: float | None = None
-    width_of_branches: int = field(init=False, repr=False, default=0)  # of all branches of all blocks
 
     def __post_init__(self) -> None:
         if self.initial is not None and not self.initial > 0:
@@ -66,16 +65,11 @@ class LayerScaleTechnique(Technique):
             initial = initial_scale(stack.depth) if self.initial is None else self.initial
             for block in stack.blocks:
                 for end in next(ends):
-                    self.width_of_branches += block.width
                     parts.replace(end.path, LayerScale(end.module, initial, block.width))
         return model
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return {f"{path}.scale": each.scale for path, each in scaled_branches(run.model).items()}
-
-    def probes(self, run: Run) -> Mapping[str, float]:
-        added = sum(each.scale.numel() for each in scaled_branches(run.model).values())
-        return {"added_per_branch_and_width": added / self.width_of_branches}
 
 
 def scaled_branches(model: nn.Module) -> dict[str, LayerScale]:

@@ -1,0 +1,81 @@
+"""The baseline's own model beside one that a technique has changed: what probes compare a recorded step with.
+
+Gradients of the two are the same function of the same numbers, summed in another order. A sum of n terms errs by about
+sqrt(n) roundings, n here being up to a million: GRADIENT_ROUNDINGS of cards.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.contract.trace import Trace, Values
+from suite.model.anatomy import is_transposed
+from suite.record.job import techniques_of
+
+SMALL = 0.01  # of the largest norm
+WRAPPED = "linear"  # what suite.model.anatomy.AroundLinear calls the layer that it wraps
+
+
+def is_alone(recording: Recording) -> bool:
+    """Whether one technique makes the run: of several that change the model, no plain one shows what one has done."""
+    return len(techniques_of(recording.run.job.stack)) == 1
+
+
+def plain_model(recording: Recording) -> nn.Module:
+    """The baseline's model as the run's techniques got it, in training."""
+    with torch.random.fork_rng(devices=[]):
+        return recording.run.plain_model().train()
+
+
+def names_in(plain: nn.Module, values: Values) -> dict[str, str]:
+    """For each parameter of the plain model its name among ``values``, where wrappers stand around layers."""
+    bare = {".".join(part for part in name.split(".") if part != WRAPPED): name for name in values}
+    return {name: name if name in values else bare[name] for name, _ in plain.named_parameters() if name in bare}
+
+
+@torch.no_grad()
+def filled(plain: nn.Module, values: Values) -> nn.Module:
+    """The plain model with its parameters among ``values``."""
+    own = dict(plain.named_parameters())
+    for name, theirs in names_in(plain, values).items():
+        own[name].copy_(values[theirs])
+    return plain
+
+
+def gradients_of(recording: Recording, trace: Trace, plain: nn.Module) -> dict[str, Tensor]:
+    """Gradients, float64, of the baseline's loss on a recorded batch with the step's dropout; 0 where there is none."""
+    baseline, own = recording.run.baseline, dict(plain.named_parameters())
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.set_rng_state(trace.random)
+        loss = baseline.losses(baseline.forward(plain, trace.batch), trace.batch).mean()
+        gradients = torch.autograd.grad(loss, [each.requires_grad_() for each in own.values()], allow_unused=True)
+    pairs = zip(own.items(), gradients, strict=True)
+    return {name: (torch.zeros_like(each) if grad is None else grad).double() for (name, each), grad in pairs}
+
+
+@torch.no_grad()
+def outputs_of(recording: Recording, trace: Trace, model: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
+    """What a copy of ``model`` in evaluation says of a recorded batch, computed in ``dtype``, or in its own."""
+    batch = {name: each.to(dtype) if each.is_floating_point() else each for name, each in trace.batch.items()}
+    output: Tensor = recording.run.baseline.forward(copy.deepcopy(model).eval().to(dtype), batch).logits
+    return output
+
+
+def apart(ours: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """How far the tensor that is farthest from the expected one is, in float32 roundings of its norm. Rounding leaves
+    something where the truth is 0 (a key's bias): norms count as SMALL of the largest or more."""
+    largest = max(each.norm().item() for each in expected.values())
+    floor = SMALL * largest
+    off = [(ours[name].double() - each).norm().item() / (each.norm().item() + floor) for name, each in expected.items()]
+    return max(off) / torch.finfo(torch.float32).eps
+
+
+def matrix_gradient(plain: nn.Module, path: str, gradients: Mapping[str, Tensor]) -> Tensor:
+    """The gradient of a linear layer's weight as [out_features, in_features]."""
+    gradient = gradients[f"{path}.weight"]
+    return gradient.T if is_transposed(plain.get_submodule(path)) else gradient
