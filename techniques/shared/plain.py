@@ -68,10 +68,13 @@ def outputs_of(recording: Recording, trace: Trace, model: nn.Module, dtype: torc
 
 def apart(ours: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
     """How far the tensor that is farthest from the expected one is, in float32 roundings of its norm. Rounding leaves
-    something where the truth is 0 (a key's bias): norms count as SMALL of the largest or more."""
-    largest = max(each.norm().item() for each in expected.values())
-    floor = SMALL * largest
-    off = [(ours[name].double() - each).norm().item() / (each.norm().item() + floor) for name, each in expected.items()]
+    something where the truth is 0 (a key's bias): norms count as SMALL of the largest or more. None of ours is 0."""
+    floor = SMALL * max(each.norm().item() for each in expected.values()) or 1.0
+    zero = torch.zeros(())
+    off = [
+        (ours.get(name, zero).double() - each).norm().item() / (each.norm().item() + floor)
+        for name, each in expected.items()
+    ]
     return max(off) / torch.finfo(torch.float32).eps
 
 

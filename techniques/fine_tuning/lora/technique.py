@@ -162,8 +162,3 @@ class LoRA(Technique):
             if not isinstance(update, LowRankWeight):
                 sites[path] = update
         return sites
-
-    def probes(self, run: Run) -> dict[str, float]:
-        """Trainable parameters of the updates alone, the number that the paper's tables give."""
-        factors = [factor for update in updates(run.model).values() for factor in (*update.a, *update.b)]
-        return {"update_parameters": float(sum(factor.numel() for factor in factors))}

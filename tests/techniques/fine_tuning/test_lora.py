@@ -105,7 +105,7 @@ def test_only_the_factors_and_a_head_move(baseline):
     formula = sum(2 * (in_features(each.layer.module) + len(each.rows)) for each in targets)
     heads = sum(run.model.get_parameter(name).numel() for name in trainable if ".a." not in name and ".b." not in name)
     count = sum(run.model.get_parameter(name).numel() for name in trainable)
-    assert count - heads == formula == run.technique.probes(run)["lora.update_parameters"]
+    assert count - heads == formula
     assert (heads > 0) == (baseline in ("mae", "vit"))  # language models' heads are the embeddings
     assert state_bytes(run.optimizer) - 4 * len(trainable) <= 8 * count <= state_bytes(run.optimizer)
 
