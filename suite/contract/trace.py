@@ -72,6 +72,8 @@ class Trace:
         random: torch's random state before it; with it a forward pass repeats its dropout.
         before, after: the step, its techniques' after-step methods included.
         passes, updates: in their order.
+        ran: the names of the model's modules in the order in which their forwards began; one that is recomputed for
+            the backward pass runs again. Empty of a compiled model, whose modules do not run one by one.
     """
 
     step: int
@@ -82,6 +84,7 @@ class Trace:
     after: Moment
     passes: list[Pass] = field(default_factory=list)
     updates: list[Update] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
 
     def of(self, kind: Literal["forward", "backward"]) -> list[Pass]:
         """The passes of a kind."""
@@ -127,6 +130,11 @@ def recorded(run: Run, batch: Batch, indices: Tensor) -> Iterator[Trace]:
             parameter.register_hook(lambda gradient, name=name: gives(name, gradient))
             for name, parameter in run.model.named_parameters()
             if parameter.requires_grad
+        ),
+        *(
+            module.register_forward_pre_hook(lambda *_, name=name: trace.ran.append(name))
+            for name, module in run.model.named_modules()
+            if not run.recipe.compile
         ),
     ]
     try:

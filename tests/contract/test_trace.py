@@ -59,6 +59,13 @@ def test_a_plain_step_is_one_forward_one_backward_one_update() -> None:
         assert update.before.hyper[name]["lr"] == run.recipe.learning_rate_at(MIDDLE)
 
 
+def test_modules_are_seen_to_run_in_their_order_and_again_for_the_backward_pass() -> None:
+    plain, again = (trained(stack) for stack in ("baseline", "ckpt_chen_sqrt:count=2"))
+    first, second = (block.mlp_linears[0].path for block in plain.run.anatomy.blocks)
+    for recording, order in ((plain, [first, second]), (again, [first, second, second, first])):
+        assert [name for name in recording.trace.ran if name in (first, second)] == order
+
+
 def test_gradients_are_those_of_one_pass_and_the_point_is_where_it_was_taken() -> None:
     trace = trained("sam:rho=0.05").trace
     assert [each.kind for each in trace.passes] == ["forward", "backward", "forward", "backward"]

@@ -111,8 +111,3 @@ class ChenSqrt(Technique):
             for start, end in self.plan(run, stack):
                 self.acts[segment_name(stack.path, start, end)] = Act()
         return self.acts
-
-    def probes(self, run: Run) -> dict[str, float]:
-        stacks = run.anatomy.stacks
-        again = sum(end - start for stack in stacks for start, end in self.plan(run, stack))
-        return {"recomputed_blocks": float(again), "recomputed_share": again / sum(stack.depth for stack in stacks)}

@@ -127,7 +127,9 @@ def test_every_block_runs_again_and_the_trajectory_is_the_plain_one(name, once, 
 def test_growing_stacks_are_planned_anew():
     run = further_run("gpt_neox", "progressive_stacking:fractions=0.2/0.4+ckpt_chen_sqrt", steps=10)
     run.train(10)
-    assert run.technique.probes(run)["ckpt_chen_sqrt.recomputed_blocks"] == run.anatomy.depth == 4
+    (stack,) = run.anatomy.stacks
+    plan = run.technique.techniques["ckpt_chen_sqrt"].plan(run, stack)
+    assert plan == [(0, 2), (2, 4)] and stack.depth == 4
 
 
 @pytest.mark.parametrize("baseline", ["gpt", "bert"])
