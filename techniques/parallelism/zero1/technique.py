@@ -186,10 +186,3 @@ class Zero1(Technique):
     def sites(self, run: Run) -> Mapping[str, Site]:
         acts = {"reduces the gradients": self.reduced, "gathers the parameters": self.gathered}
         return {**run.trained_parameters(), **acts}
-
-    def probes(self, run: Run) -> dict[str, float]:
-        counts = [sum(p.numel() for p in flat.parameters) for flat in self.flats]
-        return {
-            "adam_state_bytes_formula": float(state_bytes(counts, self.ranks)),
-            "padding_elements": float(sum(flat.values.numel() for flat in self.flats) - sum(counts)),
-        }

@@ -138,7 +138,6 @@ def main(rank: int, folder: Path) -> None:
             run, out[f"{name}_{baseline}"] = trained(mesh, technique, baseline)
             if baseline == "vit":
                 out[f"{name}_bytes"] = communicated(run)
-                out[f"{name}_probes"] = run.technique.probes(run)
     for name, technique in (("ddp", DataParallel()), ("zero", Zero1())):
         _, out[f"{name}_clipped"] = trained(mesh, technique, "vit", clip=0.1)
     _, out["bucketed"] = trained(mesh, Zero1(bucket_mb=BUCKET_MB), "gpt")

@@ -41,7 +41,6 @@ def test_optimizer_state_is_half_and_as_the_formula_says(two_ranks):
         whole, shard = rank["ddp_vit"], rank["zero_vit"]
         assert shard["groups"] == [math.ceil(count / 2) for count in whole["groups"]]
         formula = state_bytes(whole["groups"], ranks=2)
-        assert formula == rank["zero_probes"]["parallel.adam_state_bytes_formula"]
         steps = 4 * len(shard["groups"])  # AdamW's step counters
         assert formula <= shard["state_bytes"] <= formula + steps
 
