@@ -26,7 +26,8 @@ def probes(recording: Recording, own: DataParallel) -> Mapping[str, float]:
     """``ranks``; ``batch``: different examples that they have in a step, over the reference's batch; ``unequal``:
     values in which the replicas differ at the run's end; ``mean_roundings``: of the reduced gradients from the mean
     over ranks, but for the factor of clipping; ``whole_batch_roundings``: of that mean from one process's gradient on
-    all examples; ``update_roundings``: of the steps from AdamW's with that mean."""
+    all examples; ``update_roundings``: of the steps from AdamW's with that mean; ``needless_search``: whether DDP
+    looks for unused parameters of a model that has none."""
     if not is_alone(recording):
         return {}
     run, trace = recording.run, recording.trace
@@ -38,11 +39,17 @@ def probes(recording: Recording, own: DataParallel) -> Mapping[str, float]:
     return {
         "ranks": run.world_size,
         "batch": len({index for each in indices for index in each}) / reference.batch_size,
+        "needless_search": bool(getattr(run.model, "find_unused_parameters", False) and _uses_all(run, trace)),
         "unequal": unequal(recording),
         "mean_roundings": _mean_roundings(recording, trace),
         "whole_batch_roundings": whole_batch_roundings(recording, trace),
         "update_roundings": update_roundings(recording, recording.traces),
     }
+
+
+def _uses_all(run: Run, trace: Trace) -> bool:
+    trained = {name for name, each in run.model.named_parameters() if each.requires_grad}
+    return trained == trace.of("backward")[0].gradients.keys()
 
 
 def _mean_roundings(recording: Recording, trace: Trace) -> float:

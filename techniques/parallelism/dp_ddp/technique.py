@@ -86,7 +86,7 @@ class DataParallel(Technique):
             process_group=mesh.get_group(),
             bucket_cap_mb=self.bucket_mb,
             gradient_as_bucket_view=True,
-            find_unused_parameters=self.run is not None and not uses_all_parameters(model, self.run),
+            find_unused_parameters=self.run is None or not uses_all_parameters(model, self.run),
         )
 
     def sites(self, run: Run) -> Mapping[str, Site]:

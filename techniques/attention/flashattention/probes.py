@@ -1,0 +1,106 @@
+"""What a recorded step shows of FlashAttention, beside attention with all its scores, in a pass of the same batch.
+
+The recorded step's gradients are set against those of a definition written here, softmax(Q K^T / sqrt(d)) V in
+float64, causal where the model is. Algorithm 1 and 4 in ``tiles.py`` get queries, keys and values of that pass, and
+their accesses to slow memory are set against theorem 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from techniques.attention.flashattention.technique import FlashAttention
+from techniques.attention.flashattention.tiles import Memory, backward, forward
+from techniques.shared.plain import apart, is_alone
+
+ROWS, COLUMNS = 3, 5  # of tiles, so that the last ones are ragged
+
+
+def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
+    """``gradient_roundings``: of the step's gradients from those with the definition; ``tile_output``,
+    ``tile_gradients``: how far the tiles' are from the definition's, of the largest, in float64; ``forward_accesses``,
+    ``backward_accesses``: to slow memory, over theorem 2's count; ``saved_scores``: tensors as large as the scores that
+    a pass keeps for its backward pass."""
+    if not is_alone(recording):
+        return {}
+    run, trace = recording.run, recording.trace
+    seen: list[tuple[Tensor, Tensor, Tensor, bool]] = []
+
+    def definition(
+        query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
+    ) -> Tensor:
+        visible = None if mask is None and not causal else _visible(query, key, mask)
+        output = _definition(query.double(), key.double(), value.double(), visible)
+        seen.append((query.detach(), key.detach(), value.detach(), visible is not None and not bool(visible.all())))
+        return output.to(query.dtype)
+
+    with run.anatomy.attention(definition):
+        expected = recording.gradients_at(trace.before.parameters)
+    query, key, value, causal = seen[0]
+    with _saved() as kept:
+        recording.gradients_at(trace.before.parameters)
+    scores = {(*each.shape[:2], each.shape[2], other.shape[2]) for each, other, _, _ in seen}
+    return {
+        "gradient_roundings": apart(
+            trace.of("backward")[0].gradients, {name: each.double() for name, each in expected.items()}
+        ),
+        "saved_scores": sum(shape in scores and shape[-1] != query.shape[-1] for shape in kept),
+        **_of_tiles(query[0, 0].double(), key[0, 0].double(), value[0, 0].double(), causal),
+    }
+
+
+def _visible(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+    return mask if mask.dtype == torch.bool else mask == 0
+
+
+def _definition(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -math.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+def _of_tiles(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> dict[str, float]:
+    (n, d), key_tiles = q.shape, math.ceil(len(k) / COLUMNS)
+    mask = torch.ones(n, n, dtype=torch.bool).tril() if causal else None
+    with torch.enable_grad():
+        leaves = [each.clone().requires_grad_() for each in (q, k, v)]
+        output = _definition(*leaves, mask)
+        d_out = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).reshape(output.shape)
+        expected = torch.autograd.grad(output, leaves, d_out)
+    result = forward(q, k, v, Memory(), ROWS, COLUMNS, mask=mask)
+    gradients = backward(q, k, v, result, d_out, Memory(), ROWS, COLUMNS, mask=mask)
+    there, back = Memory(), Memory()
+    whole = forward(q, k, v, there, ROWS, COLUMNS)
+    backward(q, k, v, whole, d_out, back, ROWS, COLUMNS)
+    return {
+        "tile_output": _off(result.o, output.detach()),
+        "tile_gradients": max(_off(ours, theirs) for ours, theirs in zip(gradients, expected, strict=True)),
+        "forward_accesses": there.accesses / (2 * n * d + key_tiles * (3 * n * d + 4 * n)),
+        "backward_accesses": back.accesses / (4 * n * d + key_tiles * (5 * n * d + 2 * n)),
+    }
+
+
+def _off(ours: Tensor, expected: Tensor) -> float:
+    return ((ours - expected).abs().max() / expected.abs().max()).item()
+
+
+@contextmanager
+def _saved() -> Iterator[list[tuple[int, ...]]]:
+    """The shapes of what is kept for the backward pass meanwhile."""
+    shapes: list[tuple[int, ...]] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        shapes.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield shapes
