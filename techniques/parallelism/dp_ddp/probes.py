@@ -11,7 +11,7 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
 from techniques.parallelism.dp_ddp.technique import DataParallel
-from techniques.shared.plain import is_alone
+from techniques.shared.plain import apart, is_alone
 from techniques.shared.ranks import mean_gradients, plainly, unequal, update_roundings, whole_batch_roundings
 
 STEPS = 3  # with as many the optimizer's state counts, too
@@ -57,8 +57,4 @@ def _mean_roundings(recording: Recording, trace: Trace) -> float:
     limit = recording.run.recipe.gradient_clip
     norm = torch.cat([each.flatten() for each in mean.values()]).norm().item()
     factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
-    off = [
-        ((reduced[name] - factor * each).abs() / (factor * each).abs()).nan_to_num().max().item()
-        for name, each in mean.items()
-    ]
-    return max(off) / torch.finfo(torch.float32).eps
+    return apart(reduced, {name: factor * each for name, each in mean.items()})
