@@ -129,7 +129,7 @@ def _notice(mutant: Mutant, on: Sequence[str]) -> Notice:
             judgements = exact_verdicts([entry.card], [baseline], size)
             if claims := [f"{each.claim.id} on {baseline}" for each in judgements if each.verdict == "contradicted"]:
                 return Notice(mutant, tuple(claims))
-            failures = [each.reason for each in judgements if each.reason.startswith(f"{card.id}: ")]
+            failures = [each.reason for each in judgements if each.reason.startswith(f"{entry.id}: ")]
             if failures and all(each.verdict == "not testable here" for each in judgements):  # of several ranks
                 return Notice(mutant, error=failures[0])
     except Exception as error:  # whatever a broken technique does

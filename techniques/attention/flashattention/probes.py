@@ -73,7 +73,7 @@ def _of_tiles(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> dict[str, float]
     mask = torch.ones(n, n, dtype=torch.bool).tril() if causal else None
     with torch.enable_grad():
         leaves = [each.clone().requires_grad_() for each in (q, k, v)]
-        output = _definition(*leaves, mask)
+        output = _definition(leaves[0], leaves[1], leaves[2], mask)
         d_out = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).reshape(output.shape)
         expected = torch.autograd.grad(output, leaves, d_out)
     result = forward(q, k, v, Memory(), ROWS, COLUMNS, mask=mask)
