@@ -8,7 +8,7 @@ need none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -79,9 +79,20 @@ def at_scale(setting: Setting, stack: str) -> Facts:
 
 def sides(setting: Setting, stack: str, reference: str) -> tuple[Facts, Facts]:
     """Short runs of a reference and a stack, counted."""
-    ranks = max(world_size(Job(setting=setting, stack=name)) for name in (reference, stack))
-    of = counted if ranks == 1 else counted_in_processes
+    of = _way(setting, stack, reference)
     return of(setting, reference), of(setting, stack)
+
+
+def know_reference(card: Card, on: Iterable[str], size: Size) -> None:
+    """Counts the card's reference on these baselines, for verdicts to come in this process and in those it forks."""
+    for baseline in on:
+        setting = Setting(baseline=baseline, size=size, recipe=RECIPE, task=card.task)
+        _way(setting, card.id, card.reference)(setting, card.reference)
+
+
+def _way(setting: Setting, stack: str, reference: str) -> Callable[[Setting, str], Facts]:
+    ranks = max(world_size(Job(setting=setting, stack=name)) for name in (reference, stack))
+    return counted if ranks == 1 else counted_in_processes
 
 
 @cache

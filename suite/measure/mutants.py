@@ -16,6 +16,7 @@ at pico; where its two blocks are too few (copies in a wrong order), the file be
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import sys
 import tomllib
@@ -26,18 +27,19 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec, spec_from_file_location
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from suite.contract.catalogue import Entry, catalogue
 from suite.contract.technique import CHAINED, SLOTS, Technique, overrides
 from suite.measure import contender
 from suite.measure.evidence import Progress, silent
-from suite.measure.exact import exact_verdicts
+from suite.measure.exact import exact_verdicts, know_reference
 from suite.measure.learning import cores
-from suite.record.job import Size
+from suite.record.job import Job, Setting, Size
 
 SIZE: Size = "pico"  # an exact claim holds at any
 FILE = "mutants.toml"
+FORK = multiprocessing.get_context("fork")
 INSTRUMENTS = ("sites", "records", "probes")  # these measure a technique, and are no part of it
 
 
@@ -99,24 +101,56 @@ def _file(entry: Entry) -> dict[str, Any]:
 
 
 def noticed(entries: Sequence[Entry], on: Sequence[str], progress: Progress = silent) -> Iterator[Notice]:
-    """What notices each mutant of the entries on these baselines, in the order in which that turns out.
+    """What notices each mutant of the entries on these baselines, entry by entry in the order in which they are ready.
 
     Raises ValueError where an exact claim is contradicted without any mutant: it can notice none.
     """
-    whole = [Mutant(entry.id, "as it is") for entry in entries]
-    broken = [mutant for entry in entries for mutant in mutants_of(entry)]
+    number = sum(len(mutants_of(entry)) for entry in entries)
+    done = 0
     with (
         contender.without_main(),
         ProcessPoolExecutor(cores(), contender.server(), max_tasks_per_child=1) as pool,
     ):
-        for each in pool.map(_notice, whole, [on] * len(whole)):
-            if not each.survives:
-                raise ValueError(f"{each.mutant.technique} as it is: {each.sentence}; mend that before trying mutants")
-        futures = [pool.submit(_notice, mutant, on) for mutant in broken]
-        for number, future in enumerate(as_completed(futures), 1):
-            notice = future.result()
-            progress(number / len(futures), f"{notice.mutant.technique}: {notice.mutant.name}")
-            yield notice
+        futures = [pool.submit(_notices, entry.id, on) for entry in sorted(entries, key=_ranks, reverse=True)]
+        for future in as_completed(futures):
+            whole, *notices = future.result()
+            if not whole.survives:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise ValueError(
+                    f"{whole.mutant.technique} as it is: {whole.sentence}; mend that before trying mutants"
+                )
+            done += len(notices)
+            progress(done / number, f"{whole.mutant.technique}: {len(notices)} mutants")
+            yield from notices
+
+
+def _ranks(entry: Entry) -> int:
+    """The processes of an entry: those of several take longest, and begin."""
+    return contender.world_size(Job(setting=Setting(baseline=entry.card.baselines[0]), stack=entry.id))
+
+
+def _notices(id: str, on: Sequence[str]) -> list[Notice]:
+    """In a process of its own, which knows the reference: what notices the technique as it is, and each mutant."""
+    contender.server = lambda: FORK  # type: ignore[assignment,return-value]
+    entry = catalogue()[id]
+    applicable = [baseline for baseline in on if baseline in entry.card.baselines]
+    know_reference(entry.card, applicable, _size(entry))
+    gc.collect()
+    gc.freeze()  # what the forked ones share they need not search
+    return [_forked(mutant, applicable) for mutant in [Mutant(id, "as it is"), *mutants_of(entry)]]
+
+
+def _forked(mutant: Mutant, on: Sequence[str]) -> Notice:
+    ours, theirs = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=lambda: theirs.send(_notice(mutant, on)))
+    process.start()
+    theirs.close()
+    try:
+        return cast(Notice, ours.recv())
+    except EOFError:
+        return Notice(mutant, error="its process died")
+    finally:
+        process.join()
 
 
 def _notice(mutant: Mutant, on: Sequence[str]) -> Notice:
@@ -124,9 +158,8 @@ def _notice(mutant: Mutant, on: Sequence[str]) -> Notice:
     try:
         _break(mutant)
         entry = catalogue()[mutant.technique]
-        size = _file(entry).get("size", SIZE)
         for baseline in on:
-            judgements = exact_verdicts([entry.card], [baseline], size)
+            judgements = exact_verdicts([entry.card], [baseline], _size(entry))
             if claims := [f"{each.claim.id} on {baseline}" for each in judgements if each.verdict == "contradicted"]:
                 return Notice(mutant, tuple(claims))
             failures = [each.reason for each in judgements if each.reason.startswith(f"{entry.id}: ")]
@@ -137,13 +170,17 @@ def _notice(mutant: Mutant, on: Sequence[str]) -> Notice:
     return Notice(mutant)
 
 
+def _size(entry: Entry) -> Size:
+    return cast(Size, _file(entry).get("size", SIZE))
+
+
 def _break(mutant: Mutant) -> None:
     """Breaks the technique in this process and in those that it forks."""
-    contender.server = lambda: multiprocessing.get_context("fork")  # type: ignore[assignment,return-value]
     if mutant.old:
         sys.meta_path.insert(0, _Edited(mutant))
         for name in [name for name in sys.modules if name.split(".")[0] == mutant.module.split(".")[0]]:
             del sys.modules[name]
+        catalogue.cache_clear()
     elif mutant.lacks:
         setattr(catalogue()[mutant.technique].technique, mutant.lacks, getattr(Technique, mutant.lacks))
 
