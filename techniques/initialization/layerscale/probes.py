@@ -64,15 +64,18 @@ def _gradient_roundings(recording: Recording, trace: Trace, plain: nn.Module, en
     with torch.no_grad():
         for end, scale in scales.items():
             weight_matrix(end.module).mul_(scale[:, None])
-            end.module.bias.mul_(scale)  # type: ignore[operator]
+            if isinstance(end.module.bias, Tensor):
+                end.module.bias.mul_(scale)
     gradients = gradients_of(recording, trace, plain)
     of_scales: dict[str, Tensor] = {}
     for end, scale in scales.items():
-        rows, bias = matrix_gradient(plain, end.path, gradients), gradients[f"{end.path}.bias"]
-        of_scale = (rows * matrix_gradient(plain, end.path, unscaled)).sum(1) + bias * unscaled[f"{end.path}.bias"]
-        of_scales[f"{end.path}.scale"] = of_scale
+        rows, bias = matrix_gradient(plain, end.path, gradients), f"{end.path}.bias"
+        of_scale = (rows * matrix_gradient(plain, end.path, unscaled)).sum(1)
         rows.mul_(scale[:, None])
-        bias.mul_(scale)
+        if bias in gradients:
+            of_scale += gradients[bias] * unscaled[bias]
+            gradients[bias].mul_(scale)
+        of_scales[f"{end.path}.scale"] = of_scale
     expected = {theirs: gradients[name] for name, theirs in names_in(plain, ours).items()}
     same = {name: each for name, each in of_scales.items() if name in ours and ours[name].numel() == each.numel()}
     return apart(ours, expected | {name: each.reshape(ours[name].shape) for name, each in same.items()})

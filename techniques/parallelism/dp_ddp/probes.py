@@ -36,15 +36,15 @@ def probes(recording: Recording, own: DataParallel) -> Mapping[str, float]:
     indices: list[list[int]] = [[]] * run.world_size
     dist.all_gather_object(indices, trace.indices.tolist(), group=run.group)
     reference = run.baseline.recipe_of(run.job.setting)
+    whole = whole_batch_roundings(recording, trace)
     return {
         "ranks": run.world_size,
         "batch": len({index for each in indices for index in each}) / reference.batch_size,
         "needless_search": bool(getattr(run.model, "find_unused_parameters", False) and _uses_all(run, trace)),
         "unequal": unequal(recording),
         "mean_roundings": _mean_roundings(recording, trace),
-        "whole_batch_roundings": whole_batch_roundings(recording, trace),
         "update_roundings": update_roundings(recording, recording.traces),
-    }
+    } | ({} if whole is None else {"whole_batch_roundings": whole})
 
 
 def _uses_all(run: Run, trace: Trace) -> bool:
