@@ -52,6 +52,7 @@ def list_(
             autocompletion=_categories_and_techniques,
         ),
     ] = None,
+    citations: Annotated[bool, typer.Option("--bibtex", help="Print the papers as BibTeX.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the techniques: what they change, on which baselines, against what; or show one's card.
@@ -65,9 +66,14 @@ def list_(
         if what is not None:
             categories = {entry.card.category: [entry] for entry in entries}
             lookup("category or technique", what, categories | {entry.id: [entry] for entry in entries})
-            if what in catalogue():
+            if what in catalogue() and not citations:
                 return _show(catalogue()[what], as_json)
-            entries = [entry for entry in entries if entry.card.category == what]
+            entries = [entry for entry in entries if what in (entry.id, entry.card.category)]
+    if citations:
+        from suite.show.bibtex import bibtex
+
+        print("\n\n".join(bibtex(entry.card) for entry in entries))
+        return None
     if as_json:
         print(json.dumps([entry.card.model_dump(mode="json", exclude={"claim"}) for entry in entries], indent=1))
         return None
