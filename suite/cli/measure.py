@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -35,7 +35,8 @@ from suite.cli.options import (
 from suite.cli.shared import Exit, app, bar, err, escape, fail, out, understandable, warn
 
 if TYPE_CHECKING:
-    from suite.measure.campaign import Measured
+    from suite.measure.campaign import Effort, Measured
+    from suite.measure.plan import Pair
 
 
 @app.command()
@@ -76,6 +77,9 @@ def run(
     machine: MachineOptions,
     learning: LearningOptions,
     evidence: EvidenceOptions,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be measured, how long it takes and how much disk.")
+    ] = False,
     wandb: Wandb = False,
     as_json: Json = False,
 ) -> None:
@@ -108,6 +112,8 @@ def run(
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
         for name in names:
             check_model(setting.but(baseline=name))
+        if dry:
+            return _foresee(pairs, learning.results, evidence.effort(learning), as_json)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             measured = measure(
                 pairs, learning.results, evidence.effort(learning), progress=progress, warn=warn, stored=sent
@@ -117,9 +123,42 @@ def run(
     else:
         for stack, status, reason in dict.fromkeys(measured.failures):
             err.print(f"{escape(stack)}: {status}: {escape(reason)}")
+        for sentence in _answers(pairs, learning.results):
+            out.print(escape(sentence))
         seen = f"see all of it with: leantrain leaderboard --results {learning.results}"
         out.print(escape(f"{measured.sentence}; {seen}"))
     leave(measured)
+
+
+def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool) -> None:
+    """Prints what measuring the pairs would take."""
+    from suite.measure.forecast import forecast
+    from suite.measure.plan import Plan
+    from suite.record.store import Store
+
+    records, _ = Store(folder).read()
+    foreseen = forecast(Plan(pairs, records, effort.wanted), records)
+    if as_json:
+        print(json.dumps({"cores": foreseen.cores, "parts": [asdict(part) for part in foreseen.parts]}))
+    else:
+        out.print(f"{foreseen.sentence}; of a budget of {effort.minutes:g} min")
+
+
+def _answers(pairs: Sequence[Pair], folder: Path, most: int = 12) -> list[str]:
+    """What is known of the pairs now: a sentence each, the best first."""
+    from suite.judge.rows import rows
+    from suite.measure.evidence import conditions_of
+    from suite.record.store import Store
+    from suite.show.board import HEADLINE
+    from suite.show.terminal import answer
+
+    asked = {(conditions_of(pair.setting).key, pair.stack, pair.reference) for pair in pairs}
+    records, _ = Store(folder).read()
+    known = [row for row in rows(records) if (row.conditions.key, row.stack, row.reference) in asked and answer(row)]
+    known.sort(key=lambda row: row.value(HEADLINE.name).number)
+    sentences = [f"{row.conditions.baseline}: {answer(row)}" for row in known]
+    more = len(sentences) - most
+    return sentences[:most] + ([f"and {more} more"] if more > 0 else [])
 
 
 @app.command()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from suite.contract.baseline import baselines
-from suite.contract.catalogue import lookup
+from suite.contract.catalogue import UnknownId, lookup
 from suite.contract.technique import Unavailable
 from suite.record.job import RECIPES, SIZES, TASKS, Setting
 
@@ -66,6 +66,8 @@ def setting_of(
 
 def check_device(device: str) -> None:
     """Raises UnknownId for a name that is no device, Unavailable with the reason for one that is not here."""
+    if device == "gpu":
+        raise UnknownId("no device is called 'gpu'; did you mean cuda?")
     if chosen("device", device, DEVICES) == "cpu":
         return
     import torch  # the CPU is there without it, and it takes seconds to load

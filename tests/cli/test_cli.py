@@ -145,10 +145,19 @@ def test_the_others_go_on(faults: Path, name: str) -> None:
 def test_run_ends_with_a_sentence(faults: Path) -> None:
     told = (faults / "stdout").read_text()
     stacks = len(FAULTS) + len(HARMLESS)
-    assert told == (
+    assert told.endswith(
         f"counted {stacks + 1} stacks, learned from {stacks + 1} runs, timed {stacks} sets of processes; "
         "see all of it with: leantrain leaderboard --results results\n"
     )
+
+
+def test_a_dry_run_says_what_is_missing_and_measures_nothing(faults: Path) -> None:
+    before = sorted((path, path.stat().st_mtime_ns) for path in (faults / "results").rglob("*.jsonl"))
+    done = plugin.leantrain(faults, "run", *SHORT, "-t", "twin", "--results", "results", "--dry-run")
+    assert done.returncode == Exit.FINE and done.stdout.startswith("nothing is missing"), done.stderr
+    more = plugin.leantrain(faults, "run", *SHORT, "-t", "twin", "--timings", "3", "--results", "results", "--dry-run")
+    assert re.match(r"2 timings: about \d+ min on \d+ cores, \d+\.\d MB; of a budget of ", more.stdout), more.stdout
+    assert sorted((path, path.stat().st_mtime_ns) for path in (faults / "results").rglob("*.jsonl")) == before
 
 
 def test_twice_the_work_shows_in_the_paired_samples(faults: Path) -> None:
@@ -352,7 +361,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("study", "vit_sam", "-b", "gpt"), "the study of vit_sam is not for gpt, but for: vit"),
     (("compare", "lion", "-b", "gpt", "-b", "vit"), "-b is given 2 times, and this command takes one: gpt or vit"),
     (("count", "-t", "lion", "--recipe", "classic", "--recipe", "modern"), "--recipe is given 2 times"),
-    (("leaderboard", "--write", "board.txt"), "board.txt: a suffix says what to write: .md, .html, .csv, .parquet"),
+    (("leaderboard", "--write", "board.txt"), "board.txt: a suffix says what to write: .md, .html, .svg, .csv, .parquet"),
     (("leaderboard", "--format", "csv", "--write", "a.csv", "--write", "b.csv"), "--format is of one file"),
     (("leaderboard", "--format", "cvs"), "no format is called 'cvs'; did you mean csv"),
     (("check",), "name one of --against REF, --save FILE, --calibrate and --kernels"),

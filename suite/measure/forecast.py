@@ -1,0 +1,99 @@
+"""What a campaign would measure, how long that takes and how much disk: read off evidence of the same kind.
+
+A run's length is the median of what is known of its stack on its baseline at its size and recipe, else of any stack
+there. Where nothing is known, nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from suite.measure.learning import cores
+from suite.measure.plan import Plan
+from suite.record.job import Setting
+from suite.record.schema import Counted, Learned, Line, Timed
+from suite.record.store import Records
+
+Place = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of evidence that is missing. ``seconds`` and ``size_bytes`` are of those that are ``foreseen``."""
+
+    what: str
+    number: int
+    foreseen: int
+    seconds: float
+    size_bytes: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """``parts`` in the order in which they would be measured; ``cores`` count and learn side by side."""
+
+    parts: tuple[Part, ...]
+    cores: int
+
+    @property
+    def sentence(self) -> str:
+        """``108 counts, 40 learned runs, 27 timings: about 35 min on 2 cores, 1.2 MB; 3 of them of unknown length``."""
+        number = sum(part.number for part in self.parts)
+        if not number:
+            return "nothing is missing"
+        what = ", ".join(f"{part.number} {part.what}" for part in self.parts if part.number)
+        side_by_side, alone = ([part for part in self.parts if (part.what != "timings") == so] for so in (True, False))
+        seconds = sum(p.seconds for p in side_by_side) / self.cores + sum(p.seconds for p in alone)
+        size = sum(part.size_bytes for part in self.parts)
+        known = sum(part.foreseen for part in self.parts)
+        about = f": about {max(1, round(seconds / 60))} min on {self.cores} cores, {size / 1e6:.1f} MB" if known else ""
+        return what + about + (f"; {number - known} of unknown length" if known < number else "")
+
+
+def forecast(plan: Plan, records: Records) -> Forecast:
+    """What the plan lacks. Repeats that renew runs of other code are learned runs; what they renew is none."""
+    repeats = plan.repeats()
+    renewed = {(job.setting.baseline, job.stack) for job in repeats}
+    fresh = [job for job in plan.jobs() if not (plan.unverified(job) and (job.setting.baseline, job.stack) in renewed)]
+    parts = (
+        _part("counts", [*plan.counts()], records.counted, _run),
+        _part("learned runs", [(job.setting, job.stack) for job in (*repeats, *fresh)], records.learned, _run),
+        _part(
+            "timings",
+            [(each.setting, each.stacks[-1]) for each in plan.timings()],
+            records.timed,
+            lambda line: _place(line.conditions, line.contenders[-1].stack) if isinstance(line, Timed) else None,
+        ),
+    )
+    return Forecast(parts, cores())
+
+
+def _part(
+    what: str,
+    wanted: Sequence[tuple[Setting, str]],
+    known: Iterable[Line],
+    place_of: Callable[[Line], Place | None],
+) -> Part:
+    lengths: dict[Place | tuple[str, ...], list[tuple[float, int]]] = {}
+    for line in known:
+        if (place := place_of(line)) and isinstance(line, Counted | Learned | Timed):
+            for key in (place, place[1:]):
+                lengths.setdefault(key, []).append((line.duration_s, len(line.model_dump_json())))
+    seconds, size, foreseen = 0.0, 0.0, 0
+    for setting, stack in wanted:
+        place = _place(setting, stack)
+        if samples := lengths.get(place) or lengths.get(place[1:]):
+            foreseen += 1
+            seconds += statistics.median(length for length, _ in samples)
+            size += statistics.median(length for _, length in samples)
+    return Part(what, len(wanted), foreseen, seconds, size)
+
+
+def _run(line: Line) -> Place | None:
+    return _place(line.conditions, line.stack) if isinstance(line, Counted | Learned) else None
+
+
+def _place(setting: Setting, stack: str) -> Place:
+    return stack, setting.baseline, setting.size, setting.recipe
