@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from suite.contract.baseline import baselines
 from suite.contract.card import Needs
 from suite.contract.catalogue import catalogue, reference_of
-from suite.contract.recording import Recording, with_few_examples
+from suite.contract.recording import Recording, instruments, with_few_examples
 from suite.contract.run import Diverged, Run
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
@@ -26,7 +26,7 @@ from suite.guard.models.matrix import Cell
 from suite.judge.claims import decide, exactly, is_exact, unfit
 from suite.judge.known import Facts
 from suite.model.anatomy import NoBlocks
-from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task, techniques_of
 from suite.record.schema import Evaluation
 
 STEPS = 16
@@ -115,15 +115,22 @@ class Trials:
         )
         held = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
         before = [parameter.detach().clone() for parameter in held]
-        recording = Recording(run)
-        losses = recording.train(run.recipe.steps)
+        recording = Recording(run) if self._reads(stack) else None
+        losses = (recording or run).train(run.recipe.steps)
         if all(map(torch.equal, before, held)):
             raise NoEffect(f"no parameter moved in {len(losses)} steps")
         scores = run.evaluate("test")
         final = Evaluation(step=run.step, loss=scores.pop("loss"), metrics=scores)
-        probes = run.probes() | recording.probes()
+        probes = run.probes() | (recording.probes() if recording else {})
         counters = run.count_step()
         return Outcome(tuple(losses), Facts(stack, run.recipe.steps, counters, final, probes))
+
+    def _reads(self, stack: str) -> bool:
+        """Whether the probes of the stack can read steps of this model: some know their baselines' own models alone."""
+        modules = instruments(techniques_of(stack))
+        if self.setting.model is not None:
+            return not any(getattr(module, "OF_ITS_BASELINES", False) for module in modules.values())
+        return all(self.setting.baseline in catalogue()[name].card.baselines for name in modules)
 
     def _weights(self) -> Path:
         """The checkpoint that adapting starts from: a few steps on the source data."""

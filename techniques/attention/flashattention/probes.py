@@ -22,6 +22,9 @@ from techniques.shared.plain import apart, is_alone
 ROWS, COLUMNS = 3, 5  # of tiles, so that the last ones are ragged
 
 
+OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
+
+
 def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
     """``gradient_roundings``: of the step's gradients from those with the definition; ``tile_output``,
     ``tile_gradients``: how far the tiles' are from the definition's, of the largest, in float64; ``forward_accesses``,

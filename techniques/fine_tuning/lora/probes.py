@@ -28,6 +28,8 @@ from techniques.shared.plain import (
     plain_model,
 )
 
+OF_ITS_BASELINES = True  # whose projections are apart, or three equal parts
+
 
 def records(run: Run, own: LoRA) -> bool:
     """The start, where the update is 0, and the middle."""

@@ -13,6 +13,8 @@ from suite.contract.trace import Trace
 from suite.model.anatomy import anatomy
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking
 
+OF_ITS_BASELINES = True  # whose blocks all train from the first step
+
 
 def records(run: Run, own: ProgressiveStacking) -> bool:
     """All steps: how many blocks each ran, and how they grew."""

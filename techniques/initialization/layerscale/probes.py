@@ -20,6 +20,7 @@ from suite.model.anatomy import Part, anatomy, weight_matrix
 from techniques.initialization.layerscale.technique import LayerScaleTechnique
 from techniques.shared.plain import apart, filled, gradients_of, is_alone, matrix_gradient, names_in, plain_model
 
+OF_ITS_BASELINES = True  # whose branches end in a linear layer each
 INITIAL = ((18, 0.1), (24, 1e-5), (math.inf, 1e-6))  # section 2.2: up to how many blocks, and what
 
 

@@ -15,6 +15,8 @@ from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, weight_matrix
 from techniques.large_batch.chinchilla.technique import Chinchilla
 
+OF_ITS_BASELINES = True  # the arithmetic of the baseline's own Transformer, whose depth and width are the recipe's
+
 
 def records(run: Run, own: Chinchilla) -> bool:
     return run.step in (run.recipe.steps // 2, run.recipe.steps - 1)

@@ -60,12 +60,13 @@ def probes(recording: Recording, own: ProxGradMomentum) -> Mapping[str, float]:
     mlps = {name for name, each in recording.run.model.named_parameters() if id(each) in weights}
     penalised = {name for name, own in recording.trace.before.hyper.items() if own["strength"]}
     kinds = [each.kind for trace in recording.traces for each in trace.passes]
-    reference, last = recording.run.baseline.recipe_of(recording.run.job.setting), recording.trace
-    rate = max(own["lr"] for own in last.update.before.hyper.values())
+    reference = recording.run.baseline.recipe_of(recording.run.job.setting)
+    early = recording.traces[len(recording.traces) // 2]  # the last may have a rate of 0
+    rate = max(own["lr"] for own in early.update.before.hyper.values())
     return {
         **worst,
         **counts,
-        "rate": rate / reference.learning_rate_at(last.step),
+        "rate": rate / reference.learning_rate_at(early.step),
         "rise": max(rises),
         "gradients": kinds.count("backward") / len(recording.traces),
         "evaluations": kinds.count("forward") / len(recording.traces),

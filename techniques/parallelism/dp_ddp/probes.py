@@ -14,6 +14,7 @@ from techniques.parallelism.dp_ddp.technique import DataParallel
 from techniques.shared.plain import apart, is_alone
 from techniques.shared.ranks import mean_gradients, plainly, unequal, update_roundings, whole_batch_roundings
 
+OF_ITS_BASELINES = True  # whose examples do not see each other, as batch norm lets them
 STEPS = 3  # with as many the optimizer's state counts, too
 
 

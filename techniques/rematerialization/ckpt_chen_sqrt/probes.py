@@ -17,6 +17,7 @@ from suite.model.anatomy import BlockStack
 from techniques.rematerialization.ckpt_chen_sqrt.technique import ChenSqrt
 from techniques.shared.plain import is_alone
 
+OF_ITS_BASELINES = True  # in stacks whose blocks are all alike
 DROPPED = 0.5  # the baselines drop nothing out at the small sizes
 
 

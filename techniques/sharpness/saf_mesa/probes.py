@@ -18,6 +18,7 @@ from techniques.shared.divergence import divergence, off_the_term, touched
 from techniques.sharpness.saf_mesa.technique import SafMesa
 
 STEPS, LOOKED_AT, START = 100, 10, 6  # of the twin; 5 of 90 epochs are 5.6 of 100 steps
+OF_ITS_BASELINES = True  # without batch norm, whose teacher is the average of weights alone
 MEMORY = 5000 / (90 * 1251) * STEPS  # steps that an average with the authors' decay remembers, of their run's
 
 
