@@ -361,7 +361,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("study", "vit_sam", "-b", "gpt"), "the study of vit_sam is not for gpt, but for: vit"),
     (("compare", "lion", "-b", "gpt", "-b", "vit"), "-b is given 2 times, and this command takes one: gpt or vit"),
     (("count", "-t", "lion", "--recipe", "classic", "--recipe", "modern"), "--recipe is given 2 times"),
-    (("leaderboard", "--write", "board.txt"), "board.txt: a suffix says what to write: .md, .html, .svg, .csv, .parquet"),
+    (("leaderboard", "--write", "board.txt"), "board.txt: a suffix says what to write: .md, .html, .svg, .csv,"),
     (("leaderboard", "--format", "csv", "--write", "a.csv", "--write", "b.csv"), "--format is of one file"),
     (("leaderboard", "--format", "cvs"), "no format is called 'cvs'; did you mean csv"),
     (("check",), "name one of --against REF, --save FILE, --calibrate and --kernels"),
