@@ -18,8 +18,8 @@ from suite.contract.recipe import Recipe
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
+from techniques.optimizers.nesterov_agd.head_regression import head_regression
 from techniques.optimizers.nesterov_agd.technique import NesterovAGD
-from techniques.shared.head_regression import head_regression
 from techniques.shared.moves import off
 from techniques.shared.sgd_moves import pushed, recipes, step_off, strengths, terminal_off, velocity, velocity_off
 

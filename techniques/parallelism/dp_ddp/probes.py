@@ -14,7 +14,7 @@ from techniques.parallelism.dp_ddp.technique import DataParallel
 from techniques.shared.plain import apart, is_alone
 from techniques.shared.ranks import mean_gradients, plainly, unequal, update_roundings, whole_batch_roundings
 
-OF_ITS_BASELINES = True  # whose examples do not see each other, as batch norm lets them
+OF_ITS_BASELINES = True  # without dropout or batch norm, so that a batch is the sum of its examples
 STEPS = 3  # with as many the optimizer's state counts, too
 
 
@@ -37,15 +37,15 @@ def probes(recording: Recording, own: DataParallel) -> Mapping[str, float]:
     indices: list[list[int]] = [[]] * run.world_size
     dist.all_gather_object(indices, trace.indices.tolist(), group=run.group)
     reference = run.baseline.recipe_of(run.job.setting)
-    whole = whole_batch_roundings(recording, trace)
     return {
         "ranks": run.world_size,
         "batch": len({index for each in indices for index in each}) / reference.batch_size,
         "needless_search": bool(getattr(run.model, "find_unused_parameters", False) and _uses_all(run, trace)),
         "unequal": unequal(recording),
         "mean_roundings": _mean_roundings(recording, trace),
+        "whole_batch_roundings": whole_batch_roundings(recording, trace),
         "update_roundings": update_roundings(recording, recording.traces),
-    } | ({} if whole is None else {"whole_batch_roundings": whole})
+    }
 
 
 def _uses_all(run: Run, trace: Trace) -> bool:
