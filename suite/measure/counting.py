@@ -13,7 +13,7 @@ from suite.contract.recording import is_recorded
 from suite.contract.sources import code_of
 from suite.measure.contender import Contender, ContenderFailed, Limits
 from suite.measure.evidence import Heading
-from suite.record.job import Job, Setting
+from suite.record.job import Job, Setting, techniques_of
 from suite.record.schema import FIFTHS, Counted, CountedStep
 
 STEPS = 20
@@ -38,16 +38,25 @@ def count(setting: Setting, stack: str, limits: Limits = Limits()) -> Counted:  
                 contender.block(step - done)
                 points.append(CountedStep(progress=step / ready.steps, counters=contender.count()))
                 done = step + 1
-        if is_recorded(stack):
-            with Contender(job, limits) as contender:
-                contender.prepare()
-                contender.block(contender.set_up(recorded=True).steps)
-                known["probes"] = contender.probes()
+        if len(techniques_of(stack)) == 1 and is_recorded(stack):  # a card's claims are of its technique alone
+            known |= _read(job, limits)
     except ContenderFailed as failure:
         known |= {"status": failure.status, "reason": failure.reason, "details": failure.details}
     if all(each.counters == points[0].counters for each in points):
         points = points[:1]
     return Counted(**heading.fields(), **known, points=points)
+
+
+def _read(job: Job, limits: Limits) -> dict[str, Any]:
+    """What recorded steps show; where reading them fails, why: the counts stand without."""
+    try:
+        with Contender(job, limits) as contender:
+            contender.prepare()
+            contender.block(contender.set_up(recorded=True).steps)
+            return {"probes": contender.probes()}
+    except ContenderFailed as failure:
+        reason = f"its recorded steps could not be read: {failure.status}: {failure.reason}"
+        return {"reason": reason, "details": failure.details}
 
 
 def counted_steps(steps: int) -> list[int]:

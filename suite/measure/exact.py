@@ -115,7 +115,9 @@ def counted_in_processes(setting: Setting, stack: str) -> Facts:
     """The same of a stack of several ranks, which are processes."""
     learned = learn(Job(setting=setting.but(steps=RANK_STEPS), stack=stack))
     one = count(setting, stack)
-    failed = next((f"{each.status}: {each.reason}" for each in (learned, one) if each.status != "ok"), "")
+    failed = next(
+        (f"{each.status}: {each.reason}" for each in (learned, one) if each.status != "ok" or each.reason), ""
+    )
     return Facts(stack, learned.steps, counters_of(one), learned.final, learned.probes | one.probes, failed)
 
 

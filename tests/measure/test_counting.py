@@ -29,6 +29,8 @@ def test_a_steady_run_has_one_count_and_it_is_that_of_a_real_step() -> None:
 
 def test_what_recorded_steps_show_is_counted_too() -> None:
     assert count(GPT, "baseline").probes == {}
+    both = count(GPT, "lion+rigl")
+    assert both.status == "ok" and both.points and both.probes == {}, "claims are of a technique alone"
     probes = count(GPT, "lion").probes
     assert probes["lion.against"] == 0 and probes["lion.rate"] == pytest.approx(0.1)
 
