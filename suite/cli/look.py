@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -33,6 +33,9 @@ from suite.cli.shared import Exit, app, bar, escape, many, out, understandable, 
 
 if TYPE_CHECKING:
     from suite.contract.catalogue import Entry
+    from suite.measure.evidence import Progress
+    from suite.record.job import Setting
+    from suite.record.references import LearnedReference
 
 
 def _categories_and_techniques(incomplete: str) -> list[str]:
@@ -190,6 +193,9 @@ def baselines(
     power: Annotated[
         bool, typer.Option("--power", help="Instead say what each can tell apart: controls against the noise of seeds.")
     ] = False,
+    techniques: Annotated[
+        list[str] | None, typer.Option("--technique", "-t", help="For --power: a technique as a further control.")
+    ] = None,
     folder: Results = RESULTS,
     minutes: Annotated[
         float, typer.Option("--minutes", min=0.1, help="For --power: begin nothing new after that.")
@@ -198,22 +204,21 @@ def baselines(
 ) -> None:
     """Train the references and hold them against classical methods on the same data: have they learned anything?
 
-    Exit code 1 if a reference is worse than a classical method: ratios to such a reference mean little.
+    The answer is kept in the results folder, from which the leaderboard takes it. Exit code 1 if a reference is worse
+    than a classical method: ratios to such a reference mean little.
     """
-    if power:
-        with understandable(as_json):
-            _power(names, size, recipes, folder, minutes, as_json)
-        return
     with understandable(as_json):
         from suite.contract.baseline import baselines as installed
         from suite.measure.exact import one_thread
-        from suite.measure.references import learned_references
 
         settings = [setting_of(TargetOptions([name], size, recipes)) for name in names or installed()]
         with bar(quiet=as_json) as progress, one_thread():
-            references = learned_references(settings, seeds, progress)
+            if power:
+                _power(settings, techniques or [], folder, minutes, progress, as_json)
+                return
+            references = _learned(settings, seeds, folder, progress)
     if as_json:
-        print(json.dumps([each.as_dict() for each in references], indent=1))
+        print(json.dumps([{**each.model_dump(mode="json"), **_summary(each)} for each in references], indent=1))
     for each in [] if as_json else references:
         metrics = list(each.scores or each.bars[0].scores)
         grid = Table("", *metrics, "", box=None, pad_edge=False)
@@ -222,7 +227,7 @@ def baselines(
         for classical in each.bars:
             cells = [f"{classical.scores[metric]:.4g}" for metric in metrics]
             grid.add_row(classical.method, *cells, "passed" if classical.passed else "not passed")
-        at, trained = each.setting, many(len(each.seeds), "seed")
+        at, trained = each.conditions, many(len(each.seeds), "seed")
         out.print(f"{at.baseline} {at.size} ({at.recipe}, {trained}), judged by {each.judged_by}; loss: {each.quality}")
         out.print(grid)
         for name, value in each.further.items():
@@ -239,30 +244,47 @@ def baselines(
         raise typer.Exit(int(Exit.REGRESSED))
 
 
-def _power(
-    names: list[str] | None, size: str, recipes: list[str] | None, folder: Path, minutes: float, as_json: bool
-) -> None:
-    """Prints what each baseline tells apart."""
-    from suite.contract.baseline import baselines as installed
-    from suite.measure.exact import one_thread
-    from suite.measure.power import power
+def _learned(settings: Sequence[Setting], seeds: int, folder: Path, progress: Progress) -> list[LearnedReference]:
+    """Trains the references, and keeps each in the results folder as soon as it is known."""
+    from suite.measure.references import learned_references
+    from suite.record import references as record
 
-    settings = [setting_of(TargetOptions([name], size, recipes)) for name in names or installed()]
-    with bar(quiet=as_json) as progress, one_thread():
-        studied = [
-            power(each, folder, minutes=minutes / len(settings), progress=progress, warn=warn) for each in settings
-        ]
+    record.read(folder)  # complains of a damaged file before anything is trained
+    return learned_references(
+        settings, seeds, progress, lambda reference: record.write(record.read(folder).with_newer([reference]), folder)
+    )
+
+
+def _summary(reference: LearnedReference) -> dict[str, Any]:
+    return {"scores": reference.scores, "passed": reference.passed}
+
+
+def _power(
+    settings: Sequence[Setting],
+    others: list[str],
+    folder: Path,
+    minutes: float,
+    progress: Progress,
+    as_json: bool,
+) -> None:
+    """Prints what each baseline tells apart, and keeps it."""
+    from suite.measure.power import power
+    from suite.record import references as record
+
+    studied = []
+    for setting in settings:
+        share = minutes / len(settings)
+        studied.append(power(setting, folder, others, minutes=share, progress=progress, warn=warn).evidence())
+        record.write(record.read(folder).with_newer(power=studied), folder)
     if as_json:
-        print(json.dumps([each.as_dict() for each in studied], indent=1))
+        print(json.dumps([each.model_dump(mode="json") for each in studied], indent=1))
         return
     for each in studied:
         grid = Table("control", "seeds", "loss", "equivalent budget", box=None, pad_edge=False)
-        for control in each.as_dict()["controls"]:
-            budget = f"{control['equivalent_budget']:.3f} [{control['low']:.3f}, {control['high']:.3f}]"
-            grid.add_row(control["control"], str(control["seeds"]), f"{control['loss_ratio']:.4f}", escape(budget))
-        out.print(
-            f"{each.setting}: three seeds see a change of the equivalent budget of {math.expm1(each.detectable):.1%}"
-        )
+        for control in each.controls:
+            budget = f"{control.equivalent_budget:.3f} [{control.low:.3f}, {control.high:.3f}]"
+            grid.add_row(escape(control.name), str(control.seeds), f"{control.loss_ratio:.4f}", escape(budget))
+        out.print(f"{each.conditions}: three seeds see a change of the equivalent budget of {each.smallest_change:.1%}")
         out.print(grid)
         out.print()
 

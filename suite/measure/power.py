@@ -13,10 +13,11 @@ An effect is read as an equivalent budget off the reference's scaling curve (:mo
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -24,6 +25,7 @@ from torch import nn
 from suite.contract.data import generator
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
+from suite.contract.sources import code_of
 from suite.contract.technique import Technique
 from suite.judge.ruler import Ruler, ruler_of
 from suite.judge.statistics import (
@@ -36,6 +38,7 @@ from suite.judge.statistics import (
 from suite.measure.campaign import Effort, measure
 from suite.measure.evidence import Progress, conditions_of, silent
 from suite.measure.plan import Pair, Plan, Wanted
+from suite.record import references as record
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.schema import Learned
 from suite.record.store import Records, Store
@@ -88,24 +91,27 @@ class Power:
     seed_deviation: float
     detectable: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            **self.setting.model_dump(),
-            "seed_deviation": self.seed_deviation,
-            "smallest_detectable_change": math.expm1(self.detectable),
-            "controls": [
-                {
-                    "control": each.name,
-                    "seeds": len(each.log_budgets),
-                    "equivalent_budget": math.exp(each.budget.estimate),
-                    "low": math.exp(each.budget.low),
-                    "high": math.exp(each.budget.high),
-                    "loss_ratio": math.exp(sum(each.log_losses) / len(each.log_losses)),
-                }
+    def evidence(self) -> record.Power:
+        """As it is kept."""
+        return record.Power(
+            conditions=conditions_of(self.setting),
+            code=code_of(self.setting, BASELINE),
+            made=datetime.now(UTC).date(),
+            seeds=SEEDS,
+            seed_deviation=self.seed_deviation,
+            smallest_change=math.expm1(self.detectable),
+            controls=[
+                record.Control(
+                    name=each.name,
+                    seeds=len(each.log_budgets),
+                    equivalent_budget=math.exp(each.budget.estimate),
+                    low=math.exp(each.budget.low),
+                    high=math.exp(each.budget.high),
+                    loss_ratio=math.exp(sum(each.log_losses) / len(each.log_losses)),
+                )
                 for each in self.controls
             ],
-        }
+        )
 
 
 def power(
@@ -121,14 +127,18 @@ def power(
 
     What is missing in ``folder`` is learned first. Raises ValueError where time did not suffice.
     """
-    wanted = Wanted(seeds=SEEDS, timings=0, ruler_seeds=ALL_SEEDS, tuned=False)
-    half = setting.but(rate=HALF)
-    asked = [Pair(setting, other) for other in others] or [Pair(setting, BASELINE)]
-    measure(asked, folder, Effort(wanted, minutes), progress=progress, warn=warn)
-    few = Wanted(seeds=SEEDS, timings=0, tuned=False)
-    measure([Pair(half, BASELINE)], folder, Effort(few, minutes), progress=progress, warn=warn)
+    end_s = time.monotonic() + 60 * minutes
+    half, few = setting.but(rate=HALF), Wanted(seeds=SEEDS, timings=0, ruler_seeds=SEEDS, tuned=False)
+    for asked, wanted in (
+        ([Pair(setting, BASELINE)], replace(few, seeds=ALL_SEEDS)),
+        ([Pair(half, BASELINE)], replace(few, ruler_seeds=0)),
+        ([Pair(setting, other) for other in others], few),
+    ):
+        if asked:
+            left = max(0.0, end_s - time.monotonic()) / 60
+            measure(asked, folder, Effort(wanted, left), progress=progress, warn=warn)
     records, _ = Store(folder).read()
-    known = Plan(asked, records, wanted)
+    known = Plan([Pair(setting, BASELINE)], records, few)
 
     def losses(at: Setting, stack: str, seeds: Sequence[int]) -> list[float]:
         runs = [known.learned(Job(setting=at, stack=stack, seed=seed)) for seed in seeds]

@@ -20,7 +20,7 @@ from suite.judge.claims import Judgement
 from suite.judge.metrics import Metric, Value
 from suite.judge.rows import Row, as_dict
 from suite.judge.verdicts import CLAIM_VERDICTS
-from suite.show import claims, markup, models, overview, stacks, studies
+from suite.show import claims, markup, models, overview, references, stacks, studies
 from suite.show.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -69,6 +69,7 @@ def render(report: Report) -> str:
         studies.html(of_studies, cards),
         *([_claims(report.verdicts, cards)] if report.verdicts else []),
         models.html(report.models),
+        references.html(report.references),
         *([overview.techniques(placed, report.verdicts, cards, studies.links(of_studies))] if placed else []),
     ]
     return Template((folder / "board.html").read_text("utf-8")).substitute(
@@ -79,7 +80,7 @@ def render(report: Report) -> str:
         answer=overview.matrix(placed, cards) if placed else "",
         machines=overview.machines(rows, report.calibrations) if rows else "",
         reading=markup.items(map(escape, sentences)),
-        contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), bool(report.models)),
+        contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), report),
         selects="".join(_select(name, values) for name, values in _choices(rows, cards).items()),
         boards="\n".join(filter(None, parts)),
         data=_data(rows),
@@ -87,7 +88,7 @@ def render(report: Report) -> str:
 
 
 def _contents(
-    placed: Sequence[PlacedRow], has_stacks: bool, has_studies: bool, has_claims: bool, has_models: bool
+    placed: Sequence[PlacedRow], has_stacks: bool, has_studies: bool, has_claims: bool, report: Report
 ) -> str:
     """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
     first_of_boards = {each.anchor: each for each in placed}
@@ -98,7 +99,8 @@ def _contents(
     entries += ['<li><a href="#stacks">Stacks</a></li>'] if has_stacks else []
     entries += ['<li><a href="#studies">Studies</a></li>'] if has_studies else []
     entries += ['<li><a href="#claims">Claims of the papers</a></li>'] if has_claims else []
-    entries += ['<li><a href="#models">Models</a></li>'] if has_models else []
+    entries += ['<li><a href="#models">Models</a></li>'] if report.models else []
+    entries += [f'<li><a href="#references">{references.TITLE}</a></li>'] if report.references else []
     entries += ['<li><a href="#techniques">Techniques</a></li>'] if placed else []
     return "".join(entries)
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from suite.judge.claims import Judgement
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
-from suite.show import claims, matrix, models, stacks, studies
+from suite.show import claims, matrix, models, references, stacks, studies
 from suite.show.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -59,15 +59,19 @@ def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
     pages: dict[str, str] = {}
     taken: set[str] = set()
     for baseline in sorted(
-        {row.conditions.baseline for row in report.rows} | {each.baseline for each in report.studies}
+        {row.conditions.baseline for row in report.rows}
+        | {each.baseline for each in report.studies}
+        | report.references.baselines
     ):
         own = replace(
             report,
             rows=[row for row in report.rows if row.conditions.baseline == baseline],
             studies=[each for each in report.studies if each.baseline == baseline],
+            references=report.references.on([baseline]),
         )
         names[baseline] = f"{free_anchor(slug(baseline) or 'baseline', taken)}.md"
-        pages[names[baseline]] = _page([f"# {escape(baseline)}", *_numbers(own)])
+        learned, pictures = references_section(own.references, names[baseline].removesuffix(".md"))
+        pages |= {names[baseline]: _page([f"# {escape(baseline)}", *_numbers(own), *learned]), **pictures}
     if report.verdicts:
         names["claims of the papers"] = f"{free_anchor('claims', taken)}.md"
         pages[names["claims of the papers"]] = _page(claims_section(report.verdicts, "#"))
@@ -249,6 +253,38 @@ def claims_section(judgements: Sequence[Judgement], level: str = "##") -> list[s
         lines += ["", f"{level}# {title}", "", _line(claims.COLUMNS), _line([":--"] * len(claims.COLUMNS))]
         lines += [_line([each.verdict, code(each.name), *map(escape, each.cells[2:])]) for each in part]
     return lines
+
+
+def references_section(shown: references.ShownReferences, stem: str) -> tuple[list[str], dict[str, str]]:
+    """What references have learned and can tell apart; the pictures by the names of their files."""
+    lines: list[str] = []
+    pictures: dict[str, str] = {}
+    for each in shown.references.learned:
+        lines += ["", f"## What the reference has learned: {escape(references.heading(each))}{shown.mark(each)}", ""]
+        lines += [
+            escape(f"{references.READING} {references.verdict(each)}"),
+            "",
+            *_plain_table(*references.scores(each)),
+        ]
+        lines += ["", escape(f"{references.further(each)}.")] if each.further else []
+        for caption, samples in references.captioned(each):
+            lines += ["", f"{escape(caption)}:", ""]
+            lines += [f"    {' '.join(sample.text.split())}" for sample in samples if sample.text]
+            for sample in samples:
+                if sample.picture:
+                    name = f"{stem}-{len(pictures) + 1}.svg"
+                    pictures[name] = references.drawn(sample.picture, caption) + "\n"
+                    lines.append(f"![{escape(caption)}]({quote(name)})")
+    for power in shown.references.power:
+        lines += ["", f"## What it can tell apart: {escape(references.heading(power))}{shown.mark(power)}", ""]
+        lines += [escape(f"{references.sees(power)} {references.CONTROLS}"), ""]
+        lines += _plain_table(*references.controls(power))
+    return lines, pictures
+
+
+def _plain_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    rows = [list(map(escape, each)) for each in (head, *lines)]
+    return [_line(rows[0]), _line([":--", *["--:"] * (len(head) - 1)]), *map(_line, rows[1:])]
 
 
 def models_section(shown: models.Shown, level: str = "##") -> list[str]:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from suite.contract.card import Card
 from suite.contract.catalogue import catalogue
 from suite.judge.claims import Judgement, verdicts
-from suite.judge.rows import Row, rows
+from suite.judge.rows import Currency, Row, rows
+from suite.record import references as of_references
 from suite.record.job import techniques_of
-from suite.record.store import Store
+from suite.record.store import Records, Store
 from suite.show.models import Shown
+from suite.show.references import ShownReferences
 from suite.show.studies import Studied
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Report:
         unreadable: sentences about other files of the folder, for whoever asked for the report.
         records: how many were read.
         models: which technique works on which model; None where that was not tried.
+        references: what they have learned and can tell apart.
     """
 
     rows: Sequence[Row] = ()
@@ -44,6 +47,7 @@ class Report:
     unreadable: Sequence[str] = ()
     records: int = 0
     models: Shown | None = None
+    references: ShownReferences = field(default_factory=ShownReferences)
 
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
@@ -58,6 +62,7 @@ class Report:
         named = {name for stack in stacks for name in techniques_of(stack)}
         tried, unread_models = matrix.read_or_why(folder)
         models = tried.of(named if stacks else tried.cells, on) if tried else None
+        references, unread_references = _references(folder, records, on)
         cards = {id: entry.card for id, entry in catalogue().items() if not stacks or id in named}
         chosen = [
             row
@@ -75,7 +80,19 @@ class Report:
                 for study in studies
                 if (not stacks or study.technique in named) and (not on or study.baseline in on)
             ],
-            unreadable=[*damaged, *unread, *unread_models],
+            unreadable=[*damaged, *unread, *unread_models, *unread_references],
             records=len(records.lines),
             models=Shown(models, matrix.changed(models)) if models and models.cells else None,
+            references=references,
         )
+
+
+def _references(folder: Path, records: Records, on: Collection[str]) -> tuple[ShownReferences, list[str]]:
+    """What the folder knows of the baselines ``on``, with a sentence where that cannot be read."""
+    try:
+        known = of_references.read(folder).on(list(on))
+    except (ValueError, OSError) as error:
+        return ShownReferences(), [str(error)]
+    currency = Currency.of(records.renewals)
+    old = {each.conditions.family for each in [*known.learned, *known.power] if not currency.has(each)}
+    return ShownReferences(known, frozenset(old)), []

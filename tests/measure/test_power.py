@@ -63,7 +63,10 @@ def test_the_noise_is_that_of_pairs_that_differ_in_nothing_that_matters(studied:
     expected = NOISE * math.sqrt(2) / abs(SLOPE)
     assert 0.4 * expected < studied.seed_deviation < 2.5 * expected
     assert 0 < studied.detectable < 1
-    assert studied.as_dict()["smallest_detectable_change"] == math.expm1(studied.detectable)
+    kept = studied.evidence()
+    assert kept.smallest_change == math.expm1(studied.detectable)
+    assert [each.name for each in kept.controls] == [each.name for each in studied.controls]
+    assert kept.controls[2].loss_ratio == pytest.approx(1.1, rel=5 * NOISE)
 
 
 def test_a_curve_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

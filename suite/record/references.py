@@ -1,0 +1,151 @@
+"""What the references have learned, in one file of a results folder: test scores beside classical methods, what a
+model makes of held-out examples, and what each baseline can tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field
+
+from suite.record.files import Stored, parse_versioned, write_json
+from suite.record.job import BASELINE
+from suite.record.schema import Code, Conditions
+
+NAME = "references.json"
+SCHEMA = 1
+
+
+class Bar(Stored):
+    """A classical method that a reference is held against; ``scores`` by metric."""
+
+    method: str
+    scores: dict[str, float]
+    passed: bool
+
+
+class Picture(Stored):
+    """Something that a model makes of held-out examples: a text, or a picture of grey values 0 to 255, row by row."""
+
+    caption: str
+    text: str = ""
+    picture: list[list[int]] | None = None
+
+
+class OfReference(Stored):
+    """Something known of a baseline's reference; ``made``: the day."""
+
+    conditions: Conditions
+    code: Code
+    made: date
+
+    @property
+    def stack(self) -> str:
+        """The reference's."""
+        return BASELINE
+
+
+class LearnedReference(OfReference):
+    """Final test scores, seed by seed, and the bars; what the first seed's model makes of test examples.
+
+    Attributes:
+        judged_by: the metric that the bars are about.
+        quality: what the loss is, in words.
+        further: what else the model is worth, means over the seeds.
+        why: what kept it from an end.
+    """
+
+    judged_by: str
+    quality: str
+    seeds: list[dict[str, float]]
+    bars: list[Bar]
+    further: dict[str, float] = Field(default_factory=dict)
+    samples: list[Picture] = Field(default_factory=list)
+    why: str = ""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Means over the seeds."""
+        return means(self.seeds)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is at least as good as every classical method."""
+        return not self.why and all(bar.passed for bar in self.bars)
+
+
+class Control(Stored):
+    """A change whose effect is known beforehand, against the reference: the interval of the equivalent budget, and the
+    ratio of final losses."""
+
+    name: str
+    seeds: int
+    equivalent_budget: float
+    low: float
+    high: float
+    loss_ratio: float
+
+
+class Power(OfReference):
+    """What a baseline can tell apart.
+
+    Attributes:
+        seed_deviation: of ln equivalent budget, of one pair of runs that differ in nothing that matters.
+        smallest_change: of the equivalent budget, which ``seeds`` seeds see with 80 % power, as a share.
+    """
+
+    seeds: int
+    seed_deviation: float
+    smallest_change: float
+    controls: list[Control]
+
+
+Kind = TypeVar("Kind", bound=OfReference)
+
+
+class References(Stored):
+    """The newest of each conditions."""
+
+    schema_version: int = SCHEMA
+    learned: list[LearnedReference] = Field(default_factory=list)
+    power: list[Power] = Field(default_factory=list)
+
+    def with_newer(self, learned: Iterable[LearnedReference] = (), power: Iterable[Power] = ()) -> References:
+        """These, where ``learned`` and ``power`` take the places of older ones."""
+        return References(learned=_newest([*self.learned, *learned]), power=_newest([*self.power, *power]))
+
+    def on(self, baselines: Sequence[str]) -> References:
+        """Those of some baselines; all where none is named."""
+        return References(
+            learned=[each for each in self.learned if not baselines or each.conditions.baseline in baselines],
+            power=[each for each in self.power if not baselines or each.conditions.baseline in baselines],
+        )
+
+
+def _newest(each: Iterable[Kind]) -> list[Kind]:
+    by_place = {(one.conditions.baseline, one.conditions.family): one for one in each}
+    return [by_place[place] for place in sorted(by_place)]
+
+
+def means(seeds: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Means over the seeds, by name."""
+    return {name: sum(each[name] for each in seeds) / len(seeds) for name in seeds[0]} if seeds else {}
+
+
+def read(folder: Path) -> References:
+    """What a results folder has; nothing where it has no such file. Raises ValueError where it cannot be read."""
+    path = folder / NAME
+    try:
+        return parse_versioned(path.read_bytes(), References, SCHEMA)
+    except FileNotFoundError:
+        return References()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; delete it and make it again: leantrain baselines") from None
+
+
+def write(references: References, folder: Path) -> Path:
+    """Writes a results folder's file, whole or not at all. Raises OSError."""
+    write_json(references, folder / NAME)
+    return folder / NAME

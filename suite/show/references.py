@@ -1,0 +1,156 @@
+"""What the references have learned, and what they can tell apart: beside each baseline's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import groupby
+
+from suite.record.references import LearnedReference, OfReference, Picture, Power, References
+from suite.show import markup
+
+TITLE = "References"
+READING = (
+    "A ratio to a model that has learned nothing is noise. So each reference stands beside classical methods, fitted "
+    "to the same training data and judged on the same test data."
+)
+CONTROLS = (
+    "Controls, whose effect is known beforehand: other seeds and perturbed weights change nothing that matters, half "
+    "the learning rate does. Equivalent budget: how much training the reference needs to end there, and its 95 % "
+    "interval."
+)
+PIXEL = 12  # of a picture, in units of the drawing
+
+
+@dataclass(frozen=True)
+class ShownReferences:
+    """References, and those of older code by the family of their conditions."""
+
+    references: References = field(default_factory=References)
+    changed: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.references.learned or self.references.power)
+
+    @property
+    def baselines(self) -> set[str]:
+        """Those of which something is known."""
+        return {each.conditions.baseline for each in [*self.references.learned, *self.references.power]}
+
+    def on(self, baselines: Sequence[str]) -> ShownReferences:
+        """Those of some baselines; all where none is named."""
+        return ShownReferences(self.references.on(baselines), self.changed)
+
+    def mark(self, each: OfReference) -> str:
+        """A dagger behind what older code made."""
+        return "†" if each.conditions.family in self.changed else ""
+
+
+def heading(each: OfReference) -> str:
+    """The conditions in words."""
+    at = each.conditions
+    return f"{at.baseline} · {at.recipe} · {at.size} · {at.task}"
+
+
+def verdict(each: LearnedReference) -> str:
+    """In a sentence, whether the bars are passed."""
+    trained = f"{len(each.seeds)} seed{'s' * (len(each.seeds) != 1)}"
+    if each.why:
+        return f"It did not end well: {each.why}."
+    if not each.bars:
+        return f"No classical method was tried here ({trained})."
+    failed = [bar.method for bar in each.bars if not bar.passed]
+    passed = f"judged by {each.judged_by}, it is worse than {', '.join(failed)}" if failed else "all are passed"
+    return f"{trained}; loss: {each.quality}; {passed}."
+
+
+def scores(each: LearnedReference) -> tuple[list[str], list[list[str]]]:
+    """The head and the lines of a table: the reference, then the bars."""
+    metrics = list(each.scores or (each.bars[0].scores if each.bars else ()))
+    known = [("the reference", each.scores, ""), *((bar.method, bar.scores, _passed(bar.passed)) for bar in each.bars)]
+    lines = [
+        [name, *(f"{values[metric]:.4g}" if metric in values else "n/a" for metric in metrics), passed]
+        for name, values, passed in known
+    ]
+    return ["", *metrics, "bar"], lines
+
+
+def _passed(passed: bool) -> str:
+    return "passed" if passed else "not passed"
+
+
+def further(each: LearnedReference) -> str:
+    """What else the model is worth, in a line."""
+    return "; ".join(f"{name}: {value:.4g}" for name, value in each.further.items())
+
+
+def captioned(each: LearnedReference) -> Iterator[tuple[str, list[Picture]]]:
+    """The samples by their caption."""
+    for caption, samples in groupby(each.samples, lambda sample: sample.caption):
+        yield caption, list(samples)
+
+
+def controls(each: Power) -> tuple[list[str], list[list[str]]]:
+    """The head and the lines of the table of controls."""
+    lines = [
+        [
+            control.name, str(control.seeds), f"×{control.loss_ratio:.4f}",
+            f"×{control.equivalent_budget:.3f} [{control.low:.3f}, {control.high:.3f}]",
+        ]
+        for control in each.controls
+    ]  # fmt: skip
+    return ["control", "seeds", "final loss", "equivalent budget"], lines
+
+
+def sees(each: Power) -> str:
+    """What it can tell apart, in a sentence."""
+    return (
+        f"Of {each.seeds} seeds a comparison on {each.conditions.baseline} sees a change of the equivalent budget of "
+        f"{each.smallest_change:.1%} with 80 % power; the seed's own deviation is {each.seed_deviation:.1%}."
+    )
+
+
+def drawn(picture: Sequence[Sequence[int]], title: str) -> str:
+    """A grey picture as SVG: runs of equal pixels are one rectangle."""
+    height, width = len(picture), max(map(len, picture), default=0)
+    rectangles = []
+    for y, row in enumerate(picture):
+        x = 0
+        for grey, run in groupby(row):
+            length = len(list(run))
+            place = f'x="{x}" y="{y}" width="{length}" height="1"'
+            rectangles.append(f'<rect {place} fill="#{3 * format(max(0, min(255, grey)), "02x")}"/>')
+            x += length
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{PIXEL * width}" '
+        f'height="{PIXEL * height}" role="img" shape-rendering="crispEdges"><title>{escape(title)}</title>'
+        f"{''.join(rectangles)}</svg>"
+    )
+
+
+def html(shown: ShownReferences) -> str:
+    """The section of the page; nothing where nothing is known."""
+    if not shown:
+        return ""
+    parts = [f'<section id="references"><h2>{TITLE}</h2><p class="legend">{escape(READING)}</p>']
+    for number, each in enumerate(shown.references.learned):
+        parts.append(f"<h3>{escape(heading(each))}{shown.mark(each)}</h3><p>{escape(verdict(each))}</p>")
+        parts.append(_table(f"reference-{number}", f"{heading(each)}: test scores", *scores(each)))
+        parts.append(f"<p>{escape(further(each))}</p>" if each.further else "")
+        for caption, samples in captioned(each):
+            lines = "\n".join(sample.text for sample in samples if sample.text)
+            pictures = "".join(drawn(sample.picture, caption) for sample in samples if sample.picture)
+            inside = (f"<pre>{escape(lines)}</pre>" if lines else "") + pictures
+            parts.append(markup.folded(escape(caption), inside))
+    for number, each in enumerate(shown.references.power):
+        parts.append(f"<h3>What {escape(heading(each))} can tell apart{shown.mark(each)}</h3>")
+        parts.append(f"<p>{escape(sees(each))}</p>")
+        parts.append(_table(f"power-{number}", f"{heading(each)}: controls", *controls(each)))
+    parts.append(f'<p class="legend">{escape(CONTROLS)}</p>' if shown.references.power else "")
+    return "\n".join([*filter(None, parts), "</section>"])
+
+
+def _table(anchor: str, title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    body = "".join(f"<tr>{''.join(markup.cell(cell) for cell in line)}</tr>" for line in lines)
+    return markup.table(f"{anchor}-title", title, markup.head(head), body)
