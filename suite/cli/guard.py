@@ -87,7 +87,12 @@ def calibrate(
 @app.command()
 def check(
     against: Annotated[
-        str | None, typer.Option("--against", help="A reference file, or a git revision to check out beside this one.")
+        str | None,
+        typer.Option(
+            "--against",
+            help="A reference file, or a git revision to check out beside this one, whose code then runs here: name "
+            "one that you trust.",
+        ),
     ] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write a reference file of this tree.")] = None,
     calibrate_: Annotated[
@@ -117,6 +122,9 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Guard a repository: did exact costs, training or speed change against a stored reference or another revision?
+
+    A revision's code, of its techniques and whatever Python loads from its tree, runs as you, like that of the working
+    tree. Both see a minimal environment, without the tokens of a CI job.
 
     Exit code 1 if something regressed, 3 if a comparison could not decide, 4 if this machine must not time (calibrate
     it), 5 if a run failed.

@@ -311,10 +311,11 @@ def study(
         return
     for table in tables:
         grid = Table(
-            *table.columns, title=f"{table.name}. {table.note}", title_justify="left", box=None, pad_edge=False
-        )
+            *map(escape, table.columns), title=escape(f"{table.name}. {table.note}"), title_justify="left", box=None,
+            pad_edge=False,
+        )  # fmt: skip
         for row in table.as_text():
-            grid.add_row(*row)
+            grid.add_row(*map(escape, row))
         out.print(grid)
 
 

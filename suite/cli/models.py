@@ -54,7 +54,7 @@ def models(
         grid = Table("technique", "works on", "refused on", "defects", box=None, pad_edge=False)
         for technique, row in tried.cells.items():
             counts = [[each.verdict for each in row.values()].count(verdict) for verdict in matrix.VERDICTS]
-            grid.add_row(technique, *map(str, counts))
+            grid.add_row(escape(technique), *map(str, counts))
         out.print(grid)
         for each in defects:
             out.print(escape(f"defect: {each.technique} on {each.model}: {each.cell.reason}"))

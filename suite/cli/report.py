@@ -62,6 +62,7 @@ def leaderboard(
         from suite.judge.rows import as_dict
         from suite.record.files import replacing
         from suite.record.job import canonical
+        from suite.record.text import lines
         from suite.show import export, html, markdown, poster
         from suite.show.report import Report
 
@@ -88,7 +89,7 @@ def leaderboard(
                 existing = path.read_text("utf-8") if path and path.exists() and kind == "model-index" else ""
                 content = export.exported(report.rows, kind, table, existing)
             if path is None:
-                sys.stdout.write(content.decode())
+                sys.stdout.write(lines(content.decode()) if sys.stdout.isatty() else content.decode())
                 return
             with replacing(path) as partial:
                 partial.write_bytes(content)

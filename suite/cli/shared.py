@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -10,9 +11,12 @@ from enum import IntEnum
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich import markup
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from typer.core import TyperGroup
+
+from suite.record.text import lines
 
 RENAMED_COMMANDS: dict[str, Callable[[list[str]], str]] = {
     "show": lambda rest: " ".join(["show is list now: leantrain list", *rest]),
@@ -83,8 +87,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # rich's own markup would swallow [defaults] in brackets
     help="Which published ways to train a Transformer faster, smaller, cheaper really help: measured, with intervals.",
 )
-out = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty(), highlight=False)
-err = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), highlight=False)
+out = Console(
+    width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty(), highlight=False, emoji=False
+)
+err = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), highlight=False, emoji=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -113,8 +119,8 @@ def fail(message: str, code: Exit, as_json: bool = False) -> NoReturn:
 
 
 def escape(text: str) -> str:
-    """``text`` as rich prints it, brackets and all."""
-    return text.replace("[", r"\[")
+    """``text`` as rich prints it, brackets and all, without what would command a terminal."""
+    return markup.escape(lines(text))
 
 
 @contextmanager
@@ -135,7 +141,7 @@ def understandable(as_json: bool = False) -> Iterator[None]:
         fail(str(error), Exit.RUN_FAILED, as_json)
     except OSError as error:  # what it was to read or write; a traceback's exit code of 1 would say "regressed"
         why = f"{error.filename}: {error.strerror}; name another place" if error.filename else str(error)
-        fail(why, Exit.USAGE, as_json)
+        fail(_no_room() if error.errno in (errno.ENOSPC, errno.EDQUOT) else why, Exit.USAGE, as_json)
     except RuntimeError as error:
         from suite.measure.contender import ContenderFailed  # loads torch: only where something has run
 
@@ -144,6 +150,15 @@ def understandable(as_json: bool = False) -> Iterator[None]:
         fail(str(error), Exit.RUN_FAILED, as_json)
     except KeyboardInterrupt:
         fail("interrupted; what was measured is kept, the same command continues", Exit.INTERRUPTED, as_json)
+
+
+def _no_room() -> str:
+    from suite.record.files import cache_folder
+
+    return (
+        f"the disk is full: free some room, in the cache {cache_folder()} for one (all of it can be made again), or "
+        "set LEANTRAIN_CACHE to a folder on another disk"
+    )
 
 
 def many(count: int, noun: str) -> str:

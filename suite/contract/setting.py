@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from suite.contract.baseline import baselines
 from suite.contract.catalogue import UnknownId, lookup
+from suite.contract.locations import check_configuration, check_data
 from suite.contract.technique import Unavailable
 from suite.record.job import RECIPES, SIZES, TASKS, Setting
 
@@ -39,8 +40,9 @@ def setting_of(
 ) -> Setting:
     """The setting of these names; ``task`` None leaves the default, for a card to decide.
 
-    Raises UnknownId with the nearest names, ValueError for a number that is no number of steps, rate or threads, and
-    Unavailable for a device that this machine does not have.
+    Raises UnknownId with the nearest names, ValueError for a number that is no number of steps, rate or threads and for
+    data or a model that would read or run what the user did not name, and Unavailable for a device that this machine
+    does not have.
     """
     check_device(device)
     lookup("baseline", baseline, baselines())
@@ -50,7 +52,7 @@ def setting_of(
         raise ValueError(f"rate multiplies the learning rate and must be positive, not {rate}")
     if threads < 1:
         raise ValueError(f"threads must be at least 1, not {threads}")
-    return Setting(
+    setting = Setting(
         baseline=baseline,
         size=chosen("size", size, SIZES),
         recipe=chosen("recipe", recipe, RECIPES),
@@ -62,6 +64,8 @@ def setting_of(
         device=device,
         threads=threads,
     )
+    check_locations(setting)
+    return setting
 
 
 def check_device(device: str) -> None:
@@ -77,8 +81,18 @@ def check_device(device: str) -> None:
         raise Unavailable(f"device cuda: {why} on this machine; leave the device out to run on the CPU")
 
 
+def check_locations(setting: Setting) -> None:
+    """Raises :class:`~suite.contract.locations.Outside` for data that reads files elsewhere, for a model that runs code
+    from elsewhere."""
+    if setting.data is not None:
+        check_data(setting.data, baselines()[setting.baseline].modality == "image")
+    if setting.model is not None:
+        check_configuration(setting.model)
+
+
 def check_model(setting: Setting) -> None:
     """Raises what the baseline says of a ``model`` that cannot take its own model's place: ValueError or OSError."""
+    check_locations(setting)
     if not setting.model:
         return
     import torch

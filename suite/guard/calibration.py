@@ -14,21 +14,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from suite.guard.gate import ALPHA, DESIGN, gate
 from suite.guard.trees import TreeWorker
 from suite.judge.statistics import Interval, false_alarm_interval, smallest_detectable_effect
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.evidence import Progress, silent
-from suite.record.files import Stored, cache_folder, parse_versioned, write_json
+from suite.record.files import Stored, cache_folder, parse_versioned, read_plain, write_json
 from suite.record.job import Job, Setting
 from suite.record.schema import Machine
 
 SCHEMA_VERSION = 2
 VALID = timedelta(days=7)
+CLOCKS_DIFFER = timedelta(days=1)
 GATES, PLANTED = 20, 4
 QUICK_GATES, QUICK_PLANTED = 6, 2
 PLANTED_SLOWER = 0.10
@@ -41,12 +43,17 @@ class Uncalibrated(RuntimeError):
     """This machine must not gate; one sentence says why and what to do."""
 
 
+LogRatio = Annotated[float, Field(ge=-10, le=10)]
+"""Of a pair of processes that ran the same code: a factor of e^10 is no timing."""
+Positive = Annotated[float, Field(ge=0, le=1e9)]
+
+
 class Gate(Stored):
     """One gate that was run: its verdict and the log ratio of each of its process pairs."""
 
     verdict: ChangeVerdict
-    pairs: list[float]
-    seconds: float
+    pairs: list[LogRatio] = Field(min_length=1)
+    seconds: Positive
 
 
 class Calibration(Stored):
@@ -55,12 +62,12 @@ class Calibration(Stored):
 
     schema_version: int = SCHEMA_VERSION
     machine: Machine
-    made: datetime
+    made: AwareDatetime
     design: dict[str, float]
-    margin: float
-    budget_s: float
+    margin: Positive
+    budget_s: Positive
     job: Job
-    planted_slower: float
+    planted_slower: Positive
     unchanged: list[Gate] = Field(min_length=1)
     planted: list[Gate] = Field(min_length=1)
 
@@ -179,15 +186,19 @@ def beside(records: Path) -> tuple[dict[str, Calibration], list[str]]:
 
 
 def _read(path: Path) -> Calibration:
-    """The calibration at ``path``. Raises Uncalibrated, or FileNotFoundError."""
+    """The calibration at ``path``. Raises Uncalibrated, also for one that is dated in the future and would never grow
+    old, or FileNotFoundError."""
     try:
-        return parse_versioned(path.read_bytes(), Calibration, SCHEMA_VERSION, oldest=SCHEMA_VERSION)
+        calibration = parse_versioned(read_plain(path), Calibration, SCHEMA_VERSION, oldest=SCHEMA_VERSION)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise Uncalibrated(f"cannot read {path}: {error.strerror}; {AGAIN}") from None
     except ValueError as error:
         raise Uncalibrated(f"{path}: {error}; {AGAIN}") from None
+    if calibration.made > datetime.now(UTC) + CLOCKS_DIFFER:
+        raise Uncalibrated(f"{path}: it is dated {calibration.made:%Y-%m-%d}, which is in the future; {AGAIN}")
+    return calibration
 
 
 # running -------------------------------------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from suite.guard.findings import Difference, Finding, changes_between
 from suite.guard.gate_worker import COUNTED_STEPS, SEED, Worker
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contender import ContenderFailed, first_line
-from suite.record.files import Stored, parse_versioned, write_json
+from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task, split
 from suite.record.schema import Counters, Machine, Status
+from suite.record.text import code_in_markdown, in_markdown
 
 SCHEMA_VERSION = 2
 LIBRARIES = ("torch", "transformers", "timm")  # they decide which operators a step issues
@@ -146,7 +147,7 @@ def save(stored: Reference, path: Path) -> None:
 def load(path: Path) -> Reference:
     """The reference at ``path``. Raises BadReference with one sentence: unreadable, damaged, of another schema."""
     try:
-        return parse_versioned(path.read_bytes(), Reference, SCHEMA_VERSION, oldest=SCHEMA_VERSION)
+        return parse_versioned(read_plain(path), Reference, SCHEMA_VERSION, oldest=SCHEMA_VERSION)
     except OSError as error:
         raise BadReference(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
@@ -252,17 +253,14 @@ def markdown(findings: Sequence[Finding], against: str) -> str:
     """A job summary: what differs first, what is equal as a count."""
     notable = [each for each in findings if each.verdict not in ("equal", "equivalent") or each.aspect == "timing"]
     silent = len(findings) - len(notable)
-    lines = [f"## leantrain check against {_cell(against)}", ""]
+    lines = [f"## leantrain check against {code_in_markdown(against)}", ""]
     if notable:
         lines += ["| what | tier | verdict | details |", "|---|---|---|---|"]
         for each in notable:
-            lines.append(f"| {_cell(each.item)} | {each.aspect} | **{each.verdict}** | {_cell(each.details)} |")
+            lines.append(
+                f"| {code_in_markdown(each.item)} | {each.aspect} | **{each.verdict}** | {in_markdown(each.details)} |"
+            )
         lines.append("")
     if silent:
         lines.append(f"{silent} item{'s' if silent != 1 else ''} exactly equal.")
     return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    """Text that cannot break out of a table's cell."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("\n", " ").replace("`", "'")

@@ -25,12 +25,21 @@ from typing import Any
 
 from suite.guard import gate_worker
 from suite.measure.contender import ContenderFailed
+from suite.record.machine import ENVIRONMENT
 
 ANSWER_LIMIT_S = 600.0  # importing torch and the models' libraries, and training a checkpoint the first time
 GRACE_S = 5.0  # for a worker to remove what its contenders share
 TAIL = 2000
 ADDR_NO_RANDOMIZE = 0x0040000  # of Linux's personality(2)
 PADDED_LENGTH = 4096  # of what differs in the environments of two workers: the path of the tree
+PASSED = frozenset(
+    {
+        "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CC", "CXX",
+        "VIRTUAL_ENV", "XDG_CACHE_HOME", "LEANTRAIN_CACHE", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE",
+        "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM", *ENVIRONMENT,
+    }
+)  # fmt: skip
+PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "TRITON_", "TORCHINDUCTOR_", "OMP_", "MKL_")
 _libc = ctypes.CDLL(None)
 
 
@@ -84,6 +93,12 @@ def _fixed_addresses() -> None:
         _libc.personality(ADDR_NO_RANDOMIZE | _libc.personality(0xFFFFFFFF))
 
 
+def environment() -> dict[str, str]:
+    """What a worker sees of this process's environment: what decides how it computes and where its caches are, and no
+    secret. A revision's code runs as soon as Python starts in its tree (``sitecustomize``)."""
+    return {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
+
+
 class TreeWorker:
     """A worker process over ``tree`` (its top and ``src``, if it has one, lead the path). Use as a context manager."""
 
@@ -99,7 +114,7 @@ class TreeWorker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=os.environ | {"PYTHONPATH": path_text, "PYTHONHASHSEED": "0", "LEANTRAIN_PADDING": padding},
+            env=environment() | {"PYTHONPATH": path_text, "PYTHONHASHSEED": "0", "LEANTRAIN_PADDING": padding},
             preexec_fn=_fixed_addresses,
         )
         self._buffer = b""

@@ -17,6 +17,7 @@ Exact counts have no noise: where every revision has one value, every change of 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -344,10 +345,13 @@ E = TypeVar("E", bound=Evidence)
 
 def _beside(contenders: Sequence[E], references: Sequence[E]) -> Iterator[tuple[E, E]]:
     """Each contender's evidence with that of the reference that was started nearest to it; none without references."""
-    starts = [datetime.fromisoformat(each.started) for each in references]
+    ordered = sorted(references, key=lambda each: each.started)
+    starts = [datetime.fromisoformat(each.started) for each in ordered]
     for each in contenders if references else ():
         start = datetime.fromisoformat(each.started)
-        yield each, references[min(range(len(starts)), key=lambda at: abs(starts[at] - start))]
+        after = bisect_left(starts, start)
+        near = range(max(0, after - 1), min(len(starts), after + 1))
+        yield each, ordered[min(near, key=lambda at: abs(starts[at] - start))]
 
 
 def change_points(all_series: Iterable[Series]) -> list[ChangePoint]:

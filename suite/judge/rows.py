@@ -121,16 +121,17 @@ class Currency:
     """Whether evidence is of the code that is installed, or was renewed under it."""
 
     code_of: CodeOf
-    renewed: frozenset[tuple[str, str, str, str]]
+    renewed: Mapping[tuple[str, str, str], set[str]]
 
     @classmethod
     def of(cls, renewals: Iterable[Renewal], code_of: CodeOf = installed_code) -> Currency:
         """What holds for two codes each holds for both: renewals follow each other, and go back."""
-        there = {(each.family, each.stack, each.old, each.new) for each in renewals}
-        steps = there | {(family, stack, new, old) for family, stack, old, new in there}
-        while longer := {(*a[:3], b[3]) for a in steps for b in steps if a[:2] == b[:2] and a[3] == b[2]} - steps:
-            steps |= longer
-        return cls(code_of, frozenset(steps))
+        same: dict[tuple[str, str, str], set[str]] = {}  # (family, stack, code) -> all codes that compute the same
+        for each in renewals:
+            old, new = ((each.family, each.stack, code) for code in (each.old, each.new))
+            joined = same.get(old, {each.old}) | same.get(new, {each.new})
+            same |= dict.fromkeys(((each.family, each.stack, code) for code in joined), joined)
+        return cls(code_of, same)
 
     def has(self, evidence: Counted | Trained) -> bool:
         """Whether it is of the installed code."""
@@ -144,7 +145,7 @@ class Currency:
     def same(self, run: Trained, trajectory: str) -> bool:
         """Whether the run's code and that of this trajectory hash are the same or compute the same."""
         old = run.code.trajectory
-        return old == trajectory or (run.conditions.family, run.stack, old, trajectory) in self.renewed
+        return old == trajectory or trajectory in self.renewed.get((run.conditions.family, run.stack, old), ())
 
     def has_side(self, timed: Timed, side: Ended) -> bool:
         """Whether a side of a timing is of the installed code, and timed as it is now."""
@@ -397,10 +398,12 @@ def _learned_pairs(
             return shared(machine, rates), rates
         return shared(machine, (own, own)), None
 
-    candidates = {machine: of(machine) for machine in {place.machine: None, **pool.machines}}
-    best = max(candidates, key=lambda machine: (bool(candidates[machine][0]) and machine == place.machine,
-                                                len(candidates[machine][0])))  # fmt: skip
-    pairs, rates = candidates[best]
+    best = place.machine
+    pairs, rates = of(best)
+    for machine in pool.machines if not pairs else ():
+        others = of(machine)
+        if len(others[0]) > len(pairs):
+            best, (pairs, rates) = machine, others
     return pairs, pool.machines[best].name if pairs else "", rates
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from suite.contract.baseline import baseline_of
+from suite.contract.setting import check_locations
 from suite.contract.sources import code_of
 from suite.record.files import cache_folder
 from suite.record.job import Job, Setting
@@ -36,6 +37,7 @@ def conditions_of(setting: Setting) -> Conditions:
 
     Raises ValueError or OSError for data that cannot be read.
     """
+    check_locations(setting)
     baseline = baseline_of(setting)
     data = baseline.data(setting.size, setting.task, setting.data)
     known = setting.model_dump(exclude={"steps", "data"})

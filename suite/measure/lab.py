@@ -20,6 +20,7 @@ from suite.measure.plan import Plan, Wanted, pairs_of
 from suite.record.job import Setting
 from suite.record.schema import Counted, Learned
 from suite.record.store import Store
+from suite.record.text import in_csv
 
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # JSON has no such numbers; Stored writes them as these words
 
@@ -56,10 +57,12 @@ class Table:
         ]
 
     def as_csv(self) -> str:
+        """CSV, in which a text that a spreadsheet would take for a formula begins with an apostrophe."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(self.rows)
+        writer.writerows(
+            [in_csv(cell) if isinstance(cell, str) else cell for cell in row] for row in (self.columns, *self.rows)
+        )
         return text.getvalue()
 
 

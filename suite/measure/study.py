@@ -22,7 +22,7 @@ from suite.contract.catalogue import Entry
 from suite.contract.sources import CodeOf, code_of, installed_code
 from suite.measure.lab import Lab, Table
 from suite.measure.studies import batch_sweep, label_noise, rate_grid
-from suite.record.files import OlderSchema, Stored, parse_versioned, printable, write_json
+from suite.record.files import OlderSchema, Stored, parse_versioned, printable, read_plain, write_json
 from suite.record.job import Setting
 from suite.record.machine import fingerprint
 from suite.record.schema import Machine
@@ -132,7 +132,7 @@ def read_studies(records: Path) -> tuple[list[Study], list[str]]:
     studies, problems = [], []
     for path in sorted(records.glob("*/studies/*.json")):
         try:
-            studies.append(parse_versioned(path.read_bytes(), Study, SCHEMA_VERSION, oldest=SCHEMA_VERSION))
+            studies.append(parse_versioned(read_plain(path), Study, SCHEMA_VERSION, oldest=SCHEMA_VERSION))
         except OlderSchema as error:
             again = f"leantrain study {path.name.partition('-')[0]}"
             problems.append(printable(f"{path}: {error}; delete the file and make it again with: {again}"))

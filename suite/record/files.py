@@ -1,15 +1,19 @@
-"""Files of our own: where the cache is, atomic writes, JSON that names its schema version, text fit for a message."""
+"""Files of our own: where the cache is, atomic writes, reading of plain files, JSON that names its schema version."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from suite.record.text import printable as printable
 
 
 class Stored(BaseModel):
@@ -39,6 +43,14 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def read_plain(path: Path) -> bytes:
+    """What a file holds. Raises OSError, also for what is no regular file: a pipe would not end, nor would a device."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return file.read()
+
+
 def write_json(stored: Stored, path: Path) -> None:
     """Writes ``stored``, whole or not at all. Raises OSError."""
     with replacing(path) as partial:
@@ -52,8 +64,8 @@ def parse_versioned(content: bytes | str, model: type[M], newest: int, oldest: i
     """
     name = f"a {model.__name__.lower()}"
     try:
-        version = json.loads(content, parse_int=_whole).get("schema_version")
-    except TooLarge as error:
+        version = json.loads(content, parse_int=_whole, object_pairs_hook=_once).get("schema_version")
+    except (TooLarge, Repeated) as error:
         raise ValueError(f"not {name}: {error}") from None
     except (ValueError, AttributeError, RecursionError):
         raise ValueError(f"not {name}: it is damaged") from None
@@ -79,12 +91,18 @@ class TooLarge(ValueError):
     """A whole number that no count can be, and no float holds."""
 
 
+class Repeated(ValueError):
+    """A member that stands twice in an object: readers differ in which one they take."""
+
+
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(once := dict(members)) < len(members):
+        names = [name for name, _ in members]
+        raise Repeated(f"{printable(next(name for name in names if names.count(name) > 1))} stands twice in it")
+    return once
+
+
 def _whole(digits: str) -> int:
     if len(digits) > 18 and not -(2**63) <= int(digits[:30]) < 2**63:
         raise TooLarge("it has a whole number beyond 64 bits")
     return int(digits)
-
-
-def printable(text: str) -> str:
-    """Text of a file in one line, as a message may quote it: control characters written out."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

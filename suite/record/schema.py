@@ -18,9 +18,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from suite.record.files import Stored, parse_versioned
 from suite.record.job import Setting
@@ -30,6 +32,8 @@ SCHEMA_VERSION = 2
 TIMING_PROTOCOL = 2
 """How :mod:`suite.measure.timing` times. Raise it with every change there that can move a ratio: timings of another
 protocol are measured again."""
+
+LONGEST = 8000  # characters of a failure's reason or traceback
 
 FIFTHS = 5
 """Parts of a run in which a step is counted and timed: its cost may change on the way."""
@@ -51,16 +55,18 @@ class Conditions(Setting):
 
     @property
     def key(self) -> str:
-        return self._hashed(self.model_dump())
+        return _hashed(self, ())
 
     @property
     def family(self) -> str:
         """The key of all conditions that differ from these in steps and learning rate alone."""
-        return self._hashed(self.model_dump(exclude={"steps", "rate"}))
+        return _hashed(self, ("steps", "rate"))
 
-    @staticmethod
-    def _hashed(values: dict[str, Any]) -> str:
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+@lru_cache(maxsize=1 << 14)  # of each record, several times
+def _hashed(conditions: Conditions, without: tuple[str, ...]) -> str:
+    values = conditions.model_dump(exclude=set(without))
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Machine(Stored):
@@ -178,12 +184,32 @@ class Code(Stored):
     counts: str
 
 
+def _moment(text: str) -> str:
+    """A time of ISO 8601 with its offset, in UTC: the order of such texts is that of the times."""
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError
+        return moment.astimezone(UTC).isoformat()
+    except (ValueError, OverflowError):
+        raise ValueError("a time of ISO 8601 with its offset from UTC is wanted") from None
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+Moment = Annotated[str, AfterValidator(_moment)]
+Reason = Annotated[str, AfterValidator(_bounded)]
+"""A text whose length is somebody else's choice: at most LONGEST characters are kept."""
+
+
 class Evidence(Stored):
     """What all evidence says of itself. ``started``: ISO 8601, UTC."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = Field(SCHEMA_VERSION, strict=True)
     id: str
-    started: str
+    started: Moment
     duration_s: float
     leantrain: str
     machine: Machine
@@ -196,8 +222,8 @@ class Ended(Stored):
     stack: str  # "baseline" or the techniques in canonical spelling
     code: Code
     status: Status = "ok"
-    reason: str = ""
-    details: str = ""  # traceback of a failure
+    reason: Reason = ""
+    details: Reason = ""  # traceback of a failure
     steps: int | None = None
     recipe: dict[str, Any] = Field(default_factory=dict)
 
@@ -300,10 +326,10 @@ class Renewal(Stored):
     """Code changed from ``old`` to ``new`` (trajectory hashes), and one run, repeated under the new one, was equal to
     the bit: all that was learned in this family of conditions with the stack holds for both."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = Field(SCHEMA_VERSION, strict=True)
     kind: Literal["renewal"] = "renewal"
     id: str
-    started: str
+    started: Moment
     family: str
     stack: str
     old: str
@@ -325,15 +351,16 @@ def unattached(line: Line) -> list[Ended]:
 def parse(line: bytes | str) -> Line:
     """One line as evidence or a renewal.
 
-    Raises ValueError with one sentence: damaged, incomplete, of another schema.
+    Raises ValueError with one sentence: damaged, incomplete, of another schema, with a member that stands twice.
     """
     kind = re.search(rb'"kind":\s?"(\w+)"', line if isinstance(line, bytes) else line.encode())
     model = KINDS.get(kind.group(1).decode() if kind else "", Evidence)
     try:
         parsed = None if _has_long_digits(line) else model.model_validate_json(line)
     except ValidationError:
-        parsed = None  # the slow way finds out why
-    if parsed and parsed.schema_version == SCHEMA_VERSION:
+        parsed = None
+    # Any other form than ours, e.g. a member that stands twice, goes the slow way, which finds out why.
+    if parsed and parsed.model_dump_json().encode() == (line if isinstance(line, bytes) else line.encode()):
         return parsed  # type: ignore[return-value]
     return parse_versioned(line, model, SCHEMA_VERSION, oldest=SCHEMA_VERSION)  # type: ignore[return-value]
 

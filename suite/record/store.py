@@ -1,6 +1,6 @@
 """The append-only store of evidence: JSON Lines, ``<results>/<machine>/{counted,learned,timed}.jsonl``.
 
-A line is appended whole or not at all; folders are merged with ``cat``.
+A line is appended whole or not at all, with its checksum (:mod:`suite.record.seal`); folders are merged with ``cat``.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import shlex
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,8 +18,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from suite.record.files import OlderSchema, printable
+from suite.record.files import OlderSchema, printable, read_plain
 from suite.record.schema import Counted, Learned, Line, Renewal, Timed, Witness, parse, unattached
+from suite.record.seal import NoChecksum, opened, sealed
 
 
 class StoreError(RuntimeError):
@@ -97,12 +100,15 @@ class Store:
         for run in unattached(added):
             raise StoreError(f"{run.stack}: {run.reason}; such a run is not kept")
         target = self.path(machine, "learned" if isinstance(added, Witness | Renewal) else added.kind)
-        line = added.model_dump_json().encode() + b"\n"
+        line = sealed(added.model_dump_json().encode()) + b"\n"
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(target, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(target, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
         except OSError as error:
             raise StoreError(f"cannot write {target}: {error.strerror}; this one is not kept") from None
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise StoreError(f"cannot write {target}: it is no regular file; this one is not kept")
         end = os.lseek(handle, 0, os.SEEK_END)
         try:
             if end and os.pread(handle, 1, end - 1) != b"\n":  # a line that a crash cut off: keep it apart from ours
@@ -130,9 +136,10 @@ class Store:
         texts: dict[str, int] = {}  # what a line was, without keeping it
         problems: list[str] = []
         older: set[Path] = set()
+        unsealed: dict[Path, int] = {}
         for path in sorted(self.folder.glob("*/*.jsonl")):
             try:
-                lines = path.read_bytes().split(b"\n")
+                lines = read_plain(path).split(b"\n")
             except OSError as error:
                 problems.append(f"{path}: cannot be read: {error.strerror}; its records are left out")
                 continue
@@ -140,18 +147,34 @@ class Store:
                 if not line.strip():
                     continue
                 try:
-                    parsed = parse(line)
-                    if texts.setdefault(parsed.id, hash(line.strip())) != hash(line.strip()):
+                    parsed = _parsed(line)
+                    if texts.setdefault(parsed.id, hash(line)) != hash(line):
                         raise ValueError(f"it has the id of another one, {printable(parsed.id)}")
                 except OlderSchema as error:
                     if path not in older:  # as all its lines are, probably
                         problems.append(f"{path}:{number}: {error}; delete it and measure again with: leantrain run")
                     older.add(path)
+                except NoChecksum:
+                    unsealed[path] = unsealed.get(path, 0) + 1
                 except ValueError as error:
                     problems.append(f"{path}:{number}: {error}; the line is left out and left in place")
                 else:
                     lines_by_id[parsed.id] = parsed
+        for path, count in unsealed.items():
+            problems.append(
+                f"{path}: {count} of its lines have no checksum and are left out; if you trust them, add it with: "
+                f"python -m suite.record.seal {shlex.quote(str(path))}"
+            )
         return Records.of(lines_by_id.values()), problems
+
+
+def _parsed(line: bytes) -> Line:
+    """Raises ValueError, NoChecksum where that alone is missing."""
+    try:
+        return parse(opened(line))
+    except NoChecksum:
+        parse(line)  # what is damaged is called so
+        raise
 
 
 @contextmanager

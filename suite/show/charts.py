@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from suite.judge.rows import Row
 from suite.judge.ruler import Ruler
 from suite.judge.statistics import QUALITY_TOLERANCE, Floats, Interval
 from suite.record.schema import Learned
+from suite.record.text import in_html
 from suite.show.board import bounded, number
 
 WIDEST = math.log(8)  # a whisker that runs beyond 8 or 1/8 is cut at the edge
@@ -125,9 +125,9 @@ def pareto(rows: Sequence[Row], links: Mapping[str, str] | None = None) -> str:
         ring = f'<circle class="ring" cx="{px:.1f}" cy="{py:.1f}" r="9"/>' if each in best else ""
         says = f"{each.name}: time {number(each.time)}, memory {number(each.memory)}, loss {number(each.loss, 3)}"
         name = _label(px + 11, py + 4, each.name, width, taken)
-        drawn = f'<g class="{kind}"><title>{escape(says)}</title>{ring}{shape}{name}</g>'
+        drawn = f'<g class="{kind}"><title>{in_html(says)}</title>{ring}{shape}{name}</g>'
         target = (links or {}).get(each.name) if each is not REFERENCE else None
-        parts.append(f'<a href="#{target}" aria-label="{escape(says)}">{drawn}</a>' if target else drawn)
+        parts.append(f'<a href="#{target}" aria-label="{in_html(says)}">{drawn}</a>' if target else drawn)
     label = f"Training time against peak tensor memory of {len(plotted) - 1} techniques; the table has the numbers."
     return _figure(width, height, label, parts, "pareto")
 
@@ -264,10 +264,10 @@ def ruler(rows: Sequence[Row], links: Mapping[str, str] | None = None) -> str:
     for number_drawn, (each, px, py) in enumerate(spots):
         room = number_drawn < MOST_NAMES
         name = (_label(px + 11, py + 4, each.stack, WIDTH, taken) or _led(px, py, each.stack, taken)) if room else ""
-        drawn = f'<g class="{"off" if each.beyond < 0 else "on"}"><title>{escape(each.says)}</title>'
+        drawn = f'<g class="{"off" if each.beyond < 0 else "on"}"><title>{in_html(each.says)}</title>'
         drawn += f"{_ruler_mark(each, px, py, x)}{name}</g>"
         target = (links or {}).get(each.stack)
-        parts.append(f'<a href="#{target}" aria-label="{escape(each.says)}">{drawn}</a>' if target else drawn)
+        parts.append(f'<a href="#{target}" aria-label="{in_html(each.says)}">{drawn}</a>' if target else drawn)
     label = f"The reference's final loss against its budget, with {len(marks)} techniques; the table has the numbers."
     return _figure(WIDTH, HEIGHT, label, parts, "ruler")
 
@@ -406,9 +406,9 @@ def _thinned(line: Floats) -> Floats:
 
 def _figure(width: int, height: int, label: str, parts: Sequence[str], kind: str) -> str:
     role = "group" if kind in ("pareto", "ruler") else "img"  # an image's links could not be reached by a screen reader
-    head = f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="{role}" aria-label="{escape(label)}">'
+    head = f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="{role}" aria-label="{in_html(label)}">'
     return f"{head}{''.join(parts)}</svg>"
 
 
 def _tick(x: float, y: float, words: str, anchor: str) -> str:
-    return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+    return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{in_html(words)}</text>'

@@ -25,6 +25,7 @@ from suite.judge.metrics import COUNTERS, METRICS, Metric, Value, metric_of, sam
 from suite.judge.rows import EXACT, Row, as_dict
 from suite.judge.statistics import Interval
 from suite.record.schema import Counters, Memory
+from suite.record.text import in_csv
 
 Format = Literal["csv", "parquet", "model-index"]
 FORMATS: tuple[Format, ...] = ("csv", "parquet", "model-index")
@@ -32,8 +33,6 @@ TABLES = ("rows", "replicates")
 
 ColumnType = Literal["text", "integer", "real", "boolean"]
 Line = dict[str, Any]
-
-FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")  # OWASP's list; the wide forms count in some locales
 
 
 @dataclass(frozen=True)
@@ -239,19 +238,14 @@ def as_csv(table: TidyTable) -> str:
     """Write CSV after RFC 4180. With line ends of two characters the writer quotes texts that hold either of them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(map(harmless, table.columns))
+    writer.writerow(map(in_csv, table.columns))
     for line in table.lines:
         writer.writerow([_cell(line.get(name)) for name in table.columns])
     return text.getvalue()
 
 
 def _cell(value: Any) -> Any:
-    return harmless(value) if isinstance(value, str) else value
-
-
-def harmless(text: str) -> str:
-    """``text``, with an apostrophe in front where a spreadsheet would take it for a formula."""
-    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
+    return in_csv(value) if isinstance(value, str) else value
 
 
 def as_parquet(table: TidyTable) -> bytes:

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -20,6 +19,7 @@ from suite.judge.claims import Judgement
 from suite.judge.metrics import Metric, Value
 from suite.judge.rows import Row, as_dict
 from suite.judge.verdicts import CLAIM_VERDICTS
+from suite.record.text import in_html
 from suite.show import claims, markup, models, overview, references, stacks, studies
 from suite.show.board import (
     HEADLINE,
@@ -76,10 +76,10 @@ def render(report: Report) -> str:
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=(folder / "board.css").read_text("utf-8"),
         script=script,
-        summary=escape(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
+        summary=in_html(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
         answer=overview.matrix(placed, cards) if placed else "",
         machines=overview.machines(rows, report.calibrations) if rows else "",
-        reading=markup.items(map(escape, sentences)),
+        reading=markup.items(map(in_html, sentences)),
         contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), report),
         selects="".join(_select(name, values) for name, values in _choices(rows, cards).items()),
         boards="\n".join(filter(None, parts)),
@@ -93,7 +93,7 @@ def _contents(
     """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
     first_of_boards = {each.anchor: each for each in placed}
     entries = [
-        f"<li{_conditions(each.row)}>{markup.link(anchor, escape(each.board.title))}</li>"
+        f"<li{_conditions(each.row)}>{markup.link(anchor, in_html(each.board.title))}</li>"
         for anchor, each in first_of_boards.items()
     ]
     entries += ['<li><a href="#stacks">Stacks</a></li>'] if has_stacks else []
@@ -128,14 +128,14 @@ def _select(name: str, values: Sequence[str]) -> str:
     """A selection of values; nothing where there is no choice."""
     if len(values) < 2:
         return ""
-    options = "".join(f'<option value="{escape(value)}">{escape(value)}</option>' for value in values)
+    options = "".join(f'<option value="{in_html(value)}">{in_html(value)}</option>' for value in values)
     return f'<label>{name} <select data-filter="{name}"><option value="">all</option>{options}</select></label>\n'
 
 
 def _data(rows: Sequence[Row]) -> str:
     """JSON that cannot end its script element; seven digits, and no fields without a value."""
     thin = [_thinned(as_dict(row)) for row in rows]
-    words = json.dumps(thin, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    words = json.dumps(thin, allow_nan=False, separators=(",", ":"))
     return words.replace("<", "\\u003c")
 
 
@@ -152,12 +152,12 @@ def _board(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     board, anchor = placed[0].board, placed[0].anchor
     ranked = [each for each in placed if not each.row.failed]
     columns = board.columns()
-    missing = markup.items(f"{escape(heading)}: n/a ({escape(reason)})" for heading, reason in board.empty_columns())
+    missing = markup.items(f"{in_html(heading)}: n/a ({in_html(reason)})" for heading, reason in board.empty_columns())
     remarked = [(each.row.stack, sentences) for each in ranked if (sentences := remarks(each.row, columns))]
-    notes = markup.items(f"{markup.code(stack)}: {escape('; '.join(sentences))}" for stack, sentences in remarked)
+    notes = markup.items(f"{markup.code(stack)}: {in_html('; '.join(sentences))}" for stack, sentences in remarked)
     failed = "".join(
         f'<li id="{each.identity}"{_named(each, cards)}>{markup.link(each.technique, markup.code(each.row.stack))}'
-        f": {escape('; '.join(failure_lines(each.row)))}</li>"
+        f": {in_html('; '.join(failure_lines(each.row)))}</li>"
         for each in placed
         if each.row.failed
     )
@@ -169,8 +169,8 @@ def _board(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     rows, links = [each.row for each in ranked], {each.row.stack: each.technique for each in ranked}
     plot, curve = pareto(rows, links), ruler(rows, links)
     parts = [
-        f'<section class="board" id="{anchor}"{_conditions(board.rows[0])}><h2>{escape(board.title)}</h2>',
-        f"<p>{escape(board.subtitle)} {escape(board.detectable)}</p>",
+        f'<section class="board" id="{anchor}"{_conditions(board.rows[0])}><h2>{in_html(board.title)}</h2>',
+        f"<p>{in_html(board.subtitle)} {in_html(board.detectable)}</p>",
         _table(ranked, columns, cards) if ranked else "",
         f"<ul>{missing}</ul>" if missing else "",
         markup.folded("Notes", f"<ul>{notes}</ul>") if notes else "",
@@ -191,12 +191,12 @@ def _named(placed: PlacedRow, cards: Mapping[str, Card]) -> str:
 def _claims(judgements: Sequence[Judgement], cards: Mapping[str, Card]) -> str:
     by_worth = claims.sort(judgements)
     (title, first), *others = by_worth.parts
-    parts = [f"<h3>{escape(title)}</h3>{_claims_table(title, first, cards)}"]
+    parts = [f"<h3>{in_html(title)}</h3>{_claims_table(title, first, cards)}"]
     parts += [
-        markup.folded(f"{escape(title)}: {len(part)}", _claims_table(title, part, cards)) for title, part in others
+        markup.folded(f"{in_html(title)}: {len(part)}", _claims_table(title, part, cards)) for title, part in others
     ]
     return (
-        f'<section id="claims"><h2>Claims of the papers</h2><p>{escape(by_worth.sentence)} Ratios are costs: below 1 '
+        f'<section id="claims"><h2>Claims of the papers</h2><p>{in_html(by_worth.sentence)} Ratios are costs: below 1 '
         f"is better.</p>{''.join(parts)}</section>"
     )
 
@@ -280,10 +280,10 @@ def _cell(column: Metric, value: Value, half_width: float) -> str:
     interval = shown_interval(value, column.direction)
     shown = shown_number(value, column.direction)
     drawn = whisker(interval, half_width) if interval else ""
-    brackets = f' <span class="ends">{escape(ends(interval))}</span>' if ends(interval) else ""
+    brackets = f' <span class="ends">{in_html(ends(interval))}</span>' if ends(interval) else ""
     figure = f"{mark(value, column.direction)}{number(shown, decimals(interval))}"
     return markup.cell_of(
-        f'{drawn}<span class="number">{escape(figure)}</span>{brackets}',
+        f'{drawn}<span class="number">{in_html(figure)}</span>{brackets}',
         "" if value.kind == "modelled" else f"{shown:.6g}",  # sorted after all that is measured, never among it
         value.kind,
         "; ".join(filter(None, (change(value, column.unit), value.note))),

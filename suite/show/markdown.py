@@ -6,7 +6,6 @@ at most MOST_LINES lines, the matrix of all techniques, and the boards of each b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,6 +14,8 @@ from urllib.parse import quote
 from suite.judge.claims import Judgement
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
+from suite.record.text import code_in_markdown as code
+from suite.record.text import in_markdown as escape
 from suite.show import claims, matrix, models, references, stacks, studies
 from suite.show.board import (
     HEADLINE,
@@ -40,7 +41,6 @@ from suite.show.studies import PlacedStudy
 if TYPE_CHECKING:
     from suite.guard.calibration import Calibration
 
-PLAIN = re.compile(r"[\w.:=,+/ -]*")  # nothing in here ends a code span or a table cell
 MOST_LINES = 200  # of the front page
 NOTHING = "No records yet. Measure some: `leantrain run`"
 
@@ -313,16 +313,3 @@ def models_section(shown: models.Shown, level: str = "##") -> list[str]:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def code(name: str) -> str:
-    """A name in code font, or escaped where it holds what code font cannot."""
-    return f"`{name}`" if name.strip() and PLAIN.fullmatch(name) else escape(name)
-
-
-def escape(words: str) -> str:
-    """Text from a record as text: no markup, no HTML, no link, no second line."""
-    one_line = " ".join(words.split())
-    entities = one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    marked = re.sub(r"([\\`*_{}\[\]|~$#@])", r"\\\1", entities)
-    return marked.replace("://", "&#58;//").replace("www.", "www&#46;")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable
-from html import escape
+
+from suite.record.text import in_html
 
 
 def unverified(what: str) -> str:
     """The mark of evidence whose code changed, which a pointer explains; nothing where ``what`` is empty."""
-    return f'<abbr title="{escape(what)}">†</abbr>' if what else ""
+    return f'<abbr title="{in_html(what)}">†</abbr>' if what else ""
 
 
 def slug(words: str) -> str:
@@ -31,11 +32,11 @@ def free_anchor(name: str, taken: set[str]) -> str:
 
 def data(**values: str) -> str:
     """Attributes by which the script filters: ``data-name="lion"``."""
-    return "".join(f' data-{name}="{escape(value)}"' for name, value in values.items())
+    return "".join(f' data-{name}="{in_html(value)}"' for name, value in values.items())
 
 
 def code(name: str) -> str:
-    return f"<code>{escape(name)}</code>"
+    return f"<code>{in_html(name)}</code>"
 
 
 def link(anchor: str, markup: str) -> str:
@@ -59,7 +60,7 @@ def table(anchor: str, caption: str, head_markup: str, body_markup: str, kind: s
     kind = f' class="{kind}"' if kind else ""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{anchor}"><table{kind}>'
-        f'<caption id="{anchor}">{escape(caption)}</caption><thead><tr>{head_markup}</tr></thead>'
+        f'<caption id="{anchor}">{in_html(caption)}</caption><thead><tr>{head_markup}</tr></thead>'
         f"<tbody>{body_markup}</tbody></table></div>"
     )
 
@@ -69,7 +70,7 @@ def head(titles: Iterable[str], sorted_by: int | None = None, descending: Contai
     at the positions ``descending`` the largest is the best, which the first click puts first."""
     return "".join(
         f'<th scope="col"{ascending(position == sorted_by)}{" data-largest" if position in descending else ""}>'
-        f'<button type="button">{escape(title)}</button></th>'
+        f'<button type="button">{in_html(title)}</button></th>'
         for position, title in enumerate(titles)
     )
 
@@ -80,16 +81,16 @@ def ascending(is_so: bool) -> str:
 
 def cell(words: str, sort: object = None, kind: str = "", title: str = "") -> str:
     """A cell of text, sorted by ``sort``, by its words where that is None."""
-    return cell_of(escape(words), words if sort is None else sort, kind, title)
+    return cell_of(in_html(words), words if sort is None else sort, kind, title)
 
 
 def cell_of(markup: str, sort: object, kind: str = "", title: str = "") -> str:
     """A cell of markup, sorted by ``sort``."""
     kind = f' class="{kind}"' if kind else ""
-    title = f' title="{escape(title)}"' if title else ""
-    return f'<td data-sort="{escape(str(sort))}"{kind}{title}>{markup}</td>'
+    title = f' title="{in_html(title)}"' if title else ""
+    return f'<td data-sort="{in_html(str(sort))}"{kind}{title}>{markup}</td>'
 
 
 def row_head(name: str, markup: str) -> str:
     """The first cell of a row, sorted by the row's name."""
-    return f'<th scope="row" data-sort="{escape(name)}">{markup}</th>'
+    return f'<th scope="row" data-sort="{in_html(name)}">{markup}</th>'

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape as html_escape
 
 from suite.guard.models.matrix import Cell, Matrix, Placed, Verdict
+from suite.record.text import in_html
 from suite.show import markup
 
 TITLE = "Models"
@@ -99,8 +99,8 @@ def html(shown: Shown | None) -> str:
     if shown is None:
         return ""
     matrix = shown.matrix
-    parts = [f'<section id="models"><h2>{TITLE}</h2><p>{html_escape(sentence(shown))}</p>']
-    parts.append(f'<p class="legend">{html_escape(READING)}</p>')
+    parts = [f'<section id="models"><h2>{TITLE}</h2><p>{in_html(sentence(shown))}</p>']
+    parts.append(f'<p class="legend">{in_html(READING)}</p>')
     for table in tables(matrix):
         lines = []
         for technique, cells in table.rows:
@@ -109,11 +109,9 @@ def html(shown: Shown | None) -> str:
         title = f"In the place of {table.baseline}'s model"
         head = markup.head(["technique", *table.models])
         body = "\n" + "\n".join(lines) + "\n"
-        parts.append(f"<h3>{html_escape(title)}</h3>")
+        parts.append(f"<h3>{in_html(title)}</h3>")
         parts.append(markup.table(f"models-{markup.slug(table.baseline)}-title", title, head, body))
-    sentences = markup.items(
-        f"{html_escape(place(each, matrix))}: {html_escape(each.words)}" for each in reasons(matrix)
-    )
+    sentences = markup.items(f"{in_html(place(each, matrix))}: {in_html(each.words)}" for each in reasons(matrix))
     parts.append(markup.folded("Why not", f"<ul>{sentences}</ul>") if sentences else "")
     return "\n".join([*filter(None, parts), "</section>"])
 

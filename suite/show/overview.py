@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
@@ -17,6 +16,7 @@ from suite.judge.claims import Judgement
 from suite.judge.metrics import HEADLINES, METRICS, Value
 from suite.judge.rows import Row
 from suite.record.job import techniques_of
+from suite.record.text import in_html
 from suite.show import matrix as matrices
 from suite.show.board import (
     HEADLINE,
@@ -75,7 +75,7 @@ def placed_rows(boards: Iterable[Board]) -> list[PlacedRow]:
     placed = []
     for board in boards:
         first = board.rows[0]
-        anchor = free_anchor(f"{slug(board.title)}-{first.conditions.key[:4]}-{first.machine.key[:4]}", taken)
+        anchor = free_anchor(slug(f"{board.title} {first.conditions.key[:4]} {first.machine.key[:4]}"), taken)
         for tier, row in [*board.ranked, *(("", row) for row in board.failed)]:
             identity = free_anchor(f"{anchor}-{slug(row.stack)}", taken)
             if row.stack not in techniques:
@@ -107,10 +107,10 @@ def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> st
         return ""
     titles = ("machine", "false alarms of unchanged code", "planted slow-downs caught", "noise of a process pair")
     pairs = "".join(f'<th scope="col">{n} pairs</th>' for n in TABLE_PAIRS)
-    heads = "".join(f'<th scope="col" rowspan="2">{escape(title)}</th>' for title in titles)
+    heads = "".join(f'<th scope="col" rowspan="2">{in_html(title)}</th>' for title in titles)
     body = []
     for key, machine in sorted(known.items(), key=lambda item: item[1].name):
-        facts = f'<span class="ends">{escape(machine_line(machine.facts))}</span>'
+        facts = f'<span class="ends">{in_html(machine_line(machine.facts))}</span>'
         calibration = calibrations.get(key)
         cells = _calibrated(calibration) if calibration else (
             f'<td colspan="{len(TABLE_PAIRS) + 4}" class="words unavailable">not calibrated; on that machine, '
@@ -127,7 +127,7 @@ def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> st
         "may raise an alarm; brackets hold the exact 95 % interval of the rate.</p>"
     )
     names = ", ".join(machine.name for machine in sorted(known.values(), key=lambda machine: machine.name))
-    return folded(f"Machines and their calibration: {escape(names)}", drawn + legend)
+    return folded(f"Machines and their calibration: {in_html(names)}", drawn + legend)
 
 
 def _calibrated(calibration: Calibration) -> str:
@@ -170,14 +170,14 @@ def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     missing = unmeasured((each.row for each in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'
     return (
-        f'<section id="answer"><h2>Time to the same quality <span class="kind">{escape(whole.shared)}</span></h2>'
+        f'<section id="answer"><h2>Time to the same quality <span class="kind">{in_html(whole.shared)}</span></h2>'
         f"{_verdicts(whole)}"
         + table(
             "answer-title", "Time to the same quality by technique",
             head(titles, sorted_by=len(titles) - 1, descending=firsts),
             "\n" + "\n".join(lines) + "\n", "answer",
         )
-        + f'<p class="legend">{escape(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1.</p>'
+        + f'<p class="legend">{in_html(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1.</p>'
         + (
             folded(f"Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue", absent)
             if missing
@@ -217,10 +217,10 @@ def _headline_cell(placed: Sequence[PlacedRow]) -> str:
         shown = (
             f"{mark(value, HEADLINE.direction)}{number(shown_number(value, HEADLINE.direction), decimals(interval))}"
         )
-    brackets = f'<span class="ends">{escape(ends(interval))}</span>' if ends(interval) else ""
+    brackets = f'<span class="ends">{in_html(ends(interval))}</span>' if ends(interval) else ""
     further = "".join(f" {link(each.identity, f'+{n}')}" for n, each in enumerate(others, 1))
     drawn = whisker(interval, AXIS) if interval else ""
-    markup = f"{drawn}{link(first.identity, escape(shown))}{unverified(unverified_text(first.row))}{further}{brackets}"
+    markup = f"{drawn}{link(first.identity, in_html(shown))}{unverified(unverified_text(first.row))}{further}{brackets}"
     return cell_of(markup, sort, f"{value.kind} {LEANS[leaning(value)]}".strip(), _hovered(first.row, value))
 
 
@@ -279,18 +279,18 @@ def _technique(
     kind = kinds(stack, cards)
     about = "".join(map(_about, (cards[name] for name in known)))
     results = items(
-        f"{link(each.identity, escape(each.board.title))}{unverified(unverified_text(each.row))}: "
-        f"{escape(_headlines(each.row))}"
+        f"{link(each.identity, in_html(each.board.title))}{unverified(unverified_text(each.row))}: "
+        f"{in_html(_headlines(each.row))}"
         for each in placed
     )
     tally = "; ".join(
         f"{count} {verdict}" for name in known for verdict, count in sorted(verdicts.get(name, Counter()).items())
     )
-    claims = f"<p>{link('claims', 'Claims of the paper')}: {escape(tally)}.</p>" if tally else ""
+    claims = f"<p>{link('claims', 'Claims of the paper')}: {in_html(tally)}.</p>" if tally else ""
     links = ", ".join(studies[name] for name in names if name in studies)
     return (
         f'<article id="{placed[0].technique}"{data(name=stack, category=kind)}>'
-        f'<h3>{code(stack)} <span class="kind">{escape(kind)}</span></h3>'
+        f'<h3>{code(stack)} <span class="kind">{in_html(kind)}</span></h3>'
         f"{about}<ul>{results}</ul>{claims}{f'<p>Studies: {links}</p>' if links else ''}</article>"
     )
 
@@ -298,7 +298,7 @@ def _technique(
 def _about(card: Card) -> str:
     paper = card.paper
     source = f"{paper.authors}: {paper.title}. {paper.venue}{f', arXiv {paper.arxiv}' if paper.arxiv else ''}."
-    return f'<p>{escape(card.summary)} <span class="source">{escape(source)}</span></p>'
+    return f'<p>{in_html(card.summary)} <span class="source">{in_html(source)}</span></p>'
 
 
 def _headlines(row: Row) -> str:

@@ -6,9 +6,9 @@ As on the page: intervals of every cell on one axis from ½ to 2, colour only wh
 from __future__ import annotations
 
 import math
-from html import escape
 
 from suite.judge.rows import Row
+from suite.record.text import in_html
 from suite.show import matrix
 from suite.show.board import HEADLINE, bounded, decimals, leaning, mark, number, shown_interval, shown_number
 from suite.show.report import Report
@@ -62,7 +62,7 @@ def render(report: Report) -> str:
         parts += [_cell(row, left[column], y) for column, row in entry.best.items()]
         parts += [_text(x, y + 15, entry.cost(name), "faint", "end") for name, x in right.items()]
         parts.append(_text(words_x, y + 15, _short(f"{entry.answer}."), "words"))
-    says = escape(f"{len(whole.entries)} techniques: {tally}")
+    says = in_html(f"{len(whole.entries)} techniques: {tally}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img" '
         f'aria-label="{says}"><style>{STYLE}</style>{"".join(parts)}</svg>\n'
@@ -103,4 +103,4 @@ def _short(sentence: str) -> str:
 
 def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
     at = f' text-anchor="{anchor}"' if anchor != "start" else ""
-    return f'<text class="{kind}" x="{x:g}" y="{y:g}"{at}>{escape(words)}</text>'
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}"{at}>{in_html(words)}</text>'

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from itertools import groupby
 
 from suite.record.references import LearnedReference, OfReference, Picture, Power, References
+from suite.record.text import in_html
 from suite.show import markup
 
 TITLE = "References"
@@ -124,7 +124,7 @@ def drawn(picture: Sequence[Sequence[int]], title: str) -> str:
             x += length
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{PIXEL * width}" '
-        f'height="{PIXEL * height}" role="img" shape-rendering="crispEdges"><title>{escape(title)}</title>'
+        f'height="{PIXEL * height}" role="img" shape-rendering="crispEdges"><title>{in_html(title)}</title>'
         f"{''.join(rectangles)}</svg>"
     )
 
@@ -133,21 +133,21 @@ def html(shown: ShownReferences) -> str:
     """The section of the page; nothing where nothing is known."""
     if not shown:
         return ""
-    parts = [f'<section id="references"><h2>{TITLE}</h2><p class="legend">{escape(READING)}</p>']
+    parts = [f'<section id="references"><h2>{TITLE}</h2><p class="legend">{in_html(READING)}</p>']
     for number, each in enumerate(shown.references.learned):
-        parts.append(f"<h3>{escape(heading(each))}{shown.mark(each)}</h3><p>{escape(verdict(each))}</p>")
+        parts.append(f"<h3>{in_html(heading(each))}{shown.mark(each)}</h3><p>{in_html(verdict(each))}</p>")
         parts.append(_table(f"reference-{number}", f"{heading(each)}: test scores", *scores(each)))
-        parts.append(f"<p>{escape(further(each))}</p>" if each.further else "")
+        parts.append(f"<p>{in_html(further(each))}</p>" if each.further else "")
         for caption, samples in captioned(each):
             lines = "\n".join(sample.text for sample in samples if sample.text)
             pictures = "".join(drawn(sample.picture, caption) for sample in samples if sample.picture)
-            inside = (f"<pre>{escape(lines)}</pre>" if lines else "") + pictures
-            parts.append(markup.folded(escape(caption), inside))
+            inside = (f"<pre>{in_html(lines)}</pre>" if lines else "") + pictures
+            parts.append(markup.folded(in_html(caption), inside))
     for number, each in enumerate(shown.references.power):
-        parts.append(f"<h3>What {escape(heading(each))} can tell apart{shown.mark(each)}</h3>")
-        parts.append(f"<p>{escape(sees(each))}</p>")
+        parts.append(f"<h3>What {in_html(heading(each))} can tell apart{shown.mark(each)}</h3>")
+        parts.append(f"<p>{in_html(sees(each))}</p>")
         parts.append(_table(f"power-{number}", f"{heading(each)}: controls", *controls(each)))
-    parts.append(f'<p class="legend">{escape(CONTROLS)}</p>' if shown.references.power else "")
+    parts.append(f'<p class="legend">{in_html(CONTROLS)}</p>' if shown.references.power else "")
     return "\n".join([*filter(None, parts), "</section>"])
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from suite.judge.interaction import Interaction, interactions
 from suite.judge.metrics import IN_STACKS, METRICS, Direction, Value
+from suite.record.text import in_html
 from suite.show import markup
 from suite.show.board import Board, against_text, how_many, shown_number, text
 
@@ -138,12 +138,12 @@ def html(of_boards: Sequence[Stacks]) -> str:
     if not of_boards:
         return ""
     parts = "\n".join(_html_of(position, each) for position, each in enumerate(of_boards))
-    return f'<section id="stacks"><h2>Stacks</h2><p>{escape(READING)}</p>\n{parts}\n</section>'
+    return f'<section id="stacks"><h2>Stacks</h2><p>{in_html(READING)}</p>\n{parts}\n</section>'
 
 
 def _html_of(position: int, each: Stacks) -> str:
     anchor = f"stacks-{position}"
-    lines = [f"<h3>{escape(each.board.title)}</h3><p>{escape(each.board.subtitle)}</p>"]
+    lines = [f"<h3>{in_html(each.board.title)}</h3><p>{in_html(each.board.subtitle)}</p>"]
     if each.firsts:
         titles = "".join(f'<th scope="col">{markup.code(name)}</th>' for name in each.seconds)
         body = "".join(
@@ -151,19 +151,19 @@ def _html_of(position: int, each: Stacks) -> str:
             for name, cells in zip(each.firsts, each.matrix, strict=True)
         )
         caption = f"{METRICS[each.headline].heading}: interaction of the row's technique with the column's"
-        corner = f'<th scope="col">{escape(caption)}</th>'
+        corner = f'<th scope="col">{in_html(caption)}</th>'
         lines.append(markup.table(f"{anchor}-matrix", caption, corner + titles, body, "matrix"))
     body = "".join(map(_line, each.interactions))
     lines.append(markup.table(f"{anchor}-table", f"Stacks of {each.board.title}", markup.head(head()), body))
     remarked = [(one.whole.stack, sentences) for one in each.interactions if (sentences := remarks(one))]
-    items = markup.items(f"{markup.code(stack)}: {escape('; '.join(sentences))}" for stack, sentences in remarked)
+    items = markup.items(f"{markup.code(stack)}: {in_html('; '.join(sentences))}" for stack, sentences in remarked)
     return "\n".join([*lines, f"<ul>{items}</ul>" if items else ""])
 
 
 def _matrix_cell(value: Value | None) -> str:
     if value is None:
         return "<td></td>"
-    return f'<td class="{value.kind}" title="{escape(value.reason or value.note)}">{escape(shown(value))}</td>'
+    return f'<td class="{value.kind}" title="{in_html(value.reason or value.note)}">{in_html(shown(value))}</td>'
 
 
 def _line(each: Interaction) -> str:

@@ -6,15 +6,14 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from suite.contract.card import Card
 from suite.contract.catalogue import catalogue
-from suite.record.files import printable
 from suite.record.job import techniques_of
+from suite.record.text import in_html
 from suite.show import markup
 from suite.show.board import how_many
 from suite.show.overview import PlacedRow, kinds
@@ -97,7 +96,7 @@ def links(placed: Sequence[PlacedStudy]) -> dict[str, str]:
     """Links to the studies by technique id."""
     by_technique: dict[str, list[str]] = {}
     for each in placed:
-        link = f"{markup.link(each.anchor, escape(each.title))}{_mark(each)}"
+        link = f"{markup.link(each.anchor, in_html(each.title))}{_mark(each)}"
         by_technique.setdefault(each.study.technique, []).append(link)
     return {id: ", ".join(links) for id, links in by_technique.items()}
 
@@ -107,11 +106,11 @@ def html(placed: Sequence[PlacedStudy], cards: Mapping[str, Card]) -> str:
     if not placed:
         return ""
     parts = "\n".join(_html_of(each, cards) for each in placed)
-    return f'<section id="studies"><h2>Studies</h2><p>{escape(READING)}</p>\n{parts}\n</section>'
+    return f'<section id="studies"><h2>Studies</h2><p>{in_html(READING)}</p>\n{parts}\n</section>'
 
 
 def _html_of(placed: PlacedStudy, cards: Mapping[str, Card]) -> str:
-    study, title = placed.study, escape(placed.title)
+    study, title = placed.study, in_html(placed.title)
     filtered = markup.data(
         name=study.technique, category=kinds(study.technique, cards), baseline=study.baseline, recipe=study.recipe,
         size=study.size, machine=study.machine.name,
@@ -120,7 +119,7 @@ def _html_of(placed: PlacedStudy, cards: Mapping[str, Card]) -> str:
     return (
         f'<article id="{placed.anchor}"{filtered}{" data-unverified" if placed.unverified else ""}><h3>'
         + (markup.link(placed.technique, title) if placed.technique else title)
-        + f"{_mark(placed)}</h3><p>{escape(placed.subtitle)}</p>{_plot(placed)}"
+        + f"{_mark(placed)}</h3><p>{in_html(placed.subtitle)}</p>{_plot(placed)}"
         f"{markup.folded('Tables', tables)}</article>"
     )
 
@@ -152,7 +151,7 @@ def _plot(placed: PlacedStudy) -> str:
     try:
         drawn = drawing(placed.study, placed.anchor, f"Plot of {placed.title}")
     except Exception as error:  # whatever a module, which may be newer than the tables, does with them
-        return f"<p>No plot: {escape(printable(str(error) or type(error).__name__))}</p>"
+        return f"<p>No plot: {in_html(str(error) or type(error).__name__)}</p>"
     return f"<figure>{drawn}</figure>" if drawn else ""
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from suite.judge.known import Known, counters_of, timed_pair
 from suite.judge.metrics import METRICS, values
 from suite.record.schema import Counted, Learned, Line, Renewal, Side, Timed, Witness
+from suite.record.seal import sealed
 
 PROJECT = "leantrain"
 PATIENCE_S = 30.0  # for a server that does not answer; then the rest goes to local files
@@ -94,7 +95,7 @@ class Tracker:
                 if index == 0:
                     artifact = wandb.Artifact(f"{line.kind}-{line.id}", "record")
                     with artifact.new_file(f"{line.kind}.jsonl", encoding="utf-8") as file:
-                        file.write(line.model_dump_json() + "\n")
+                        file.write(sealed(line.model_dump_json().encode()).decode() + "\n")
                     run.log_artifact(artifact)
             finally:
                 run.finish(exit_code=0 if side.status in ("ok", "unavailable") else 1)

@@ -5,6 +5,7 @@ Faults come through a plug-in package, as a stranger's technique would (tests/pl
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -488,6 +490,31 @@ def test_a_damaged_line_is_told_and_kept(faults: Path, tmp_path: Path) -> None:
     whole = (tmp_path / "boards" / "gpt.md").read_text()
     assert all(name in whole and name in page.read_text() for name in FAULTS)
     assert "needs 8 GPUs" in whole
+
+
+def test_nothing_of_a_record_commands_the_terminal(tmp_path: Path) -> None:
+    """In a terminal and in a pipe: a technique's name and a failure's reason, the file's own name in a warning."""
+    hostile = "\x1b[2J\x1b]0;owned\x07\u202e[link=http://evil.example]"
+    store = Store(tmp_path)
+    for seed in range(2):
+        for stack, status in (("baseline", "ok"), (f"evil{hostile}", "failed")):
+            line = factories.learned(stack, seed, status=status, reason=hostile)
+            store.append(line, "m")
+    (tmp_path / "m" / f"{hostile.replace('/', '')}.jsonl").write_text("damaged\n")
+    for arguments in (("leaderboard", "--write", tmp_path / "b.md"), ("history",), ("claims", "lion")):
+        _, told, error = called(*arguments, "--results", tmp_path)
+        assert all(each.isprintable() for each in (told + error).replace("\n", ""))
+        assert "owned" in error
+
+
+def test_a_full_disk_is_named_with_a_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("suite.show.report.Report.read", full)
+    code, _, error = called("leaderboard", "--results", tmp_path)
+    assert code == Exit.USAGE
+    assert "the disk is full: free some room" in error and "set LEANTRAIN_CACHE to a folder on another disk" in error
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("list", "optimizers"), ("list", "lion"), ("doctor",)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +16,7 @@ from suite.guard.calibration import (
     Gate,
     Uncalibrated,
     begun,
+    beside,
     calibrate,
     path_of,
     report,
@@ -102,6 +105,42 @@ def test_a_damaged_calibration_is_one_sentence(
     path.write_text(content)
     with pytest.raises(Uncalibrated, match=words):
         stored(MACHINE, margin=0.03, budget_s=60)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"made": "9999-12-31T00:00:00Z"}, "dated 9999-12-31, which is in the future"),
+        ({"made": (NOW + timedelta(days=3)).isoformat()}, "which is in the future"),
+        ({"made": "2026-01-01T00:00:00"}, "made: Input should have timezone info"),
+        ({"unchanged": [{"verdict": "equivalent", "pairs": [1e308, 0.0], "seconds": 1.0}]}, "unchanged.0.pairs.0"),
+        ({"planted": [{"verdict": "regressed", "pairs": [-50.0], "seconds": 1.0}]}, "planted.0.pairs.0"),
+        ({"planted": [{"verdict": "regressed", "pairs": ["NaN"], "seconds": 1.0}]}, "planted.0.pairs.0"),
+        ({"unchanged": [{"verdict": "equivalent", "pairs": [0.0], "seconds": 1e300}]}, "unchanged.0.seconds"),
+        ({"unchanged": [{"verdict": "equivalent", "pairs": [], "seconds": 1.0}]}, "unchanged.0.pairs"),
+        ({"margin": "Infinity"}, "margin"),
+        ({"budget_s": -1.0}, "budget_s"),
+    ],
+)
+def test_what_no_calibration_can_say_is_damage_and_never_valid(
+    changes: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path / "cache"))
+    for path in (path_of(MACHINE), tmp_path / "results" / MACHINE.name / "calibration.json"):
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(json.loads(calibration().model_dump_json()) | changes))
+    with pytest.raises(Uncalibrated) as caught:
+        stored(MACHINE, margin=0.03, budget_s=60)
+    assert words in str(caught.value) and "run: leantrain calibrate" in str(caught.value)
+    shown, (problem,) = beside(tmp_path / "results")
+    assert not shown and words in problem
+
+
+def test_a_pipe_in_place_of_a_calibration_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "calibration.json")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "calibration.json").rename(tmp_path / "m" / "calibration.json")
+    assert "it is no regular file" in beside(tmp_path)[1][0]
 
 
 def test_a_calibration_is_continued_with_its_own_settings_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

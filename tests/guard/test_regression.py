@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -174,8 +175,15 @@ def test_a_summary_cannot_be_broken_by_what_it_quotes() -> None:
     findings = [Finding("x", "exact", "failed", "<script>|\n| a"), Finding("y", "exact", "equal")]
     text = markdown(findings, "main|x")
     assert "<script>" not in text
-    assert "| x | exact | **failed** | &lt;script>\\| \\| a |" in text
+    assert "| `x` | exact | **failed** | &lt;script&gt;\\| \\| a |" in text
     assert "1 item exactly equal." in text
+
+
+def test_a_summary_has_no_link_and_no_image() -> None:
+    words = "[x](https://evil.example) ![i](//evil.example/i.png) a@evil.example \x1b[2J\u202e"
+    text = markdown([Finding(words, "exact", "failed", words)], words)
+    assert not re.search(r"(?<!\\)[\[\]]|://|[^`\s]*@[^`\s]* ", text.replace("`a@evil.example`", ""))
+    assert all(each.isprintable() for each in text.replace("\n", ""))
 
 
 def test_a_revision_is_checked_out_beside_and_removed(tmp_path: Path) -> None:

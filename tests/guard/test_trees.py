@@ -34,6 +34,22 @@ def test_workers_of_two_trees_start_with_one_layout(tmp_path: Path) -> None:
         pytest.skip("this system does not let a process fix its addresses (personality(2) is forbidden)")
 
 
+def test_code_of_a_tree_sees_no_secret_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tree can run first: its sitecustomize."""
+    secrets = {"GITHUB_TOKEN": "secret", "AWS_SECRET_ACCESS_KEY": "secret", "HF_TOKEN": "secret", "SSH_AUTH_SOCK": "s"}
+    for name, value in {**secrets, "OMP_NUM_THREADS": "1", "LEANTRAIN_CACHE": "cache"}.items():
+        monkeypatch.setenv(name, value)
+    seen = tmp_path / "seen.json"
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import json, os; json.dump(dict(os.environ), open({str(seen)!r}, 'w'))"
+    )
+    with TreeWorker(tmp_path) as worker, pytest.raises(ContenderFailed):
+        worker.ask("no such command")
+    environment = json.loads(seen.read_text())
+    assert not environment.keys() & secrets
+    assert (environment["OMP_NUM_THREADS"], environment["LEANTRAIN_CACHE"]) == ("1", "cache")
+
+
 def test_a_revision_of_an_older_layout_is_refused_in_one_sentence(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b")

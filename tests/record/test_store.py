@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from suite.judge import history
 from suite.judge import rows as results
 from suite.record import store as module
 from suite.record.schema import SCHEMA_VERSION, Renewal, parse
+from suite.record.seal import sealed
 from suite.record.store import Records, Store, StoreError
 from tests.factories import MACHINE, evidence, learned, timings
 
@@ -67,7 +69,7 @@ def test_folders_of_two_machines_merge_with_cat_and_no_record_counts_twice(store
     put(store, *here)
     elsewhere = tmp_path / "results" / "other" / "learned.jsonl"
     elsewhere.parent.mkdir()
-    elsewhere.write_bytes(there[0].model_dump_json().encode() + b"\n" + path_of(store).read_bytes())
+    elsewhere.write_bytes(sealed(there[0].model_dump_json().encode()) + b"\n" + path_of(store).read_bytes())
     records, problems = store.read()
     assert not problems
     assert sorted(each.id for each in records.lines) == sorted(each.id for each in here + there)
@@ -219,7 +221,8 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path):
 
 GOOD = seeds(2)
 BENT = [learned("x", 7), timings("x", 1)[0], evidence("x")[1]]
-LINES = [each.model_dump_json().encode() for each in GOOD]
+CONTENTS = [each.model_dump_json().encode() for each in GOOD]
+LINES = [sealed(each) for each in CONTENTS]
 NASTY = st.sampled_from(
     [
         None, True, -1, 0, 1, 10**400, -(10**30), 2**63 - 1, 1e308, -1e308, 5e-324, "NaN", "Infinity", "-Infinity",
@@ -247,7 +250,7 @@ def bent(draw) -> bytes:
         place["\n" + str(key)] = inner
     else:
         place[key] = draw(NASTY)
-    return json.dumps(record).encode()
+    return sealed(json.dumps(record).encode())
 
 
 def folder_with(folder: Path, line: bytes) -> tuple[Store, bytes]:
@@ -303,7 +306,14 @@ def test_a_line_cut_off_or_hit_anywhere_costs_the_others_nothing(place, hit):
         (b"[" * 100_000, "it is damaged"),
         (b'{"schema_version": NaN}', "names no schema version"),
         (b'{"schema_version": ' + b"9" * 5000 + b"}", "a whole number beyond 64 bits"),
-        (LINES[0].replace(b'"seed":0', b'"seed":0,"s\\u001b[2J\\need":0'), r"s\x1b[2J\need"),
+        (sealed(CONTENTS[0].replace(b'"seed":0', b'"seed":0,"s\\u001b[2J\\need":0')), r"s\x1b[2J\need"),
+        (sealed(CONTENTS[0].replace(b'"seed":0', b'"seed":0,"seed":1')), "seed stands twice"),
+        (sealed(CONTENTS[0].replace(b'"schema_version":2', b'"schema_version":"2"')), "names no schema version"),
+        (sealed(CONTENTS[0].replace(b'"schema_version":2', b'"schema_version":true')), "names no schema version"),
+        (sealed(CONTENTS[0].replace(b"2026-01-01T00:00:00+00:00", b"2026-01-01T00:00:00")), "its offset from UTC"),
+        (sealed(CONTENTS[0].replace(b"2026-01-01T00:00:00+00:00", b"yesterday")), "a time of ISO 8601"),
+        (sealed(CONTENTS[0].replace(b"2026-01-01T00:00:00+00:00", b"9999-12-31T23:59:59-14:00")), "a time of ISO 8601"),
+        (LINES[0].replace(b'"seed":0', b'"seed":1'), "its checksum is of other content"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_one_plain_sentence(line, words):
@@ -313,8 +323,8 @@ def test_what_is_wrong_with_a_line_is_one_plain_sentence(line, words):
 
 
 def test_of_two_records_with_one_id_the_first_counts_and_the_other_is_named():
-    other = json.loads(LINES[0]) | {"seed": 5}
-    records, (problem,) = read_all(json.dumps(other).encode())
+    other = json.loads(CONTENTS[0]) | {"seed": 5}
+    records, (problem,) = read_all(sealed(json.dumps(other).encode()))
     assert records.lines == GOOD
     assert f"has the id of another one, {GOOD[0].id}" in problem
     assert read_all(LINES[0]) == (Records.of(GOOD), [])  # the same line twice is the same record
@@ -363,6 +373,69 @@ def test_a_file_that_must_not_be_read_is_named_and_the_others_are_read(as_nobody
     records, problems = as_nobody.read()
     assert records.lines == GOOD
     assert problems == [f"{other}: cannot be read: Permission denied; its records are left out"]
+
+
+def test_no_byte_of_a_record_changes_unseen(tmp_path):
+    """Every seventh byte of a line, and the end of the one before it, becomes another one."""
+    coin = random.Random(0)
+    store, before = folder_with(tmp_path, sealed(learned("y").model_dump_json().encode()))
+    path = path_of(store)
+    for place in range(len(LINES[0]), len(before) - len(LINES[1]) - 1, 7):
+        path.write_bytes(before[:place] + bytes([(before[place] + coin.randrange(1, 256)) % 256]) + before[place + 1 :])
+        assert store.read()[1], f"byte {place} changed unseen"
+
+
+def test_lines_without_a_checksum_are_left_out_until_somebody_vouches_for_them(store):
+    path = path_of(store)
+    path.write_bytes(b"\n".join([*CONTENTS, b""]))
+    records, (problem,) = store.read()
+    assert not records.lines
+    assert problem == (
+        f"{path}: 2 of its lines have no checksum and are left out; if you trust them, add it with: "
+        f"python -m suite.record.seal {path}"
+    )
+    command = [sys.executable, "-m", "suite.record.seal", str(path)]
+    for added in (2, 0):
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{path}: {added} lines got a checksum\n"
+        assert store.read() == (Records.of(GOOD), [])
+    path.write_bytes(damaged := path.read_bytes() + CONTENTS[0][:40] + b"\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and f"{path}:3: not a evidence: it is damaged" in done.stderr
+    assert path.read_bytes() == damaged
+
+
+def test_the_newer_record_is_the_one_that_was_started_later_wherever_that_was(store):
+    started = ["2026-01-01T11:30:00+02:00", "2026-01-01T10:00:00+00:00", "2026-01-01T05:30:00.5-05:00"]
+    made = [learned("x", seed, started=each) for seed, each in enumerate(started)]
+    put(store, *reversed(made))
+    assert [each.seed for each in store.read()[0].learned] == [0, 1, 2]
+
+
+def test_what_is_no_regular_file_is_named_and_not_waited_for(store, tmp_path):
+    put(store, *GOOD)
+    odd = {name: path_of(store, machine=name) for name in ("pipe", "device", "folder")}
+    for path in odd.values():
+        path.parent.mkdir()
+    os.mkfifo(odd["pipe"])
+    odd["device"].symlink_to("/dev/zero")
+    odd["folder"].mkdir()
+    records, problems = store.read()
+    assert records.lines == GOOD
+    assert problems == [
+        f"{odd['device']}: cannot be read: it is no regular file; its records are left out",
+        f"{odd['folder']}: cannot be read: Is a directory; its records are left out",
+        f"{odd['pipe']}: cannot be read: it is no regular file; its records are left out",
+    ]
+    for name in ("pipe", "device"):
+        with pytest.raises(StoreError, match="it is no regular file; this one is not kept"):
+            store.append(GOOD[0], name)
+
+
+def test_a_reason_is_kept_up_to_a_length(store):
+    put(store, learned("x", status="failed", reason="a" * 10**6, details="b" * 10**6))
+    assert path_of(store).stat().st_size < 30_000
+    assert store.read()[0].learned[0].reason.endswith("aaa…")
 
 
 def test_reading_a_record_loads_neither_torch_nor_the_fork_server():

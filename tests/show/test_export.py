@@ -19,7 +19,8 @@ from suite.judge.metrics import METRICS
 from suite.judge.rows import as_dict
 from suite.record.schema import Energy
 from suite.record.store import Store
-from suite.show.export import FORMULA_STARTS, TidyTable, as_csv, as_parquet, model_card, replicates, row_values
+from suite.record.text import FORMULA_STARTS
+from suite.show.export import TidyTable, as_csv, as_parquet, model_card, replicates, row_values
 from tests.factories import MACHINE, conditions, evidence, learned, records
 from tests.show.samples import shown
 

@@ -124,6 +124,17 @@ def test_ids_are_unique_and_every_link_has_its_target():
     assert {a["aria-labelledby"] for a in page.having("div") if "aria-labelledby" in a} <= set(ids)
 
 
+def test_a_hostile_machine_key_ends_no_attribute_and_nothing_turns_the_page_s_text():
+    turned = "x\u202e\x1b[2J\x07\u2066"
+    machine = MACHINE.model_copy(update={"key": '"\n<i', "name": turned})
+    rows = shown([each.model_copy(update={"machine": machine}) for each in evidence(turned)])
+    text = render(Report(rows, studies=[Studied(study("lossy", machine=machine, baseline=turned))]))
+    ids = [attributes["id"] for _, attributes in Page(text).elements if "id" in attributes]
+    assert any(each.startswith("study-") for each in ids) and any(each.startswith("gpt-modern") for each in ids)
+    assert all(re.fullmatch(r"[\w.-]+", each) for each in ids)
+    assert all(each.isprintable() or each in "\n\xa0" for each in text)
+
+
 def test_rows_with_the_same_stack_have_their_own_ids():
     twins = [timed([side(), side("x"), side("x")], replicate) for replicate in range(3)]
     page = Page(render(Report([*shown(twins), *shown(twins)])))

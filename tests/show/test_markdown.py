@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.metrics import Value
+from suite.record.text import code_in_markdown as code
+from suite.record.text import in_markdown as escape
 from suite.show.board import boards, leaning, text
-from suite.show.markdown import MOST_LINES, code, escape, render, split
+from suite.show.markdown import MOST_LINES, render, split
 from suite.show.report import Report
 from tests.factories import between, claim, evidence, heading, row
 from tests.show.samples import card, failing, of_every_sort, on, shown, study

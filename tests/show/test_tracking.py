@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -16,6 +15,7 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app
 from suite.judge.known import timed_pair
 from suite.record.schema import Renewal
+from suite.record.seal import opened
 from suite.record.store import Store
 from suite.show import tracking
 from suite.show.tracking import Tracker, group, history, summary
@@ -107,7 +107,7 @@ def test_every_run_of_ours_becomes_a_run_there_with_the_line_as_stored(wandb, pi
     assert all(run.values["config"]["record"] == piece.id for run in module.runs)
     assert all("." not in name for run in module.runs for name in run.values["config"])
     (artifact,) = module.runs[0].artifacts
-    assert json.loads(artifact.files[f"{piece.kind}.jsonl"]) == json.loads(piece.model_dump_json())
+    assert opened(artifact.files[f"{piece.kind}.jsonl"].strip().encode()) == piece.model_dump_json().encode()
     assert tracker.sent == len(names) and "sent to project leantrain" in tracker.where
 
 

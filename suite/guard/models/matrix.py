@@ -14,7 +14,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from suite.contract.baseline import GROUP
 from suite.contract.catalogue import catalogue, reference_of
 from suite.contract.sources import code_of
-from suite.record.files import Stored, parse_versioned, write_json
+from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE, Setting
 
 Verdict = Literal["works", "refused", "defect"]
@@ -148,7 +148,7 @@ def read(folder: Path) -> Matrix | None:
     """The matrix in a results folder; None where there is none. Raises ValueError where it cannot be read."""
     path = folder / NAME
     try:
-        content = path.read_bytes()
+        content = read_plain(path)
     except FileNotFoundError:
         return None
     try:

@@ -1,0 +1,53 @@
+"""Text from elsewhere, as a terminal, Markdown, HTML and CSV may show it: one filter, and what each form adds.
+
+Records, reasons and names may come from anybody. :func:`printable` writes out what Unicode does not call printable, in
+every form: control characters and with them a terminal's escape sequences, marks that turn the direction of text or
+are invisible, separators of lines, lone surrogates.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+
+PLAIN = re.compile(r"[\w.:=,+/ -]*")  # nothing in here ends a code span or a table cell, or is a link
+ADDRESS = re.compile(r"[\w.:=,+/@-]+")  # of a word with an @: what a code span can hold
+FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")  # OWASP, "CSV Injection"; the wide forms count in some locales
+
+
+def printable(text: str) -> str:
+    """Text in one line, as a message may quote it: what is not printable is written out."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def lines(text: str) -> str:
+    """Text for a terminal: its lines stay lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def in_html(words: str) -> str:
+    """Text for an element or an attribute; lines and tabs become spaces."""
+    return html.escape("\xa0".join(map(printable, re.sub(r"[\t\r\n]", " ", words).split("\xa0"))))
+
+
+def in_markdown(words: str) -> str:
+    """Text as text: no markup, no HTML, no link, no second line."""
+    return " ".join(map(_word_in_markdown, words.split()))
+
+
+def _word_in_markdown(word: str) -> str:
+    if "@" in word and ADDRESS.fullmatch(word):
+        return f"`{word}`"  # GitHub makes links of addresses, mailto: and xmpp: after it has read escapes and entities
+    entities = printable(word).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    marked = re.sub(r"([\\`*_{}\[\]|~$#])", r"\\\1", entities).replace("@", " @ ")
+    return marked.replace("://", "&#58;//").replace("www.", "www&#46;")
+
+
+def code_in_markdown(name: str) -> str:
+    """A name in code font, or as text where it holds what code font cannot."""
+    return f"`{name}`" if name.strip() and PLAIN.fullmatch(name) else in_markdown(name)
+
+
+def in_csv(text: str) -> str:
+    """``text``, with an apostrophe in front where a spreadsheet would take it for a formula."""
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text

@@ -1,0 +1,89 @@
+"""A hundred thousand records: every command over a whole store takes at most a minute and 2 GiB."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from suite.record.schema import parse
+from suite.record.seal import LENGTH, sealed
+from tests.torture import Row, Scale
+
+ROOT = Path(__file__).parents[2]
+RECORDS = 100_000
+LONGEST_S, MOST_GIB = 60.0, 2.0
+MACHINES, SEED_BLOCKS = 6, 4
+COMMANDS = {
+    "leaderboard": ["leaderboard", "--write", "board.md", "--write", "board.html"],
+    "claims": ["claims"],
+    "history": ["history"],
+    "export": ["leaderboard", "--write", "rows.csv"],
+}
+
+
+def attack(scale: Scale) -> Iterator[Row]:
+    number = scale.trials(RECORDS)
+    with tempfile.TemporaryDirectory() as folder:
+        generate(number, Path(folder) / "results")
+        for name, arguments in COMMANDS.items():
+            code, seconds, gib = spent(arguments, Path(folder))
+            told = f"{seconds:.0f} s, {gib:.2f} GiB" + ("" if code in (0, 1, 3) else f", exit code {code}")
+            held = code in (0, 1, 3) and seconds <= LONGEST_S and gib <= MOST_GIB
+            yield Row(f"{name} of {number:,} records (at most {LONGEST_S:.0f} s, {MOST_GIB:g} GiB)", 1, told, held)
+
+
+def spent(arguments: list[str], folder: Path) -> tuple[int, float, float]:
+    """The exit code, seconds and GiB of one command over ``folder``/results."""
+    start_s = time.monotonic()
+    with (folder / "printed").open("wb") as printed:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "suite.cli", *arguments, "--results", "results"], cwd=folder, stdout=printed,
+            stderr=printed, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, time.monotonic() - start_s, usage.ru_maxrss / 2**20
+
+
+def generate(number: int, folder: Path) -> None:
+    """Synthetic evidence from the committed: on other machines, with other seeds, then of other techniques."""
+    lines = [json.loads(line[:-LENGTH] + b"}") for path in sorted((ROOT / "results").glob("*/*.jsonl"))
+             for line in path.read_bytes().splitlines()]  # fmt: skip
+    left = number
+    for copy in count():
+        machine, seeds = copy % MACHINES, copy // MACHINES % SEED_BLOCKS
+        of_copy = [varied(line, machine, seeds, copy // MACHINES // SEED_BLOCKS) for line in lines[:left]]
+        path = folder / f"machine-{machine}" / "all.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            for each in of_copy:
+                file.write(sealed(parse(json.dumps(each)).model_dump_json().encode()) + b"\n")
+        left -= len(of_copy)
+        if not left:
+            return
+
+
+def varied(line: dict[str, object], machine: int, seeds: int, stacks: int) -> dict[str, object]:
+    """The line as another one."""
+    other = json.loads(json.dumps(line)) | {"id": uuid.uuid4().hex}
+    if "machine" in other:
+        other["machine"] |= {"name": f"machine-{machine}", "key": f"{machine:016x}"}
+    for name in ("seed", "replicate"):
+        if name in other:
+            other[name] += 10 * seeds
+    for each in (other, *other.get("contenders", ())):
+        if stacks and each.get("stack", "baseline") != "baseline":
+            each["stack"] = "+".join(f"{name.split(':')[0]}_{stacks}" for name in each["stack"].split("+"))
+    return other
+
+
+if __name__ == "__main__":
+    generate(int(sys.argv[1]), Path(sys.argv[2]))
