@@ -1,0 +1,98 @@
+"""Rows whose true headline is 1, from end to end: ``python -m tests.numbers.aa [--rows gpt=3 ...]``.
+
+A planted technique multiplies every weight by 1 + 3 % noise before the first step: other noise for each row, and no
+effect that matters. Its rows are measured as every row of the board is, learned and timed, against the references and
+their scaling curves that the results folder has. Their 95 % intervals should hold 1 as often as they say, and be short.
+Learning does not mind other work, and timing does: on a busy machine it is left out, and a second call with the same
+``--into`` catches up on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from suite.judge.metrics import HEADLINE
+from suite.judge.statistics import false_alarm_interval
+from tests import plugin
+
+ROWS = {"gpt": 3, "bert": 3, "vit": 2, "mae": 2}
+WITHIN = 0.10
+PLANTED = """\
+noise_seed: int = 0
+
+def model(self, model, run):
+    noise = torch.Generator().manual_seed(1000 * self.noise_seed + run.seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 0.03 * torch.randn(parameter.shape, generator=noise))
+    return model
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.numbers.aa", description=(__doc__ or "").splitlines()[0])
+    default = [f"{baseline}={count}" for baseline, count in ROWS.items()]
+    parser.add_argument("--rows", nargs="*", default=default, help=" ".join(default))
+    parser.add_argument("--results", type=Path, default=Path("results"), help="what is known of the references")
+    parser.add_argument("--into", type=Path, help="keeps the rows' evidence, and goes on with what is there")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=30, help="for each baseline")
+    parser.add_argument("--timings", type=int, default=2)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        into = chosen.into or Path(scratch, "results")
+        if not into.exists():
+            copytree(chosen.results, into)
+        into = into.resolve()
+        root = plugin.write(Path(scratch), {"perturbed": PLANTED})
+        card = root / "planted_faults" / "planted" / "perturbed" / "card.toml"
+        card.write_text(card.read_text().replace('["gpt"]', '["bert", "gpt", "vit", "mae"]'))
+        environment = plugin.environment(root, idle=False)
+        for baseline, count in (each.split("=") for each in chosen.rows):
+            stacks = [f"perturbed:noise_seed={number + 1}" for number in range(int(count))]
+            asked = [part for stack in stacks for part in ("-t", stack)]
+            effort = ["--seeds", chosen.seeds, "--minutes", chosen.minutes, "--timings", chosen.timings]
+            command = plugin.command("run", *asked, "-b", baseline, *effort, "--results", into)
+            subprocess.run(command, env=environment, cwd=root, check=False)
+        board = plugin.command("leaderboard", "--json", "--results", into, "--write", root / "board.csv")
+        shown = subprocess.run(board, env=environment, cwd=root, check=True, capture_output=True, text=True)
+    show([row for row in json.loads(shown.stdout) if row["stack"].startswith("perturbed")])
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the rows, and how often their intervals hold 1."""
+    table = Table("row", "seeds", "timings", "headline", "95 %", "holds 1", "within 10 %", box=None, pad_edge=False)
+    held = short = of = 0
+    for row in rows:
+        if (interval := row["metrics"][HEADLINE.name]["interval"]) is None:
+            continue
+        low, high = interval["low"], interval["high"]
+        holds, near = low <= 1 <= high, low >= 1 - WITHIN and high <= 1 + WITHIN
+        held, short, of = held + holds, short + near, of + 1
+        name = f"{row['stack']} on {row['conditions']['baseline']}"
+        headline = f"×{interval['estimate']:.3f}", f"{low:.3f} to {high:.3f}"
+        verdicts = ("yes" if each else "no" for each in (holds, near))
+        table.add_row(name, str(len(row["seeds"])), str(row["timings"]), *headline, *verdicts)
+    console = Console(width=120, highlight=False)
+    console.print(table)
+    if of:
+        exact = false_alarm_interval(of - held, of)
+        console.print(
+            f"{of - held} of {of} intervals miss 1 ({exact.low:.0%} to {exact.high:.0%}); {short} within 10 %"
+        )
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
