@@ -5,12 +5,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 MINUTES ?= 10
+SHARE ?= 1
 READY = $(VENV)/.ready
 # A committed run, to be learned again here: its curves are used, so one of them is checked.
 REPEATED = $(shell sed -n '1s/.*"id":"\([0-9a-f]*\)".*/\1/p' results/*/learned.jsonl 2>/dev/null | head -1)
 ENTRY_TESTS = tests/techniques tests/measure/test_exact.py tests/measure/test_paper_scale.py
 
-.PHONY: bench test lint numbers clean
+.PHONY: bench test torture lint numbers clean
 
 bench: $(READY)
 	$(VENV)/bin/leantrain run --minutes $(MINUTES)
@@ -24,6 +25,10 @@ lint: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+# Attacks that a test may not afford: kills, signals, hostile techniques, full disks. SHARE=0.1 makes a tenth of them.
+torture: $(READY)
+	$(VENV)/bin/python -m tests.torture --share $(SHARE) --write tests/torture/README.md
 
 # The harness's own figures: start-up, a learned run, several at once, A/A timings and their spread.
 numbers: $(READY)
