@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.contract.setting import check_model, chosen, setting_of
-from suite.contract.stack import build
 from suite.judge.rows import Row
 from suite.measure.campaign import Effort, measure
-from suite.measure.contender import Limits
+from suite.measure.contender import Limits, check_buildable
 from suite.measure.evidence import Progress, silent
 from suite.measure.plan import Wanted, pair_of
 from suite.measure.result import result_of
@@ -123,7 +122,7 @@ def compare(
         baseline=baseline, size=size, recipe=recipe, task=task, steps=steps, data=data, model=model, device=device,
         threads=threads,
     )  # fmt: skip
-    build(stack), build(against or BASELINE)
+    check_buildable(stack, against or BASELINE)
     if seeds < 1 or timings < 1 or ruler < 0 or minutes <= 0 or rounds < 2:
         raise ValueError("seeds and timings are 1 or more, ruler 0 or more, minutes more than 0, rounds 2 or more")
     pair = pair_of(setting, stack, against, chosen("task", task, TASKS) if task else None)

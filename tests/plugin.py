@@ -36,10 +36,11 @@ suite.record.machine.busy_cores = lambda: 0.0  # the tests' own load is not what
 
 TECHNIQUE = '''\
 """A planted behaviour."""
-import math, os, resource, signal, time
-from dataclasses import dataclass
+import math, os, resource, signal, sys, time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy
 import torch
 
 from suite.contract.sites import Act

@@ -14,12 +14,13 @@ import os
 from suite.cli import look, measure, report, guard, models  # noqa: F401  each adds its commands, in the order of --help
 
 # isort: on
-from suite.cli.shared import Exit, app
+from suite.cli.shared import Exit, app, end_by_signals
 
 __all__ = ["Exit", "app", "main"]
 
 
 def main() -> None:
     """The console script."""
+    end_by_signals()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     app(prog_name="leantrain")

@@ -63,10 +63,15 @@ def list_(
     A card has the paper, the variant, the hyper-parameters, the claims.
     """
     with understandable(as_json):
+        from suite.contract.cards import with_cards
         from suite.contract.catalogue import catalogue, lookup
 
-        entries = list(catalogue().values())
+        sound, broken = with_cards(catalogue())
+        if what in broken:
+            raise ValueError(broken[what])
+        entries = list(sound.values())
         if what is not None:
+            broken = {}
             categories = {entry.card.category: [entry] for entry in entries}
             lookup("category or technique", what, categories | {entry.id: [entry] for entry in entries})
             if what in catalogue() and not citations:
@@ -78,7 +83,8 @@ def list_(
         print("\n\n".join(bibtex(entry.card) for entry in entries))
         return None
     if as_json:
-        print(json.dumps([entry.card.model_dump(mode="json", exclude={"claim"}) for entry in entries], indent=1))
+        cards = [entry.card.model_dump(mode="json", exclude={"claim"}) for entry in entries]
+        print(json.dumps([*cards, *({"id": id, "broken": reason} for id, reason in broken.items())], indent=1))
         return None
     table = Table("id", "category", "baselines", "task", "against", "what it changes", box=None, pad_edge=False)
     for column in table.columns[:2]:
@@ -86,6 +92,8 @@ def list_(
     for entry in entries:
         card = entry.card
         table.add_row(card.id, card.category, " ".join(card.baselines), card.task, card.reference, escape(card.summary))
+    for id, reason in broken.items():
+        table.add_row(id, catalogue()[id].folder.parent.name, "", "", "", escape(f"broken: {reason}"))
     out.print(table)
     if not entries:
         raise typer.Exit(int(Exit.NOTHING))

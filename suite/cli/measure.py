@@ -91,17 +91,22 @@ def run(
     """
     with understandable(as_json):
         from suite.contract.baseline import baselines
+        from suite.contract.cards import with_cards
         from suite.contract.catalogue import catalogue, lookup
         from suite.contract.setting import check_model, chosen
-        from suite.contract.stack import build
         from suite.measure.campaign import measure
+        from suite.measure.contender import check_buildable
         from suite.measure.plan import pairs_of
         from suite.record.job import RECIPES
 
-        stacks, names = techniques or list(catalogue()), on or list(baselines())
+        sound, broken = with_cards(catalogue())
+        stacks, names = techniques or list(sound), on or list(baselines())
         setting = setting_of(TargetOptions(names[:1], size), training, machine)
-        for stack in stacks:
-            build(stack)
+        if techniques:  # of all, one that is broken is a row
+            check_buildable(*techniques)
+            broken = {}
+        for reason in broken.values():
+            warn(f"left out: {reason}")
         for name in names:
             lookup("baseline", name, baselines())
         recipes = [chosen("recipe", name, RECIPES) for name in recipe or ("modern",)]
@@ -127,17 +132,17 @@ def run(
             out.print(escape(sentence))
         seen = f"see all of it with: leantrain leaderboard --results {learning.results}"
         out.print(escape(f"{measured.sentence}; {seen}"))
-    leave(measured)
+    leave(measured, failed=bool(broken))
 
 
 def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool) -> None:
     """Prints what measuring the pairs would take."""
     from suite.measure.forecast import forecast
-    from suite.measure.plan import Plan
+    from suite.measure.plan import Plan, settled
     from suite.record.store import Store
 
     records, _ = Store(folder).read()
-    foreseen = forecast(Plan(pairs, records, effort.wanted), records)
+    foreseen = forecast(Plan(pairs, settled(records), effort.wanted), records)
     if as_json:
         print(json.dumps({"cores": foreseen.cores, "parts": [asdict(part) for part in foreseen.parts]}))
     else:
@@ -188,9 +193,9 @@ def compare(
     """
     with understandable(as_json):
         from suite.contract.setting import check_model
-        from suite.contract.stack import build
         from suite.judge.rows import as_dict
         from suite.measure.campaign import measure
+        from suite.measure.contender import check_buildable
         from suite.measure.plan import pair_of
         from suite.measure.result import result_of
         from suite.record.store import Store
@@ -198,7 +203,7 @@ def compare(
         from suite.show.terminal import summary
 
         setting = setting_of(target, training, machine)
-        build(stack), build(against or "baseline")
+        check_buildable(stack, against or "baseline")
         if write:
             check_format(write)
         pair = pair_of(setting, stack, against, task_of(training))
@@ -240,12 +245,14 @@ def stack(
         from suite.contract.setting import check_model
         from suite.judge import interaction, rows
         from suite.measure.campaign import measure
+        from suite.measure.contender import check_buildable
         from suite.measure.plan import pairs_of_stack
         from suite.measure.result import result_of_stack
         from suite.record.store import Store
         from suite.show import stacks
 
         setting = setting_of(target, training, machine)
+        check_buildable(techniques, against or "baseline")
         pairs = pairs_of_stack(setting, techniques, against, task_of(training))
         check_model(setting)
         with bar(quiet=as_json) as progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,9 @@ RENAMED_OPTIONS = {
     "--plot": ("--write", ": --write FILE.svg"),
 }
 """Old name -> the new one and how to use it."""
+
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Exit(IntEnum):
@@ -110,7 +114,7 @@ def _main(
     pass
 
 
-def fail(message: str, code: Exit, as_json: bool = False) -> NoReturn:
+def fail(message: str, code: int, as_json: bool = False) -> NoReturn:
     """Prints one clear sentence on standard error, and ends with the exit code that says what kind of trouble it is."""
     if as_json:
         print(json.dumps({"error": message, "exit_code": int(code)}))
@@ -143,13 +147,37 @@ def understandable(as_json: bool = False) -> Iterator[None]:
         why = f"{error.filename}: {error.strerror}; name another place" if error.filename else str(error)
         fail(_no_room() if error.errno in (errno.ENOSPC, errno.EDQUOT) else why, Exit.USAGE, as_json)
     except RuntimeError as error:
-        from suite.measure.contender import ContenderFailed  # loads torch: only where something has run
+        from suite.measure.child import ContenderFailed  # loads torch: only where something has run
 
         if not isinstance(error, ContenderFailed):
             raise
         fail(str(error), Exit.RUN_FAILED, as_json)
-    except KeyboardInterrupt:
-        fail("interrupted; what was measured is kept, the same command continues", Exit.INTERRUPTED, as_json)
+    except KeyboardInterrupt as interrupt:
+        code = 128 + interrupt.signal if isinstance(interrupt, Ended) else Exit.INTERRUPTED
+        fail("interrupted; what was measured is kept, the same command continues", code, as_json)
+    except SystemExit as error:  # the commands end by typer.Exit, so this is of code that was loaded
+        fail(f"a technique that was loaded called sys.exit({error.code})", Exit.RUN_FAILED, as_json)
+
+
+class Ended(KeyboardInterrupt):
+    """The command was sent ``signal``, and ends as by Ctrl-C: what it began is put away."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = number
+
+
+def end_by_signals() -> None:
+    """Has SIGTERM and SIGHUP end the command as Ctrl-C does. What was set to be ignored (nohup) stays so."""
+
+    def end(number: int, frame: object) -> None:
+        for each in ENDING:  # once: what is being put away is not left half done
+            signal.signal(each, signal.SIG_IGN)
+        raise Ended(number)
+
+    for each in ENDING:
+        if signal.getsignal(each) == signal.SIG_DFL:
+            signal.signal(each, end)
 
 
 def _no_room() -> str:

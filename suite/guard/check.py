@@ -18,7 +18,7 @@ from suite.guard.gate import ALPHA, BUDGET_S, MARGIN, GateFailed, finding, gate
 from suite.guard.regression import CountedJob, Reference, compare, count, here, item_of, jobs_of, load, reference
 from suite.guard.trees import RevisionError, TreeWorker, checked_out
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.contender import ContenderFailed
+from suite.measure.child import ContenderFailed
 from suite.measure.evidence import Progress, silent
 from suite.record.job import BASELINE, Job, RecipeName, Size, split
 from suite.record.machine import fingerprint

@@ -14,6 +14,7 @@ from suite.measure.campaign import Effort, measure
 from suite.measure.evidence import Progress, silent
 from suite.measure.plan import Pair, Wanted
 from suite.record.machine import fingerprint
+from suite.record.scratch import scratch
 from suite.record.store import Records, Store
 
 SEEDS = 5
@@ -41,7 +42,7 @@ def confirm(
     fresh: dict[Pair, Records] = {}
     for pair, of_pair in metrics.items():
         effort = Effort(_wanted(of_pair, seeds), minutes=minutes / len(metrics))
-        with TemporaryDirectory(prefix="leantrain-") as empty:  # where nothing counts as measured already
+        with TemporaryDirectory(dir=scratch()) as empty:  # where nothing counts as measured already
             measured = measure([pair], Path(empty), effort, progress=progress, warn=warn)
         fresh[pair] = Records.of(measured.added)
         store, machine = Store(folder), fingerprint(pair.setting.device, pair.setting.threads).name

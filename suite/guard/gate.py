@@ -36,7 +36,7 @@ from suite.judge.statistics import (
     smallest_detectable_effect,
 )
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.contender import ContenderFailed
+from suite.measure.child import ContenderFailed
 from suite.measure.lockstep import in_rounds, steps_of_blocks
 from suite.record.job import Job
 

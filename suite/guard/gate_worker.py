@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,12 +40,16 @@ class Worker:
         from suite.contract.baseline import baselines
         from suite.contract.catalogue import catalogue
 
+        cards = {}
+        for name, entry in catalogue().items():
+            with suppress(ValueError):  # a broken card is of no job
+                cards[name] = entry.card
         return {
             "suite": os.path.dirname(os.path.abspath(suite.__file__)),
             "baselines": sorted(baselines()),
             "techniques": {
-                name: {"baselines": entry.card.baselines, "task": entry.card.task, "folder": str(entry.folder)}
-                for name, entry in catalogue().items()
+                name: {"baselines": card.baselines, "task": card.task, "folder": str(catalogue()[name].folder)}
+                for name, card in cards.items()
             },
         }
 

@@ -14,6 +14,7 @@ import ctypes
 import json
 import os
 import selectors
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,8 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from suite.guard import gate_worker
-from suite.measure.contender import ContenderFailed
+from suite.measure.child import ContenderFailed
+from suite.measure.processes import end_with_parent
 from suite.record.machine import ENVIRONMENT
+from suite.record.scratch import PREFIX, scratch
 
 ANSWER_LIMIT_S = 600.0  # importing torch and the models' libraries, and training a checkpoint the first time
 GRACE_S = 5.0  # for a worker to remove what its contenders share
@@ -57,7 +60,8 @@ def top_of(folder: Path) -> Path:
 
 @contextmanager
 def checked_out(revision: str, top: Path) -> Iterator[Path]:
-    """``revision`` of the repository at ``top`` in a temporary work tree, removed afterwards.
+    """``revision`` of the repository at ``top`` in a temporary work tree, removed afterwards; one that a killed process
+    left is removed before.
 
     Raises RevisionError for an unknown revision.
     """
@@ -68,13 +72,25 @@ def checked_out(revision: str, top: Path) -> Iterator[Path]:
             f"{revision!r} is neither a file nor a revision of {top.name}; fetch it (in GitHub Actions: "
             f"fetch-depth: 0), or save a reference with --save"
         ) from None
-    with tempfile.TemporaryDirectory(prefix="leantrain-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tree-", dir=scratch()) as folder:  # which removes what dead ones left
+        _forget_removed(top)
         tree = Path(folder) / top.name
-        _git(top, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--quiet", "--detach", str(tree), commit)
         try:
+            _git(top, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--quiet", "--detach", str(tree), commit)
             yield tree
         finally:
-            _git(top, "worktree", "remove", "--force", str(tree))
+            shutil.rmtree(tree, ignore_errors=True)
+            _forget_removed(top)
+
+
+def _forget_removed(top: Path) -> None:
+    """Has git forget the work trees of ours that are gone, and none of the user's."""
+    listed = [line.removeprefix("worktree ") for line in _git(top, "worktree", "list", "--porcelain").splitlines()
+              if line.startswith("worktree ")]  # fmt: skip
+    for tree in map(Path, listed):
+        if not tree.exists() and tree.parent.name.startswith("tree-") and tree.parents[1].name.startswith(PREFIX):
+            with suppress(RevisionError):  # another process forgot it just now
+                _git(top, "worktree", "remove", "--force", str(tree))
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -88,7 +104,8 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _fixed_addresses() -> None:
-    """Fixes the memory layout of the program that this process becomes, and of its children."""
+    """Fixes the memory layout of the program that this process becomes, and of its children; it ends with ours."""
+    end_with_parent()
     if sys.platform == "linux":
         _libc.personality(ADDR_NO_RANDOMIZE | _libc.personality(0xFFFFFFFF))
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from suite.contract.card import Card, Claim
+from suite.contract.cards import with_cards
 from suite.contract.catalogue import catalogue, lookup
 from suite.judge.known import Facts, counters_of
 from suite.judge.metrics import MetricKind, metric_of
@@ -394,7 +395,7 @@ def chosen(id: str | None) -> list[Card]:
     """
     entries = catalogue()
     if id is None:
-        return [entry.card for entry in entries.values()]
+        return [entry.card for entry in with_cards(entries)[0].values()]
     name, _, claim = id.partition(".")
     card = lookup("technique", name, entries).card
     if not claim:
@@ -410,7 +411,7 @@ def verdicts(rows: Iterable[Row], cards: Iterable[Card] | None = None) -> list[J
     At one place a row of the installed code is preferred to an unverified one, then the one of more replicates.
     """
     known = list(rows)
-    chosen = [entry.card for entry in catalogue().values()] if cards is None else list(cards)
+    chosen = [entry.card for entry in with_cards(catalogue())[0].values()] if cards is None else list(cards)
     return [judgement for card in chosen for claim in card.claim for judgement in _of_claim(card, claim, known)]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from suite.contract.card import CardError
 from suite.contract.catalogue import reference_of, tunes
 from suite.contract.sources import CodeOf, installed_code
 from suite.judge import tuning
@@ -448,15 +449,22 @@ def undecided(row: Row) -> bool:
 
 def rows(records: Records) -> list[Row]:
     """The rows that the leaderboard shows, in the order of their boards."""
-    return sorted(pairs(records, card_reference, tuned=tunes), key=lambda row: (row.board, row.stack))
+    return sorted(pairs(records, card_reference, tuned=_tuned), key=lambda row: (row.board, row.stack))
 
 
 def card_reference(stack: str) -> str:
-    """What the stack's cards compare it with; the baseline where a technique is not installed."""
+    """What the stack's cards compare it with; the baseline where a technique is not installed, or its card broken."""
     try:
         return reference_of(stack)[0]
-    except LookupError:
+    except (LookupError, CardError):
         return BASELINE
+
+
+def _tuned(stack: str) -> bool:
+    try:
+        return tunes(stack)
+    except CardError:
+        return False
 
 
 def row_of(records: Records, setting: Setting, stack: str, reference: str) -> Row:

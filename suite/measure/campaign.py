@@ -12,19 +12,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from suite.contract.baseline import baseline_of
 from suite.contract.sites import NotAttached
 from suite.judge.rows import rows, undecided
+from suite.measure.child import ContenderFailed, in_child
 from suite.measure.contender import Limits, end_all
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, States, conditions_of, silent
 from suite.measure.learning import cores, equal_to_the_bit, learn_all, renewal_of, witness_of
-from suite.measure.plan import Pair, Plan, Timing, Wanted, witness_job
+from suite.measure.plan import Pair, Plan, Timing, Wanted, settled, witness_job
 from suite.measure.timing import ROUNDS, Protocol, time_together
-from suite.record.job import Job
+from suite.record.job import Job, Setting
 from suite.record.machine import busy_cores, fingerprint
 from suite.record.schema import FIFTHS, Counted, Learned, Line, Renewal, Timed, Trained, Witness, unattached
 from suite.record.store import Records, Store
 
+UNREADABLE = (FileNotFoundError, PermissionError, ImportError, ValueError)  # data: errors that a user can mend
 BUSY = 0.5  # cores that others use: above, times are theirs as well
 FEWEST_SEEDS = 3  # for an interval that decides
 PATIENCE_S = 30.0  # for what we started ourselves to end
@@ -93,8 +96,10 @@ def measure(
     With ``together`` the pairs, which differ in the stack alone, are timed in one set of processes. ``stored`` gets
     each piece after it was appended. What does not attach is left out from there on. Raises NotAttached where nothing
     is left, or not all that was to be timed together; StoreError if the folder cannot be written or another run holds
-    it.
+    it; and what :func:`load_data` does.
     """
+    for setting in dict.fromkeys(pair.setting for pair in pairs):
+        load_data(setting, effort.minutes)
     store = Store(folder)
     setting = pairs[0].setting
     machine = fingerprint(setting.device, setting.threads)
@@ -103,6 +108,27 @@ def measure(
         for problem in problems:
             warn(problem)
         return _Campaign(pairs, records, effort, together, store, machine.name, progress, warn, stored).run()
+
+
+def load_data(setting: Setting, minutes: float) -> None:
+    """Fills the cache with a user's own data, in a process that ends when the budget does: a hub may stay silent.
+
+    Raises ValueError, OSError or ImportError for data that cannot be read, ContenderFailed where it does not arrive.
+    """
+    if setting.data is None:
+        return
+    try:
+        in_child(_load, setting, limit_s=60 * minutes, mendable=UNREADABLE)
+    except ContenderFailed as failure:
+        if failure.status != "hung":
+            raise
+        raise ContenderFailed(
+            "timeout", f"{setting.data} did not arrive within the budget of {minutes:g} minutes; give it more --minutes"
+        ) from None
+
+
+def _load(setting: Setting) -> None:
+    baseline_of(setting).data(setting.size, setting.task, setting.data)
 
 
 class _Campaign:
@@ -120,7 +146,7 @@ class _Campaign:
     ) -> None:
         self.pairs, self.effort, self.together, self.store, self.machine = pairs, effort, together, store, machine
         self.progress, self.warn, self.stored = progress, warn, stored
-        self.lines = records.lines
+        self.lines = settled(records).lines
         self.measured = Measured()
         self.wanted = effort.wanted
         self.end_s = time.monotonic() + 60 * effort.minutes

@@ -21,48 +21,31 @@ else: the other contenders go on.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import shutil
-import signal
-import sys
 import tempfile
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakSet
 
-import torch
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from suite.contract.baseline import baseline_of
-from suite.contract.catalogue import UnknownId
+from suite.contract.catalogue import UnknownId, catalogue, lookup
 from suite.contract.data import HeldOut
-from suite.contract.run import Diverged
-from suite.contract.sites import NotAttached
 from suite.contract.stack import build
-from suite.contract.technique import Unavailable
-from suite.record.job import Job, StackError
+from suite.measure.child import BrokenEntry, Child, ContenderFailed, answer, begin, death, failure, in_child
+from suite.measure.processes import oom_kills
+from suite.measure.replies import bounded
+from suite.record.job import BASELINE, Job, Setting, StackError, split, techniques_of
 from suite.record.schema import Counters, Energy, Evaluation, Memory, Status
+from suite.record.scratch import scratch
 
-PRELOADED = ["suite.measure.worker", "suite.measure.contender"]
-STARTING = threading.Lock()
 LIVE: WeakSet[Contender] = WeakSet()
-
-
-class ContenderFailed(RuntimeError):
-    """How a contender ended, in the words of a record."""
-
-    def __init__(self, status: Status, reason: str, details: str = "") -> None:
-        super().__init__(reason)
-        self.status, self.reason, self.details = status, reason, details
+RANKS_APART_S = 1.0  # a rank that lost another says so before that one's end is seen
 
 
 @dataclass(frozen=True)
@@ -73,17 +56,15 @@ class Limits:
     reply_s: float = 600.0
 
 
-@dataclass(frozen=True)
-class SetUp:
+class SetUp(BaseModel):
     """What a contender says when its run is built."""
 
     setup_s: float
-    steps: int
+    steps: int = Field(ge=1, lt=2**63)
     recipe: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(BaseModel):
     """Some training steps: their seconds, processor seconds of all threads and ranks, losses (the mean over ranks)."""
 
     seconds: float
@@ -92,53 +73,81 @@ class Block:
 
 
 def world_size(job: Job) -> int:
-    """Ranks that the stack's recipe asks for. Also where a stack that cannot be built raises, in the parent."""
+    """Ranks that the stack's recipe asks for, by running the techniques' code in this process."""
     return build(job.stack).recipe(baseline_of(job.setting).recipe_of(job.setting)).world_size
 
 
-def server() -> multiprocessing.context.ForkServerContext:
-    """The fork server that has torch and the models' libraries loaded: a contender starts in milliseconds."""
-    # Threads that wait at OpenMP's barriers must sleep: where a neighbour takes a core, spinning made steps 4 to 14
-    # times slower (measured on two shared cores). It counts only before the library is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
+_world_sizes: dict[tuple[Setting, str], int] = {}
+_without_world_size: dict[tuple[Setting, str], ContenderFailed] = {}
 
 
-@contextmanager
-def without_main() -> Iterator[None]:
-    """Start processes without re-importing ``__main__``.
+def ranks_of(job: Job, limit_s: float = Limits.reply_s) -> int:
+    """As :func:`world_size`, worked out in a process of its own, once for each setting and stack.
 
-    A contender needs nothing of it, and it may be a script without a guard, or not even a file (standard input).
+    Raises UnknownId or StackError for a job that cannot be built, ContenderFailed where the techniques' code fails.
     """
-    with STARTING:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
+    key, whole = (job.setting.but(steps=None, rate=1.0), job.stack), (job.setting, job.stack)
+    if not techniques_of(job.stack):
+        return 1
+    if whole in _without_world_size:
+        raise _without_world_size[whole]
+    if key not in _world_sizes:
         try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
+            size = in_child(_ranks, job, limit_s=limit_s, mendable=(UnknownId, StackError))
+        except ContenderFailed as failed:
+            if failed.status in ("failed", "hung"):  # it would again
+                _without_world_size[whole] = failed
+            raise
+        if not isinstance(size, int) or size < 1:
+            raise ContenderFailed("failed", f"its recipe asks for {bounded(str(size), 100)} ranks")
+        _world_sizes[key] = size
+    return _world_sizes[key]
+
+
+def check_buildable(*stacks: str, limit_s: float = Limits.reply_s) -> None:
+    """Builds the stacks in a process of its own.
+
+    Raises UnknownId or StackError for one that cannot be built, ContenderFailed where a technique's code fails.
+    """
+    names = dict.fromkeys(name for stack in stacks if stack != BASELINE for name, _ in split(stack))
+    for name in names:
+        lookup("technique", name, catalogue())  # at once, without a process
+    if names:
+        in_child(_built, stacks, limit_s=limit_s, mendable=(UnknownId, StackError))
+
+
+def _ranks(job: Job) -> int:
+    _built((job.stack,))
+    return world_size(job)
+
+
+def _built(stacks: tuple[str, ...]) -> None:
+    for name in dict.fromkeys(name for stack in stacks for name in techniques_of(stack)):
+        entry = lookup("technique", name, catalogue())
+        try:
+            _ = entry.technique
+        except StackError as error:
+            raise BrokenEntry(str(error)) from error
+    for stack in stacks:
+        build(stack)
 
 
 class Contender:
     """The parent's handle on one job. Commands raise ContenderFailed. Use as a context manager: starts and closes it.
 
-    Raises UnknownId or StackError for a job that cannot be built.
+    Raises UnknownId or StackError for a job that cannot be built, ContenderFailed where asking its techniques how many
+    ranks they want ends in a failure.
     """
 
     def __init__(self, job: Job, limits: Limits = Limits()) -> None:
         self.job, self.limits = job, limits
         self.spent_s = 0.0
         self.ready: SetUp | None = None
-        self._ranks: list[tuple[BaseProcess, Connection]] = []
+        self._ranks: list[Child] = []
         self._rendezvous = ""
-        try:
-            self.world_size = world_size(job)
-        except (UnknownId, StackError):
-            raise
-        except Exception as error:  # the technique's recipe method runs in this process, and its failure is its row
-            raise ContenderFailed(*failure(error)) from error
+        self._number = 0
+        self._oom_kills: int | None = None
+        self.world_size = ranks_of(job, limits.reply_s)
 
     def __enter__(self) -> Contender:
         return self.start()
@@ -151,20 +160,17 @@ class Contender:
     def start(self) -> Contender:
         """Starts the processes, one a rank."""
         LIVE.add(self)
-        context = server()
-        self._rendezvous = tempfile.mkdtemp(prefix="leantrain-") if self.world_size > 1 else ""
+        self._oom_kills = oom_kills()
+        self._rendezvous = tempfile.mkdtemp(prefix="ranks-", dir=scratch()) if self.world_size > 1 else ""
         setting = self.job.setting
         threads = max(1, setting.threads // self.world_size)
         job = self.job.model_copy(update={"setting": setting.but(threads=threads)})
-        for rank in range(self.world_size):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_child, args=(job, theirs, rank, self.world_size, self._rendezvous), daemon=True
-            )
-            with without_main():
-                process.start()
-            theirs.close()
-            self._ranks.append((process, ours))
+        try:
+            for rank in range(self.world_size):
+                self._ranks.append(Child(_child, job, rank, self.world_size, self._rendezvous))
+        except ContenderFailed:
+            self.close()
+            raise
         return self
 
     def prepare(self) -> None:
@@ -173,32 +179,32 @@ class Contender:
 
     def set_up(self, *, recorded: bool = False) -> SetUp:
         """Builds the run; with ``recorded`` one of few examples, whose steps are recorded for the probes."""
-        self.ready = SetUp(**self._call("set_up", recorded, left_s=self.limits.train_s - self.spent_s)[0])
+        said = self._call("set_up", recorded, left_s=self.limits.train_s - self.spent_s)[0]
+        self.ready = self._checked(SetUp, said, "set_up")
         self._charge(self.ready.setup_s)
         return self.ready
 
     def block(self, steps: int) -> Block:
         """``steps`` training steps."""
-        ranks = self._call("block", steps, left_s=self.limits.train_s - self.spent_s)
-        losses = [sum(each) / len(ranks) for each in zip(*(rank["losses"] for rank in ranks), strict=True)]
-        reply = Block(ranks[0]["seconds"], sum(rank["cpu_s"] for rank in ranks), losses)
+        said = self._call("block", steps, left_s=self.limits.train_s - self.spent_s)
+        ranks = [self._checked(Block, each, "block") for each in said]
+        losses = [sum(each) / len(ranks) for each in zip(*(rank.losses for rank in ranks), strict=True)]
+        reply = Block(seconds=ranks[0].seconds, cpu_s=sum(rank.cpu_s for rank in ranks), losses=losses)
         self._charge(reply.seconds)
         return reply
 
     def evaluate(self, part: HeldOut, step: int) -> Evaluation:
         """Loss and further metrics on held-out examples; the evaluation says that it was after ``step`` steps."""
-        scores = self._call("evaluate", part)[0]
+        scores = self._checked(dict[str, float], self._call("evaluate", part)[0], "evaluate")
         return Evaluation(step=step, loss=scores.pop("loss"), metrics=scores)
 
     def count(self) -> Counters:
         """The exact counts of one training step, which is made."""
-        counters: Counters = self._call("count")[0]
-        return counters
+        return self._checked(Counters, self._call("count")[0], "count")
 
     def probes(self) -> dict[str, float]:
         """The technique's own measurements, for its claims; of a recorded run what its steps show."""
-        probes: dict[str, float] = self._call("probes")[0]
-        return probes
+        return self._checked(dict[str, float], self._call("probes")[0], "probes")
 
     def save(self, path: Path) -> None:
         """Writes the training state, a file for each rank."""
@@ -210,24 +216,21 @@ class Contender:
 
     def usage(self, energy_window_s: float = 0.0) -> tuple[Memory, Energy]:
         """The peaks of memory so far, and the energy of a window of steps where there is a counter."""
-        usage: tuple[Memory, Energy] = self._call(
-            "usage", energy_window_s, reply_s=self.limits.reply_s + energy_window_s
-        )[0]
-        return usage
+        said = self._call("usage", energy_window_s, reply_s=self.limits.reply_s + energy_window_s)[0]
+        memory, energy = self._checked(tuple[Memory, Energy], said, "usage")
+        return memory, energy
 
     def kill(self) -> None:
         """Ends the processes; whoever waits for them gets ContenderFailed."""
-        for process, _ in list(self._ranks):
-            process.kill()
+        for child in list(self._ranks):
+            child.kill()
 
     def close(self) -> None:
-        """Ends the processes, whatever they are doing."""
-        for process, connection in self._ranks:
-            connection.close()
-            if process.is_alive():
-                process.kill()
-        for process, _ in self._ranks:
-            process.join()
+        """Ends the processes and all that they started, whatever they are doing."""
+        for child in self._ranks:
+            child.kill()
+        for child in self._ranks:
+            child.end()
         self._ranks = []
         if self._rendezvous:
             shutil.rmtree(self._rendezvous, ignore_errors=True)
@@ -243,43 +246,44 @@ class Contender:
     def _timeout(self) -> ContenderFailed:
         return ContenderFailed("timeout", f"more than the time limit of {self.limits.train_s:g} s")
 
+    def _checked(self, kind: Any, value: Any, command: str) -> Any:
+        try:
+            return TypeAdapter(kind).validate_python(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ContenderFailed(
+                "failed", f"its reply to {command!r} cannot be kept: {where}: {first['msg']}"
+            ) from None
+
     def _call(self, command: str, *arguments: Any, reply_s: float | None = None, left_s: float = math.inf) -> list[Any]:
         """The reply of every rank."""
         reply_s = reply_s or self.limits.reply_s
-        try:
-            for _, connection in self._ranks:
-                connection.send((command, arguments))
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._death() from None
+        self._number += 1
+        values: dict[Child, Any] = {}
         deadline = time.monotonic() + min(reply_s, left_s)
-        replies: dict[Connection, Any] = {}
-        open_ends = [connection for _, connection in self._ranks]
-        while len(replies) < len(open_ends):
-            ready = wait([c for c in open_ends if c not in replies], timeout=deadline - time.monotonic())
-            if not ready:
-                if left_s < reply_s:
-                    raise self._timeout()
-                raise ContenderFailed("hung", f"no answer to {command!r} within {reply_s:g} s")
-            for connection in (each for each in open_ends if each in ready):
-                try:
-                    kind, value = connection.recv()
-                except (EOFError, ConnectionResetError):
-                    raise self._death() from None
-                if kind == "failed":
-                    raise ContenderFailed(*value)
-                replies[connection] = value
-        return [replies[connection] for connection in open_ends]
+        try:
+            for child in self._ranks:
+                child.ask(self._number, command, arguments)
+            while len(values) < len(self._ranks):
+                handles = [handle for child in self._ranks if child not in values for handle in child.handles]
+                if not wait(handles, timeout=max(0.0, deadline - time.monotonic())):
+                    if left_s < reply_s:
+                        raise self._timeout()
+                    raise ContenderFailed("hung", f"no answer to {command!r} within {reply_s:g} s")
+                for child in self._ranks:
+                    if child not in values and (reply := child.reply(self._number)):
+                        values[child] = self._value(*reply)
+        except EOFError:
+            raise death(self._ranks, self._oom_kills) from None
+        return [values[child] for child in self._ranks]
 
-    def _death(self) -> ContenderFailed:
-        for process, _ in self._ranks:
-            process.join(timeout=2.0)
-        codes = [process.exitcode for process, _ in self._ranks if process.exitcode is not None]
-        code = next(filter(None, codes), 0 if codes else None)
-        if code == -signal.SIGKILL:
-            return ContenderFailed("out_of_memory", "killed by the system (SIGKILL), as it does when memory runs out")
-        if code is not None and code < 0:
-            return ContenderFailed("crashed", f"died of {signal.Signals(-code).name}")
-        return ContenderFailed("crashed", f"the process ended with exit code {code}")
+    def _value(self, kind: str, value: Any) -> Any:
+        if kind == "done":
+            return value
+        if len(self._ranks) > 1 and wait([child.process.sentinel for child in self._ranks], RANKS_APART_S):
+            raise EOFError  # another rank died, and this one only complains about it
+        raise ContenderFailed(*value)
 
 
 def end_all() -> None:
@@ -288,65 +292,27 @@ def end_all() -> None:
         contender.kill()
 
 
-def _child(job: Job, connection: Connection, rank: int, world_size: int, rendezvous: str) -> None:
+def _child(job: Job, rank: int, world_size: int, rendezvous: str, connection: Connection) -> None:
     from suite.measure.worker import Session
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    begin()
+    session: Session | None = None
+    broken: tuple[Status, str, str] | None = None
     try:
         session = Session(job, rank, world_size, rendezvous)
-    except Exception as error:
-        connection.send(("failed", failure(error)))
-        return
+    except BaseException as error:
+        broken = failure(error)
     while True:
         try:
-            command, arguments = connection.recv()
+            number, command, arguments = connection.recv()
         except (EOFError, OSError):
             os._exit(0)  # the parent is gone or done with us
         try:
-            method: Callable[..., Any] = getattr(session, command)
-            reply: tuple[Literal["done", "failed"], Any] = ("done", method(*arguments))
-        except Exception as error:
-            reply = ("failed", failure(error))
-        try:
-            connection.send(reply)
-        except OSError:
-            os._exit(0)
-
-
-def _end_with_parent() -> None:
-    """Ends this process when the parent dies, however it dies and whatever the main thread is doing."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(0)
-
-
-def failure(error: BaseException) -> tuple[Status, str, str]:
-    """An exception as a record's status, reason and details."""
-    status: Status = "failed"
-    if isinstance(error, Diverged):
-        status = "diverged"
-    elif isinstance(error, Unavailable):
-        status = "unavailable"
-    elif isinstance(error, NotAttached):
-        status = "not_attached"
-    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
-        status = "out_of_memory"
-    plain = status in ("diverged", "unavailable", "not_attached")
-    return status, str(error) if plain else first_line(error), "" if plain else trace(error)
-
-
-def first_line(error: BaseException) -> str:
-    """One line that says what went wrong, for a record's ``reason``."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def trace(error: BaseException) -> str:
-    """The end of the traceback, for a record's ``details``."""
-    return "".join(traceback.format_exception(error))[-4000:]
-
-
-if sys.platform == "win32":
-    raise ImportError("leantrain's contenders need a fork server, which Windows does not have; use WSL")
+            if broken:
+                answer(connection, number, "failed", broken)
+                continue
+            value = getattr(session, command)(*arguments)
+        except BaseException as error:  # also what sys.exit raises: it is the technique's, not ours
+            answer(connection, number, "failed", failure(error))
+        else:
+            answer(connection, number, "done", value)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from suite.contract.recording import is_recorded
+from suite.contract.catalogue import catalogue
 from suite.contract.sources import code_of
-from suite.measure.contender import Contender, ContenderFailed, Limits
+from suite.measure.child import ContenderFailed
+from suite.measure.contender import Contender, Limits
 from suite.measure.evidence import Heading
 from suite.record.job import Job, Setting, techniques_of
 from suite.record.schema import FIFTHS, Counted, CountedStep
@@ -38,13 +39,19 @@ def count(setting: Setting, stack: str, limits: Limits = Limits()) -> Counted:  
                 contender.block(step - done)
                 points.append(CountedStep(progress=step / ready.steps, counters=contender.count()))
                 done = step + 1
-        if len(techniques_of(stack)) == 1 and is_recorded(stack):  # a card's claims are of its technique alone
+        if _is_recorded(stack):
             known |= _read(job, limits)
     except ContenderFailed as failure:
         known |= {"status": failure.status, "reason": failure.reason, "details": failure.details}
     if all(each.counters == points[0].counters for each in points):
         points = points[:1]
     return Counted(**heading.fields(), **known, points=points)
+
+
+def _is_recorded(stack: str) -> bool:
+    """Whether its technique has probes that read recorded steps: one alone, since a card's claims are of that."""
+    names = techniques_of(stack)
+    return len(names) == 1 and catalogue()[names[0]].instruments is not None
 
 
 def _read(job: Job, limits: Limits) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import torch
 from suite.contract.baseline import baseline_of
 from suite.contract.setting import check_locations
 from suite.contract.sources import code_of
+from suite.measure.archives import is_whole
 from suite.record.files import cache_folder
 from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
@@ -87,5 +88,5 @@ class States:
         return self.folder / f"{fifth}.pt"
 
     def complete(self, fifths: range) -> bool:
-        """Whether rank 0 has written all of them."""
-        return all(self.path(each).with_name(f"{each}.pt.0").is_file() for each in fifths)
+        """Whether rank 0 has written all of them, and none was damaged since."""
+        return all(is_whole(self.path(each).with_name(f"{each}.pt.0")) for each in fifths)

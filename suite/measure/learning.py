@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from suite.contract.sources import code_of
-from suite.measure.contender import Contender, ContenderFailed, Limits, end_all, world_size
+from suite.measure.child import ContenderFailed
+from suite.measure.contender import Contender, Limits, end_all, ranks_of
 from suite.measure.evidence import Heading, Progress, States, silent
 from suite.measure.lockstep import steps_of_blocks
 from suite.record.job import Job
@@ -130,7 +131,7 @@ def learn_all(
     free, total, stopped = Cores(count), len(waiting), threading.Event()
 
     def one(job: Job) -> tuple[Job, Learned]:
-        with free.taking(max(job.setting.threads, _ranks(job))):
+        with free.taking(max(job.setting.threads, _ranks(job, limits))):
             if stopped.is_set() or stop():
                 raise CancelledError
             return job, learn(job, limits=limits, keep_states=keep_states(job))
@@ -157,11 +158,11 @@ def learn_all(
                 end_all()
 
 
-def _ranks(job: Job) -> int:
+def _ranks(job: Job, limits: Limits) -> int:
     """The processes of a job; 1 of one that cannot be built, as its run will tell."""
     try:
-        return world_size(job)
-    except Exception:
+        return ranks_of(job, limits.reply_s)
+    except (LookupError, ValueError, ContenderFailed):
         return 1
 
 

@@ -31,7 +31,7 @@ from typing import Any, cast
 
 from suite.contract.catalogue import Entry, catalogue
 from suite.contract.technique import CHAINED, SLOTS, Technique, overrides
-from suite.measure import contender
+from suite.measure import child, contender
 from suite.measure.evidence import Progress, silent
 from suite.measure.exact import exact_verdicts, know_reference
 from suite.measure.learning import cores
@@ -108,8 +108,8 @@ def noticed(entries: Sequence[Entry], on: Sequence[str], progress: Progress = si
     number = sum(len(mutants_of(entry)) for entry in entries)
     done = 0
     with (
-        contender.without_main(),
-        ProcessPoolExecutor(cores(), contender.server(), max_tasks_per_child=1) as pool,
+        child.without_main(),
+        ProcessPoolExecutor(cores(), child.server(), max_tasks_per_child=1) as pool,
     ):
         futures = [pool.submit(_notices, entry.id, on) for entry in sorted(entries, key=_ranks, reverse=True)]
         for future in as_completed(futures):
@@ -131,7 +131,7 @@ def _ranks(entry: Entry) -> int:
 
 def _notices(id: str, on: Sequence[str]) -> list[Notice]:
     """In a process of its own, which knows the reference: what notices the technique as it is, and each mutant."""
-    contender.server = lambda: FORK  # type: ignore[assignment,return-value]
+    child.server = lambda: FORK  # type: ignore[assignment,return-value]
     entry = catalogue()[id]
     applicable = [baseline for baseline in on if baseline in entry.card.baselines]
     know_reference(entry.card, applicable, _size(entry))
@@ -166,7 +166,7 @@ def _notice(mutant: Mutant, on: Sequence[str]) -> Notice:
             if failures and all(each.verdict == "not testable here" for each in judgements):  # of several ranks
                 return Notice(mutant, error=failures[0])
     except Exception as error:  # whatever a broken technique does
-        return Notice(mutant, error=contender.first_line(error))
+        return Notice(mutant, error=child.first_line(error))
     return Notice(mutant)
 
 

@@ -1,6 +1,7 @@
 """What is worth measuring next: of every pair of a technique and its reference, the evidence that is missing.
 
-What is stored under the same conditions and code is not measured again. Code that changed makes evidence unverified,
+What is stored under the same conditions and code is not measured again. What
+a busy or broken machine ended is tried again, up to TRIES times. Code that changed makes evidence unverified,
 and only that is repeated. Of what was learned one run is, which renews all others where it is equal to the bit: the
 witness, which takes a tenth of the steps, or where there is none the first seed.
 """
@@ -13,18 +14,20 @@ from functools import cached_property
 
 from suite.contract.catalogue import catalogue, lookup, reference_of, tunes
 from suite.contract.sources import installed_code
-from suite.contract.stack import build
 from suite.judge import tuning
 from suite.judge.rows import Currency
 from suite.judge.ruler import BUDGETS, steps_at
+from suite.measure.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
 from suite.measure.timing import LEAST_BLOCKS
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, parts_of, techniques_of
 from suite.record.machine import fingerprint
-from suite.record.schema import FIFTHS, Counted, Learned, Timed, Witness
+from suite.record.schema import FIFTHS, Counted, Ended, Learned, Line, Status, Timed, Trained, Witness
 from suite.record.store import Records
 
 WITNESS_SHARE = 0.1  # of a run's own steps: every phase in proportion, and little beside what a process costs to start
+TRANSIENT: tuple[Status, ...] = ("out_of_memory", "timeout", "hung", "crashed")
+TRIES = 3  # then a failure is no accident
 WITNESSED_STEPS = 200  # a shorter run is its own witness
 
 
@@ -80,9 +83,8 @@ def pairs_of(
 def pairs_of_stack(setting: Setting, stack: str, against: str | None = None, task: Task | None = None) -> list[Pair]:
     """The pairs to measure together: every part of ``stack``, then the whole, all against one reference.
 
-    Raises UnknownId, StackError, or ValueError where the parts' cards name no common reference or task.
+    Raises UnknownId, or ValueError where the parts' cards name no common reference or task.
     """
-    build(stack), build(against or BASELINE)
     parts = parts_of(stack)
     if not parts:
         raise ValueError(
@@ -131,6 +133,32 @@ class Timing:
     stacks: tuple[str, ...]
     replicate: int
     windows: int
+
+
+def settled(records: Records) -> Records:
+    """The records without those failures that another try may mend: of the machine, of its load, or killed."""
+    tries: dict[tuple[object, ...], list[Line]] = {}
+    for line in records.lines:
+        if tried := _tried(line):
+            tries.setdefault(tried, []).append(line)
+    again = {each.id for failed in tries.values() if len(failed) < TRIES for each in failed}
+    return Records.of(line for line in records.lines if line.id not in again)
+
+
+def _tried(line: Line) -> tuple[object, ...]:
+    """What was tried, where the line is of a failure that may pass; nothing where it is not."""
+    if isinstance(line, Timed):
+        if any(map(_may_pass, line.contenders)):
+            sides = [(side.stack, side.code.trajectory) for side in line.contenders]
+            return line.kind, line.conditions.key, line.machine.key, line.replicate, *sides
+    elif isinstance(line, Counted | Trained) and _may_pass(line):
+        seed = line.seed if isinstance(line, Trained) else None
+        return line.kind, line.conditions.key, line.machine.key, line.stack, line.code.trajectory, seed
+    return ()
+
+
+def _may_pass(run: Ended) -> bool:
+    return run.status in TRANSIENT or (run.status == "failed" and run.reason.startswith(ENVIRONMENT))
 
 
 class Plan:

@@ -22,7 +22,8 @@ from typing import Any
 
 from suite.contract.data import mixed_seed
 from suite.contract.sources import code_of
-from suite.measure.contender import Contender, ContenderFailed, Limits
+from suite.measure.child import ContenderFailed
+from suite.measure.contender import Contender, Limits
 from suite.measure.evidence import Heading, Progress, States, silent
 from suite.measure.lockstep import in_rounds
 from suite.record.job import Job, Setting

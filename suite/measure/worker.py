@@ -17,6 +17,8 @@ from suite.contract.pretrained import checkpoint
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.technique import Unavailable
+from suite.measure.archives import intact
+from suite.measure.replies import scalar
 from suite.meters.clock import Clock
 from suite.meters.energy import EnergyMeter
 from suite.meters.process import ProcessMemory, cuda_memory, settle_memory
@@ -24,6 +26,7 @@ from suite.record.job import Job
 from suite.record.schema import Counters, Energy, Memory
 
 LOOPBACK = Path("/sys/class/net/lo")
+MOST_PROBES = 1000
 
 baselines()  # their libraries are what takes seconds to import
 catalogue()
@@ -61,7 +64,7 @@ class Session:
         setting = self.job.setting
         baseline_of(setting).data(setting.size, setting.task, setting.data)
         if setting.task == "adapt":
-            self.weights = checkpoint(setting.but(device=setting.device.partition(":")[0]))
+            self.weights = intact(lambda: checkpoint(setting.but(device=setting.device.partition(":")[0])))
 
     def set_up(self, recorded: bool = False) -> dict[str, Any]:
         # What was prepared may have been cached, or have trained a checkpoint: no part of this run's memory.
@@ -75,7 +78,7 @@ class Session:
         return {
             "setup_s": self.clock.now_s() - start_s,
             "steps": self.run.recipe.steps,
-            "recipe": self.run.recipe.as_dict(),
+            "recipe": {name: scalar(value) for name, value in self.run.recipe.as_dict().items()},
         }
 
     def block(self, steps: int) -> dict[str, Any]:
@@ -92,7 +95,10 @@ class Session:
         return self.run.count_step()
 
     def probes(self) -> dict[str, float]:
-        return self.recording.probes() if self.recording else self.run.probes()
+        probes = self.recording.probes() if self.recording else self.run.probes()
+        if len(probes) > MOST_PROBES:
+            raise ValueError(f"{len(probes)} probes are more than a record takes ({MOST_PROBES})")
+        return {str(name): float(value) for name, value in probes.items()}
 
     def save(self, path: Path) -> None:
         self.run.save(self._own(path))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
+from suite.contract.cards import with_cards
 from suite.contract.catalogue import catalogue
 from suite.judge.claims import Judgement, verdicts
 from suite.judge.rows import Currency, Row, rows
@@ -63,7 +64,8 @@ class Report:
         tried, unread_models = matrix.read_or_why(folder)
         models = tried.of(named if stacks else tried.cells, on) if tried else None
         references, unread_references = _references(folder, records, on)
-        cards = {id: entry.card for id, entry in catalogue().items() if not stacks or id in named}
+        sound, broken = with_cards(catalogue())
+        cards = {id: entry.card for id, entry in sound.items() if not stacks or id in named}
         chosen = [
             row
             for row in rows(records)
@@ -80,7 +82,7 @@ class Report:
                 for study in studies
                 if (not stacks or study.technique in named) and (not on or study.baseline in on)
             ],
-            unreadable=[*damaged, *unread, *unread_models, *unread_references],
+            unreadable=[*damaged, *unread, *unread_models, *unread_references, *broken.values()],
             records=len(records.lines),
             models=Shown(models, matrix.changed(models)) if models and models.cells else None,
             references=references,

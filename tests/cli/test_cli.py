@@ -55,7 +55,35 @@ FAULTS = {
     "exits": ("def after_step(self, run): os._exit(7)", "crashed", "exit code 7$"),
     "exits_well": ("def after_step(self, run): os._exit(0)", "crashed", "exit code 0$"),
     "segfaults": ("def after_step(self, run): os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "SIGSEGV"),
-    "is_killed": ("def after_step(self, run): os.kill(os.getpid(), signal.SIGKILL)", "out_of_memory", "SIGKILL"),
+    "is_killed": (
+        "def after_step(self, run): os.kill(os.getpid(), signal.SIGKILL)",
+        "crashed",
+        r"killed \(SIGKILL\) by another process; the kernel counted no want of memory",
+    ),
+    "leaves": ("def after_step(self, run): sys.exit(3)", "failed", "^SystemExit: 3$"),
+    "leaves_its_recipe": ("def recipe(self, recipe): sys.exit(3)", "failed", "^SystemExit: 3$"),
+    "dies_after_a_fork": (
+        """
+        def after_step(self, run):
+            for leave in (lambda: None, os.setsid):  # one in the session, one out of it
+                if not os.fork():
+                    leave()
+                    time.sleep(3600)
+            os._exit(7)
+        """,
+        "crashed",
+        "exit code 7$",
+    ),
+    "goes_on_in_a_fork": (
+        "def after_step(self, run):\n    if run.step == 3: os.fork()",
+        "failed",
+        "another process spoke for it",
+    ),
+    "says_surrogates": (
+        "def after_step(self, run): raise RuntimeError('\\udce9')",
+        "failed",
+        r"RuntimeError: \\udce9$",
+    ),
     "hangs": ("def after_step(self, run): time.sleep(3600)", "hung", "no answer to 'block' within 30 s"),
     "turns_nan": ("def loss(self, loss, outputs, batch, run): return loss * math.nan", "diverged", "nan at step 1$"),
     "ends_nan": (
@@ -83,6 +111,7 @@ HARMLESS = {
     "twin": "pass",
     "slow": TWICE_THE_WORK,
     "sets_up_long": "def data(self, data, run): time.sleep(1.0); return data",
+    "has_scalars": "def recipe(self, recipe): return replace(recipe, weight_decay=numpy.float32(0.01))",
     "probes_nan": "def probes(self, run): return {'x': math.nan}",
 }
 
@@ -186,14 +215,14 @@ def test_a_probe_that_is_no_number_is_kept_as_such(faults: Path) -> None:
 
 
 def test_what_is_measured_is_not_measured_again_until_its_code_changes(faults: Path) -> None:
-    arguments = ("run", *SHORT, "-t", "twin", "-t", "exits", "--results", "results", "--json")
+    arguments = ("run", *SHORT, "-t", "twin", "-t", "raises_in_setup", "--results", "results", "--json")
     again = plugin.leantrain(faults, *arguments)
     assert (again.returncode, json.loads(again.stdout)) == (Exit.FINE, [])
-    plugin.write(faults, {"twin": "changed: int = 1"})
+    plugin.write(faults, {"twin": "changed: int = 1\ndef after_step(self, run): print('beside the JSON')"})
     changed = plugin.leantrain(faults, *arguments)
     made = [parse(json.dumps(each)) for each in json.loads(changed.stdout)]
     assert [each.kind for each in made] == ["counted", "renewal", "timed"], "the run is equal to the bit"
-    assert "twin" in {getattr(each, "stack", "") for each in made} and "exits" not in changed.stdout
+    assert "twin" in {getattr(each, "stack", "") for each in made} and "raises" not in changed.stdout
 
 
 def test_a_machine_that_is_too_busy_is_not_timed_and_the_exit_code_says_so(
@@ -343,6 +372,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("run", "--task", "pretain"), "no task is called 'pretain'; did you mean pretrain"),
     (("run", "--device", "cud"), "no device is called 'cud'; did you mean cuda"),
     (("run", "-t", "lion+adamw"), "lion and adamw cannot be stacked: each replaces the optimizer"),
+    (("stack", "lion+adamw"), "lion and adamw cannot be stacked: each replaces the optimizer; keep one of them"),
     (("run", "-t", "lora:rank=-1"), "lora: "),
     (("run", "-t", "lora:rank=two"), "lora:rank=two: expected a whole number"),
     (("run", "-t", "lion:lr=abc"), "lion has no hyper-parameter 'lr'; it has: "),
@@ -379,7 +409,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
 
 @pytest.mark.parametrize(("arguments", "message"), TYPOS, ids=[" ".join(map(str, typo)) for typo, _ in TYPOS])
 def test_a_typo_gets_one_clear_sentence(arguments: Sequence[object], message: str, tmp_path: Path) -> None:
-    out = ("--results", tmp_path / "results") if arguments[0] in ("run", "compare") else ()
+    out = ("--results", tmp_path / "results") if arguments[0] in ("run", "compare", "stack") else ()
     code, told, error = called(*arguments, *out)
     assert (code, told) == (Exit.USAGE, "")
     assert message in error

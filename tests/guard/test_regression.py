@@ -26,7 +26,7 @@ from suite.guard.regression import (
     save,
 )
 from suite.guard.trees import RevisionError, checked_out, top_of
-from suite.measure.contender import ContenderFailed
+from suite.measure.child import ContenderFailed
 from suite.record.job import Job, Setting
 from tests.factories import MACHINE, counters
 

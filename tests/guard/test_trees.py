@@ -12,7 +12,7 @@ import pytest
 from suite.guard.check import Selection, against_revision
 from suite.guard.regression import here
 from suite.guard.trees import ADDR_NO_RANDOMIZE, RevisionError, TreeWorker
-from suite.measure.contender import ContenderFailed
+from suite.measure.child import ContenderFailed
 from suite.measure.evidence import conditions_of, silent
 from suite.record.job import Job, Setting
 

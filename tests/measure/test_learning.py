@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -67,8 +68,11 @@ def test_it_leaves_the_states_of_its_fifths_where_it_is_asked_to() -> None:
     learn(job, keep_states=True)
     assert States(job).complete(range(1, FIFTHS))
     run = new_run("gpt", "lion", size="pico", steps=21, seed=7)
-    run.load(States(job).path(2).with_name("2.pt.0"))
+    state = States(job).path(2).with_name("2.pt.0")
+    run.load(state)
     assert run.step == 8, "two fifths of 21"
+    os.truncate(state, state.stat().st_size - 1)
+    assert not States(job).complete(range(1, FIFTHS)), "one that was cut off is made again"
 
 
 def test_a_run_of_two_steps_is_learned() -> None:
@@ -114,7 +118,7 @@ def test_leaving_early_ends_what_still_trains() -> None:
     begin_s = time.monotonic()
     runs.close()  # type: ignore[attr-defined]
     assert time.monotonic() - begin_s < 60
-    assert not [each for each in LIVE if any(process.is_alive() for process, _ in each._ranks)]
+    assert not [each for each in LIVE if any(child.process.is_alive() for child in each._ranks)]
 
 
 def test_no_more_cores_are_taken_than_there_are() -> None:

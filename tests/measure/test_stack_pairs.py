@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from suite.contract.catalogue import UnknownId
 from suite.measure.plan import Pair, pairs_of_stack
-from suite.record.job import Setting, StackError, parts_of
+from suite.record.job import Setting, parts_of
 
 GPT = Setting(baseline="gpt")
 
@@ -23,7 +23,6 @@ def test_a_stack_is_measured_with_its_parts_against_one_reference() -> None:
     [
         ("lion", ValueError, "measure one alone with: leantrain compare lion"),
         ("baseline", ValueError, "a stack joins two techniques or more by \\+"),
-        ("lion+adamw", StackError, "lion and adamw cannot be stacked: each replaces the optimizer; keep one of them"),
         ("lion+lawe", UnknownId, "no technique is called 'lawe'; did you mean lawa"),
         ("zero1+lawa", ValueError, "zero1 is measured against dp_ddp, lawa is measured against baseline: .* Name one"),
         ("lora+lion", ValueError, "lora is measured in the task adapt, lion is .* pretrain: .* Choose it with --task"),

@@ -25,7 +25,7 @@ from suite.contract.catalogue import catalogue, reference_of
 from suite.contract.run import Run
 from suite.contract.sites import NotAttached
 from suite.contract.stack import build
-from suite.measure.contender import server
+from suite.measure.child import server
 from suite.record.job import Size, Task, join
 from suite.record.schema import Counters
 from tests.runs import new_run

@@ -22,7 +22,8 @@ from typing import Any
 
 from suite.guard.models.matrix import Cell
 from suite.guard.models.trial import Trials
-from suite.measure.contender import PRELOADED, server, without_main
+from suite.measure.child import PRELOADED, server, without_main
+from suite.record.scratch import scratch
 
 LIMIT_S = 180.0  # of one cell: a hundred times what it takes on an idle machine
 RANKS_APART_S = 20.0  # after one rank failed, the others fail too or wait for it forever
@@ -86,7 +87,7 @@ class Crew:
             self._scratch = None
 
     def _start(self) -> None:
-        self._scratch = Path(tempfile.mkdtemp(prefix="leantrain-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix="crew-", dir=scratch()))
         context = server()
         context.set_forkserver_preload([*PRELOADED, __name__])
         for rank in range(self.ranks):

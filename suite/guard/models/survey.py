@@ -25,6 +25,7 @@ from suite.guard.models.matrix import Cell, Matrix, Model, code_of_all, versions
 from suite.guard.models.trial import RECIPE, SIZE
 from suite.measure.learning import Cores, cores
 from suite.record.job import BASELINE
+from suite.record.scratch import scratch
 
 OWN = "its own"
 Progress = Callable[[float, str], None]
@@ -124,7 +125,7 @@ class _Tour:
         self.total = sum(len(task.techniques) for task in tasks)
         own = [task for task in tasks if task.family is None]
         others = [task for task in tasks if task.family is not None]
-        with tempfile.TemporaryDirectory(prefix="leantrain-") as folder, ThreadPoolExecutor(self.free.count) as pool:
+        with tempfile.TemporaryDirectory(dir=scratch()) as folder, ThreadPoolExecutor(self.free.count) as pool:
             try:
                 for group in (own, others):
                     list(pool.map(lambda task: self._run(task, Path(folder)), group))

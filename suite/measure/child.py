@@ -1,0 +1,310 @@
+"""A process of our own beside the command: how it starts, answers, and ends with all that it started.
+
+Whatever of a technique's runs, runs in one. A child that raises, dies, hangs or says what cannot be kept turns into
+:class:`ContenderFailed` in the parent, and nothing else.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import util
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+
+from suite.contract.run import Diverged
+from suite.contract.sites import NotAttached
+from suite.contract.technique import Unavailable
+from suite.measure.processes import end_session, end_strays, lead_session, living, oom_kills, parent_of
+from suite.measure.replies import NoReply, Replies, bounded, plain, send
+from suite.record.schema import Status
+from suite.record.scratch import scratch
+
+PRELOADED = ["suite.measure.server"]
+STARTING, PLACING = threading.Lock(), threading.Lock()
+CHILDREN: set[int] = set()  # processes that were started and are not yet ended; changed while STARTING is held
+LONGEST_REASON = 500
+LOST_SERVER = 255  # what multiprocessing says of a child whose fork server is gone
+ENVIRONMENT = "the machine's files or network failed: "
+"""How the reason of a failure begins that is no technique's: a full disk, a folder that is read-only, no network."""
+
+T = TypeVar("T")
+
+
+class ContenderFailed(RuntimeError):
+    """How a contender ended, in the words of a record."""
+
+    def __init__(self, status: Status, reason: str, details: str = "") -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.details = status, reason, details
+
+
+class BrokenEntry(RuntimeError):
+    """A technique's module that cannot be imported, or has another shape; the message names it and the mend."""
+
+
+def server() -> multiprocessing.context.ForkServerContext:
+    """The fork server that has torch and the models' libraries loaded: a contender starts in milliseconds.
+
+    Raises OSError where no temporary folder has room for its socket.
+    """
+    _place_sockets()
+    # Threads that wait at OpenMP's barriers must sleep: where a neighbour takes a core, spinning made steps 4 to 14
+    # times slower (measured on two shared cores). It counts only before the library is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Start processes without re-importing ``__main__``.
+
+    A contender needs nothing of it, and it may be a script without a guard, or not even a file (standard input).
+    """
+    with STARTING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+class Child:
+    """One process, and the channel to it. ``target(*arguments, channel)`` runs in it.
+
+    Raises ContenderFailed where it cannot be started.
+    """
+
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
+        context = server()
+        for attempt in range(2):  # a fork server that was killed is started anew for the next one
+            ours, theirs = context.Pipe()
+            self.process: BaseProcess = context.Process(target=target, args=(*arguments, theirs), daemon=True)
+            try:
+                with without_main():
+                    self.process.start()
+                    CHILDREN.add(self.pid)
+                break
+            except (EOFError, OSError) as error:
+                ours.close()
+                if attempt:
+                    why = f"{first_line(error)}; was it killed while it loaded the libraries, for want of memory?"
+                    raise ContenderFailed("crashed", f"the fork server died: {why}") from None
+                time.sleep(0.5)  # until its end can be seen
+            finally:
+                theirs.close()
+        self.connection = ours
+        self.server = parent_of(self.pid)
+        self._replies = Replies(ours, self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid or 0
+
+    @property
+    def handles(self) -> list[Any]:
+        """What becomes ready when it speaks, or ends."""
+        return [self.connection, self.process.sentinel]
+
+    def ask(self, number: int, command: str, arguments: tuple[Any, ...]) -> None:
+        """Raises EOFError where it is gone."""
+        try:
+            self.connection.send((number, command, arguments))
+        except OSError:
+            raise EOFError from None
+
+    def reply(self, number: int) -> tuple[str, Any] | None:
+        """Kind and value of its reply, None while that is not there; EOFError where none will come. Does not wait."""
+        while self.connection.poll(0):
+            try:
+                if reply := self._replies.next(number):
+                    return reply
+            except NoReply as error:
+                raise ContenderFailed("failed", str(error)) from None
+        if not self.process.is_alive():
+            raise EOFError
+        return None
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def end(self) -> None:
+        """Kills it and all that it started."""
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
+        end_session(self.pid)
+        with STARTING:
+            CHILDREN.discard(self.pid)
+            if self.server and self.server != os.getpid():
+                end_strays(self.server, CHILDREN)
+
+
+def in_child(task: Callable[..., T], *arguments: Any, limit_s: float, mendable: tuple[type[Exception], ...] = ()) -> T:
+    """``task(*arguments)``, a plain value, worked out in a process of its own: what crashes or hangs there ends there.
+
+    Raises ``mendable`` errors as the task does, ContenderFailed for all others.
+    """
+    before, deadline_s = oom_kills(), time.monotonic() + limit_s
+    child = Child(_once, task, arguments, mendable)
+    try:
+        while (reply := child.reply(0)) is None:
+            if not wait(child.handles, timeout=max(0.0, deadline_s - time.monotonic())):
+                raise ContenderFailed("hung", f"no answer within {limit_s:g} s")
+    except EOFError:
+        raise death([child], before) from None
+    finally:
+        child.end()
+    kind, value = reply
+    if kind == "done":
+        return value  # type: ignore[no-any-return]
+    if known := next((each for each in mendable if each.__name__ == kind), None):
+        raise known(value)
+    raise ContenderFailed(*value)
+
+
+def death(children: Sequence[Child], oom_kills_before: int | None) -> ContenderFailed:
+    """How the processes ended, in the words of a record."""
+    for child in children:
+        child.process.join(timeout=2.0)
+    codes = [child.process.exitcode for child in children if child.process.exitcode is not None]
+    code = next(filter(None, codes), 0 if codes else None)
+    if code == -signal.SIGKILL:
+        after = oom_kills()
+        if after is None or oom_kills_before is None:
+            why = "killed (SIGKILL); whether for want of memory, this system does not say"
+            return ContenderFailed("out_of_memory", why)
+        if after > oom_kills_before:
+            return ContenderFailed("out_of_memory", "killed by the system (SIGKILL) for want of memory")
+        return ContenderFailed("crashed", "killed (SIGKILL) by another process; the kernel counted no want of memory")
+    if code == LOST_SERVER and not living().keys() & {child.server for child in children}:
+        return ContenderFailed("crashed", "the fork server died, and its processes with it; was it killed?")
+    if code is not None and code < 0:
+        return ContenderFailed("crashed", f"died of {_name(-code)}")
+    return ContenderFailed("crashed", f"the process ended with exit code {code}")
+
+
+def _name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+# inside of the child --------------------------------------------------------------------------------------------------
+
+
+def begin() -> None:
+    """What every child does first."""
+    parent = multiprocessing.parent_process()
+    lead_session(of_server=parent is not None and parent.pid != os.getppid())
+    os.dup2(2, 1)  # what techniques print: standard output is the command's own
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _once(
+    task: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    mendable: tuple[type[Exception], ...],
+    connection: Connection,
+) -> None:
+    """Works out one value."""
+    begin()
+    try:
+        value = task(*arguments)
+    except mendable as error:
+        kind = next(each.__name__ for each in mendable if isinstance(error, each))
+        answer(connection, 0, kind, bounded(_message(error)))
+    except BaseException as error:
+        answer(connection, 0, "failed", failure(error))
+    else:
+        answer(connection, 0, "done", value)
+
+
+def answer(connection: Connection, number: int, kind: str, value: Any) -> None:
+    try:
+        send(connection, number, kind, value)
+    except OSError:
+        os._exit(0)
+    except BaseException as error:  # a value that cannot be sent
+        send(connection, number, "failed", failure(error))
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the parent dies, however it dies and whatever the main thread is doing."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    with suppress(OSError):
+        if os.getpgid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def _place_sockets() -> None:
+    """Has multiprocessing keep its socket in this process's own folder, whose path is short enough and which goes."""
+    with PLACING:
+        before, folder = tempfile.tempdir, scratch()
+        tempfile.tempdir = str(folder)
+        try:
+            util.get_temp_dir()  # made once for a process
+        finally:
+            tempfile.tempdir = before
+
+
+def failure(error: BaseException) -> tuple[Status, str, str]:
+    """An exception as a record's status, reason and details, all of them bounded."""
+    status: Status = "failed"
+    if isinstance(error, Diverged):
+        status = "diverged"
+    elif isinstance(error, Unavailable):
+        status = "unavailable"
+    elif isinstance(error, NotAttached):
+        status = "not_attached"
+    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in _message(error):
+        status = "out_of_memory"
+    if status in ("diverged", "unavailable", "not_attached") or isinstance(error, BrokenEntry):
+        return status, bounded(_message(error), LONGEST_REASON), ""
+    whose = ENVIRONMENT if isinstance(error, OSError) and status == "failed" else ""
+    return status, whose + first_line(error), trace(error)
+
+
+def first_line(error: BaseException) -> str:
+    """One line that says what went wrong, for a record's ``reason``."""
+    lines = _message(error).strip().splitlines()
+    name = type(error).__name__
+    return bounded(f"{name}: {lines[0]}" if lines else name, LONGEST_REASON)
+
+
+def trace(error: BaseException) -> str:
+    """The end of the traceback, for a record's ``details``."""
+    try:
+        return plain("".join(traceback.format_exception(error))[-4000:])  # type: ignore[no-any-return]
+    except Exception as another:  # a message that raises when it is asked for
+        return f"no traceback: {type(another).__name__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[: 10 * LONGEST_REASON]
+    except Exception as another:
+        return f"its message cannot be read: {type(another).__name__}"
+
+
+if sys.platform == "win32":
+    raise ImportError("leantrain's contenders need a fork server, which Windows does not have; use WSL")

@@ -1,0 +1,140 @@
+"""Processes and all that they start: each contender leads a session of its own, and ends with everything in it.
+
+::
+
+    parent ── fork server (adopts orphans) ── contender (leads a session) ── whatever a technique starts
+
+A contender that dies leaves its children to the fork server, also those that left its session, and so nothing is out
+of reach: whatever stands below the fork server in another session than its own is a contender's. When the parent dies,
+however it dies, the fork server notices, ends all of that, and itself. When the fork server is killed, the kernel kills
+the contenders. The part with orphans and kernel signals needs Linux; elsewhere a contender's session is all that ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
+PATIENCE_S = 5.0  # for what was killed to be gone: a process in the kernel's hands dies when that lets go of it
+LINUX = sys.platform == "linux"
+_libc = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True)
+class Living:
+    """A process that is no zombie."""
+
+    parent: int
+    session: int
+
+
+def living() -> Mapping[int, Living]:
+    """All processes by id; none where there is no /proc."""
+    table = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):  # it ended meanwhile
+            state, parent, _, session = stat.read_bytes().rpartition(b")")[2].split()[:4]
+            if state not in (b"Z", b"X"):
+                table[int(stat.parent.name)] = Living(int(parent), int(session))
+    return table
+
+
+def parent_of(process: int) -> int | None:
+    """The parent's id; None where the process has ended."""
+    with suppress(OSError, ValueError):
+        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    return None
+
+
+def lead_session(of_server: bool) -> None:
+    """Makes this process the leader of a session of its own; one ``of_server`` ends with its fork server, which has a
+    single thread."""
+    with suppress(OSError):
+        os.setsid()
+    if of_server:
+        end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Has the kernel kill this process at the end of the thread that forked it."""
+    if LINUX:
+        parent = os.getppid()
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it ended in between
+            os._exit(0)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of what its descendants leave, in a session of its own."""
+    with suppress(OSError):
+        os.setsid()
+    if LINUX:
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_session(leader: int) -> None:
+    """Kills a session and whatever descends from its leader."""
+    if not LINUX:
+        with suppress(OSError):
+            os.killpg(leader, signal.SIGKILL)
+        return
+    _end(lambda table: _below(table, {leader}) | {each for each, known in table.items() if known.session == leader})
+
+
+def end_strays(server: int, spared: Collection[int] = ()) -> None:
+    """Kills what stands below a fork server in another session than its own, but for the sessions of ``spared``."""
+
+    def strays(table: Mapping[int, Living]) -> set[int]:
+        own = table[server].session if server in table else server
+        foreign = {
+            each
+            for each, known in table.items()
+            if known.parent == server and known.session != own and each not in spared and known.session not in spared
+        }
+        return foreign | (_below(table, foreign) if foreign else set())
+
+    if LINUX:
+        _end(strays)
+
+
+def oom_kills() -> int | None:
+    """How many processes the kernel has killed for want of memory since it started; None where it does not say."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
+def _end(victims_in: Callable[[Mapping[int, Living]], set[int]]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while victims := victims_in(living()) - {os.getpid()}:
+        for each in victims:
+            with suppress(OSError):
+                os.kill(each, signal.SIGKILL)
+        if time.monotonic() > deadline_s:
+            return
+        time.sleep(0.005)
+
+
+def _below(table: Mapping[int, Living], roots: Collection[int]) -> set[int]:
+    """All descendants of the roots."""
+    children: dict[int, list[int]] = {}
+    for each, known in table.items():
+        children.setdefault(known.parent, []).append(each)
+
+    def walk(parent: int) -> Iterator[int]:
+        for child in children.get(parent, ()):
+            yield child
+            yield from walk(child)
+
+    return {each for root in roots for each in walk(root)}
