@@ -27,6 +27,32 @@ class Difference:
         """Whether it is a counter that describes the model."""
         return self.what in COUNTS and not COUNTS[self.what].cost
 
+    @property
+    def title(self) -> str:
+        """What a person calls it."""
+        return COUNTS[self.what].title if self.what in COUNTS else self.what
+
+    @property
+    def before(self) -> str:
+        return _digits(self.old)
+
+    @property
+    def after(self) -> str:
+        return _digits(self.new)
+
+    @property
+    def ratio(self) -> str:
+        """New over old; empty where that is no number."""
+        numbers = {type(self.old), type(self.new)} <= {int, float}
+        return f"{self.new / self.old:.6g}" if numbers and self.old else ""
+
+    @property
+    def verdict(self) -> ChangeVerdict:
+        """What this number alone says."""
+        if not self.is_cost:
+            return "changed"
+        return "regressed" if self.new > self.old else "improved"
+
     def __str__(self) -> str:
         if not {type(self.old), type(self.new)} <= {int, float}:
             return f"{self.what} {self.old} → {self.new}"
@@ -58,6 +84,10 @@ def changes_between(old: Counters, new: Counters) -> tuple[Difference, ...]:
         for name in dict.fromkeys([*before, *after])
         if before.get(name, 0) != after.get(name, 0)
     )
+
+
+def _digits(value: Any) -> str:
+    return f"{value:,}" if type(value) in (int, float) else str(value)
 
 
 def flat(counters: Counters) -> dict[str, Any]:

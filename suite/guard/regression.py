@@ -7,11 +7,12 @@ Counters do not depend on the machine, only on the libraries that issue the oper
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import Field
 
@@ -250,17 +251,33 @@ def exit_code(findings: Iterable[Finding], accept_changes: bool) -> int:
 
 
 def markdown(findings: Sequence[Finding], against: str) -> str:
-    """A job summary: what differs first, what is equal as a count."""
+    """A summary fit for a comment: how many of each verdict, a row for every number that differs, then the reasons."""
     notable = [each for each in findings if each.verdict not in ("equal", "equivalent") or each.aspect == "timing"]
+    number = Counter(each.verdict for each in notable)
+    tally = [f"{number[verdict]} {verdict}" for verdict in get_args(ChangeVerdict) if number[verdict]]
     silent = len(findings) - len(notable)
-    lines = [f"## leantrain check against {code_in_markdown(against)}", ""]
+    tally += [f"{silent} item{'s' if silent != 1 else ''} exactly equal"] if silent else []
+    lines = [
+        f"## leantrain check against {code_in_markdown(against)}",
+        "",
+        f"{', '.join(tally) or 'Nothing to compare'}.",
+    ]
     if notable:
-        lines += ["| what | tier | verdict | details |", "|---|---|---|---|"]
-        for each in notable:
-            lines.append(
-                f"| {code_in_markdown(each.item)} | {each.aspect} | **{each.verdict}** | {in_markdown(each.details)} |"
-            )
-        lines.append("")
-    if silent:
-        lines.append(f"{silent} item{'s' if silent != 1 else ''} exactly equal.")
+        lines += ["", "| what | metric | before | after | ratio | verdict |", "|---|---|--:|--:|--:|---|"]
+        lines += [f"| {' | '.join(cells)} |" for each in notable for cells in _rows(each)]
+    if reasons := [
+        f"- {code_in_markdown(each.item)}, {each.aspect}: {in_markdown(each.why)}" for each in notable if each.why
+    ]:
+        lines += ["", *reasons]
     return "\n".join(lines) + "\n"
+
+
+def _rows(finding: Finding) -> list[tuple[str, ...]]:
+    """A row for each number that differs; without any, one with the verdict."""
+    item = code_in_markdown(finding.item)
+    if not finding.changes:
+        return [(item, finding.aspect, "", "", "", f"**{finding.verdict}**")]
+    return [
+        (item, *map(in_markdown, (each.title, each.before, each.after, each.ratio)), f"**{each.verdict}**")
+        for each in finding.changes
+    ]

@@ -175,8 +175,19 @@ def test_a_summary_cannot_be_broken_by_what_it_quotes() -> None:
     findings = [Finding("x", "exact", "failed", "<script>|\n| a"), Finding("y", "exact", "equal")]
     text = markdown(findings, "main|x")
     assert "<script>" not in text
-    assert "| `x` | exact | **failed** | &lt;script&gt;\\| \\| a |" in text
-    assert "1 item exactly equal." in text
+    assert "| `x` | exact |  |  |  | **failed** |\n\n- `x`, exact: &lt;script&gt;\\| \\| a\n" in text
+    assert "1 failed, 1 item exactly equal." in text
+
+
+def test_a_summary_has_a_row_for_every_number_that_differs() -> None:
+    changed = counted(counters=counters(flops=2 * 10**9, saved_activation_bytes=2**19), losses=[4.0, 3.0])
+    rows = [line for line in markdown(compare(referring(), referring(changed)), "main").splitlines() if "lion" in line]
+    item = "lion on gpt (modern, pretrain)"
+    assert rows == [
+        f"| {item} | FLOPs of a step | 1,000,000,000 | 2,000,000,000 | 2 | **regressed** |",
+        f"| {item} | saved for backward | 1,048,576 | 524,288 | 0.5 | **improved** |",
+        f"| {item} | loss of step 2 | 3.5 | 3.0 | 0.857143 | **changed** |",
+    ]
 
 
 def test_a_summary_has_no_link_and_no_image() -> None:
