@@ -1,7 +1,7 @@
 # make bench: from a fresh clone to a leaderboard.   make test: from a fresh clone to a tested one.
 # It times the catalogue here, each technique on one baseline first; counts and curves that are committed are used.
-# make test ONLY=lion: all tests of one entry, in under a minute.
-# Both make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
+# make test ONLY=lion: all tests of one entry, in under a minute.   make docs: the documentation, in site/.
+# All make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
 PYTHON ?= python3
 VENV ?= .venv
 MINUTES ?= 10
@@ -11,7 +11,7 @@ READY = $(VENV)/.ready
 REPEATED = $(shell sed -n '1s/.*"id":"\([0-9a-f]*\)".*/\1/p' results/*/learned.jsonl 2>/dev/null | head -1)
 ENTRY_TESTS = tests/techniques tests/measure/test_exact.py tests/measure/test_paper_scale.py
 
-.PHONY: bench test torture lint numbers clean
+.PHONY: bench test torture docs lint numbers clean
 
 bench: $(READY)
 	$(VENV)/bin/leantrain run --minutes $(MINUTES)
@@ -20,6 +20,11 @@ bench: $(READY)
 
 test: $(READY)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 $(if $(ONLY),--only $(ONLY) $(ENTRY_TESTS))
+
+# The documentation, from the README, the cards and the committed records: site/index.html opens without a server;
+# its search needs one: python -m http.server -d site.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
@@ -39,5 +44,10 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $(READY)
 
+$(VENV)/.docs: pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) site

@@ -104,7 +104,8 @@ def compare(
         time: whether to time at all. A machine that others keep too busy is not timed either, with a warning.
         minutes: begin nothing new after this time; the same call continues.
         rounds: paired rounds of a timing.
-        time_limit_s, hang_limit_s: seconds that a run may take in all, and may be silent.
+        time_limit_s: seconds that a run may take in all.
+        hang_limit_s: seconds that it may be silent.
         sequential: time one side at a time: fits more in memory, pairs less.
         results: the folder of the records.
         progress: called with the finished share in [0, 1] and what is being done.

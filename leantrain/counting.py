@@ -85,7 +85,11 @@ def count(
 
     Args:
         stack: a technique or a stack, ``"lora"`` or ``"lion+lora:rank=4"``; ``"baseline"`` is counted alone.
-        baseline, size, recipe, task, model: as in :func:`leantrain.compare`.
+        baseline: as in :func:`leantrain.compare`; so are the next four.
+        size: see there.
+        recipe: see there.
+        task: see there.
+        model: see there.
         batch_size: examples a step; None for the baseline's.
         sequence_length: tokens a sequence, for text; None for the baseline's.
         steps: a whole run of so many steps comes before the counted one.

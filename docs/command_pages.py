@@ -1,0 +1,44 @@
+"""The reference of all commands, from the command line's own definitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from suite.cli import Exit, app
+from suite.show.markdown import escape
+
+
+def page() -> str:
+    """All commands, in the order of ``leantrain --help``."""
+    group: Any = typer.main.get_command(app)
+    with group.make_context("leantrain", [], resilient_parsing=True) as context:
+        commands = [group.get_command(context, name) for name in group.list_commands(context)]
+        parts = ["# Commands", "Exit codes of every command:", _exits(), *map(_command, commands)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _exits() -> str:
+    words = {each.value: each.name.replace("_", " ").lower() for each in Exit}
+    return "| code | |\n|---|---|\n" + "\n".join(f"| {code} | {name} |" for code, name in words.items())
+
+
+def _command(command: Any) -> str:
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    usage = " ".join(["leantrain", command.name, *map(_metavar, arguments), "[OPTIONS]"])
+    help = "\n\n".join(escape(paragraph) for paragraph in (command.help or "").split("\n\n"))
+    lines = [_line(f"`{_metavar(each)}`", each) for each in arguments]
+    lines += [_line(", ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts)), each) for each in options]
+    table = "\n".join(["| option | what it says | default |", "|---|---|---|", *lines])
+    return f"## {command.name}\n\n{help}\n\n```text\n{usage}\n```\n\n{table}"
+
+
+def _metavar(argument: Any) -> str:
+    return argument.metavar or (argument.name.upper() if argument.required else f"[{argument.name.upper()}]")
+
+
+def _line(name: str, parameter: Any) -> str:
+    default = "" if isinstance(parameter.default, bool | None) or callable(parameter.default) else parameter.default
+    return f"| {name} | {escape(parameter.help or '')} | {escape(str(default))} |"

@@ -1,0 +1,168 @@
+"""Hooks of MkDocs: every page that has its source elsewhere in the project is made here, when the site is built.
+
+The README, CONTRIBUTING and the boards are taken as they are; techniques come from their cards and the committed
+records, baselines from their classes and ``results/references.json``, commands from the command line itself.
+Hand-written, below ``docs/``, is only what nothing else says: which modules a method's page is made of.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import baseline_pages
+import command_pages
+import technique_pages
+import yaml
+
+from suite.contract.catalogue import catalogue
+from suite.show import html
+from suite.show.markdown import code, escape
+from suite.show.report import Report
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "CONTRIBUTING.md", "leaderboard.md")
+SOURCE = re.compile(r"\]\((?!https?:)([^)#]+\.(?:py|cff|yml))\)")  # a link to a file that is no page
+ELSEWHERE = re.compile(
+    r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*\shref="(?:https?:)?//[^>]*>'
+)
+METHODS = {
+    "Kinds of evidence": "evidence", "The ruler": "ruler", "Exact counters": "counters", "Energy": "energy",
+    "Statistics": "statistics", "Claims and verdicts": "claims", "Mutants": "mutants", "Attachment": "attachment",
+    "Stacks": "stacks", "Changes over time": "history", "Guard and calibration": "guard", "Kernels": "kernels",
+}  # fmt: skip
+API = {"From Python": "index", "Optimizers": "optim", "Layers": "layers", "The contract of a technique": "contract"}
+
+
+@cache
+def report() -> Report:
+    """What the committed records say."""
+    return Report.read(ROOT / "results")
+
+
+def written() -> dict[str, str]:
+    """Pages that the project has already, by their path in the site, which is that in the project."""
+    boards = sorted((ROOT / "results" / "boards").glob("*.md"))
+    texts = {
+        path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in [*map(ROOT.joinpath, PAGES), *boards]
+    }
+    sources = {target for text in texts.values() for target in SOURCE.findall(text)}
+    pages = {name: SOURCE.sub(r"](\1.md)", text) for name, text in texts.items()}
+    return pages | {f"{name}.md": _source(name) for name in sorted(sources)}
+
+
+def _source(name: str) -> str:
+    language = "python" if name.endswith(".py") else "yaml"
+    return f"# {Path(name).name}\n\n`{name}`\n\n```{language}\n{(ROOT / name).read_text('utf-8')}```\n"
+
+
+def generated() -> dict[str, str]:
+    """Pages made from cards, records, classes and commands, by their path in the site."""
+    pages = {"techniques/index.md": technique_pages.index(report())}
+    pages |= {f"techniques/{id}.md": technique_pages.page(entry, report()) for id, entry in catalogue().items()}
+    pages |= {f"baselines/{name}.md": text for name, text in baseline_pages.pages(ROOT, report()).items()}
+    pages |= {"methods/index.md": methods()}
+    return pages | {"commands.md": command_pages.page(), "api/optim.md": api("optim"), "api/layers.md": api("layers")}
+
+
+def api(module: str) -> str:
+    """A page of all that a module of the library hands on."""
+    from importlib import import_module
+
+    names = import_module(f"leantrain.{module}").__all__
+    parts = [f"# leantrain.{module}", f"::: leantrain.{module}"]
+    parts += [
+        f"::: leantrain.{module}.{name}\n    options:\n      show_root_heading: true\n      show_root_toc_entry: true"
+        for name in names
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def methods() -> str:
+    """The methods' pages, each with the first sentence that it says."""
+    lines = ["# Methods", "", "How a number comes about, from what is run to what a verdict says.", ""]
+    for title, name in METHODS.items():
+        _, first, *_ = (ROOT / "docs/methods" / f"{name}.md").read_text("utf-8").split("\n\n")
+        sentence, *_ = re.split(r"(?<=[.?])\s", first)
+        lines.append(f"- [{title}]({name}.md): {sentence}")
+    return "\n".join(lines) + "\n"
+
+
+def action() -> str:
+    """The Action's inputs and outputs."""
+    declared = yaml.safe_load((ROOT / "action/action.yml").read_text("utf-8"))
+    lines = ["", "## Inputs", "", "| | | default |", "|---|---|---|"]
+    for name, each in declared["inputs"].items():
+        lines.append(f"| `{name}` | {escape(each['description'])} | {code(str(each['default'])) or ''} |")
+    lines += ["", "## Outputs", "", "| | |", "|---|---|"]
+    lines += [f"| `{name}` | {escape(each['description'])} |" for name, each in declared["outputs"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def nav() -> list[Any]:
+    """The site's contents."""
+    by_category: dict[str, list[Any]] = {}
+    for id, entry in catalogue().items():
+        by_category.setdefault(entry.card.category.replace("_", " "), []).append(
+            {entry.card.name: f"techniques/{id}.md"}
+        )
+    boards = [{path.stem: f"results/boards/{path.name}"} for path in sorted((ROOT / "results/boards").glob("*.md"))]
+    return [
+        {"leantrain": ["README.md", *_of("api", API), {"Commands": "commands.md"}, {"Guard in CI": "action.md"}]},
+        {"Leaderboard": ["leaderboard.md", {"All of it, to sort and filter": "board.html"}, *boards]},
+        {"Techniques": ["techniques/index.md", *({title: pages} for title, pages in sorted(by_category.items()))]},
+        {"Baselines": ["baselines/index.md", *(f"baselines/{name}.md" for name in baseline_pages.names())]},
+        {"Methods": ["methods/index.md", *_of("methods", METHODS)]},
+        {"Contributing": ["CONTRIBUTING.md"]},
+    ]
+
+
+def _of(folder: str, titles: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{title: f"{folder}/{name}.md"} for title, name in titles.items()]
+
+
+# hooks ---------------------------------------------------------------------------------------------------------------
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    config.nav = nav()
+    config.watch.append(str(ROOT / "techniques"))
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for name, content in _contents():
+        files.append(_file(config, name, content))
+    return files
+
+
+def _contents() -> Iterator[tuple[str, str]]:
+    yield from written().items()
+    yield from generated().items()
+    yield "board.html", html.render(report())
+    yield "results/boards/board.svg", (ROOT / "results/boards/board.svg").read_text("utf-8")
+
+
+def _file(config: MkDocsConfig, name: str, content: str) -> Any:
+    from mkdocs.structure.files import File
+
+    return File.generated(config, name, content=content)
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    return markdown + action() if page.file.src_uri == "action.md" else markdown
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Warns, and so ends a strict build, where a page would load something from elsewhere."""
+    if loaded := ELSEWHERE.search(output):
+        logging.getLogger("mkdocs.hooks").warning("%s loads %s", page.file.src_uri, loaded[0])
+    return output

@@ -1,0 +1,254 @@
+"""A page for each technique: what its card says, what the committed records say of it, and how to use it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, fields
+from html import escape as html_escape
+
+import leantrain
+from suite.contract.catalogue import Entry, catalogue
+from suite.contract.stack import build
+from suite.judge.metrics import METRICS
+from suite.judge.rows import Row
+from suite.measure.mutants import mutants_of
+from suite.record.job import StackError
+from suite.show import claims, matrix
+from suite.show.bibtex import bibtex
+from suite.show.board import HEADLINE, leaning, seeds_text, shown_interval, text, timings_text, unverified_text
+from suite.show.charts import curves, span, whisker
+from suite.show.markdown import code, escape
+from suite.show.markup import unverified
+from suite.show.report import Report
+
+SHOWN = [HEADLINE, *(METRICS[name] for name in ("step_time", "peak_tensor_bytes", "training_flops", "loss"))]
+
+
+def index(report: Report) -> str:
+    """All techniques by category, each in a line."""
+    answers = {entry.stack: entry.answer for entry in matrix.matrix(report.rows).entries}
+    lines = [
+        "# Techniques",
+        "",
+        "What each changes, and what the committed records say of the time to the same quality.",
+    ]
+    for category in sorted({entry.card.category for entry in catalogue().values()}):
+        lines += [
+            "",
+            f"## {escape(category.replace('_', ' ').capitalize())}",
+            "",
+            "| | what it changes | seen |",
+            "|---|---|---|",
+        ]
+        for id, entry in catalogue().items():
+            if entry.card.category == category:
+                cells = (
+                    f"[{escape(entry.card.name)}]({id}.md)",
+                    escape(entry.card.summary),
+                    escape(answers.get(id, "")),
+                )
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def page(entry: Entry, report: Report) -> str:
+    """One technique's page."""
+    sections = (_head, _results, _use, _about, _claims, _hyper_parameters, _mutants, _source)
+    return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section(entry, report)))) + "\n"
+
+
+def _head(entry: Entry, report: Report) -> Iterator[str]:
+    card, paper = entry.card, entry.card.paper
+    yield f"# {escape(card.name)}\n\n{escape(card.summary)}\n"
+    seen = [each.sentence for each in matrix.matrix(report.rows).entries if each.stack == entry.id]
+    if seen:
+        yield f"**Seen**, at the leaderboard's sizes: {escape(seen[0])}\n"
+    arxiv = f", [arXiv {paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})" if paper.arxiv else ""
+    link = f", [source]({paper.url})" if paper.url and not paper.arxiv else ""
+    yield f"{escape(paper.authors)}: *{escape(paper.title)}*. {escape(paper.venue)}{arxiv}{link}.\n"
+    yield from _folded("BibTeX", "bibtex", bibtex(card))
+
+
+def _use(entry: Entry, report: Report) -> Iterator[str]:
+    on, settings = entry.card.baselines[0], _settings(entry)
+    commands = [f"compare {entry.id} -b {on}"]
+    if settings:
+        name, default = settings[0]
+        commands.append(f"compare {entry.id}:{name}={default} -b {on}")
+    if partner := _partner(entry):
+        commands.append(f"stack {entry.id}+{partner} -b {on}")
+    commands += [f"count -t {entry.id} -b {on} --size base", f"claims {entry.id}"]
+    yield "## Use it\n"
+    yield from ("```console", *(f"$ leantrain {each}" for each in commands), "```\n")
+    for module, name in exported(entry):
+        if snippet := own_loop(module, name):
+            yield f"In your own loop:\n\n```python\n{snippet}\n```\n"
+        options = ("show_root_heading: true", "show_root_toc_entry: true", "heading_level: 3")
+        yield "\n".join([f"::: leantrain.{module}.{name}", "    options:", *(f"      {each}" for each in options), ""])
+
+
+def _partner(entry: Entry) -> str:
+    """A technique of another category that stacks with this one; empty where none does."""
+    on = set(entry.card.baselines)
+    for id, other in catalogue().items():
+        if (
+            other.card.category != entry.card.category
+            and other.card.task == entry.card.task
+            and on <= set(other.card.baselines)
+        ):
+            try:
+                build(f"{entry.id}+{id}")
+            except StackError:
+                continue
+            return id
+    return ""
+
+
+def exported(entry: Entry) -> list[tuple[str, str]]:
+    """(module of leantrain, name) of what the library hands on of the technique: of its folder, or named as it is."""
+    package = entry.module.rpartition(".")[0]
+    return [
+        (module.__name__.rpartition(".")[2], name)
+        for module in (leantrain.optim, leantrain.layers)
+        for name in module.__all__
+        if (own := getattr(module, name).__module__).startswith(f"{package}.")
+        or (own.startswith("leantrain.") and name.lower() == entry.id.rpartition("_")[2])
+    ]
+
+
+def own_loop(module: str, name: str) -> str:
+    """How an optimizer takes the place of torch's; empty of what is no plain optimizer: its docstring shows its use."""
+    cls = getattr(getattr(leantrain, module), name)
+    parameters = inspect.signature(cls).parameters if isinstance(cls, type) else {}
+    if "params" not in parameters:
+        return ""
+    rate = parameters["lr"].default
+    made = f"optimizer = {name}(model.parameters(), lr={1e-3 if rate is inspect.Parameter.empty else rate})"
+    closure = inspect.signature(cls.step).parameters["closure"].default is inspect.Parameter.empty
+    step = ["optimizer.step(closure)  # which returns the loss after its backward pass"]
+    return "\n".join(
+        [
+            f"from leantrain.{module} import {name}",
+            "",
+            made,
+            *(step if closure else ["loss.backward()", "optimizer.step()"]),
+        ]
+    )
+
+
+def _about(entry: Entry, report: Report) -> Iterator[str]:
+    card = entry.card
+    for title, words in (
+        ("Which form, and why", card.variant),
+        ("What the numbers do not show", card.limitations),
+        ("Counter-evidence", card.counter_evidence),
+        ("Other implementations, run beside it", ", ".join(card.peers)),
+    ):
+        if words.strip():
+            yield f"## {title}\n\n{escape(words)}\n"
+
+
+def _results(entry: Entry, report: Report) -> Iterator[str]:
+    rows = sorted((row for row in report.rows if row.stack == entry.id), key=lambda row: row.conditions.baseline)
+    if not rows:
+        return
+    intervals = [shown_interval(row.value(HEADLINE.name), HEADLINE.direction) for row in rows]
+    width = span(each for each in intervals if each)
+    yield "## Results\n"
+    yield "Ratios to the reference: ↑ higher is better, ↓ lower is better; brackets hold 95 % intervals, = is exact.\n"
+    heads = "".join(f"<th>{html_escape(each.heading)} {each.arrow}</th>" for each in SHOWN)
+    heads = f"<th></th><th></th>{heads}<th>seeds</th><th>timings</th>"
+    yield f'<div class="scroll"><table class="results"><thead><tr>{heads}</tr></thead>'
+    for row, interval in zip(rows, intervals, strict=True):
+        drawn = whisker(interval, width) if interval else ""
+        yield f"<tr>{_row(row, drawn)}</tr>"
+    yield "</table></div>\n"
+    pages = sorted({row.conditions.baseline for row in rows})
+    boards = ", ".join(f"[{escape(name)}](../results/boards/{name}.md)" for name in pages)
+    yield f"Beside all others, with notes: {boards}. † Evidence of code that changed since.\n"
+    drawings = [(row, drawn) for row in rows if (drawn := curves(row))]
+    if drawings:
+        yield "Validation loss, technique (line) and reference (dashes); every seed is a thin line:\n"
+        figures = "".join(
+            f"<figure>{drawn}<figcaption>{html_escape(_where(row))}</figcaption></figure>" for row, drawn in drawings
+        )
+        yield f'<div class="curves-of">{figures}</div>'
+
+
+def _row(row: Row, drawn: str) -> str:
+    lean = LEANS[leaning(row.value(HEADLINE.name))]
+    head = f"<th>{html_escape(_where(row))}{unverified(unverified_text(row))}</th><td class='{lean}'>{drawn}</td>"
+    if row.failed:
+        reason = "; ".join(dict.fromkeys(f"{each.status}: {each.reason}" for each in row.failures))
+        return f'{head}<td colspan="{len(SHOWN) + 2}">{html_escape(reason)}</td>'
+    cells = [
+        f'<td class="{lean if each is HEADLINE else ""}">{html_escape(text(row.value(each.name), each.direction))}</td>'
+        for each in SHOWN
+    ]
+    return f"{head}{''.join(cells)}<td>{seeds_text(row)}</td><td>{timings_text(row)}</td>"
+
+
+LEANS = {1: "better", -1: "worse", 0: "same"}
+
+
+def _where(row: Row) -> str:
+    at = row.conditions
+    return " ".join((at.baseline, at.size, at.recipe, *([at.task] if at.task != "pretrain" else [])))
+
+
+def _claims(entry: Entry, report: Report) -> Iterator[str]:
+    by_worth = claims.sort([each for each in report.verdicts if each.technique == entry.id])
+    if not by_worth.parts:
+        return
+    yield f"## Claims of the paper\n\n{escape(by_worth.sentence)} Ratios are costs: below 1 is better.\n"
+    for title, part in by_worth.parts:
+        yield f"### {escape(title)}\n"
+        yield from _grid(("verdict", "what the paper says", "claimed", "seen", "why"), part)
+        yield ""
+
+
+def _grid(heads: Sequence[str], part: Iterable[claims.Line]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    for each in part:
+        cells = (f"**{each.verdict}**", *map(escape, each.cells[2:]))
+        yield f"| {' | '.join(cells)} |"
+
+
+def _settings(entry: Entry) -> list[tuple[str, object]]:
+    return [
+        (each.name, "required" if each.default is MISSING else each.default)
+        for each in fields(entry.technique)
+        if each.init
+    ]
+
+
+def _hyper_parameters(entry: Entry, report: Report) -> Iterator[str]:
+    if settings := _settings(entry):
+        yield f"## Hyper-parameters\n\n`{entry.id}:name=value,name=value` sets them.\n"
+        yield from (
+            "| | default |",
+            "|---|---|",
+            *(f"| {code(name)} | {code(str(value))} |" for name, value in settings),
+        )
+
+
+def _mutants(entry: Entry, report: Report) -> Iterator[str]:
+    mutants = mutants_of(entry)
+    names = ", ".join(escape(each.name) for each in mutants)
+    yield f"## Mutants\n\n{len(mutants)} broken variants, each of which an exact claim must notice: {names}.\n"
+    yield f"```console\n$ leantrain claims {entry.id} --mutants\n```"
+
+
+def _source(entry: Entry, report: Report) -> Iterator[str]:
+    path = entry.folder / "technique.py"
+    yield "## The code\n"
+    yield from _folded(f"{path.parent.parent.name}/{entry.id}/technique.py", "python", path.read_text("utf-8"))
+
+
+def _folded(title: str, language: str, content: str) -> Iterator[str]:
+    yield f'??? quote "{title}"\n'
+    yield f"    ```{language}"
+    yield from (f"    {line}" if line else "" for line in content.rstrip().splitlines())
+    yield "    ```"

@@ -1,0 +1,212 @@
+"""Every snippet of the README, of CONTRIBUTING and of the site: shell lines parse, Python runs at pico, YAML is right.
+
+The pages that the site makes are made here, too, without MkDocs; ``make docs`` builds them, strictly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+import yaml
+
+import leantrain
+from suite.cli import app
+from suite.contract.catalogue import catalogue
+
+ROOT = Path(__file__).parent.parent
+WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^( {0,3})```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)  # sources, deeper, are no snippets
+PART_OF = {"CONTRIBUTING.md": ("suite.record.schema", "suite.judge.metrics")}  # the modules that its blocks go into
+
+
+@dataclass(frozen=True)
+class Snippet:
+    page: str
+    language: str
+    text: str
+
+
+def snippets(page: str, text: str) -> Iterator[Snippet]:
+    for indent, language, block in FENCE.findall(text):
+        yield Snippet(page, language, re.sub(f"^{indent}", "", block, flags=re.MULTILINE))
+
+
+HANDWRITTEN = [
+    each for path in WRITTEN for each in snippets(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
+]
+
+
+@cache
+def site() -> Mapping[str, str]:
+    """The pages that the site makes, by path."""
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        pages = importlib.import_module("pages")
+    finally:
+        sys.path.pop(0)
+    return pages.written() | pages.generated() | {"action.md": pages.action()}
+
+
+@cache
+def generated() -> list[Snippet]:
+    return [each for page, text in site().items() if page not in PART_OF for each in snippets(page, text)]
+
+
+# shell ---------------------------------------------------------------------------------------------------------------
+
+
+def lines(among: list[Snippet]) -> list[str]:
+    return list(dict.fromkeys(
+        command.partition(" #")[0].strip()
+        for each in among if each.language == "console"
+        for line in each.text.splitlines() if line.startswith("$ ")
+        for command in line[2:].partition(" #")[0].split(" && ")
+    ))  # fmt: skip
+
+
+def parses(line: str) -> None:
+    """Raises where the command, or what it names, does not exist."""
+    program, *words = shlex.split(line)
+    match program:
+        case "leantrain":
+            group = typer.main.get_command(app)
+            with group.make_context("leantrain", list(words)) as context:
+                name, command, rest = group.resolve_command(context, list(words))  # type: ignore[attr-defined]
+                command.make_context(name, rest, parent=context)
+        case "make":
+            targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+            assert {word for word in words if "=" not in word} <= set(targets)
+        case "pip":
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+            assert set(re.findall(r"\[(\w+)\]", line)) <= set(extras)
+        case "pytest":
+            assert (ROOT / words[0]).exists()
+        case ".":
+            assert words == [".venv/bin/activate"]
+        case "pytest-benchmark":
+            assert words[0] == "compare"
+        case _:
+            raise AssertionError(f"nothing here says whether {program!r} is right")
+
+
+@pytest.mark.parametrize("line", lines(HANDWRITTEN))
+def test_every_shell_line_parses(line: str) -> None:
+    parses(line)
+
+
+def test_every_shell_line_of_a_page_that_is_made_parses() -> None:
+    own = lines(generated())
+    assert len(own) > 5 * len(catalogue())
+    for line in own:
+        parses(line)
+
+
+# Python --------------------------------------------------------------------------------------------------------------
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """What a snippet may take for granted, in an empty folder; comparisons and counts are of pico models."""
+    smallest = {"size": "pico", "steps": 2}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(leantrain, "compare", _forced(leantrain.compare, **smallest, seeds=1, time=False, tune=False))
+    monkeypatch.setattr(leantrain, "count", _forced(leantrain.count, **smallest))
+    model, x = Model(), torch.ones(2, 4)
+
+    def loss_of(model: torch.nn.Module) -> torch.Tensor:
+        return model(x).square().mean()
+
+    def closure() -> torch.Tensor:
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    return {"model": model, "loss_of": loss_of, "closure": closure}
+
+
+def _forced(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    return lambda *stacks, **others: partial(function, **others | settings)(*stacks)
+
+
+def run(each: Snippet, names: dict[str, Any]) -> None:
+    own = names | {"loss": names["loss_of"](names["model"])}  # a graph of its own, for one backward pass
+    exec(compile(each.text, each.page, "exec"), own)
+
+
+def test_every_python_block_runs(names: dict[str, Any]) -> None:
+    inside = {page: list(modules) for page, modules in PART_OF.items()}
+    for each in HANDWRITTEN:
+        if each.language == "python" and each.page in inside:
+            exec(compile(each.text, each.page, "exec"), dict(vars(importlib.import_module(inside[each.page].pop(0)))))
+        elif each.language == "python":
+            run(each, names)
+    assert not any(inside.values())
+
+
+def test_every_optimizer_s_page_shows_a_loop_that_runs(names: dict[str, Any]) -> None:
+    shown = [each for each in generated() if each.language == "python" and each.page.startswith("techniques/")]
+    for each in shown:
+        before = [parameter.clone() for parameter in names["model"].parameters()]
+        names["model"].zero_grad()
+        run(each, names)
+        assert any(not torch.equal(a, b) for a, b in zip(before, names["model"].parameters(), strict=True)), each.page
+    assert {f"techniques/{name}.md" for name in ("lion", "lamb", "prox_grad_momentum")} <= {each.page for each in shown}
+
+
+# YAML ----------------------------------------------------------------------------------------------------------------
+
+
+def test_every_workflow_uses_the_action_as_it_is() -> None:
+    action = yaml.safe_load((ROOT / "action" / "action.yml").read_text("utf-8"))
+    shown = [yaml.safe_load(each.text) for each in HANDWRITTEN if each.language == "yaml"]
+    shown.append(yaml.safe_load((ROOT / ".github/workflows/leantrain.yml").read_text("utf-8")))
+    for workflow in shown:
+        steps = workflow if isinstance(workflow, list) else next(iter(workflow["jobs"].values()))["steps"]
+        (uses,) = [step for step in steps if step.get("uses", "").partition("@")[0].endswith("/action")]
+        assert set(uses.get("with", {})) <= set(action["inputs"])
+        outputs = re.findall(rf"steps\.{uses.get('id')}\.outputs\.([\w-]+)", str(steps))
+        assert set(outputs) <= set(action["outputs"])
+    assert len(shown) == 3
+
+
+# pages ---------------------------------------------------------------------------------------------------------------
+
+
+def test_every_technique_has_a_page_with_what_its_card_and_the_records_say() -> None:
+    for id, entry in catalogue().items():
+        text = site()[f"techniques/{id}.md"]
+        for heading in ("## Use it", "## Results", "## Claims of the paper", "## Mutants", "## The code"):
+            assert f"\n{heading}\n" in text, f"{id}: {heading}"
+        assert entry.card.paper.arxiv in text and f"@misc{{{id}," in text
+
+
+def test_no_text_of_a_card_is_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    import technique_pages
+
+    entry = catalogue()["lion"]
+    evil = "<script>x</script> [a](javascript:b) | `c` {{ d }}"
+    monkeypatch.setitem(entry.__dict__, "card", entry.card.model_copy(update={"summary": evil, "variant": evil}))
+    text = technique_pages.page(entry, importlib.import_module("pages").report())
+    assert "<script>" not in text and "[a](" not in text
+    assert text.count("&lt;script&gt;") == 2
