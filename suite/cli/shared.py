@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -122,9 +123,12 @@ def fail(message: str, code: int, as_json: bool = False) -> NoReturn:
     raise typer.Exit(int(code))
 
 
+PLAIN_BRACKET = re.compile(r"\\(?=\[(?![a-z#/@][^[]*?]))")  # of no tag: rich drops the backslash before it
+
+
 def escape(text: str) -> str:
     """``text`` as rich prints it, brackets and all, without what would command a terminal."""
-    return markup.escape(lines(text))
+    return markup.escape(PLAIN_BRACKET.sub(r"\\\\", lines(text)))
 
 
 @contextmanager
