@@ -129,7 +129,12 @@ def _targets(paths: list[Path] | None, form: str | None) -> list[tuple[Any, Path
 
 @app.command()
 def claims(
-    id: Annotated[str | None, typer.Argument(help="A technique's id, or one claim: technique.claim. [all]")] = None,
+    id: Annotated[
+        str | None,
+        typer.Argument(
+            help="A technique's id, or one claim: technique.claim; with --exact also sam:adaptive=true. [all]"
+        ),
+    ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Count the exact claims now, without records.")] = False,
     mutants: Annotated[
         bool, typer.Option("--mutants", help="Break each technique on purpose, and see which exact claim notices.")
@@ -160,7 +165,10 @@ def claims(
         from suite.record.store import Store
         from suite.show import claims as showing
 
-        cards = judging.chosen(id)
+        name, _, settings = (id or "").partition(":")
+        if settings and not exact:
+            raise ValueError("records and mutants are of the card's own hyper-parameters: for others add --exact")
+        cards = judging.chosen(name or None)
         for name in on or ():
             lookup("baseline", name, baselines())
         if mutants:
@@ -170,7 +178,9 @@ def claims(
         if exact:
             from suite.measure.exact import exact_verdicts
 
-            judgements = exact_verdicts(cards, tuple(on or baselines()), chosen("size", size or "nano", SIZES))
+            judgements = exact_verdicts(
+                cards, tuple(on or baselines()), chosen("size", size or "nano", SIZES), settings
+            )
         else:
             records, problems = Store(folder).read()
             for problem in problems:
@@ -190,18 +200,13 @@ def claims(
                 grid.add_row(*map(escape, (line.verdict, line.name, *line.cells[3:])))
             out.print(grid)
         out.print(by_worth.sentence)
-        if id is not None and "." in id:
+        if "." in name:
             for each in judgements:
                 records_of = f" (records {' '.join(each.evidence)})" if each.evidence else ""
                 out.print(escape(f"{each.claim.id}, {each.place.title or 'quoted'}: {each.command}{records_of}"))
     if "contradicted" in verdicts:
         raise typer.Exit(int(Exit.REGRESSED))
-    if (
-        id is not None
-        and "." in id
-        and verdicts <= {"inconclusive", "not testable here"}
-        and "inconclusive" in verdicts
-    ):
+    if "." in name and verdicts <= {"inconclusive", "not testable here"} and "inconclusive" in verdicts:
         raise typer.Exit(int(Exit.INCONCLUSIVE))
 
 

@@ -504,10 +504,9 @@ def _command(card: Card, claim: Claim, baseline: str) -> str:
     return _compare(card, {"-b": baseline} | {name: values[0] for name, values in options.items() if values})
 
 
-def exact_command(card: Card, claim: Claim, baseline: str, size: Size = "nano") -> str:
-    return f"leantrain claims {card.id}.{claim.id} --exact -b {baseline}" + (
-        f" --size {size}" if size != "nano" else ""
-    )
+def exact_command(card: Card, claim: Claim, baseline: str, size: Size = "nano", settings: str = "") -> str:
+    name = f"{card.id}.{claim.id}" + (f":{settings}" if settings else "")
+    return f"leantrain claims {name} --exact -b {baseline}" + (f" --size {size}" if size != "nano" else "")
 
 
 def _compare(card: Card, options: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from suite.measure.contender import world_size
 from suite.measure.counting import count
 from suite.measure.learning import learn
 from suite.measure.paper_scale import PROVENANCE, Scale
-from suite.record.job import Job, RecipeName, Setting, Size
+from suite.record.job import Job, RecipeName, Setting, Size, canonical
 from suite.record.schema import COUNTS, Evaluation
 
 STEPS = 16  # a whole run: schedules by progress come round
@@ -34,14 +34,20 @@ TRAINED: tuple[Size, ...] = ("pico", SIZE)  # small enough to be run
 RECIPE: RecipeName = "classic"  # exact arithmetic of the papers' time: float32, no fused kernel
 
 
-def exact_verdicts(cards: Iterable[Card], on: Collection[str], size: Size = SIZE) -> list[Judgement]:
-    """Verdicts on the exact claims of the cards, at ``size`` on those of the baselines ``on`` that they apply to."""
+def exact_verdicts(
+    cards: Iterable[Card], on: Collection[str], size: Size = SIZE, settings: str = ""
+) -> list[Judgement]:
+    """Verdicts on the exact claims of the cards, at ``size`` on those of the baselines ``on`` that they apply to.
+
+    ``settings``: hyper-parameters of the techniques, spelled ``adaptive=true,rho=2``, instead of the defaults, which
+    claims are about where they do not say otherwise.
+    """
     return [
         judge(
             claim,
             card.id,
-            _count(card, claim, baseline, size),
-            ClaimPlace(baseline, RECIPE, size, command=exact_command(card, claim, baseline, size)),
+            _count(card, claim, baseline, size, settings),
+            ClaimPlace(baseline, RECIPE, size, command=exact_command(card, claim, baseline, size, settings)),
         )
         for card in cards
         for claim in card.claim
@@ -51,7 +57,8 @@ def exact_verdicts(cards: Iterable[Card], on: Collection[str], size: Size = SIZE
     ]
 
 
-def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
+def _count(card: Card, claim: Claim, baseline: str, size: Size, settings: str) -> Observation:
+    stack = canonical(f"{card.id}:{settings}")
     if why := unfit(claim, RECIPE, size, "cpu"):
         return Observation(reason=f"counted under {why}")
     setting = Setting(baseline=baseline, size=size, recipe=RECIPE, task=card.task)
@@ -60,9 +67,9 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size) -> Observation:
         if (kind is None or kind.needs_values) and not claim.metric.startswith("peak."):
             why = f" ({kind.needs_values})" if kind else ""
             return Observation(reason=f"{claim.metric} is no count of a step without values{why}: judged at {SIZE}")
-        reference, contender = at_scale(setting, card.reference), at_scale(setting, card.id)
+        reference, contender = at_scale(setting, card.reference), at_scale(setting, stack)
     else:
-        reference, contender = sides(setting, card.id, card.reference)
+        reference, contender = sides(setting, stack, card.reference)
     for side in (contender, reference):
         if side.unavailable:
             return Observation(reason=f"{side.stack}: {side.unavailable}")

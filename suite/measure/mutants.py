@@ -9,6 +9,7 @@ the source, such as a careless implementer would make (a wrong sign, a forgotten
     old = "torch.lerp(moved, gradient, 1 - beta1).sign_()"
     new = "torch.lerp(moved, gradient, 1 - beta1)"
     module = "techniques.shared.sgd"        # where it is not the technique's own
+    settings = "momentum=0.5"               # where the defaults do not use what it breaks
 
 Each runs in a process of its own, where the module is loaded from the edited source; no file changes. They are tried
 at pico; where its two blocks are too few (copies in a wrong order), the file begins with ``size = "nano"``.
@@ -47,7 +48,7 @@ INSTRUMENTS = ("sites", "records", "probes")  # these measure a technique, and a
 class Mutant:
     """A broken technique: without the method ``lacks``, or with ``old`` replaced by ``new`` in ``module``'s source.
 
-    One with neither is the technique as it is.
+    One with neither is the technique as it is. ``settings``: hyper-parameters other than the defaults.
     """
 
     technique: str
@@ -56,6 +57,7 @@ class Mutant:
     module: str = ""
     old: str = ""
     new: str = ""
+    settings: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,12 +139,28 @@ def _notices(id: str, on: Sequence[str]) -> list[Notice]:
     know_reference(entry.card, applicable, _size(entry))
     gc.collect()
     gc.freeze()  # what the forked ones share they need not search
-    return [_forked(mutant, applicable) for mutant in [Mutant(id, "as it is"), *mutants_of(entry)]]
+    mutants = mutants_of(entry)
+    whole = _forked(Mutant(id, "as it is"), applicable)
+    otherwise = {each.settings: _of_the_whole(entry, each.settings, applicable) for each in mutants if each.settings}
+    return [whole, *(_forked(each, applicable, otherwise.get(each.settings, frozenset())) for each in mutants)]
 
 
-def _forked(mutant: Mutant, on: Sequence[str]) -> Notice:
+def _of_the_whole(entry: Entry, settings: str, on: Sequence[str]) -> frozenset[str]:
+    """The claims that do not hold of the technique as it is with these settings: they are of others, and see nothing.
+
+    Raises ValueError where it does not run with them.
+    """
+    whole = Mutant(entry.id, f"as it is with {settings}", settings=settings)
+    notices = [_forked(whole, [baseline]) for baseline in on]
+    for each in notices:
+        if each.error:
+            raise ValueError(f"{entry.id} {whole.name}: {each.error}; mend {entry.folder / FILE}")
+    return frozenset(claim for each in notices for claim in each.claims)
+
+
+def _forked(mutant: Mutant, on: Sequence[str], of_the_whole: frozenset[str] = frozenset()) -> Notice:
     ours, theirs = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=lambda: theirs.send(_notice(mutant, on)))
+    process = FORK.Process(target=lambda: theirs.send(_notice(mutant, on, of_the_whole)))
     process.start()
     theirs.close()
     try:
@@ -153,14 +171,15 @@ def _forked(mutant: Mutant, on: Sequence[str]) -> Notice:
         process.join()
 
 
-def _notice(mutant: Mutant, on: Sequence[str]) -> Notice:
-    """In a process of its own: what notices on the first baseline where something does."""
+def _notice(mutant: Mutant, on: Sequence[str], of_the_whole: frozenset[str] = frozenset()) -> Notice:
+    """In a process of its own: what notices on the first baseline where something does that is not of the whole."""
     try:
         _break(mutant)
         entry = catalogue()[mutant.technique]
         for baseline in on:
-            judgements = exact_verdicts([entry.card], [baseline], _size(entry))
-            if claims := [f"{each.claim.id} on {baseline}" for each in judgements if each.verdict == "contradicted"]:
+            judgements = exact_verdicts([entry.card], [baseline], _size(entry), mutant.settings)
+            broken = {f"{each.claim.id} on {baseline}": None for each in judgements if each.verdict == "contradicted"}
+            if claims := [claim for claim in broken if claim not in of_the_whole]:
                 return Notice(mutant, tuple(claims))
             failures = [each.reason for each in judgements if each.reason.startswith(f"{entry.id}: ")]
             if failures and all(each.verdict == "not testable here" for each in judgements):  # of several ranks

@@ -44,8 +44,7 @@ class SavedActivations:
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
-        owned: Iterable[Tensor] = () if model is None else (*model.parameters(), *model.buffers())
-        self._owned = {storage._cdata for tensor in owned for storage in storages(tensor)}
+        self._model = model
         self._held: dict[int, tuple[int, int]] = {}  # by storage: how often it is held, its bytes
         self._held_bytes = 0
         self._inner_hooks = 0
@@ -110,10 +109,16 @@ class SavedActivations:
 
         return pack_counted
 
+    def _owned(self) -> set[int]:
+        """The model's storages as they are now: within a step its parameters may point elsewhere."""
+        owned: Iterable[Tensor] = () if self._model is None else (*self._model.parameters(), *self._model.buffers())
+        return {storage._cdata for tensor in owned for storage in storages(tensor)}
+
     def _hold(self, tensor: Tensor) -> Iterator[int]:
+        owned = self._owned()
         for storage in storages(tensor):
             key = storage._cdata  # of a living storage, as what is held keeps it alive
-            if key not in self._owned:
+            if key not in owned:
                 holders, nbytes = self._held.get(key, (0, storage.nbytes()))
                 self._held[key] = (holders + 1, nbytes)
                 self._held_bytes += 0 if holders else nbytes

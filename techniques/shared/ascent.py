@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
+from torch.autograd.graph import increment_version
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.kernels.optimizer import launchable
-from suite.kernels.sharded import distributed_as, local, local_gradient, shard_dimensions, total_norm
+from suite.kernels.sharded import distributed_as, local, local_gradient, total_norm
 
 ETA = 0.01  # of ASAM's experiments: weights of zero are perturbed too
 
@@ -28,56 +30,76 @@ ETA = 0.01  # of ASAM's experiments: weights of zero are perturbed too
 def ascend(
     parameters: Sequence[Tensor], rho: float, launch: dict[str, Any] | None = None, adaptive: bool = False
 ) -> list[Tensor]:
-    """Moves ``parameters`` by rho along their joint normalised gradient; returns copies of what they were.
+    """Moves ``parameters`` by rho along their joint normalised gradient; returns what they were, for :func:`restore`.
 
-    The norm is over all of them together, of DTensors over all ranks; where ``adaptive``, the ball is ASAM's. Their
-    gradients may be overwritten with the step. Copies, because subtracting the step again gives back the weights only
-    up to rounding. On a GPU this is two launches, unless ``adaptive`` or sharded; a dictionary ``launch``, empty at
-    first, keeps their tables between calls for the same parameters.
+    The norm is over all of them together, of DTensors over all ranks; where ``adaptive``, the ball is ASAM's. w + e is
+    written to new memory, to which the parameters point until they are restored: that takes no pass, and gives back
+    the weights to the bit. What reads the weights by another way than the parameters, such as a CUDA graph of the
+    forward pass alone, does not see it. Parameters that do not stand `apart` are copied and moved in place.
+
+    Their gradients may be overwritten with the step. On a GPU this is three launches, unless ``adaptive`` or in place;
+    a dictionary ``launch``, empty at first, keeps their tables between calls for the same parameters.
     """
     own = list(map(local, parameters))
     steps = [local_gradient(parameter) for parameter in parameters if parameter.grad is not None]
-    sharded = any(map(shard_dimensions, parameters))
-    if not adaptive and not sharded and launchable([*own, *steps]):
+    pointed = apart(parameters)
+    if pointed and not adaptive and launchable([*own, *steps]):
         from techniques.shared import ascent_kernel as kernel
 
-        return kernel.ascend(own, steps, rho, _tables(launch, "ascend"))
-    copies = [parameter.clone() for parameter in own]
-    scales = scales_of(copies) if adaptive else []
+        launch = {} if launch is None else launch
+        if "tables" not in launch:
+            launch["tables"] = kernel.launch_tables()
+        return _pointed(parameters, kernel.ascend(own, steps, rho, launch["tables"]))
+    scales = scales_of(own) if adaptive else []
     if adaptive:
         torch._foreach_mul_(steps, scales)
     norm = total_norm([distributed_as(each, step) for each, step in zip(parameters, steps, strict=True)])
     torch._foreach_mul_(steps, rho / (norm + 1e-12))  # the guard of the authors' code for a zero gradient
     if adaptive:
         torch._foreach_mul_(steps, scales)
+    if pointed:
+        return _pointed(parameters, torch._foreach_add(own, steps))
+    copies = [parameter.clone() for parameter in own]
     torch._foreach_add_(own, steps)
+    increment_version(parameters)
     return copies
+
+
+@torch.no_grad()
+def restore(parameters: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+    """The inverse of :func:`ascend`, to the bit."""
+    if apart(parameters):
+        _pointed(parameters, weights)
+    else:
+        torch._foreach_copy_(list(map(local, parameters)), list(weights))
+        increment_version(parameters)
+
+
+def apart(parameters: Sequence[Tensor]) -> bool:
+    """Whether each parameter alone has its memory, so that it may point elsewhere for a while.
+
+    Views (of flattened weights, of a buffer that ranks share out) and tied weights are read through others, too; FSDP2
+    gathers a DTensor by a view of its own.
+    """
+    if any(map(is_traceable_wrapper_subclass, parameters)):
+        return False
+    storages = [parameter.untyped_storage() for parameter in parameters]
+    whole = all(storage.nbytes() == each.nbytes for storage, each in zip(storages, parameters, strict=True))
+    return whole and len({storage._cdata for storage in storages}) == len(storages)
+
+
+def _pointed(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
+    """Lets the parameters point to ``values``; returns what they pointed to."""
+    before = [parameter.data for parameter in parameters]
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.data = value
+    increment_version(parameters)  # a graph that has saved them must not go backward with others
+    return before
 
 
 def scales_of(parameters: Sequence[Tensor]) -> list[Tensor]:
     """ASAM's T: |w| + ETA for matrices, 1 for vectors (biases; here also the scales of norms)."""
     return [each.abs() + ETA if each.ndim >= 2 else torch.ones_like(each) for each in parameters]
-
-
-@torch.no_grad()
-def restore(parameters: Sequence[Tensor], copies: Sequence[Tensor], launch: dict[str, Any] | None = None) -> None:
-    """The inverse of :func:`ascend`, to the bit."""
-    own = list(map(local, parameters))
-    if launchable([*own, *copies]):
-        from techniques.shared import ascent_kernel as kernel
-
-        kernel.restore(own, copies, _tables(launch, "restore"))
-    else:
-        torch._foreach_copy_(own, list(copies))
-
-
-def _tables(launch: dict[str, Any] | None, way: str) -> Any:
-    from techniques.shared import ascent_kernel as kernel
-
-    launch = {} if launch is None else launch
-    if way not in launch:
-        launch[way] = kernel.launch_tables()
-    return launch[way]
 
 
 class Noise:
@@ -147,12 +169,12 @@ def sharpness_aware_update(
     trained = weights_with_gradient(run)
     if not finite(run, trained):
         return
-    copies = ascend(trained, rho, launch, adaptive)
+    weights = ascend(trained, rho, launch, adaptive)
     acts.away()
     run.model.zero_grad(set_to_none=True)
     with noise.replayed():
         run.backward(run.forward(batch))
-    restore(trained, copies, launch)
+    restore(trained, weights)
     acts.back()
     run.apply_gradients()
 

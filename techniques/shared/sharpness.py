@@ -77,10 +77,10 @@ def sharpness(run: Run) -> dict[str, float]:
         eigenvalue = largest_eigenvalue(hessian_product(gradients, parameters), start, LANCZOS_STEPS)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.detach().clone()
-        copies = ascend(parameters, RADIUS)
+        weights = ascend(parameters, RADIUS)
         with torch.no_grad():
             risen = run.baseline.losses(run.baseline.forward(run.model, batch), batch).mean()
-        restore(parameters, copies)
+        restore(parameters, weights)
     run.optimizer.zero_grad(set_to_none=True)
     run.model.train()
     return {"lambda_max": eigenvalue.item(), "ascent_rise": (risen - loss).item()}

@@ -214,10 +214,10 @@ def test_sam_ascends_by_rho_and_comes_back_to_the_bit() -> None:
     parameters = list(model.parameters())
     model(torch.randn(16, 8)).square().mean().backward()
     before = [each.detach().clone() for each in parameters]
-    copies = optim.sam_ascend(parameters, rho=0.05)
+    weights = optim.sam_ascend(parameters, rho=0.05)
     moved = torch.cat([(now - then).flatten() for now, then in zip(parameters, before, strict=True)])
     assert moved.norm().item() == pytest.approx(0.05, rel=1e-5)
-    optim.sam_restore(parameters, copies)
+    optim.sam_restore(parameters, weights)
     assert all(torch.equal(now, then) for now, then in zip(parameters, before, strict=True))
 
 

@@ -137,6 +137,17 @@ def test_sam_under_a_gradient_scaler() -> None:
     torch.testing.assert_close(flat(model), flat(plain), rtol=1e-4, atol=1e-5)
 
 
+def test_a_compiled_model_sees_the_worst_point_and_is_not_compiled_again() -> None:
+    model, plain = network(), network()
+    compiled = torch.compile(model, backend="aot_eager")
+    optimizer, eager = SAM(sgd(model), rho=0.3), SAM(sgd(plain), rho=0.3)
+    for step in range(3):
+        with torch._dynamo.config.patch(error_on_recompile=step > 0):
+            by_context(optimizer, compiled)
+        by_context(eager, plain)
+    torch.testing.assert_close(flat(model), flat(plain), rtol=1e-12, atol=1e-12)
+
+
 # ESAM -----------------------------------------------------------------------------------------------------------------
 
 

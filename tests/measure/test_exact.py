@@ -28,6 +28,15 @@ def test_exact_claims_hold(card: Card, baseline: str) -> None:
     assert_reproduced(verdicts)
 
 
+def test_claims_are_counted_of_other_hyper_parameters_too() -> None:
+    card = catalogue()["sam"].card
+    judged = {each.claim.id: each for each in exact_verdicts([card], ("vit",), "pico", "adaptive=true,rho=2")}
+    assert_reproduced(list(judged.values()))
+    assert judged["radius"].command == "leantrain claims sam.radius:adaptive=true,rho=2 --exact -b vit --size pico"
+    with pytest.raises(ValueError, match="no hyper-parameter 'rh'"):
+        exact_verdicts([card], ("vit",), "pico", "rh=2")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("card", "baseline"), CASES)
 def test_they_all_hold_at_nano(card: Card, baseline: str) -> None:

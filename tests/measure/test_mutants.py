@@ -13,8 +13,12 @@ from suite.measure.mutants import Mutant, mutants_of
 from tests import plugin
 
 BODY = """\
+    backwards: bool = False
+
     def recipe(self, recipe):
         import dataclasses
+        if self.backwards:
+            return dataclasses.replace(recipe, learning_rate=recipe.learning_rate / 2, weight_decay=0.5)
         return dataclasses.replace(recipe, learning_rate=2 * recipe.learning_rate)
 
     def after_step(self, run):
@@ -22,7 +26,7 @@ BODY = """\
 
     def probes(self, run):
         plain = run.baseline.recipe_of(run.job.setting).learning_rate
-        return {"rate": run.recipe.learning_rate / plain}
+        return {"rate": run.recipe.learning_rate / plain, "decay": run.recipe.weight_decay}
 """
 CLAIM = """
 [[claim]]
@@ -36,12 +40,36 @@ expected = 2.0
 absolute = true
 tolerance = 0.0
 verified = true
+
+[[claim]]
+id = "decay"
+statement = "A decay."
+place = "here"
+metric = "probe.twice.decay"
+scope = "step"
+kind = "identity"
+expected = 0.0
+relation = ">"
+absolute = true
+verified = true
 """
 EDITS = """
 [[mutant]]
 name = "thrice"
 old = "2 * recipe"
 new = "3 * recipe"
+
+[[mutant]]
+name = "not half"
+settings = "backwards=true"
+old = "recipe.learning_rate / 2"
+new = "recipe.learning_rate / 4"
+
+[[mutant]]
+name = "no decay"
+settings = "backwards=true"
+old = "weight_decay=0.5"
+new = "weight_decay=0.0"
 
 [[mutant]]
 name = "it raises"
@@ -70,9 +98,12 @@ def test_what_a_claim_is_about_it_notices_and_the_rest_survives(planted: Path) -
         "no recipe": (["rate on gpt"], ""),
         "no after_step": ([], ""),
         "thrice": (["rate on gpt"], ""),
+        "not half": ([], ""),
+        "no decay": (["decay on gpt"], ""),
         "it raises": ([], "ArithmeticError: broken on purpose"),
     }
-    assert [name for name, each in by_name.items() if each["survives"]] == ["no after_step"]
+    survivors = {name for name, each in by_name.items() if each["survives"]}
+    assert survivors == {"no after_step", "not half"}, "the claim of the rate is not of these settings"
 
 
 def test_a_claim_that_does_not_hold_of_the_whole_technique_notices_nothing(planted: Path) -> None:
@@ -95,7 +126,7 @@ def test_an_edit_that_fits_no_place_is_refused(tmp_path: Path) -> None:
 def test_mutants_are_tried_at_pico_or_where_their_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[str] = []
     monkeypatch.setattr(mutants, "_break", lambda mutant: None)
-    monkeypatch.setattr(mutants, "exact_verdicts", lambda cards, on, size: sizes.append(size) or [])
+    monkeypatch.setattr(mutants, "exact_verdicts", lambda cards, on, size, settings: sizes.append(size) or [])
     for name in ("lion", "progressive_stacking"):
         mutants._notice(Mutant(name, "as it is"), ["gpt"])
     assert sizes == ["pico", "nano"]

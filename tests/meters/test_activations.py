@@ -21,6 +21,14 @@ def test_each_storage_once_and_parameters_never():
     assert meter.saved_bytes == x.nbytes + y.nbytes
 
 
+def test_parameters_that_point_elsewhere_are_no_activations_either():
+    model, x = nn.Linear(8, 8, bias=False), torch.randn(4, 8, requires_grad=True)
+    with SavedActivations(model) as meter:
+        model.weight.data = model.weight.data.clone()
+        model(x).sum().backward()
+    assert meter.saved_bytes == x.nbytes
+
+
 def test_fused_attention_saves_no_scores():
     """The written-out one saves the scores after the softmax; the fused one a number for each of their rows."""
     b, t, h, layers = 4, 64, 4, 2

@@ -95,7 +95,7 @@ class Esam(Technique):
         if not finite(run, trained):
             return
         before = self.losses
-        moved, copies = self.perturb(trained, chosen)
+        moved, weights = self.perturb(trained, chosen)
         if moved:
             self.acts.away()
         run.model.zero_grad(set_to_none=True)
@@ -112,13 +112,13 @@ class Esam(Technique):
             run.backward(run.forward(batch))
         run.indices = indices
         if moved:
-            restore(moved, copies)
+            restore(moved, weights)
             self.acts.back()
         run.apply_gradients()
 
     def perturb(self, trained: Sequence[Tensor], chosen: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Moves those ``chosen`` tensors that have a gradient by (rho / beta) m g / ||g||; returns them and copies of
-        what they were."""
+        """Moves those ``chosen`` tensors that have a gradient by (rho / beta) m g / ||g||; returns them and what they
+        were."""
         moved = [parameter for parameter in chosen if parameter.grad is not None]
         if not moved:
             return [], []

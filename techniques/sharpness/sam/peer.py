@@ -15,34 +15,30 @@ from techniques.shared import ascent_kernel as kernel
 RHO = 100.0  # large, so that bfloat16 parameters show the step
 
 
-def make(
-    sizes: Sequence[int], device: torch.device, generator: torch.Generator, dtype: torch.dtype, second: str
-) -> Inputs:
-    return random_lists(sizes, device, generator, **{"parameters": dtype, second: dtype})
+def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator, dtype: torch.dtype) -> Inputs:
+    return random_lists(sizes, device, generator, parameters=dtype, gradients=dtype)
 
 
 def ascended(inputs: Inputs) -> Inputs:
     parameters, gradients = (list(map(Tensor.double, inputs[name])) for name in ("parameters", "gradients"))
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
     moved = [p + RHO / (norm + 1e-12) * g for p, g in zip(parameters, gradients)]
-    return {"parameters": moved if norm.isfinite() else parameters, "copies": [p.clone() for p in parameters]}
+    return {"moved": moved if norm.isfinite() else parameters, "parameters": parameters}
 
 
 def ascend(inputs: Inputs, seed: int | None = None) -> Callable[[], object]:
     tables = kernel.launch_tables()
 
     def step() -> None:
-        inputs["copies"] = kernel.ascend(inputs["parameters"], inputs["gradients"], RHO, tables, seed=seed)
+        inputs["moved"] = kernel.ascend(inputs["parameters"], inputs["gradients"], RHO, tables, seed=seed)
 
     return step
 
 
 @torch.no_grad()
 def _foreach_ascent(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-    copies = [parameter.clone() for parameter in parameters]
     factor = RHO / (nn.utils.get_total_norm(gradients) + 1e-12)
-    torch._foreach_add_(list(parameters), torch._foreach_mul(list(gradients), factor))
-    return copies
+    return list(torch._foreach_add(list(parameters), torch._foreach_mul(list(gradients), factor)))
 
 
 def foreach(inputs: Inputs) -> Callable[[], object]:
@@ -64,40 +60,16 @@ def single(inputs: Inputs) -> Callable[[], object]:
     return partial(_single_ascent, with_gradients(inputs))
 
 
-def restore(inputs: Inputs) -> Callable[[], object]:
-    tables = kernel.launch_tables()
-    return lambda: kernel.restore(inputs["parameters"], inputs["copies"], tables)
+def _bench(dtype: torch.dtype) -> Bench:
+    return Bench(
+        make=partial(make, dtype=dtype),
+        kernel=ascend,
+        reference=ascended,
+        tolerance=2,  # a sum of two, one a product
+        bytes_per_element=4 * dtype.itemsize,
+        peers={"torch foreach": foreach, "torch, tensor by tensor": single},
+    )
 
 
-def restored(inputs: Inputs) -> Inputs:
-    return {"parameters": [copy.double() for copy in inputs["copies"]]}
-
-
-def foreach_copy(inputs: Inputs) -> Callable[[], object]:
-    return lambda: torch._foreach_copy_(inputs["parameters"], inputs["copies"])
-
-
-def _benches(dtype: torch.dtype) -> dict[str, Bench]:
-    name, size = str(dtype).removeprefix("torch."), dtype.itemsize
-    return {
-        f"ascend_{name}": Bench(
-            make=partial(make, dtype=dtype, second="gradients"),
-            kernel=ascend,
-            reference=ascended,
-            tolerance=2,  # a sum of two, one a product
-            bytes_per_element=5 * size,
-            peers={"torch foreach": foreach, "torch, tensor by tensor": single},
-        ),
-        f"restore_{name}": Bench(
-            make=partial(make, dtype=dtype, second="copies"),
-            kernel=restore,
-            reference=restored,
-            tolerance=0,
-            bytes_per_element=2 * size,
-            peers={"torch foreach": foreach_copy},
-        ),
-    }
-
-
-BENCHES = _benches(torch.float32) | _benches(torch.bfloat16)
+BENCHES = {"ascend_float32": _bench(torch.float32), "ascend_bfloat16": _bench(torch.bfloat16)}
 BENCHES["ascend_bfloat16_stochastic"] = replace(BENCHES["ascend_bfloat16"], kernel=partial(ascend, seed=1))

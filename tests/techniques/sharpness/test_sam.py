@@ -34,28 +34,66 @@ def parameters(seed: int = 0) -> list[nn.Parameter]:
 def test_ascent_has_norm_rho_along_the_joint_gradient() -> None:
     weights = parameters()
     flat = torch.cat([p.grad.flatten() for p in weights if p.grad is not None]).double()
-    copies = ascend(weights, 0.05)
-    moved = torch.cat([(p.detach().double() - c.double()).flatten() for p, c in zip(weights, copies)])
+    before = ascend(weights, 0.05)
+    moved = torch.cat([(p.detach().double() - b.double()).flatten() for p, b in zip(weights, before)])
     torch.testing.assert_close(moved.norm().item(), 0.05, rtol=1e-6, atol=0)
     torch.testing.assert_close(moved, 0.05 * flat / flat.norm(), rtol=1e-4, atol=1e-7)
 
 
 def test_weights_come_back_to_the_bit_where_subtraction_would_not() -> None:
     weights = parameters()
-    before = [p.detach().clone() for p in weights]
-    copies = ascend(weights, 0.05)
+    copies, addresses = [p.detach().clone() for p in weights], [p.data_ptr() for p in weights]
+    before = ascend(weights, 0.05)
     subtracted = [p.detach() - p.grad for p in weights if p.grad is not None]
-    restore(weights, copies)
-    assert all(torch.equal(p, b) for p, b in zip(weights, before))
-    assert not all(torch.equal(s, b) for s, b in zip(subtracted, before))
+    assert all(p.data_ptr() != address for p, address in zip(weights, addresses))
+    restore(weights, before)
+    assert all(torch.equal(p, copied) for p, copied in zip(weights, copies))
+    assert [p.data_ptr() for p in weights] == addresses, "so that optimizers' tables of addresses stay"
+    assert not all(torch.equal(s, copied) for s, copied in zip(subtracted, copies))
+
+
+def flattened(weights: list[nn.Parameter]) -> None:
+    flat = torch.cat([p.detach().flatten() for p in weights])
+    for p, part in zip(weights, flat.split([p.numel() for p in weights])):
+        p.data = part.view(p.shape)
+
+
+def tied(weights: list[nn.Parameter]) -> None:
+    weights.append(nn.Parameter(weights[0].detach()))
+    weights[-1].grad = torch.zeros_like(weights[0])
+
+
+@pytest.mark.parametrize("shared", [flattened, tied])
+def test_weights_that_others_read_too_move_in_place(shared: Any) -> None:
+    weights, plain = parameters(), parameters()
+    shared(weights)
+    copies, addresses = [p.detach().clone() for p in weights], [p.data_ptr() for p in weights]
+    before, _ = ascend(weights, 0.05), ascend(plain, 0.05)
+    assert [p.data_ptr() for p in weights] == addresses
+    for p, other in zip(weights, plain):
+        torch.testing.assert_close(p.detach(), other.detach())
+    restore(weights, before)
+    assert all(torch.equal(p, copied) for p, copied in zip(weights, copies))
+
+
+@pytest.mark.parametrize("way", ["away", "back"])
+def test_a_graph_of_other_weights_does_not_go_backward(way: str) -> None:
+    weights = parameters()
+    loss = weights[0].square().sum()
+    before = ascend(weights, 0.05)
+    if way == "back":
+        loss = weights[0].square().sum()
+        restore(weights, before)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 def test_a_zero_gradient_perturbs_nothing() -> None:
     weights = parameters()
     for each in weights:
         each.grad = torch.zeros_like(each)
-    copies = ascend(weights, 0.05)
-    assert all(torch.equal(p, c) for p, c in zip(weights, copies))
+    before = ascend(weights, 0.05)
+    assert all(torch.equal(p, b) for p, b in zip(weights, before))
 
 
 class Quadratic:
@@ -169,9 +207,9 @@ def test_the_adaptive_ascent_is_the_formula_in_float64() -> None:
     t = [p.detach().abs() + ETA if p.ndim >= 2 else torch.ones_like(p) for p in weights]
     norm = sum((a * p.grad).square().sum() for a, p in zip(t, weights)) ** 0.5
     expected = [0.7 * a**2 * p.grad / norm for a, p in zip(t, weights)]
-    copies = ascend(weights, 0.7, adaptive=True)
-    for weight, copied, e in zip(weights, copies, expected):
-        torch.testing.assert_close(weight.detach() - copied, e, rtol=1e-9, atol=1e-12)
+    before = ascend(weights, 0.7, adaptive=True)
+    for weight, old, e in zip(weights, before, expected):
+        torch.testing.assert_close(weight.detach() - old, e, rtol=1e-9, atol=1e-12)
     recording = new_recording("vit", "sam:adaptive=true,rho=2.0", size="pico", steps=4)
     recording.train(4)
     shown = recording.probes()
@@ -234,6 +272,11 @@ def test_only_the_second_gradient_is_reduced_and_clipped(monkeypatch: pytest.Mon
         monkeypatch.setattr(run, name, counted)
     run.train(1)
     assert vars(calls) == {"forward": 2, "backward": 2, "apply_gradients": 1}
+
+
+def test_weights_that_are_elsewhere_are_no_activations() -> None:
+    counts = [new_run("vit", stack, recipe="classic", steps=4).count_step() for stack in ("baseline", "sam")]
+    assert counts[0].saved_activation_bytes == counts[1].saved_activation_bytes
 
 
 @pytest.mark.parametrize("reference", ["dp_ddp", "zero1"])
