@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from suite.kernels.sharded import is_distributed
 from techniques.shared.ascent import ascend, check_radius, restore
 from techniques.shared.trajectory import check_trajectory, trajectory_losses
 from techniques.sharpness.esam.technique import drawn, sharpest
@@ -93,7 +94,9 @@ class SAM(Wrapper):
         >>> optimizer.step()                  # from the weights as they were, to the bit
 
     ``step(closure)`` does all of it with a closure that returns the loss after its backward pass. Gradients of several
-    ranks are as the model leaves them: averaged under DDP, sharded under FSDP2, where the norm is over all ranks.
+    ranks are as the model leaves them: averaged under DDP, sharded under FSDP2, where the norm is over all ranks. The
+    worst point has memory of its own: a CUDA graph of the forward pass alone (``torch.cuda.make_graphed_callables``)
+    would go on reading the weights.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, rho: float = 0.05, adaptive: bool = False) -> None:
@@ -107,12 +110,12 @@ class SAM(Wrapper):
         parameters = self._with_gradient()
         if not parameters:
             raise RuntimeError("SAM climbs along the gradient, and there is none: call loss.backward() before")
-        copies = ascend(parameters, self.rho, adaptive=self.adaptive)
+        weights = ascend(parameters, self.rho, adaptive=self.adaptive)
         try:
             self.zero_grad()
             yield
         finally:
-            restore(parameters, copies)
+            restore(parameters, weights)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if closure is None:
@@ -137,7 +140,9 @@ class ESAM(Wrapper):
         >>> optimizer.step(losses)
 
     ``step`` returns the mean loss before. All passes of a step draw the same noise. Layers that keep running statistics
-    see each pass. Which tensors are perturbed comes from ``seed``, equal on every rank.
+    see each pass. Which tensors are perturbed comes from ``seed``, equal on every rank; each rank chooses among its own
+    examples. In a program of several ranks all gradients are computed, and not only those of the perturbed tensors:
+    what reduces them waits for all.
     """
 
     def __init__(
@@ -171,9 +176,10 @@ class ESAM(Wrapper):
                 if before.ndim != 1:
                     raise ValueError(f"ESAM chooses examples: return the loss of each, not {list(before.shape)}")
                 if chosen:
-                    before.mean().backward(inputs=chosen)
+                    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+                    before.mean().backward(inputs=None if several else chosen)
             moved = [parameter for parameter in chosen if parameter.grad is not None]
-            copies = ascend(moved, self.rho / self.beta) if moved else []
+            weights = ascend(moved, self.rho / self.beta) if moved else []
             try:
                 self.zero_grad()
                 kept = None
@@ -183,7 +189,7 @@ class ESAM(Wrapper):
                 closure(kept).mean().backward()
             finally:
                 if moved:
-                    restore(moved, copies)
+                    restore(moved, weights)
         self.optimizer.step()
         return before.detach().mean()
 
@@ -203,7 +209,9 @@ class SAF(Wrapper):
         >>> loss.backward()
         >>> optimizer.step()
 
-    ``start`` is the number of steps from which on the term counts: the authors' 5 of 90 epochs.
+    ``start`` is the number of steps from which on the term counts: the authors' 5 of 90 epochs. Under FSDP2 each rank
+    keeps what all of them have said, so that an example may come back on another. DDP is nothing that an optimizer can
+    see: there a rank keeps what it has said itself, and examples should stay with their rank.
     """
 
     def __init__(
@@ -240,11 +248,21 @@ class SAF(Wrapper):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = self.optimizer.step(closure)
-        for indices, logits in self.seen:
+        for indices, logits in self._of_all_ranks(self.seen):
             self.past.put(indices, logits)
         self.seen.clear()
         self.steps += 1
         return loss
+
+    def _of_all_ranks(self, seen: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        """What each rank of the parameters' mesh has seen in this step, on the host."""
+        mesh = next((p.device_mesh for each in self.param_groups for p in each["params"] if is_distributed(p)), None)
+        for dimension in range(mesh.ndim if mesh else 0):
+            group = mesh.get_group(dimension)
+            by_rank: list[list[tuple[Tensor, Tensor]]] = [[]] * group.size()
+            torch.distributed.all_gather_object(by_rank, [(i, logits.cpu()) for i, logits in seen], group=group)
+            seen = [each for of_rank in by_rank for each in of_rank]
+        return seen
 
     def own_state(self) -> dict[str, Any]:
         return {"steps": self.steps, "outputs": self.past.outputs, "visits": self.past.visits}
@@ -263,7 +281,8 @@ class MESA(Wrapper):
         >>> loss.backward()
         >>> optimizer.step()
 
-    Shard the model with FSDP2 only after this, and ``optimizer.teacher`` as well: a sharded model cannot be copied.
+    The ``teacher`` begins as a copy of the model. One that FSDP2 has sharded cannot be copied: there copy it before,
+    shard both alike, and give the copy.
     """
 
     def __init__(
@@ -274,12 +293,19 @@ class MESA(Wrapper):
         temperature: float = 5.0,
         decay: float = 0.9998,
         start: int = 0,
+        teacher: nn.Module | None = None,
     ) -> None:
         check_trajectory(strength, temperature, 0.0)
+        if teacher is None and any(map(is_distributed, model.parameters())):
+            raise ValueError(
+                "a model that FSDP2 has sharded cannot be copied: copy it before, shard both alike, and give the copy "
+                "as teacher"
+            )
         if not 0 <= decay < 1 or start < 0:
             raise ValueError(f"decay lies in [0, 1) and start, a step, is at least 0, not {decay} and {start}")
         super().__init__(optimizer)
-        self.model, self.teacher = model, frozen(model)
+        self.model = model
+        self.teacher = frozen(model) if teacher is None else teacher.eval().requires_grad_(False)
         self.strength, self.temperature, self.decay, self.start, self.steps = strength, temperature, decay, start, 0
 
     def term(self, logits: Tensor, taught: Callable[[nn.Module], Tensor]) -> Tensor:

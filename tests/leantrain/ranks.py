@@ -3,9 +3,11 @@
 import copy
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -34,6 +36,8 @@ CASES: dict[str, Make] = {
     "apgnc": lambda p: optim.APGnc(p, lr=0.1),
     "sam": lambda p: optim.SAM(optim.Lion(p, lr=0.01), rho=0.1),
     "asam": lambda p: optim.SAM(optim.AdamW(p, lr=0.01), rho=0.5, adaptive=True),
+    "esam": lambda p: optim.ESAM(optim.AdamW(p, lr=0.01), rho=0.5),
+    "saf": lambda p: optim.SAF(optim.AdamW(p, lr=0.01), examples=8, classes=2, strength=5.0, epochs_ago=1),
     "mesa": lambda p: optim.AdamW(p, lr=0.01),
     "lawa": lambda p: optim.AdamW(p, lr=0.01),
 }
@@ -47,38 +51,50 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3), nn.Tanh(), nn.Linear(3, 1))
 
 
-def loss_of(model: nn.Module, step: int) -> Tensor:
+def losses_of(model: nn.Module, step: int, kept: Tensor | None = None) -> Tensor:
     generator = torch.Generator().manual_seed(step)
     inputs = torch.randn(8, 5, generator=generator)  # the same on both ranks: their mean gradient is one's
-    return F.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
+    inputs = inputs if kept is None else inputs[kept]
+    return F.mse_loss(model(inputs), inputs.sum(1, keepdim=True), reduction="none").flatten()
 
 
-def logits(model: nn.Module) -> Tensor:
-    outputs: Tensor = model(torch.eye(5)[:2]).cos()
+def loss_of(model: nn.Module, step: int) -> Tensor:
+    return losses_of(model, step).mean()
+
+
+def logits(model: nn.Module, inputs: Tensor = torch.eye(5)[:2]) -> Tensor:  # noqa: B008
+    outputs: Tensor = model(inputs).cos()
     return torch.cat([outputs, outputs.square()], dim=1)
+
+
+def examples_of(model: nn.Module, step: int) -> Tensor:
+    """All eight, or half of them on each rank, which are on the other one in the next step."""
+    sharded = any(hasattr(each, "placements") for each in model.parameters())
+    return torch.arange((dist.get_rank() + step) % 2, 8, 2) if sharded else torch.arange(8)
 
 
 def trained(name: str, shard: Callable[[nn.Module], nn.Module], resume: bool = False) -> nn.Module:
     """The model, or what averages it."""
     model = network()
-    teacher: Any = optim.LAWA(model, k=2) if name == "lawa" else None
-    optimizer: Any = None
+    teacher: Any = optim.LAWA(model, k=2) if name == "lawa" else copy.deepcopy(model) if name == "mesa" else None
+    shard(model)
+    if teacher is not None:
+        shard(teacher.module if name == "lawa" else teacher)
+    optimizer: Any = CASES[name](model.parameters())
     if name == "mesa":
-        optimizer = optim.MESA(CASES[name](model.parameters()), model, decay=0.5, strength=5.0)
-        teacher = optimizer.teacher
-        shard(teacher)
-        shard(model)
-        optimizer = _rewrapped(optimizer, CASES[name](model.parameters()))
-    else:
-        shard(model)
-        if name == "lawa":
-            shard(teacher.module)
-        optimizer = CASES[name](model.parameters())
+        optimizer = optim.MESA(optimizer, model, decay=0.5, strength=5.0, teacher=teacher)
     for step in range(STEPS):
+        if name == "esam":
+            optimizer.step(partial(losses_of, model, step))
+            continue
         optimizer.zero_grad()
         loss = loss_of(model, step)
         if name == "mesa":
             loss = loss + optimizer.term(logits(model), lambda each: 2 * logits(each))
+        if name == "saf":
+            rows = examples_of(model, step)
+            inputs = torch.linspace(-1, 1, 40).view(8, 5)[rows]
+            loss = loss + optimizer.term(logits(model, inputs) * (1 + step), rows)
         loss.backward()
         if "sam" in name:
             with optimizer.worst_point():
@@ -95,11 +111,10 @@ def trained(name: str, shard: Callable[[nn.Module], nn.Module], resume: bool = F
     return teacher.module if name == "lawa" else model
 
 
-def _rewrapped(mesa: Any, optimizer: torch.optim.Optimizer) -> Any:
-    """FSDP2 makes new parameters; the optimizer is of those."""
-    mesa.optimizer = optimizer
-    mesa._share()
-    return mesa
+def refused(shard: Callable[[nn.Module], nn.Module]) -> None:
+    model = shard(network())
+    with pytest.raises(ValueError, match="copy it before, shard both alike"):
+        optim.MESA(torch.optim.SGD(model.parameters(), lr=0.1), model)
 
 
 def whole(model: nn.Module) -> list[Tensor]:
@@ -125,6 +140,8 @@ def main(rank: int, folder: Path) -> None:
     for name in CASES:
         results["alone"][name] = whole(trained(name, lambda model: model))
         results["sharded"][name] = whole(trained(name, shard))
+        if name == "mesa":
+            refused(shard)
         if name in ("adamw", "lion", "lamb", "sgd"):
             results["resumed"][name] = whole(trained(name, shard, resume=True))
     base.launchable = always
