@@ -46,10 +46,12 @@ def counters_of(counted: Counted | None) -> Counters | None:
 
 @dataclass(frozen=True)
 class LearnedPair:
-    """One seed: what both sides learned."""
+    """One seed: what both sides learned. ``twins``: runs of other stacks that had the reference's trajectory to the
+    bit, such as the contender's at zero strength: what they measured is measured of the reference."""
 
     reference: Learned
     contender: Learned
+    twins: tuple[Learned, ...] = ()
 
     @property
     def seed(self) -> int:
@@ -58,6 +60,11 @@ class LearnedPair:
     @property
     def sides(self) -> tuple[Learned, Learned]:
         return self.reference, self.contender
+
+    @property
+    def reference_probes(self) -> dict[str, float]:
+        """The reference's own, and its twins'."""
+        return {name: value for run in (*self.twins, self.reference) for name, value in run.probes.items()}
 
 
 @dataclass(frozen=True)
@@ -180,17 +187,21 @@ class Known:
     def facts(self) -> list[tuple[Facts, Facts]]:
         """Both sides of every seed; where nothing was learned, one pair with the counts alone."""
 
-        def side(counted: Counted | None, learned: Learned | None = None) -> Facts:
+        def counts(counted: Counted | None) -> Facts:
             of_steps = counted.probes if counted else {}
-            if learned is None:
-                return Facts(counted.stack if counted else "", counters=counters_of(counted), probes=of_steps)
-            probes = learned.probes | of_steps
-            return Facts(learned.stack, learned.steps, counters_of(counted), learned.final, probes)
+            return Facts(counted.stack if counted else "", counters=counters_of(counted), probes=of_steps)
+
+        def side(counted: Counted | None, learned: Learned, probes: Mapping[str, float]) -> Facts:
+            of_steps = counted.probes if counted else {}
+            return Facts(learned.stack, learned.steps, counters_of(counted), learned.final, {**probes, **of_steps})
 
         theirs, ours = self.counted
         if not self.learned:
-            return [(side(theirs), side(ours))] if theirs or ours else []
-        return [(side(theirs, each.reference), side(ours, each.contender)) for each in self.learned]
+            return [(counts(theirs), counts(ours))] if theirs or ours else []
+        return [
+            (side(theirs, each.reference, each.reference_probes), side(ours, each.contender, each.contender.probes))
+            for each in self.learned
+        ]
 
     def losses(self) -> tuple[list[float], list[float]]:
         """Final test losses of the references and of the contenders, by seed. Raises ValueError where one is none."""

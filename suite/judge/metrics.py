@@ -196,6 +196,7 @@ def _moderated(name: str, samples: Samples, priors: Priors) -> Interval:
     return moderated_interval(list(samples.values()), priors.get(name))
 
 
+PROBE_RATIO = "probe_ratio."  # and a probe's name: of both sides
 NOT_TIMED = "not timed yet: measure it with leantrain run"
 NOT_LEARNED = "nothing was learned yet: measure it with leantrain run"
 NO_RULER = "the reference's scaling curve was not learned here: leantrain run --ruler 3 learns it"
@@ -350,6 +351,13 @@ def _final(name: str) -> Metric:
     """Define a further test metric of the baseline; only its name says which direction is better."""
     return _learned(
         f"final.{name}", name, lambda facts: facts.final.metrics.get(name) if facts.final else None, direction="none"
+    )
+
+
+def _probe_ratio(name: str) -> Metric:
+    """Define a probe over the reference's, which a run of the reference's trajectory measured."""
+    return _learned(
+        f"{PROBE_RATIO}{name}", f"{name} over the reference's", lambda facts: facts.probes.get(name), direction="none"
     )
 
 
@@ -600,6 +608,13 @@ REGISTRY: tuple[Metric | Family, ...] = (
         "final.",
         lambda known: {name for each in known.learned if each.contender.final for name in each.contender.final.metrics},
         _final,
+    ),
+    Family(
+        PROBE_RATIO,
+        lambda known: {
+            name for each in known.learned for name in each.reference_probes.keys() & each.contender.probes.keys()
+        },
+        _probe_ratio,
     ),
 )  # fmt: skip
 """In the order of tables of all metrics.

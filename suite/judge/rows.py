@@ -180,6 +180,7 @@ class _Pool:
         self.timed: dict[tuple[str, str, str], dict[str, dict[tuple[int, int], tuple[Timed, int]]]] = defaultdict(
             lambda: defaultdict(dict)
         )
+        self.alike: dict[tuple[str, str, str], dict[str, Learned]] = defaultdict(dict)
         self.curves: dict[str, list[Learned]] = defaultdict(list)
         self._rulers: dict[tuple[str, int], Ruler | None] = {}
         of_all: list[Evidence] = [*records.counted, *records.learned, *records.timed]
@@ -189,6 +190,8 @@ class _Pool:
         for learned in _better_last(records.learned, currency.has):
             c = learned.conditions
             self.learned[c.key, learned.stack][learned.machine.key][learned.seed] = learned
+            if learned.status == "ok" and learned.trajectory_sha256:
+                self.alike[c.key, learned.machine.key, learned.trajectory_sha256][learned.stack] = learned
             if learned.seed == tuning.SEED:
                 own = c.model_copy(update={"rate": 1.0}).key
                 self.rates[own, learned.stack, learned.machine.key][c.rate] = learned
@@ -223,6 +226,23 @@ class _Pool:
         at = key if rate == c.rate else c.model_copy(update={"rate": rate}).key
         return self.learned[at, stack].get(machine, {})
 
+    def is_twin(self, key: str, stack: str, of: str) -> bool:
+        """Whether the runs of a stack had the other's trajectories: they measure the other, and are no contender."""
+        had = [
+            stack in self.alike[key, machine, theirs.trajectory_sha256]
+            for machine, runs in self.learned[key, stack].items()
+            for seed in runs
+            if (theirs := self.learned[key, of].get(machine, {}).get(seed))
+        ]
+        return bool(had) and all(had)
+
+    def pair(self, reference: Learned, contender: Learned) -> LearnedPair:
+        """The two runs of a seed, and those of the reference's trajectory that measured what the contender did."""
+        at = reference.conditions.key, reference.machine.key, reference.trajectory_sha256
+        alike = [each for stack, each in self.alike[at].items() if stack != reference.stack]
+        twins = (each for each in alike if each.probes.keys() & contender.probes.keys())
+        return LearnedPair(reference, contender, tuple(twins))
+
 
 def _better_last(evidence: Sequence[Any], current: Callable[[Any], bool]) -> list[Any]:
     """Current evidence after other, newer after older: what comes last is kept."""
@@ -251,6 +271,8 @@ def pairs(
         for (key, stack), of_machines in source.items():
             against = reference(stack)
             if stack == against or (key, against, stack) in timed_anywhere or pool.conditions[key].rate != 1:
+                continue
+            if not pool.counted.get((key, stack)) and pool.is_twin(key, stack, against):
                 continue
             if pool.learned.get((key, against)) or pool.counted.get((key, against)):
                 own = next(iter(of_machines))
@@ -285,8 +307,8 @@ class _Draft:
         learned, learned_on, rates = _learned_pairs(place, pool, to_tune)
         good: list[LearnedPair] = []
         for pair in learned:
-            evidence += pair.sides
-            if not all(map(pool.currency.has, pair.sides)):
+            evidence += [*pair.sides, *pair.twins]
+            if not all(map(pool.currency.has, [*pair.sides, *pair.twins])):
                 unverified["learned"] = None
             if broken := next((each for each in reversed(pair.sides) if each.status != "ok"), None):
                 failures.append(Failure("learned", pair.seed, broken.stack, broken.status, broken.reason))
@@ -390,7 +412,7 @@ def _learned_pairs(
     def shared(machine: str, rates: tuple[float, float]) -> list[LearnedPair]:
         stacks = (place.reference, place.stack)
         theirs, ours = (pool.runs(place.key, stack, machine, rate) for stack, rate in zip(stacks, rates, strict=True))
-        return [LearnedPair(theirs[seed], ours[seed]) for seed in sorted(set(theirs) & set(ours))]
+        return [pool.pair(theirs[seed], ours[seed]) for seed in sorted(set(theirs) & set(ours))]
 
     def of(machine: str) -> tuple[list[LearnedPair], tuple[float, float] | None]:
         chosen = [pool.best_rate(place.key, stack, machine) for stack in (place.reference, place.stack)]

@@ -15,12 +15,13 @@ from functools import cached_property
 from suite.contract.catalogue import catalogue, lookup, reference_of, tunes
 from suite.contract.sources import installed_code
 from suite.judge import tuning
+from suite.judge.metrics import PROBE_RATIO
 from suite.judge.rows import Currency
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.measure.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
 from suite.measure.timing import LEAST_BLOCKS
-from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, parts_of, techniques_of
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, join, parts_of, techniques_of
 from suite.record.machine import fingerprint
 from suite.record.schema import FIFTHS, Counted, Ended, Learned, Line, Status, Timed, Trained, Witness
 from suite.record.store import Records
@@ -201,6 +202,7 @@ class Plan:
                     for stack in pair.sides
                     for setting in self._at_rates(pair, stack, seed)
                 }
+                jobs |= dict.fromkeys(job for pair in self.pairs for job in self._twins(pair, seed))
             if seed < self.wanted.ruler_seeds:
                 for setting in dict.fromkeys(pair.setting for pair in self.pairs):
                     jobs |= dict.fromkeys(ruler_jobs(setting, seed))
@@ -216,9 +218,23 @@ class Plan:
         grid = {rate: pair.setting.but(rate=rate) for rate in tuning.RATES}
         if seed == tuning.SEED:
             return [pair.setting, *(setting for rate, setting in grid.items() if rate != 1)]
+        return self._at_the_best(grid, stack)
+
+    def _at_the_best(self, grid: Mapping[float, Setting], stack: str) -> list[Setting]:
+        """The setting whose rate the grid chose; none before it has."""
         runs = {rate: self.learned(Job(setting=each, stack=stack, seed=tuning.SEED)) for rate, each in grid.items()}
         best = tuning.best_rate({rate: run for rate, run in runs.items() if run})
         return [grid[best]] if best else []
+
+    def _twins(self, pair: Pair, seed: int) -> list[Job]:
+        """The run of a seed that measures of the reference what a claim compares it by."""
+        twin = measuring_twin(pair)
+        if twin is None or self._learned_elsewhere(pair):
+            return []
+        settings = [pair.setting]
+        if self.wanted.tuned and tunes(pair.stack) and pair.setting.rate == 1:
+            settings = self._at_the_best({rate: pair.setting.but(rate=rate) for rate in tuning.RATES}, pair.reference)
+        return [Job(setting=setting, stack=twin, seed=seed) for setting in settings]
 
     def learned(self, job: Job) -> Learned | None:
         """The current run of a job on this machine."""
@@ -330,6 +346,20 @@ class Plan:
         """Whether the cost of a step changes during a run of the stack, as its counts tell."""
         counted = self.counted(setting, stack)
         return counted is not None and len(counted.points) > 1
+
+
+def measuring_twin(pair: Pair) -> str | None:
+    """The stack that has the reference's trajectory and the contender's probes: its technique at zero strength. None
+    where no claim on this baseline is about a probe over the reference's."""
+    entry = catalogue().get(pair.stack)  # the claims of a card are of its technique alone, as it is
+    if entry is None or pair.reference != entry.card.reference:
+        return None
+    at = pair.setting.baseline
+    asked = [claim for claim in entry.card.claim if at in (claim.baselines or entry.card.baselines)]
+    if not any(claim.metric.startswith(PROBE_RATIO) for claim in asked):
+        return None
+    zero = entry.technique.zero_strength
+    return join([(entry.id, {name: str(value) for name, value in zero.items()})]) if zero else None
 
 
 def ruler_jobs(setting: Setting, seed: int) -> list[Job]:

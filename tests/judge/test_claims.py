@@ -410,6 +410,28 @@ def test_counters_and_probes_are_judged_by_every_seed() -> None:
     assert is_exact(half) and not is_exact(claim()) and not is_exact(claim(kind="counted"))
 
 
+def test_a_probe_over_the_reference_s_is_measured_by_a_run_of_its_trajectory() -> None:
+    """Of another stack: the technique at zero strength. It is no row of its own."""
+    flatter = claim(kind="quality", metric="probe_ratio.fast.sharpness", expected=1.0, relation="<")
+    lines = evidence("fast", probes={"fast.sharpness": 2.0}, ruler=False)
+    assert judged(lines, flatter)[0].verdict == "not testable here"
+    references = [each for each in lines if isinstance(each, Learned) and each.stack == "baseline"]
+    for sharpness, word in ((4.0, "reproduced"), (1.0, "contradicted"), (2.0, "inconclusive")):
+        twins = [
+            learned("fast:strength=0", each.seed, trajectory_sha256=each.trajectory_sha256,
+                    probes={"fast.sharpness": sharpness * (1 + (each.seed - 1) / 10)})
+            for each in references
+        ]  # fmt: skip
+        (verdict,) = judged([*lines, *twins], flatter)
+        assert verdict.verdict == word
+        assert {each.id for each in twins} <= set(verdict.evidence)
+        assert [row.stack for row in rows(lines, twins)] == ["fast"]
+    others = [each.model_copy(update={"trajectory_sha256": f"other {each.seed}"}) for each in twins]
+    assert judged([*lines, *others], flatter)[0].verdict == "not testable here"
+    old = [each.model_copy(update={"code": Code(trajectory="o" * 32, counts="o" * 32)}) for each in twins]
+    assert "unverified" in judged([*lines, *old], flatter)[0].reason
+
+
 def test_a_count_is_judged_before_anything_was_learned_or_timed() -> None:
     lines: list[Line] = [counted(), counted("fast", points=[counters(optimizer_state_bytes=2**19)])]
     half = claim(kind="counted", metric="optimizer_state_bytes", expected=0.5, relation="==")

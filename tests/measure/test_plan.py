@@ -115,6 +115,15 @@ def test_evidence_that_only_looks_alike_is_not_known(changes: dict[str, Any]) ->
     assert known.learned_pairs(LION) == []
 
 
+def test_a_claim_about_a_ratio_of_probes_asks_for_the_technique_at_zero_strength() -> None:
+    vit = GPT.but(baseline="vit")
+    jobs = plan(pairs=[Pair(vit, "vit_sam"), Pair(vit, "vit_sam:rho=0.1"), Pair(vit, "sam")], seeds=2).jobs()
+    assert [job.seed for job in jobs if job.stack == "vit_sam:rho=0.0"] == [0, 1]
+    assert len(jobs) == 2 * 5
+    tuned = Plan([Pair(vit, "vit_sam")], Records.of([]), Wanted(seeds=2))
+    assert not [job for job in tuned.jobs() if job.stack == "vit_sam:rho=0.0"], "before the reference's grid has chosen"
+
+
 def test_other_stacks_do_not_stand_in() -> None:
     others = plan(timed("baseline", "lion:beta1=0.8"), timed("adamw", "lion"), timed("baseline", "lion", "lamb"))
     assert len(others.timings()) == 3
