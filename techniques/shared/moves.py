@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suite.contract.recipe import Recipe
 from suite.contract.recording import Recording
-from suite.contract.trace import Moment, Update
+from suite.contract.trace import Moment, Trace, Update
 
 
 @dataclass(frozen=True)
@@ -103,13 +104,31 @@ def again(recording: Recording, before: Moment) -> Update:
     return Update(before, after)
 
 
+def rate_over_the_baselines(recording: Recording) -> dict[str, float]:
+    """``rate``: the learning rate over the baseline's own, at the last recorded step that has one; nothing where none
+    has: a run's last step is made at rate 0."""
+    trace, reference = _last_with_a_rate(recording), _reference(recording)
+    if trace is None:
+        return {}
+    rate = max(group["lr"] for group in trace.update.before.hyper.values())
+    return {"rate": rate / reference.learning_rate_at(trace.step)}
+
+
 def over_the_baselines(recording: Recording) -> dict[str, float]:
-    """``rate``: the learning rate, and ``decay``: its product with the weight decay, over the baseline's own."""
-    reference = recording.run.baseline.recipe_of(recording.run.job.setting)
-    baselines = reference.learning_rate_at(recording.trace.step)
-    groups = recording.trace.update.before.hyper.values()
-    decay = max(group["lr"] * group["weight_decay"] for group in groups)
-    return {
-        "rate": max(group["lr"] for group in groups) / baselines,
-        "decay": decay / (baselines * reference.weight_decay),
-    }
+    """The same, and ``decay``: the product of the rate and the weight decay over the baseline's own."""
+    trace, reference = _last_with_a_rate(recording), _reference(recording)
+    if trace is None:
+        return {}
+    decay = max(group["lr"] * group["weight_decay"] for group in trace.update.before.hyper.values())
+    own = reference.learning_rate_at(trace.step) * reference.weight_decay
+    return {**rate_over_the_baselines(recording), "decay": decay / own}
+
+
+def _last_with_a_rate(recording: Recording) -> Trace | None:
+    return next(
+        (each for each in reversed(recording.traces) if _reference(recording).learning_rate_at(each.step)), None
+    )
+
+
+def _reference(recording: Recording) -> Recipe:
+    return recording.run.baseline.recipe_of(recording.run.job.setting)

@@ -15,15 +15,9 @@ from torch import Tensor, nn
 from suite.contract.recording import Recording
 from suite.contract.trace import Trace, Values
 from suite.model.anatomy import is_transposed
-from suite.record.job import techniques_of
 
 SMALL = 0.01  # of the largest norm
 WRAPPED = "linear"  # what suite.model.anatomy.AroundLinear calls the layer that it wraps
-
-
-def is_alone(recording: Recording) -> bool:
-    """Whether one technique makes the run: of several that change the model, no plain one shows what one has done."""
-    return len(techniques_of(recording.run.job.stack)) == 1
 
 
 def plain_model(recording: Recording) -> nn.Module:

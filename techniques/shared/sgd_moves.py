@@ -67,6 +67,8 @@ def strengths(recording: Recording, momentum: float) -> dict[str, float]:
     """``rate``, and ``decay``: what decay takes off the weights in the long run, eta lambda / (1 - mu), over the
     baseline's; ``velocity_norm``: of the last recorded step, over all parameters."""
     over = over_the_baselines(recording)
+    if over:
+        over["decay"] /= 1 - momentum
     velocities = [move.state("velocity").flatten() for move in moves(recording.trace.update)]
     norm = torch.cat(velocities).double().nan_to_num().norm().item()  # 0 without momentum
-    return {"rate": over["rate"], "decay": over["decay"] / (1 - momentum), "velocity_norm": norm}
+    return {**over, "velocity_norm": norm}

@@ -17,11 +17,11 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.model.anatomy import anatomy, in_features, out_features, weight_matrix
 from techniques.fine_tuning.lora.technique import LoRA, merge
+from techniques.shared.moves import rate_over_the_baselines
 from techniques.shared.plain import (
     apart,
     filled,
     gradients_of,
-    is_alone,
     matrix_gradient,
     names_in,
     outputs_of,
@@ -43,7 +43,7 @@ def probes(recording: Recording, own: LoRA) -> Mapping[str, float]:
     what is trained beside the head, over the sum of r (d_in + d_out); ``gradient_roundings``: of A's and B's gradients
     from the chain rule's; ``merged``: how far outputs are after merging, of the largest, in float64; ``rate``: the
     learning rate over full fine-tuning's."""
-    if not is_alone(recording) or not own.rank:
+    if not own.rank:
         return {}
     plain, first, trace = plain_model(recording), recording.traces[0], recording.trace
     with recording.at(first.before.parameters):
@@ -55,8 +55,6 @@ def probes(recording: Recording, own: LoRA) -> Mapping[str, float]:
     trained = sum(each.numel() for name, each in trace.of("backward")[0].gradients.items() if name in factors)
     targets = _targets(plain)
     formula = sum(own.rank * (in_features(each.layer(plain)) + each.count) for each in targets)
-    reference = recording.run.baseline.recipe_of(recording.run.job.setting)
-    (rate,) = {hyper["lr"] / reference.learning_rate_at(trace.step) for hyper in trace.update.before.hyper.values()}
     model = copy.deepcopy(recording.run.model)
     apart_outputs = outputs_of(recording, trace, model, torch.float64)
     merged = outputs_of(recording, trace, merge(model.double()), torch.float64)
@@ -68,7 +66,7 @@ def probes(recording: Recording, own: LoRA) -> Mapping[str, float]:
         "update_parameters": trained / formula,
         "gradient_roundings": _gradient_roundings(recording, plain, targets, own),
         "merged": ((merged - apart_outputs).abs().max() / apart_outputs.abs().max()).item(),
-        "rate": rate,
+        **rate_over_the_baselines(recording),
     }
 
 

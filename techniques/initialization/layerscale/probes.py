@@ -18,7 +18,7 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from suite.model.anatomy import Part, anatomy, weight_matrix
 from techniques.initialization.layerscale.technique import LayerScaleTechnique
-from techniques.shared.plain import apart, filled, gradients_of, is_alone, matrix_gradient, names_in, plain_model
+from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient, names_in, plain_model
 
 OF_ITS_BASELINES = True  # whose branches end in a linear layer each
 INITIAL = ((18, 0.1), (24, 1e-5), (math.inf, 1e-6))  # section 2.2: up to how many blocks, and what
@@ -34,8 +34,6 @@ def probes(recording: Recording, own: LayerScaleTechnique) -> Mapping[str, float
     over the paper's, the one farthest from it; ``gradient_roundings``: of the middle step's gradients from those of
     the scaled plain model; ``decayed``: scales that move otherwise without weight decay; ``at_rest``: scales that did
     not move."""
-    if not is_alone(recording):
-        return {}
     plain, first, trace = plain_model(recording), recording.traces[0], recording.trace
     stacks = anatomy(plain).stacks
     ends = {part: stack for stack in stacks for block in stack.blocks for part in block.branches}

@@ -9,6 +9,7 @@ import torch
 from suite.contract.recording import Recording
 from techniques.large_batch.lamb.technique import LambTechnique
 from techniques.shared.layer_moves import layers, moved_by_scale, roundings, sum_roundings, uneven_by_weights
+from techniques.shared.moves import rate_over_the_baselines
 
 TINY = 1e-30  # eps beside which every gradient is large, and that keeps 0 / 0 at 0
 
@@ -48,13 +49,11 @@ def probes(recording: Recording, own: LambTechnique) -> Mapping[str, float]:
         moved = roundings(update.after.parameters[name], weights - length * direction, units)
         worst[kind] = max(worst[kind], moved)
     hypers = list(update.before.hyper.values())
-    reference = recording.run.baseline.recipe_of(recording.run.job.setting)
-    rate = max(hyper["lr"] for hyper in hypers)
     return {
         **worst,
         "moved_by_scale": moved_by_scale(recording, {"first_moment": 1, "second_moment": 2}, eps=TINY),
         "uneven_by_weights": uneven_by_weights(recording, weight_decay=0.0),
-        "rate": rate / reference.learning_rate_at(recording.trace.step),
+        **rate_over_the_baselines(recording),
         "beta1": max(hyper["betas"][0] for hyper in hypers),
         "beta2": max(hyper["betas"][1] for hyper in hypers),
         "eps": max(hyper["eps"] for hyper in hypers),

@@ -11,6 +11,7 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from techniques.large_batch.lars.technique import LarsTechnique
 from techniques.shared.layer_moves import layers, moved_by_scale, roundings, sum_roundings
+from techniques.shared.moves import rate_over_the_baselines
 
 
 def records(run: Run, own: LarsTechnique) -> bool:
@@ -41,14 +42,13 @@ def probes(recording: Recording, own: LarsTechnique) -> Mapping[str, float]:
         momentum = update.after.state[name]["momentum"]
         worst["momentum_roundings"] = max(worst["momentum_roundings"], roundings(momentum, kept + fresh, terms))
     hypers = list(update.before.hyper.values())
-    reference = recording.run.baseline.recipe_of(recording.run.job.setting)
     shortest, longest = _first_steps(recording.traces[0])
     return {
         **worst,
         "longest_first_step": longest,
         "shortest_first_step": shortest,
         "moved_by_scale": moved_by_scale(recording, {}, least_dims=2, weight_decay=0.0),
-        "rate": max(hyper["lr"] for hyper in hypers) / reference.learning_rate_at(recording.trace.step),
+        **rate_over_the_baselines(recording),
         **{name: max(hyper[name] for hyper in hypers) for name in ("momentum", "trust_coefficient")},
         "decay": max(hyper["weight_decay"] for hyper in hypers),
     }

@@ -9,6 +9,7 @@ import torch
 from suite.contract.recording import Recording
 from techniques.large_batch.layerwise_trust.technique import LayerwiseTrustTechnique
 from techniques.shared.layer_moves import layers, moved_by_scale, roundings, sum_roundings, uneven_by_weights
+from techniques.shared.moves import rate_over_the_baselines
 
 
 def probes(recording: Recording, own: LayerwiseTrustTechnique) -> Mapping[str, float]:
@@ -43,13 +44,12 @@ def probes(recording: Recording, own: LayerwiseTrustTechnique) -> Mapping[str, f
         moved = roundings(after, weights - factor * direction, weights.abs() + factor * terms)
         worst[kind] = max(worst[kind], moved)
     hypers = list(update.before.hyper.values())
-    reference = recording.run.baseline.recipe_of(recording.run.job.setting)
     state = {"first_moment": 1, "second_moment": 2}
     return {
         **worst,
         "moved_by_scale": moved_by_scale(recording, state, least_dims=2, weight_decay=0.0),
         "uneven_by_weights": uneven_by_weights(recording, weight_decay=0.0),
-        "rate": max(hyper["lr"] for hyper in hypers) / reference.learning_rate_at(recording.trace.step),
+        **rate_over_the_baselines(recording),
         "beta": max(hyper["betas"][0] for hyper in hypers),
         "decay": max(hyper["weight_decay"] for hyper in hypers),
     }

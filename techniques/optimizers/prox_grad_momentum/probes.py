@@ -12,6 +12,7 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace, Values
 from techniques.optimizers.prox_grad_momentum.technique import ProxGradMomentum
 from techniques.shared.layer_moves import roundings
+from techniques.shared.moves import rate_over_the_baselines
 
 SMALL = 1e-3  # of the recorded rate: under 1 / L of any batch here, as the theorem asks
 SURE = 4.0  # roundings of a threshold, or of F, within which either side is right
@@ -60,13 +61,10 @@ def probes(recording: Recording, own: ProxGradMomentum) -> Mapping[str, float]:
     mlps = {name for name, each in recording.run.model.named_parameters() if id(each) in weights}
     penalised = {name for name, own in recording.trace.before.hyper.items() if own["strength"]}
     kinds = [each.kind for trace in recording.traces for each in trace.passes]
-    reference = recording.run.baseline.recipe_of(recording.run.job.setting)
-    early = recording.traces[len(recording.traces) // 2]  # the last may have a rate of 0
-    rate = max(own["lr"] for own in early.update.before.hyper.values())
     return {
         **worst,
         **counts,
-        "rate": rate / reference.learning_rate_at(early.step),
+        **rate_over_the_baselines(recording),
         "rise": max(rises),
         "gradients": kinds.count("backward") / len(recording.traces),
         "evaluations": kinds.count("forward") / len(recording.traces),

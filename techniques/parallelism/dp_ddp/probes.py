@@ -11,7 +11,7 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
 from techniques.parallelism.dp_ddp.technique import DataParallel
-from techniques.shared.plain import apart, is_alone
+from techniques.shared.plain import apart
 from techniques.shared.ranks import mean_gradients, plainly, unequal, update_roundings, whole_batch_roundings
 
 OF_ITS_BASELINES = True  # without dropout or batch norm, so that a batch is the sum of its examples
@@ -29,8 +29,6 @@ def probes(recording: Recording, own: DataParallel) -> Mapping[str, float]:
     over ranks, but for the factor of clipping; ``whole_batch_roundings``: of that mean from one process's gradient on
     all examples; ``update_roundings``: of the steps from AdamW's with that mean; ``needless_search``: whether DDP
     looks for unused parameters of a model that has none."""
-    if not is_alone(recording):
-        return {}
     run, trace = recording.run, recording.trace
     if run.world_size == 1:
         return {"ranks": 1}

@@ -11,7 +11,6 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
 from techniques.parallelism.zero1.technique import Zero1
-from techniques.shared.plain import is_alone
 from techniques.shared.ranks import summed, unequal, update_roundings
 
 STEPS = 3  # with as many the optimizer's state counts, too
@@ -28,8 +27,6 @@ def probes(recording: Recording, own: Zero1) -> Mapping[str, float]:
     state's values on this rank over AdamW's of the whole model; ``by_several``, ``by_none``: moved values that the
     optimizer step of more ranks than one moved, or of none; ``update_roundings``: of the steps from AdamW's with the
     ranks' mean gradient."""
-    if not is_alone(recording):
-        return {}
     run, trace = recording.run, recording.trace
     if run.world_size == 1:
         return {"ranks": 1}

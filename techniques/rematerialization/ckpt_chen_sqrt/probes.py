@@ -15,7 +15,6 @@ from suite.contract.recording import Recording
 from suite.contract.trace import Values
 from suite.model.anatomy import BlockStack
 from techniques.rematerialization.ckpt_chen_sqrt.technique import ChenSqrt
-from techniques.shared.plain import is_alone
 
 OF_ITS_BASELINES = True  # in stacks whose blocks are all alike
 DROPPED = 0.5  # the baselines drop nothing out at the small sizes
@@ -26,8 +25,6 @@ def probes(recording: Recording, own: ChenSqrt) -> Mapping[str, float]:
     and blocks of the longest, over the least that any number of segments gives, each of the stack farthest from 1;
     ``changed``: gradients that are another than a plain pass's by a bit; ``changed_with_dropout``: where dropout
     happens."""
-    if not is_alone(recording):
-        return {}
     run, trace = recording.run, recording.trace
     runs, segments, slots = [], [], []
     for stack in run.anatomy.stacks:

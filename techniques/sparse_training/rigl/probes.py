@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
-from suite.contract.trace import Moment, Trace
-from techniques.sparse_training.rigl.technique import MASK, RigL
+from suite.contract.trace import Trace
+from techniques.sparse_training.rigl.technique import RigL
+from techniques.sparse_training.rigl.topology import connections, dead, grown_off_zero, mask, misplaced, moved
 
 
 def records(run: Run, own: RigL) -> bool:
@@ -35,27 +35,27 @@ def probes(recording: Recording, own: RigL) -> Mapping[str, float]:
     paths = [part.path for part in run.anatomy.linears if part.module.weight.requires_grad]
     end = own.end_fraction * run.recipe.steps
     interval = own.interval or max(2, min(100, round(end / 25)))
-    first = [_mask(traces[0].before, path) for path in paths]
+    first = [mask(traces[0].before, path) for path in paths]
     counts = dict.fromkeys(("connections_changed", "off_schedule", "misplaced", "grown_off_zero", "moved", "dead"), 0)
     for trace in traces:
         planned = trace.step < end and trace.step % interval == 0
-        changed = any(not torch.equal(_mask(trace.before, path), _mask(trace.after, path)) for path in paths)
+        changed = any(not torch.equal(mask(trace.before, path), mask(trace.after, path)) for path in paths)
         counts["off_schedule"] += bool(trace.updates) == planned or (changed and not planned)
         if planned:
             share = own.alpha / 2 * (1 + math.cos(math.pi * trace.step / end))
-            counts["misplaced"] += sum(_misplaced(trace, path, share) for path in paths)
-            counts["grown_off_zero"] += sum(_grown_off_zero(trace, path) for path in paths)
-            counts["moved"] += _moved(trace, paths)
-        counts["dead"] += sum(_dead(trace, path) for path in paths)
-        ones = [int(_mask(trace.after, path).sum()) for path in paths]
+            counts["misplaced"] += sum(misplaced(trace, path, share) for path in paths)
+            counts["grown_off_zero"] += sum(grown_off_zero(trace, path) for path in paths)
+            counts["moved"] += moved(trace, paths)
+        counts["dead"] += sum(dead(trace, path) for path in paths)
+        ones = [int(mask(trace.after, path).sum()) for path in paths]
         differences = [abs(now - int(before.sum())) for now, before in zip(ones, first, strict=True)]
         counts["connections_changed"] = max(counts["connections_changed"], *differences)
     density = sum(int(each.sum()) for each in first) / sum(each.numel() for each in first)
-    wanted = _connections([tuple(each.shape) for each in first], own)
+    wanted = connections([tuple(each.shape) for each in first], own)
     return {
         **counts,
         "sparsity": 1 - density,
-        "off_erk": max(abs(int(mask.sum()) - want) for mask, want in zip(first, wanted, strict=True)),
+        "off_erk": max(abs(int(each.sum()) - want) for each, want in zip(first, wanted, strict=True)),
         "dead_moved": _dead_moved(recording, own, paths),
         **_flops(traces, density, interval),
     }
@@ -67,71 +67,6 @@ def relative_flops(sparse: float, between: int) -> float:
     return (3 * sparse * between + 2 * sparse + 1) / ((between + 1) * 3)
 
 
-def _mask(moment: Moment, path: str) -> Tensor:
-    weight = moment.parameters[f"{path}.weight"]
-    return moment.buffers.get(f"{path}.{MASK}", torch.ones_like(weight, dtype=torch.bool))
-
-
-def _slots(moment: Moment, name: str) -> dict[str, Tensor]:
-    """The parameter, and the optimizer's tensors of its shape."""
-    weight = moment.parameters[name]
-    state = moment.state.get(name, {})
-    return {"": weight, **{key: each for key, each in state.items() if getattr(each, "shape", None) == weight.shape}}
-
-
-def _connections(shapes: list[tuple[int, ...]], own: RigL) -> list[float]:
-    """Connections of each [n, m] matrix: e (n + m), at most all n m, with the e of the whole sparsity by bisection."""
-    sizes = [n * m for n, m in shapes]
-    if own.distribution == "uniform":
-        return [(1 - own.sparsity) * size for size in sizes]
-    low, high = 0.0, float(max(sizes))
-    for _ in range(100):
-        factor = (low + high) / 2
-        ones = [min(float(size), factor * (n + m)) for size, (n, m) in zip(sizes, shapes, strict=True)]
-        low, high = (factor, high) if sum(ones) < (1 - own.sparsity) * sum(sizes) else (low, factor)
-    return ones
-
-
-def _misplaced(trace: Trace, path: str, share: float) -> int:
-    """Kept connections that are gone, and grown ones with a smaller gradient than one that is not there; where several
-    weights tie for the last to be dropped, either is right."""
-    old, new = _mask(trace.before, path), _mask(trace.after, path)
-    count = int(share * int(old.sum()))
-    gradient = trace.of("backward")[0].gradients.get(f"{path}.weight")
-    if not count or new.all() or gradient is None:
-        return int((old != new).sum())
-    gradient, weight = gradient.abs(), trace.before.parameters[f"{path}.weight"].abs()
-    largest_dropped = weight[old].sort().values[count - 1]
-    kept, tied = old & (weight > largest_dropped), old & (weight == largest_dropped)
-    chosen = new & ~kept & ~(tied & (tied.sum() > 1))
-    return int((kept & ~new).sum() + (gradient[chosen] < gradient[~new].max()).sum())
-
-
-def _grown_off_zero(trace: Trace, path: str) -> int:
-    grown = _mask(trace.after, path) & ~_mask(trace.before, path)
-    return sum(int(each[grown].count_nonzero()) for each in _slots(trace.after, f"{path}.weight").values())
-
-
-def _moved(trace: Trace, paths: list[str]) -> int:
-    total = 0
-    for name in trace.before.parameters:
-        path = name.removesuffix(".weight")
-        stay = _mask(trace.before, path) & _mask(trace.after, path) if path in paths else None
-        after = _slots(trace.after, name)
-        for key, before in _slots(trace.before, name).items():
-            changed = before != after[key]
-            total += int((changed if stay is None else changed[stay]).sum())
-    return total
-
-
-def _dead(trace: Trace, path: str) -> int:
-    name, outside = f"{path}.weight", ~_mask(trace.before, path)
-    dead = [each[~_mask(trace.after, path)] for each in _slots(trace.after, name).values()]
-    dead += [each.parameters[name][outside] for each in trace.of("forward")]
-    dead += [each.before.gradients[name][outside] for each in trace.updates if name in each.before.gradients]
-    return sum(int(each.count_nonzero()) for each in dead)
-
-
 def _dead_moved(recording: Recording, own: RigL, paths: list[str]) -> int:
     """What :meth:`after_step` leaves outside the topology when all weights are 1."""
     trace = recording.trace
@@ -139,7 +74,7 @@ def _dead_moved(recording: Recording, own: RigL, paths: list[str]) -> int:
     with recording.at(ones):
         own.after_step(recording.run)
         now = dict(recording.run.model.named_parameters())
-        return sum(int(now[f"{path}.weight"][~_mask(trace.after, path)].count_nonzero()) for path in paths)
+        return sum(int(now[f"{path}.weight"][~mask(trace.after, path)].count_nonzero()) for path in paths)
 
 
 def _flops(traces: list[Trace], density: float, interval: int) -> dict[str, float]:

@@ -1,7 +1,9 @@
 """What probes of optimizers have in common: distances in roundings, and a step from another moment."""
 
 import math
+from typing import Any
 
+import pytest
 import torch
 
 from suite.contract.recording import Recording
@@ -10,9 +12,10 @@ from techniques.shared.adam_moves import cauchy_schwarz, in_rates
 from techniques.shared.moves import again, moves, off, over_the_baselines, scaled
 
 
-def recorded(stack: str) -> Recording:
-    recording = Recording.of(Job(setting=Setting(baseline="vit", size="pico", steps=4), stack=stack))
-    recording.train(4)
+def recorded(stack: str, steps: int = 4, **setting: Any) -> Recording:
+    setting = {"baseline": "vit", "size": "pico", "steps": steps, **setting}
+    recording = Recording.of(Job(setting=Setting(**setting), stack=stack))
+    recording.train(steps)
     return recording
 
 
@@ -35,6 +38,17 @@ def test_a_step_again_is_the_step_and_without_decay_it_is_another() -> None:
 
 def test_the_baseline_over_itself_is_1() -> None:
     assert over_the_baselines(recorded("adam:decay=decoupled")) == {"rate": 1.0, "decay": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("stack", "setting"),
+    [("lamb", {}), ("layerwise_trust", {}), ("sgd_momentum", {}), ("lars", {}), ("lora", {"task": "adapt"})],
+)
+def test_a_run_whose_middle_is_its_end_has_no_rate_to_compare(stack: str, setting: dict[str, Any]) -> None:
+    """The last of two steps is made at rate 0; where the first is recorded, too, that one tells."""
+    recording = recorded(stack, steps=2, **setting)
+    assert recording.run.baseline.recipe_of(recording.run.job.setting).learning_rate_at(1) == 0
+    assert (f"{stack}.rate" in recording.probes()) == (len(recording.traces) > 1)
 
 
 def test_the_bound_of_cauchy_and_schwarz_is_met_by_the_gradients_that_it_is_of() -> None:
