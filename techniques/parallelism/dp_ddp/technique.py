@@ -5,23 +5,28 @@ makes the mean of them. A bucket is reduced when all its gradients are there; a 
 has one, and holds its bucket up for good, so DDP then looks for such ones in every pass (section 3.2.3). That costs a
 walk through the graph and one more reduction, so it is done for the models that have some.
 
+A replica whose gradients are not reduced trains as well as one whose are, alone. So in the first step the ranks, whose
+examples differ, compare the gradients that they are about to use: only a reduction makes those equal.
+
 This is torch's own DistributedDataParallel: the reference that the sharded techniques are compared against.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from suite.contract.data import mixed_seed
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
-from suite.contract.sites import Site
+from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 
 
@@ -54,6 +59,21 @@ def uses_all_parameters(model: nn.Module, run: Run) -> bool:
     return all(parameter in used for parameter in model.parameters() if parameter.requires_grad)
 
 
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as long as a float
+
+
+def one_gradient(parameters: Sequence[Tensor], group: ProcessGroup) -> bool:
+    """Whether all ranks have the same gradients, compared by the sum of each one's bits: one small reduction."""
+    sums = [torch.zeros((), dtype=torch.int64, device=each.device) for each in parameters]
+    for own, parameter in zip(sums, parameters, strict=True):
+        if (gradient := parameter.grad) is not None:
+            own += gradient.contiguous().view(BITS[gradient.element_size()]).sum(dtype=torch.int64)
+    least_and_most = torch.stack([*(~each for each in sums), *sums])  # of the complements the most is the least's
+    dist.all_reduce(least_and_most, op=dist.ReduceOp.MAX, group=group)
+    least, most = least_and_most.chunk(2)
+    return torch.equal(~least, most)
+
+
 @dataclass
 class DataParallel(Technique):
     """``bucket_mb`` is the size of one all-reduce (25 MiB in the paper's figure 7 and in torch).
@@ -66,6 +86,7 @@ class DataParallel(Technique):
     ranks: int = 2
     bucket_mb: float = 25.0
     run: Run | None = field(init=False, repr=False, default=None)
+    reduced: Act = field(init=False, repr=False, default_factory=Act)
 
     def __post_init__(self) -> None:
         if self.ranks < 2:
@@ -89,6 +110,10 @@ class DataParallel(Technique):
             find_unused_parameters=self.run is None or not uses_all_parameters(model, self.run),
         )
 
+    def after_backward(self, run: Run) -> None:
+        if not run.attachment.proven and one_gradient(list(run.model.parameters()), run.group):
+            self.reduced()
+
     def sites(self, run: Run) -> Mapping[str, Site]:
-        """The replica, whose forward pass arms the reduction of the gradients, and every parameter."""
-        return {"the replica": run.model, **run.trained_parameters()}
+        """The replica, whose forward pass arms the reduction of the gradients, the reduction, and every parameter."""
+        return {"the replica": run.model, "reduces the gradients": self.reduced, **run.trained_parameters()}

@@ -14,12 +14,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from suite.contract.data import Batch
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
+from suite.contract.sites import NotAttached
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
 from suite.meters.communication import Communication
 from suite.meters.state import parameter_count, state_bytes
 from suite.meters.tensors import TensorBytes
-from techniques.parallelism.dp_ddp.technique import DataParallel
+from techniques.parallelism.dp_ddp.technique import DataParallel, one_gradient
 from techniques.parallelism.zero1.technique import Zero1, reduce_scatter_mean
 from tests.runs import Planted, new_run
 
@@ -92,6 +93,39 @@ class Plain(Planted):
         return model
 
 
+@dataclass
+class Silent(DataParallel):
+    """Its reducer never fires."""
+
+    def parallelize(self, model, mesh):
+        replica = super().parallelize(model, mesh)
+        replica.require_backward_grad_sync = False
+        return replica
+
+
+def refusal(mesh, technique: Technique) -> str:
+    run = new_run("vit", Stack({"parallel": technique}), size="pico", recipe="classic", mesh=mesh)
+    try:
+        run.train(1)
+    except NotAttached as error:
+        return str(error)
+    return ""
+
+
+def comparisons(group, rank: int) -> dict[str, bool]:
+    def compared(*gradients: Tensor | None) -> bool:
+        parameters = [torch.zeros_like(each if each is not None else torch.ones(2)) for each in gradients]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return one_gradient(parameters, group)
+
+    return {
+        "same": compared(torch.ones(3), None, torch.full((), torch.nan), torch.ones(3).bfloat16()),
+        "other": compared(torch.ones(3), torch.full((2, 2), 1.0 + rank)),
+        "missing": compared(torch.ones(2) if rank else None),
+    }
+
+
 def peak_bytes_per_parameter(mesh, technique: Technique) -> float:
     """From the gradients being there to the parameters being gathered: when no activation is left."""
     run = new_run("gpt", Stack({"z": technique}), size="nano", recipe="classic", steps=10, mesh=mesh)
@@ -148,6 +182,8 @@ def main(rank: int, folder: Path) -> None:
     own = folder / str(rank)
     own.mkdir()
     out["unused"] = with_an_unused_parameter(mesh, own)
+    out["silent"] = refusal(mesh, Silent())
+    out["comparisons"] = comparisons(mesh.get_group(), rank)
     out["hooked"] = hooked(mesh)
     out["resumed"] = resumed(mesh, folder, rank)
     mine = torch.arange(6.0) * (rank + 1)

@@ -1,6 +1,7 @@
 """Data parallelism on two real ranks: against the single process, and against itself written with hooks."""
 
 import math
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -52,6 +53,17 @@ def test_first_gradients_equal_the_hook_version_to_the_bit(two_ranks):
 def test_every_gradient_is_reduced_once(two_ranks):
     size = sum(p.numel() for p in two_ranks[0]["ddp_vit"]["parameters"].values())
     assert two_ranks[0]["ddp_bytes"]["allreduce_"] == 4 * size
+
+
+def test_replicas_whose_gradients_are_not_reduced_are_refused_on_every_rank(two_ranks):
+    for rank in two_ranks:
+        assert re.match(r"parallel did nothing at 1 of its \d+ sites in the first step", rank["silent"])
+        assert "reduces the gradients (never called)" in rank["silent"]
+
+
+def test_gradients_are_compared_by_their_bits(two_ranks):
+    for rank in two_ranks:
+        assert rank["comparisons"] == {"same": True, "other": False, "missing": False}
 
 
 def test_a_parameter_that_no_pass_uses_stops_nothing(two_ranks):
