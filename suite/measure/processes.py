@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
@@ -61,6 +62,7 @@ def lead_session(of_server: bool) -> None:
         os.setsid()
     if of_server:
         end_with_parent()
+        _release_server()
 
 
 def end_with_parent() -> None:
@@ -70,6 +72,13 @@ def end_with_parent() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it ended in between
             os._exit(0)
+
+
+def _release_server() -> None:
+    """Leaves the fork server to its parent: it ends when nobody holds this any more, and what is forked here would."""
+    if (held := forkserver._forkserver._forkserver_alive_fd) is not None:  # type: ignore[attr-defined]
+        os.close(held)
+        forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
 
 
 def adopt_orphans() -> None:

@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 
 from suite.cli import Exit, app
 from suite.judge.rows import Row, rows
+from suite.measure.processes import living
 from suite.record.schema import Ended, Learned, parse
 from suite.record.store import Store
 from tests import factories, plugin
@@ -285,6 +286,38 @@ def test_what_does_not_attach_ends_in_a_sentence_and_is_no_evidence(tmp_path: Pa
         assert (name in {row.stack for row in rows(alone_kept)}) == (name == "late")
 
 
+# what is broken before it runs ----------------------------------------------------------------------------------------
+
+TINY = "from baselines.gpt import Gpt\n\n\nclass Tiny(Gpt):\n    id = 'tiny'\n"
+BROKEN = {
+    "imports_nothing": ("import no_such_library", "failed", "No module named 'no_such_library'; mend "),
+    "leaves_at_once": ("sys.exit(3)", "failed", "^SystemExit: 3$"),
+    "dies_at_once": ("signal.raise_signal(signal.SIGSEGV)", "crashed", "died of SIGSEGV"),
+    "sleeps_at_once": ("time.sleep(3600)", "hung", "no answer within 20 s"),
+}
+
+
+def test_a_broken_entry_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
+    """A run of the whole catalogue on a baseline that only these name."""
+    plugin.write(tmp_path, {name: body for name, (body, _, _) in BROKEN.items()} | {"twin": "pass", "no_card": "pass"})
+    for card in tmp_path.rglob("card.toml"):
+        card.write_text("id = " if card.parent.name == "no_card" else card.read_text().replace('"gpt"', '"tiny"'))
+    (tmp_path / "planted_faults" / "tiny.py").write_text(TINY)
+    with next(tmp_path.glob("*.dist-info/entry_points.txt")).open("a") as points:
+        points.write("[leantrain.baselines]\ntiny = planted_faults.tiny:Tiny\n")
+    arguments = ("-b", "tiny", *SHORT[2:], "--no-time", "--hang-limit", 20, "--results", "results")
+    done = plugin.leantrain(tmp_path, "run", *arguments)
+    assert (done.returncode, "Traceback" in done.stderr) == (Exit.RUN_FAILED, False), done.stderr
+    assert re.search(r"left out: .*no_card/card\.toml: not valid TOML", done.stderr)
+    for name, (_, status, reason) in BROKEN.items():
+        each = ended(tmp_path, name)
+        assert {kind: one.status for kind, one in each.items()} == {"counted": status, "learned": status}
+        assert all(re.search(reason, one.reason) for one in each.values())
+    assert {one.status for one in ended(tmp_path, "twin").values()} == {"ok"}
+    listed = json.loads(plugin.leantrain(tmp_path, "list", "--json").stdout)
+    assert [each["id"] for each in listed if "broken" in each] == ["no_card"]
+
+
 # interruptions -------------------------------------------------------------------------------------------------------
 
 SLEEPS_IN_SEED_1 = """
@@ -296,17 +329,16 @@ def after_step(self, run):
 """
 
 
-def of_session(session: int) -> list[int]:
-    """The live processes of a session."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
+def of_run(mark: Path) -> list[int]:
+    """The live processes that were started with this mark in their environment, in whatever session they are."""
+    return [each for each in living() if f"MARK={mark}".encode() in environ(each)]
+
+
+def environ(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
@@ -336,9 +368,9 @@ def test_an_interrupted_run_loses_what_it_was_at_and_leaves_no_process(how: sign
         else:
             run.kill()
         told = run.communicate(timeout=300)[1]
-        until(lambda: not of_session(run.pid))
+        until(lambda: not of_run(mark))
     finally:
-        for process in of_session(run.pid):
+        for process in of_run(mark):
             os.kill(process, signal.SIGKILL)
     assert run.returncode == (Exit.INTERRUPTED if how == signal.SIGINT else -signal.SIGKILL)
     assert "Traceback" not in told
@@ -352,6 +384,42 @@ def test_an_interrupted_run_loses_what_it_was_at_and_leaves_no_process(how: sign
     assert added == {each.id for each in after.lines} - {each.id for each in before.lines}
     assert sorted(each.seed for each in after.learned if each.stack == "sleeper") == [0, 1]
     assert sorted(each.seed for each in after.learned if each.stack == "baseline") == [0, 1]
+
+
+WAITS = """
+import time
+import suite.cli
+from suite.cli.shared import understandable
+
+@suite.cli.app.command()
+def waits():
+    with understandable():
+        try:
+            print("ready", flush=True)
+            time.sleep(3600)
+        finally:
+            time.sleep(0.2)
+            print("put away", flush=True)
+
+suite.cli.main()
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_signal_that_ends_a_command_lets_it_put_away_what_it_began(how: signal.Signals) -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-c", WAITS, "waits"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGHUP)],
+    )  # fmt: skip
+    assert command.stdout is not None
+    assert command.stdout.readline() == "ready\n"
+    command.send_signal(how)
+    if how != signal.SIGINT:  # who is in a hurry sends it twice
+        time.sleep(0.05)
+        command.send_signal(how)
+    told, error = command.communicate(timeout=60)
+    assert (command.returncode, told) == (128 + how, "put away\n")
+    assert error == "leantrain: interrupted; what was measured is kept, the same command continues\n"
 
 
 # sentences -----------------------------------------------------------------------------------------------------------

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from suite.contract.cards import with_cards
 from suite.contract.catalogue import UnknownId, catalogue, lookup, reference_of
 from suite.contract.stack import build
+from suite.judge.claims import chosen
+from suite.judge.rows import rows
 from suite.record.job import StackError
-from tests import plugin
+from suite.record.store import Records
+from tests import factories, plugin
 
 
 @pytest.fixture
@@ -63,6 +67,18 @@ def test_a_broken_entry_is_named_and_hurts_nobody_else(installed: Callable[..., 
     with pytest.raises(StackError, match=message):
         build("broken")
     build("lion")
+
+
+def test_a_broken_card_is_named_and_hurts_nobody_else(installed: Callable[..., Path]) -> None:
+    """Not in what reads every card, and not in the rows of records that the entry has."""
+    folder = installed("plugin_card", cardless="pass")
+    (folder / "cardless" / "card.toml").write_text("id = ")
+    sound, broken = with_cards(catalogue())
+    assert set(catalogue()) - set(sound) == {"cardless"} == set(broken)
+    assert "cardless/card.toml: not valid TOML" in broken["cardless"]
+    assert len(chosen(None)) == len(sound)
+    lines = [factories.counted(), factories.counted("cardless")]
+    assert [row.stack for row in rows(Records.of(lines))] == ["cardless"]
 
 
 @pytest.mark.parametrize("empty", ["", "baseline"])

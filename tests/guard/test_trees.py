@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from suite.cli.shared import end_by_signals
 from suite.guard.check import Selection, against_revision
 from suite.guard.regression import here
-from suite.guard.trees import ADDR_NO_RANDOMIZE, RevisionError, TreeWorker
+from suite.guard.trees import ADDR_NO_RANDOMIZE, RevisionError, TreeWorker, checked_out
 from suite.measure.child import ContenderFailed
 from suite.measure.evidence import conditions_of, silent
 from suite.record.job import Job, Setting
+from suite.record.scratch import prune
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory layouts are fixed on Linux only")
@@ -50,18 +57,61 @@ def test_code_of_a_tree_sees_no_secret_of_the_environment(tmp_path: Path, monkey
     assert (environment["OMP_NUM_THREADS"], environment["LEANTRAIN_CACHE"]) == ("1", "cache")
 
 
-def test_a_revision_of_an_older_layout_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
-        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    for part in ("__init__.py", "record/job.py", "measure/comparison.py"):
-        path = tmp_path / "suite" / part
-        path.parent.mkdir(exist_ok=True)
+
+def repository(folder: Path, *parts: str) -> Path:
+    """A git repository with one commit of these empty files."""
+    for part in parts:
+        path = folder / part
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.touch()
-    git("init")
-    git("add", "suite")
-    git("commit", "-m", "one")
+    git(folder, "init")
+    git(folder, "add", ".")
+    git(folder, "commit", "-m", "one")
+    return folder
+
+
+def holds_a_tree(top: Path, mark: Path) -> None:
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)
+    end_by_signals()
+    with suppress(KeyboardInterrupt), checked_out("HEAD", top) as tree:
+        mark.write_text(str(tree))
+        time.sleep(3600)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_check_that_is_ended_leaves_no_work_tree(how: signal.Signals, tmp_path: Path) -> None:
+    """At once, or where it was killed at the next check; a user's own work tree stays, though its folder is away."""
+    top, mark = repository(tmp_path / "top", "a"), tmp_path / "mark"
+    git(top, "worktree", "add", "--detach", str(tmp_path / "own"))
+    (tmp_path / "own").rename(tmp_path / "away")
+    own = git(top, "worktree", "list")
+    process = multiprocessing.get_context("fork").Process(target=holds_a_tree, args=(top, mark))
+    process.start()
+    end_s = time.monotonic() + 60
+    while not (mark.exists() and mark.read_text()):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    tree = Path(mark.read_text())
+    assert (tree / "a").exists() and str(tree) in git(top, "worktree", "list")
+    os.kill(process.pid or 0, how)
+    process.join()
+    if how == signal.SIGKILL:
+        assert tree.exists()
+        prune()
+        with checked_out("HEAD", top):
+            assert str(tree) not in git(top, "worktree", "list")
+    assert not tree.parents[1].exists()
+    assert git(top, "worktree", "list") == own
+
+
+def test_a_revision_of_an_older_layout_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    repository(tmp_path, "suite/__init__.py", "suite/record/job.py", "suite/measure/comparison.py")
     with pytest.raises(
         RevisionError,
         match=r"^revision HEAD: it is older than .* suite/measure/timing\.py\); compare with a later revision$",

@@ -10,11 +10,12 @@ import pytest
 from suite.contract.catalogue import UnknownId
 from suite.contract.sources import code_of
 from suite.judge.ruler import BUDGETS, steps_at
+from suite.measure.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
-from suite.measure.plan import Pair, Plan, Wanted, pairs_of, ruler_jobs
+from suite.measure.plan import TRIES, Pair, Plan, Wanted, pairs_of, ruler_jobs, settled
 from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import FIFTHS, Code, Counted, Learned, Line, Timed
+from suite.record.schema import FIFTHS, Code, Counted, Learned, Line, Status, Timed
 from suite.record.store import Records
 from tests import factories
 
@@ -172,3 +173,29 @@ def test_the_reference_s_curve_is_learned_at_all_budgets_with_its_own_run_among_
     asked = plan(seeds=1, ruler_seeds=2).jobs()
     assert len(asked) == len(set(asked)) == 2 * len(BUDGETS) + 1
     assert asked[:2] == [Job(setting=GPT), Job(setting=GPT, stack="lion")]
+
+
+# failures that may pass -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "passes"),
+    [
+        ("out_of_memory", "", True), ("hung", "", True), ("crashed", "", True), ("timeout", "", True),
+        ("failed", f"{ENVIRONMENT}OSError: [Errno 28] No space left on device", True),
+        ("failed", "KeyError: 'x'", False), ("diverged", "", False), ("unavailable", "needs 8 GPUs", False),
+    ],
+)  # fmt: skip
+def test_a_failure_that_may_pass_is_tried_again_and_not_forever(status: Status, reason: str, passes: bool) -> None:
+    ill: dict[str, Any] = {"status": status, "reason": reason}
+    broken = factories.side("lion", code=code_of(GPT, "lion"), **ill)
+    known: list[Line] = [counted("baseline"), learned("baseline"), counted("lion", **ill), learned("lion", **ill)]
+    known.append(factories.timed([factories.side(code=code_of(GPT, "baseline")), broken], 0, **HERE))
+
+    def missing(lines: Sequence[Line]) -> tuple[int, int, int]:
+        again = Plan([LION], settled(Records.of(lines)), Wanted(1, 1, tuned=False))
+        return len(again.counts()), len(again.jobs()), len(again.timings())
+
+    assert missing(known) == ((1, 1, 1) if passes else (0, 0, 0))
+    tries = [each.model_copy(update={"id": f"{number}{each.id}"}) for number in range(TRIES) for each in known]
+    assert missing(tries) == (0, 0, 0)

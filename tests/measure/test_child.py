@@ -1,0 +1,166 @@
+"""Processes of our own: how they start, what they may say, and what is left of them and of a killed fork server."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from suite.measure import child
+from suite.measure.child import ContenderFailed, failure, in_child
+from suite.measure.contender import ranks_of
+from suite.measure.processes import living
+from suite.measure.replies import LONGEST_TEXT, plain
+from suite.record.job import Job, Setting, StackError
+from suite.record.schema import Counters
+from tests import factories
+from tests.measure import light_server
+
+FORK = multiprocessing.get_context("fork")
+
+
+def forked(target: Callable[..., Any], *arguments: Any) -> multiprocessing.process.BaseProcess:
+    process = FORK.Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end_s, "waited too long"
+        time.sleep(0.02)
+
+
+# what is asked in a child ---------------------------------------------------------------------------------------------
+
+
+def test_what_hangs_dies_or_leaves_in_a_child_ends_there() -> None:
+    with pytest.raises(ContenderFailed, match=r"no answer within 0\.2 s") as caught:
+        in_child(time.sleep, 3600, limit_s=0.2)
+    assert caught.value.status == "hung"
+    with pytest.raises(ContenderFailed, match="died of SIGSEGV") as caught:
+        in_child(signal.raise_signal, signal.SIGSEGV, limit_s=60)
+    assert caught.value.status == "crashed"
+    with pytest.raises(ContenderFailed, match=r"^SystemExit: 3$"):
+        in_child(sys.exit, 3, limit_s=60)
+    with pytest.raises(ContenderFailed, match="ZeroDivisionError"):
+        in_child(divmod, 1, 0, limit_s=60)
+    with pytest.raises(ValueError, match="invalid literal"):
+        in_child(int, "x", limit_s=60, mendable=(ValueError,))
+    assert in_child(divmod, 7, 2, limit_s=60) == [3, 1]
+
+
+def test_ranks_are_asked_of_a_child_and_a_stack_that_cannot_be_built_says_why() -> None:
+    setting = Setting(baseline="gpt", size="pico")
+    assert ranks_of(Job(setting=setting, stack="dp_ddp")) == 2
+    with pytest.raises(StackError, match="cannot be stacked"):
+        ranks_of(Job(setting=setting, stack="lion+adamw"))
+
+
+# what it says ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_technique_says_becomes_plain_and_bounded() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    said = {
+        "scalar": np.float32(0.5), "whole": np.int64(3), "truth": np.bool_(True), "tensor": torch.tensor(2.0),
+        "long": 10**5000, "text": "x" * 10**6, "surrogate": "\udce9", 3: math.inf, "object": object(), "pair": (1, 2),
+    }  # fmt: skip
+    known = plain(said)
+    assert [known[name] for name in ("scalar", "whole", "truth", "tensor")] == [0.5, 3, True, 2.0]
+    assert (known["long"], known["surrogate"]) == ("a whole number of 16610 bits", "\\udce9")
+    assert len(known["text"]) < LONGEST_TEXT + 50 and known["text"].endswith("(1000000 characters)")
+    assert (known["3"], known["object"], known["pair"]) == (math.inf, "<object>", [1, 2])
+    assert "list" in str(plain(endless))
+    counters = factories.counters()
+    assert Counters.model_validate(plain(counters)) == counters
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x" * 10**7), RuntimeError("a\udce9\nb"), Unspeakable(), SystemExit(3)])
+def test_every_failure_can_be_stored(error: BaseException) -> None:
+    status, reason, details = failure(error)
+    line = factories.learned("x", status=status, reason=reason, details=details).model_dump_json()
+    assert len(line.encode()) < 20_000
+
+
+def test_a_full_disk_is_no_technique_s_failure() -> None:
+    assert failure(OSError(28, "No space left on device"))[1].startswith(child.ENVIRONMENT)
+
+
+# what is left ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are adopted on Linux only")
+def test_what_a_child_left_behind_ends_with_it(tmp_path: Path) -> None:
+    with pytest.raises(ContenderFailed, match="exit code 7"):
+        in_child(_leaves_two_and_dies, tmp_path, limit_s=60)
+    left = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(left) == 2 and not living().keys() & set(left)
+
+
+def _leaves_two_and_dies(marks: Path) -> None:
+    for leave in (lambda: None, os.setsid):
+        if not os.fork():
+            leave()
+            (marks / str(os.getpid())).touch()
+            time.sleep(3600)
+    until(lambda: len(list(marks.iterdir())) == 2)
+    os._exit(7)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are adopted on Linux only")
+def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
+    """The parent is a fork with a server of its own, which is killed while a child of its is busy."""
+    parent = forked(_waits_for_a_child_that_forks, tmp_path)
+    until(lambda: len(list(tmp_path.iterdir())) == 4)
+    parent.kill()
+    parent.join()
+    marked = {int(path.name) for path in tmp_path.iterdir()}
+    until(lambda: not living().keys() & marked)
+
+
+def _waits_for_a_child_that_forks(marks: Path) -> None:
+    forkserver._forkserver.__init__()  # type: ignore[misc]  a forked process would use its parent's
+    (marks / str(os.getpid())).touch()
+    child.PRELOADED = ["tests.measure.light_server"]
+    child.Child(light_server.becomes_three, marks)
+    time.sleep(3600)
+
+
+def test_a_fork_server_that_is_killed_while_it_loads_is_told(tmp_path: Path) -> None:
+    (tmp_path / "dies_as_it_loads.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    ours, theirs = FORK.Pipe()
+    process = forked(_asks_a_server_that_dies, tmp_path, theirs)
+    assert ours.poll(60)
+    status, reason = ours.recv()
+    process.join()
+    assert status == "crashed"
+    assert "the fork server died: EOFError: unexpected EOF; was it killed while it loaded the libraries" in reason
+
+
+def _asks_a_server_that_dies(folder: Path, channel: Any) -> None:
+    forkserver._forkserver.__init__()  # type: ignore[misc]
+    os.chdir(folder)  # from where the server imports
+    child.PRELOADED = ["dies_as_it_loads"]
+    try:
+        in_child(divmod, 7, 2, limit_s=60)
+    except ContenderFailed as failed:
+        channel.send((failed.status, failed.reason))
