@@ -73,6 +73,15 @@ def write(root: Path, bodies: Mapping[str, str], package: str = "planted_faults"
     return root
 
 
+def write_baseline(root: Path, package: str = "planted_faults") -> None:
+    """Adds the baseline ``tiny``, which is gpt by another name, and has the techniques name it alone."""
+    for card in (root / package).rglob("card.toml"):
+        card.write_text(card.read_text().replace('"gpt"', '"tiny"'))
+    (root / package / "tiny.py").write_text("from baselines.gpt import Gpt\n\n\nclass Tiny(Gpt):\n    id = 'tiny'\n")
+    with (root / f"{package}-1.0.dist-info" / "entry_points.txt").open("a") as points:
+        points.write(f"[leantrain.baselines]\ntiny = {package}.tiny:Tiny\n")
+
+
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "suite.cli", *map(str, arguments)]
 

@@ -288,7 +288,6 @@ def test_what_does_not_attach_ends_in_a_sentence_and_is_no_evidence(tmp_path: Pa
 
 # what is broken before it runs ----------------------------------------------------------------------------------------
 
-TINY = "from baselines.gpt import Gpt\n\n\nclass Tiny(Gpt):\n    id = 'tiny'\n"
 BROKEN = {
     "imports_nothing": ("import no_such_library", "failed", "No module named 'no_such_library'; mend "),
     "leaves_at_once": ("sys.exit(3)", "failed", "^SystemExit: 3$"),
@@ -300,11 +299,8 @@ BROKEN = {
 def test_a_broken_entry_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
     """A run of the whole catalogue on a baseline that only these name."""
     plugin.write(tmp_path, {name: body for name, (body, _, _) in BROKEN.items()} | {"twin": "pass", "no_card": "pass"})
-    for card in tmp_path.rglob("card.toml"):
-        card.write_text("id = " if card.parent.name == "no_card" else card.read_text().replace('"gpt"', '"tiny"'))
-    (tmp_path / "planted_faults" / "tiny.py").write_text(TINY)
-    with next(tmp_path.glob("*.dist-info/entry_points.txt")).open("a") as points:
-        points.write("[leantrain.baselines]\ntiny = planted_faults.tiny:Tiny\n")
+    plugin.write_baseline(tmp_path)
+    (tmp_path / "planted_faults" / "planted" / "no_card" / "card.toml").write_text("id = ")
     arguments = ("-b", "tiny", *SHORT[2:], "--no-time", "--hang-limit", 20, "--results", "results")
     done = plugin.leantrain(tmp_path, "run", *arguments)
     assert (done.returncode, "Traceback" in done.stderr) == (Exit.RUN_FAILED, False), done.stderr
