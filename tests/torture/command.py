@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from suite.measure.learning import cores
 from suite.measure.processes import living
@@ -33,9 +32,7 @@ class Place:
         self.environment = plugin.environment(folder, TMPDIR=str(self.temporary), LEANTRAIN_PLACE=str(folder))
         self.results = folder / "results"
 
-    def start(
-        self, *arguments: object, stderr: int | IO[bytes] = subprocess.PIPE, **extra: str
-    ) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: object, **extra: str) -> subprocess.Popen[bytes]:
         """The command, as the leader of a group of its own that no shell told to ignore signals."""
 
         def fresh() -> None:
@@ -44,7 +41,7 @@ class Place:
 
         return subprocess.Popen(
             plugin.command(*arguments, "--results", self.results), cwd=self.folder, env=self.environment | extra,
-            stdout=subprocess.PIPE, stderr=stderr, start_new_session=True, preexec_fn=fresh,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True, preexec_fn=fresh,
         )  # fmt: skip
 
     def processes(self) -> list[int]:

@@ -1,7 +1,8 @@
 """``leantrain run`` ended at random moments: by ``kill -9`` of its group and of itself alone, and by each signal.
 
 Each trial ends a run, looks for what it left, ends it again, and lets it come to its end: all that was stored before is
-there, every seed once, and nothing else is left.
+there, every seed once, and nothing else is left. A signal that can be handled comes after the command's first line:
+before it, Python itself is still loading.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ def ended(coin: random.Random, how: signal.Signals, group: bool) -> str:
     """One trial, in words."""
     with place({"twin": "pass"}) as at:
         command = at.start(*RUN)
+        if how != signal.SIGKILL and command.stderr:
+            command.stderr.readline()
         try:
             told = command.communicate(timeout=coin.uniform(1.0, LATEST_S))[1]
         except subprocess.TimeoutExpired:
