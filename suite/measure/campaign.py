@@ -15,8 +15,8 @@ from pathlib import Path
 from suite.contract.baseline import baseline_of
 from suite.contract.sites import NotAttached
 from suite.judge.rows import rows, undecided
-from suite.measure.child import ContenderFailed, in_child
-from suite.measure.contender import Limits, end_all
+from suite.measure.child import ContenderFailed, end_all, in_child
+from suite.measure.contender import Limits
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, States, conditions_of, silent
 from suite.measure.learning import cores, equal_to_the_bit, learn_all, renewal_of, witness_of

@@ -34,7 +34,7 @@ from suite.record.scratch import scratch
 
 PRELOADED = ["suite.measure.server"]
 STARTING, PLACING = threading.Lock(), threading.Lock()
-CHILDREN: set[int] = set()  # processes that were started and are not yet ended; changed while STARTING is held
+CHILDREN: set[Child] = set()  # that were started and are not yet ended; changed while STARTING is held
 LONGEST_REASON = 500
 LOST_SERVER = 255  # what multiprocessing says of a child whose fork server is gone
 ENVIRONMENT = "the machine's files or network failed: "
@@ -98,7 +98,7 @@ class Child:
             try:
                 with without_main():
                     self.process.start()
-                    CHILDREN.add(self.pid)
+                    CHILDREN.add(self)
                 break
             except (EOFError, OSError) as error:
                 ours.close()
@@ -150,9 +150,9 @@ class Child:
         self.process.join()
         end_session(self.pid)
         with STARTING:
-            CHILDREN.discard(self.pid)
+            CHILDREN.discard(self)
             if self.server and self.server != os.getpid():
-                end_strays(self.server, CHILDREN)
+                end_strays(self.server, {child.pid for child in CHILDREN})
 
 
 def in_child(task: Callable[..., T], *arguments: Any, limit_s: float, mendable: tuple[type[Exception], ...] = ()) -> T:
@@ -160,8 +160,9 @@ def in_child(task: Callable[..., T], *arguments: Any, limit_s: float, mendable: 
 
     Raises ``mendable`` errors as the task does, ContenderFailed for all others.
     """
-    before, deadline_s = oom_kills(), time.monotonic() + limit_s
+    before = oom_kills()
     child = Child(_once, task, arguments, mendable)
+    deadline_s = time.monotonic() + limit_s  # loading the libraries, the first time, is none of the task
     try:
         while (reply := child.reply(0)) is None:
             if not wait(child.handles, timeout=max(0.0, deadline_s - time.monotonic())):
@@ -176,6 +177,12 @@ def in_child(task: Callable[..., T], *arguments: Any, limit_s: float, mendable: 
     if known := next((each for each in mendable if each.__name__ == kind), None):
         raise known(value)
     raise ContenderFailed(*value)
+
+
+def end_all() -> None:
+    """Ends all children; whoever waits for one gets ContenderFailed."""
+    for child in list(CHILDREN):
+        child.kill()
 
 
 def death(children: Sequence[Child], oom_kills_before: int | None) -> ContenderFailed:

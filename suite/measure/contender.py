@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
@@ -44,7 +43,6 @@ from suite.record.job import BASELINE, Job, Setting, StackError, split, techniqu
 from suite.record.schema import Counters, Energy, Evaluation, Memory, Status
 from suite.record.scratch import scratch
 
-LIVE: WeakSet[Contender] = WeakSet()
 RANKS_APART_S = 1.0  # a rank that lost another says so before that one's end is seen
 
 
@@ -77,7 +75,7 @@ def world_size(job: Job) -> int:
     return build(job.stack).recipe(baseline_of(job.setting).recipe_of(job.setting)).world_size
 
 
-_world_sizes: dict[tuple[Setting, str], int] = {}
+WORLD_SIZES: dict[tuple[Setting, str], int] = {}
 _without_world_size: dict[tuple[Setting, str], ContenderFailed] = {}
 
 
@@ -91,7 +89,7 @@ def ranks_of(job: Job, limit_s: float = Limits.reply_s) -> int:
         return 1
     if whole in _without_world_size:
         raise _without_world_size[whole]
-    if key not in _world_sizes:
+    if key not in WORLD_SIZES:
         try:
             size = in_child(_ranks, job, limit_s=limit_s, mendable=(UnknownId, StackError))
         except ContenderFailed as failed:
@@ -100,8 +98,8 @@ def ranks_of(job: Job, limit_s: float = Limits.reply_s) -> int:
             raise
         if not isinstance(size, int) or size < 1:
             raise ContenderFailed("failed", f"its recipe asks for {bounded(str(size), 100)} ranks")
-        _world_sizes[key] = size
-    return _world_sizes[key]
+        WORLD_SIZES[key] = size
+    return WORLD_SIZES[key]
 
 
 def check_buildable(*stacks: str, limit_s: float = Limits.reply_s) -> None:
@@ -159,7 +157,6 @@ class Contender:
 
     def start(self) -> Contender:
         """Starts the processes, one a rank."""
-        LIVE.add(self)
         self._oom_kills = oom_kills()
         self._rendezvous = tempfile.mkdtemp(prefix="ranks-", dir=scratch()) if self.world_size > 1 else ""
         setting = self.job.setting
@@ -220,11 +217,6 @@ class Contender:
         memory, energy = self._checked(tuple[Memory, Energy], said, "usage")
         return memory, energy
 
-    def kill(self) -> None:
-        """Ends the processes; whoever waits for them gets ContenderFailed."""
-        for child in list(self._ranks):
-            child.kill()
-
     def close(self) -> None:
         """Ends the processes and all that they started, whatever they are doing."""
         for child in self._ranks:
@@ -284,12 +276,6 @@ class Contender:
         if len(self._ranks) > 1 and wait([child.process.sentinel for child in self._ranks], RANKS_APART_S):
             raise EOFError  # another rank died, and this one only complains about it
         raise ContenderFailed(*value)
-
-
-def end_all() -> None:
-    """Ends the processes of all contenders; whoever waits for one gets ContenderFailed."""
-    for contender in list(LIVE):
-        contender.kill()
 
 
 def _child(job: Job, rank: int, world_size: int, rendezvous: str, connection: Connection) -> None:

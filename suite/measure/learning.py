@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from suite.contract.sources import code_of
-from suite.measure.child import ContenderFailed
-from suite.measure.contender import Contender, Limits, end_all, ranks_of
+from suite.measure.child import ContenderFailed, end_all
+from suite.measure.contender import Contender, Limits, ranks_of
 from suite.measure.evidence import Heading, Progress, States, silent
 from suite.measure.lockstep import steps_of_blocks
 from suite.record.job import Job

@@ -195,6 +195,7 @@ def _size(entry: Entry) -> Size:
 
 def _break(mutant: Mutant) -> None:
     """Breaks the technique in this process and in those that it forks."""
+    contender.WORLD_SIZES.clear()
     if mutant.old:
         sys.meta_path.insert(0, _Edited(mutant))
         for name in [name for name in sys.modules if name.split(".")[0] == mutant.module.split(".")[0]]:

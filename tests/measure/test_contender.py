@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from suite.measure.child import ContenderFailed
-from suite.measure.contender import Contender, Limits, end_all
+from suite.measure.child import ContenderFailed, end_all
+from suite.measure.contender import Contender, Limits
 from suite.measure.worker import Session
 from suite.record.job import Job, Setting, StackError
 

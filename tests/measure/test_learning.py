@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from suite.contract.catalogue import UnknownId
-from suite.measure.contender import LIVE, Limits
+from suite.measure.child import CHILDREN
+from suite.measure.contender import Limits
 from suite.measure.evidence import States
 from suite.measure.learning import EVALUATIONS, LOSSES, Cores, learn, learn_all
 from suite.record.job import Job, Setting, StackError
@@ -118,7 +119,7 @@ def test_leaving_early_ends_what_still_trains() -> None:
     begin_s = time.monotonic()
     runs.close()  # type: ignore[attr-defined]
     assert time.monotonic() - begin_s < 60
-    assert not [each for each in LIVE if any(child.process.is_alive() for child in each._ranks)]
+    assert not CHILDREN
 
 
 def test_no_more_cores_are_taken_than_there_are() -> None:
