@@ -26,29 +26,19 @@ SHOWN = [HEADLINE, *(METRICS[name] for name in ("step_time", "peak_tensor_bytes"
 
 
 def index(report: Report) -> str:
-    """All techniques by category, each in a line."""
+    """All techniques, category by category, each in a line."""
     answers = {entry.stack: entry.answer for entry in matrix.matrix(report.rows).entries}
     lines = [
         "# Techniques",
         "",
         "What each changes, and what the committed records say of the time to the same quality.",
+        "",
     ]
-    for category in sorted({entry.card.category for entry in catalogue().values()}):
-        lines += [
-            "",
-            f"## {escape(category.replace('_', ' ').capitalize())}",
-            "",
-            "| | what it changes | seen |",
-            "|---|---|---|",
-        ]
-        for id, entry in catalogue().items():
-            if entry.card.category == category:
-                cells = (
-                    f"[{escape(entry.card.name)}]({id}.md)",
-                    escape(entry.card.summary),
-                    escape(answers.get(id, "")),
-                )
-                lines.append(f"| {' | '.join(cells)} |")
+    lines += ["| technique | category | what it changes | seen |", "|---|---|---|---|"]
+    for entry in sorted(catalogue().values(), key=lambda entry: (entry.card.category, entry.id)):
+        card = entry.card
+        words = (card.category.replace("_", " "), card.summary, answers.get(entry.id, ""))
+        lines.append(f"| [{escape(card.name)}]({entry.id}.md) | {' | '.join(map(escape, words))} |")
     return "\n".join(lines) + "\n"
 
 

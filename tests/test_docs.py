@@ -5,6 +5,7 @@ The pages that the site makes are made here, too, without MkDocs; ``make docs`` 
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import re
 import shlex
@@ -14,12 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import typer
 import yaml
+from torch.nn import functional
 
 import leantrain
 from suite.cli import app
@@ -116,15 +119,6 @@ def test_every_shell_line_of_a_page_that_is_made_parses() -> None:
 # Python --------------------------------------------------------------------------------------------------------------
 
 
-class Model(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)
-
-
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """What a snippet may take for granted, in an empty folder; comparisons and counts are of pico models."""
@@ -132,36 +126,47 @@ def names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(leantrain, "compare", _forced(leantrain.compare, **smallest, seeds=1, time=False, tune=False))
     monkeypatch.setattr(leantrain, "count", _forced(leantrain.count, **smallest))
-    model, x = Model(), torch.ones(2, 4)
+    model, inputs, targets = torch.nn.Linear(4, 10), torch.ones(2, 4), torch.tensor([3, 5])
 
     def loss_of(model: torch.nn.Module) -> torch.Tensor:
-        return model(x).square().mean()
+        return functional.cross_entropy(model(inputs), targets)
 
     def closure() -> torch.Tensor:
         loss = loss_of(model)
         loss.backward()
         return loss
 
-    return {"model": model, "loss_of": loss_of, "closure": closure}
+    return {
+        "model": model, "inputs": inputs, "targets": targets, "indices": torch.arange(2), "dataset": inputs,
+        "loader": [inputs], "block": SimpleNamespace(mlp=SimpleNamespace(fc2=torch.nn.Linear(4, 4))),
+        "loss_of": loss_of, "closure": closure, "torch": torch, "F": functional, "leantrain": leantrain,
+    }  # fmt: skip
 
 
 def _forced(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
     return lambda *stacks, **others: partial(function, **others | settings)(*stacks)
 
 
-def run(each: Snippet, names: dict[str, Any]) -> None:
+def run(text: str, page: str, names: dict[str, Any]) -> None:
     own = names | {"loss": names["loss_of"](names["model"])}  # a graph of its own, for one backward pass
-    exec(compile(each.text, each.page, "exec"), own)
+    exec(compile(text, page, "exec"), own)
 
 
-def test_every_python_block_runs(names: dict[str, Any]) -> None:
+def test_every_python_block_and_every_example_of_the_library_runs(names: dict[str, Any]) -> None:
     inside = {page: list(modules) for page, modules in PART_OF.items()}
     for each in HANDWRITTEN:
         if each.language == "python" and each.page in inside:
             exec(compile(each.text, each.page, "exec"), dict(vars(importlib.import_module(inside[each.page].pop(0)))))
         elif each.language == "python":
-            run(each, names)
+            run(each.text, each.page, names)
     assert not any(inside.values())
+    for name in ("", ".averaging", ".layers", ".optim", ".tables", ".wrappers"):
+        module = importlib.import_module(f"leantrain{name}")
+        tests = [each for each in doctest.DocTestFinder().find(module, globs={}) if each.examples]
+        assert tests, f"{module.__name__} has no example"
+        public = {each: getattr(leantrain.optim, each) for each in leantrain.optim.__all__}
+        for test in tests:
+            run("".join(example.source for example in test.examples), test.name, names | public)
 
 
 def test_every_optimizer_s_page_shows_a_loop_that_runs(names: dict[str, Any]) -> None:
@@ -169,7 +174,7 @@ def test_every_optimizer_s_page_shows_a_loop_that_runs(names: dict[str, Any]) ->
     for each in shown:
         before = [parameter.clone() for parameter in names["model"].parameters()]
         names["model"].zero_grad()
-        run(each, names)
+        run(each.text, each.page, names)
         assert any(not torch.equal(a, b) for a, b in zip(before, names["model"].parameters(), strict=True)), each.page
     assert {f"techniques/{name}.md" for name in ("lion", "lamb", "prox_grad_momentum")} <= {each.page for each in shown}
 
