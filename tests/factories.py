@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,13 @@ from suite.record.schema import (
     Line,
     Machine,
     Memory,
+    Renewal,
     Side,
     Timed,
     Window,
+    Witness,
 )
-from suite.record.store import Records
+from suite.record.store import Records, Store
 
 ROUNDS = 20
 STEPS = 200
@@ -178,6 +181,15 @@ def timings(
     return made
 
 
+def renewal(stack: str = "x", **changes: Any) -> Renewal:
+    """Code that changed and moved no bit."""
+    values: dict[str, Any] = {
+        "id": uuid.uuid5(uuid.NAMESPACE_OID, f"renewal {stack}").hex, "started": "2026-01-02T00:00:00+00:00",
+        "family": conditions().family, "stack": stack, "old": CODE.trajectory, "new": "n" * 32,
+    }  # fmt: skip
+    return Renewal(**values | changes)
+
+
 def evidence(
     stack: str,
     *,
@@ -203,6 +215,20 @@ def evidence(
     if ruler:
         lines += [each for each in ruler_runs() if each.conditions.steps != STEPS]
     return lines
+
+
+def every_kind() -> list[Line]:
+    """A line of each kind, and a failure with a reason that is no plain text."""
+    failed = learned("y", 1, status="crashed", reason="=HYPERLINK(1)\n\x1b[31m|", probes={"nan": math.nan})
+    witness = Witness(**learned("x", 9).model_dump(exclude={"kind", "id"}), id="w" * 32)
+    return [*evidence("x", seeds=2, replicates=1), failed, witness, renewal()]
+
+
+def put(folder: Path, lines: Iterable[Line], machine: str = MACHINE.name) -> Path:
+    """The results folder, with the lines in it."""
+    for line in lines:
+        Store(folder).append(line, machine)
+    return folder
 
 
 def records(*groups: Iterable[Line]) -> Records:

@@ -1,4 +1,4 @@
-"""A real plug-in package with planted faults, and the real command line in a process of its own.
+"""A real plug-in package with planted faults, and the real command line, in a process of its own or in this one.
 
 ``write`` makes what ``pip install`` would: a package of technique folders and a ``*.dist-info`` with its entry point.
 """
@@ -12,6 +12,10 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from suite.cli import app
+from suite.record.schema import Line
 from suite.record.store import Records, Store
 
 TREE = Path(__file__).parents[1]
@@ -105,3 +109,15 @@ def records(folder: Path) -> Records:
     records, problems = Store(folder).read()
     assert not problems
     return records
+
+
+def kept(folder: Path) -> dict[str, Line]:
+    """The same by id."""
+    return {line.id: line for line in records(folder).lines}
+
+
+def called(*arguments: object) -> tuple[int, str, str]:
+    """The command line in this process: exit code, standard output, standard error."""
+    done = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr

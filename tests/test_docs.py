@@ -104,11 +104,22 @@ def parses(line: str) -> None:
             raise AssertionError(f"nothing here says whether {program!r} is right")
 
 
+@pytest.fixture
+def sweeps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder with the sweep files that the README shows, each named in its first line."""
+    monkeypatch.chdir(tmp_path)
+    for each in HANDWRITTEN:
+        if each.language == "toml" and (name := re.match(r"# (\S+\.toml)\n", each.text)):
+            Path(name[1]).write_text(each.text)
+
+
+@pytest.mark.usefixtures("sweeps")
 @pytest.mark.parametrize("line", lines(HANDWRITTEN))
 def test_every_shell_line_parses(line: str) -> None:
     parses(line)
 
 
+@pytest.mark.usefixtures("sweeps")
 def test_every_shell_line_of_a_page_that_is_made_parses() -> None:
     own = lines(generated())
     assert len(own) > 5 * len(catalogue())

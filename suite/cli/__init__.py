@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 # isort: off
-from suite.cli import look, measure, report, guard, models  # noqa: F401  each adds its commands, in the order of --help
+from suite.cli import look, measure, count, report, share, guard, models  # noqa: F401  each adds its commands
 
 # isort: on
 from suite.cli.shared import Exit, app, end_by_signals

@@ -1,4 +1,4 @@
-"""Commands that guard a repository: calibrate this machine, check a tree."""
+"""Commands that guard a repository: examine kernels, calibrate this machine, check a tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from suite.cli.look import kernels
 from suite.cli.options import (
     RESULTS,
     THREADS,
@@ -22,11 +21,56 @@ from suite.cli.options import (
     SizeOption,
     Techniques,
     Threads,
+    having,
+    recipe_names,
 )
-from suite.cli.shared import Exit, app, bar, escape, fail, out, understandable, warn
+from suite.cli.shared import GUARD, Exit, app, bar, escape, fail, out, show_table, understandable, warn
 
 
-@app.command()
+@app.command(rich_help_panel=GUARD)
+def kernels(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(help="Techniques that have a kernel. [all]", autocompletion=having("kernel.py")),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Correctness and machine code only, no timing.")] = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Examine the Triton kernels: right, within their machine-code budgets; on a GPU how near their floor, and peers.
+
+    Without a GPU they are checked under Triton's interpreter, and compiled for Hopper all the same. Exit code 1 if one
+    is wrong or over its budget.
+    """
+    with understandable(as_json):
+        from suite.contract.setting import check_device
+        from suite.guard import kernel_report as report
+
+        check_device(device)
+        entries = report.selected(ids or ())
+        timed = device == "cuda" and not check
+        rows = []
+        with bar(quiet=as_json) as progress:
+            for number, entry in enumerate(entries):
+                progress(number / len(entries), entry.id)
+                rows += report.rows(entry, device, timed)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        columns = report.CHECK_COLUMNS + (report.TIME_COLUMNS if timed else ())
+        show_table(columns, [report.line(row, timed) for row in rows])
+        for row in rows:
+            for violation in row.violations:
+                out.print(escape(f"{row.technique}/{row.kernel}: {violation}"))
+        if not timed and not check:
+            out.print("time, per cent of floor, launch cost and peers: unavailable (they need --device cuda)")
+    if not rows:
+        raise typer.Exit(int(Exit.NOTHING))
+    if any(row.violations for row in rows):
+        raise typer.Exit(int(Exit.REGRESSED))
+
+
+@app.command(rich_help_panel=GUARD)
 def calibrate(
     quick: Annotated[bool, typer.Option("--quick", help="Few gates: minutes, and a wide interval.")] = False,
     gates: Annotated[int | None, typer.Option("--gates", min=1, help="Gates of unchanged code. [20, quick: 6]")] = None,
@@ -84,7 +128,7 @@ def calibrate(
         fail(why, Exit.UNFIT)
 
 
-@app.command()
+@app.command(rich_help_panel=GUARD)
 def check(
     against: Annotated[
         str | None,
@@ -105,7 +149,8 @@ def check(
     on: Baselines = None,
     size: SizeOption = "nano",
     recipe: Annotated[
-        list[str] | None, typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]")
+        list[str] | None,
+        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]", autocompletion=recipe_names),
     ] = None,
     device: Device = "cpu",
     threads: Threads = THREADS,
@@ -172,8 +217,8 @@ def check(
     if as_json:
         print(json.dumps([asdict(each) for each in findings], indent=1))
     else:
-        for each in findings:
-            out.print(escape(f"{each.verdict:15}{each.item}{': ' if each.details else ''}{each.details}"))
+        show_table(("verdict", "item", "seen"), [(each.verdict, each.item, each.details) for each in findings],
+                   whole=(0, 1))  # fmt: skip
     if code := regression.exit_code(findings, accept_changes):
         raise typer.Exit(code)
     return None

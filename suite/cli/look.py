@@ -1,16 +1,15 @@
-"""Commands that look: the catalogue, a card, what a step costs, kernels, the machine."""
+"""Commands that look: the catalogue, a card, the references, the machine."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import MISSING, asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from suite.cli.options import (
     RESULTS,
@@ -18,18 +17,13 @@ from suite.cli.options import (
     Baselines,
     Device,
     Json,
-    ModelOption,
-    OneBaseline,
     OneRecipe,
     Results,
     SizeOption,
     TargetOptions,
-    TaskOption,
-    TrainingOptions,
     setting_of,
-    task_of,
 )
-from suite.cli.shared import Exit, app, bar, escape, many, out, understandable, warn
+from suite.cli.shared import LOOK, Exit, app, bar, escape, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
     from suite.contract.catalogue import Entry
@@ -45,7 +39,7 @@ def _categories_and_techniques(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-@app.command("list")
+@app.command("list", rich_help_panel=LOOK)
 def list_(
     what: Annotated[
         str | None,
@@ -86,18 +80,36 @@ def list_(
         cards = [entry.card.model_dump(mode="json", exclude={"claim"}) for entry in entries]
         print(json.dumps([*cards, *({"id": id, "broken": reason} for id, reason in broken.items())], indent=1))
         return None
-    table = Table("id", "category", "baselines", "task", "against", "what it changes", box=None, pad_edge=False)
-    for column in table.columns[:2]:
-        column.no_wrap = True
-    for entry in entries:
-        card = entry.card
-        table.add_row(card.id, card.category, " ".join(card.baselines), card.task, card.reference, escape(card.summary))
-    for id, reason in broken.items():
-        table.add_row(id, catalogue()[id].folder.parent.name, "", "", "", escape(f"broken: {reason}"))
-    out.print(table)
+    if out.is_terminal:
+        _show_by_category(entries, broken)
+    else:
+        head = ("id", "category", "baselines", "task", "against", "what it changes")
+        cards = [entry.card for entry in entries]
+        lines = [(each.id, each.category, " ".join(each.baselines), each.task, each.reference, each.summary)
+                 for each in cards]  # fmt: skip
+        of = catalogue()
+        lines += [(id, of[id].folder.parent.name, "", "", "", f"broken: {why}") for id, why in broken.items()]
+        show_table(head, lines)
     if not entries:
         raise typer.Exit(int(Exit.NOTHING))
     return None
+
+
+def _show_by_category(entries: Sequence[Entry], broken: Mapping[str, str]) -> None:
+    """Prints a table for each category; task and reference only where they are not the usual ones."""
+    longest = max((len(entry.id) for entry in entries), default=0)
+    for category, group in groupby(sorted(entries, key=lambda entry: entry.card.category), lambda e: e.card.category):
+        lines = []
+        for card in (entry.card for entry in group):
+            unusual = [card.task] * (card.task != "pretrain") + [f"against {card.reference}"] * (
+                card.reference != "baseline"
+            )
+            remark = f" ({', '.join(unusual)})" if unusual else ""
+            lines.append((card.id.ljust(longest), " ".join(card.baselines).ljust(16), card.summary + remark))
+        show_table((category, "baselines", "what it changes"), lines)
+        out.print()
+    if broken:
+        show_table(("broken", "why"), list(broken.items()))
 
 
 def _show(entry: Entry, as_json: bool) -> None:
@@ -127,72 +139,7 @@ def _show(entry: Entry, as_json: bool) -> None:
         out.print(f"  {escape(claim.statement)}")
 
 
-@app.command()
-def count(
-    stacks: Annotated[
-        list[str],
-        typer.Option(
-            "-t", "--technique", help="A technique or a stack like lion+lora:rank=4, or baseline; repeatable."
-        ),
-    ],
-    baselines: OneBaseline = None,
-    size: SizeOption = "base",
-    recipes: OneRecipe = None,
-    task: TaskOption = None,
-    model: ModelOption = None,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")] = None,
-    sequence_length: Annotated[
-        int | None, typer.Option("--sequence-length", min=8, help="Tokens a sequence. [the baseline's]")
-    ] = None,
-    steps: Annotated[
-        int, typer.Option("--steps", min=2, help="A whole run of so many steps comes before the counted one.")
-    ] = 2,
-    device: Annotated[
-        str, typer.Option("--device", help="Whose operators: cuda, a GPU's (none is needed), or cpu.")
-    ] = "cuda",
-    as_json: Json = False,
-) -> None:
-    """Count one step at the paper's own size, in seconds and without its memory: parameters, state, activations, FLOPs.
-
-    Of a technique and its reference, exactly, on tensors that have shapes and no values, by the operators that a GPU
-    would run. Exit code 4 if none of the techniques can be counted so; the reason says which value it asked for.
-    """
-    with understandable(as_json):
-        from suite.contract.setting import DEVICES, chosen
-        from suite.contract.stack import build
-        from suite.measure import paper_scale
-        from suite.show.counts import lines, notes, title
-
-        for stack in stacks:
-            build(stack)
-        training = TrainingOptions(task=task, steps=steps, model=model)
-        scale = paper_scale.Scale(
-            setting_of(TargetOptions(baselines, size, recipes), training).but(device=chosen("device", device, DEVICES)),
-            batch_size=batch,
-            sequence_length=sequence_length,
-        )
-        with bar(quiet=as_json) as progress:
-            counts = paper_scale.side_by_side(stacks, scale, task_of(training), progress)
-    if as_json:
-        print(json.dumps([each.as_dict() for each in counts], indent=1))
-    for each in [] if as_json else counts:
-        out.print(escape(title(each)))
-        columns = ("", each.reference.stack, each.stack.stack, "ratio") if each.reference else ("", each.stack.stack)
-        grid = Table(*columns, box=None, pad_edge=False)
-        for column in grid.columns[1:]:
-            column.justify = "right"
-        for line in lines(each):
-            grid.add_row(*map(escape, line))
-        if grid.rows:
-            out.print(grid)
-        for note in notes(each):
-            out.print(escape(note))
-        out.print()
-    if all(each.stack.counters is None for each in counts):
-        raise typer.Exit(int(Exit.UNFIT))
-
-
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def baselines(
     names: Baselines = None,
     size: SizeOption = "nano",
@@ -229,15 +176,14 @@ def baselines(
         print(json.dumps([{**each.model_dump(mode="json"), **_summary(each)} for each in references], indent=1))
     for each in [] if as_json else references:
         metrics = list(each.scores or each.bars[0].scores)
-        grid = Table("", *metrics, "", box=None, pad_edge=False)
         cells = [f"{each.scores[metric]:.4g}" for metric in metrics] if each.scores else ["-"] * len(metrics)
-        grid.add_row("the reference", *cells, escape(each.why))
+        lines = [("the reference", *cells, each.why)]
         for classical in each.bars:
             cells = [f"{classical.scores[metric]:.4g}" for metric in metrics]
-            grid.add_row(classical.method, *cells, "passed" if classical.passed else "not passed")
+            lines.append((classical.method, *cells, "passed" if classical.passed else "not passed"))
         at, trained = each.conditions, many(len(each.seeds), "seed")
         out.print(f"{at.baseline} {at.size} ({at.recipe}, {trained}), judged by {each.judged_by}; loss: {each.quality}")
-        out.print(grid)
+        show_table(("", *metrics, ""), lines)
         for name, value in each.further.items():
             out.print(escape(f"{name}: {value:.4g}"))
         for caption, samples in groupby(each.samples, lambda sample: sample.caption):
@@ -288,59 +234,16 @@ def _power(
         print(json.dumps([each.model_dump(mode="json") for each in studied], indent=1))
         return
     for each in studied:
-        grid = Table("control", "seeds", "loss", "equivalent budget", box=None, pad_edge=False)
+        lines = []
         for control in each.controls:
             budget = f"{control.equivalent_budget:.3f} [{control.low:.3f}, {control.high:.3f}]"
-            grid.add_row(escape(control.name), str(control.seeds), f"{control.loss_ratio:.4f}", escape(budget))
+            lines.append((control.name, str(control.seeds), f"{control.loss_ratio:.4f}", budget))
         out.print(f"{each.conditions}: three seeds see a change of the equivalent budget of {each.smallest_change:.1%}")
-        out.print(grid)
+        show_table(("control", "seeds", "loss", "equivalent budget"), lines)
         out.print()
 
 
-@app.command()
-def kernels(
-    ids: Annotated[list[str] | None, typer.Argument(help="Techniques that have a kernel. [all]")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Correctness and machine code only, no timing.")] = False,
-    device: Device = "cpu",
-    as_json: Json = False,
-) -> None:
-    """Examine the Triton kernels: right, within their machine-code budgets; on a GPU how near their floor, and peers.
-
-    Without a GPU they are checked under Triton's interpreter, and compiled for Hopper all the same. Exit code 1 if one
-    is wrong or over its budget.
-    """
-    with understandable(as_json):
-        from suite.contract.setting import check_device
-        from suite.guard import kernel_report as report
-
-        check_device(device)
-        entries = report.selected(ids or ())
-        timed = device == "cuda" and not check
-        rows = []
-        with bar(quiet=as_json) as progress:
-            for number, entry in enumerate(entries):
-                progress(number / len(entries), entry.id)
-                rows += report.rows(entry, device, timed)
-    if as_json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
-    else:
-        columns = report.CHECK_COLUMNS + (report.TIME_COLUMNS if timed else ())
-        grid = Table(*columns, box=None, pad_edge=False)
-        for row in rows:
-            grid.add_row(*map(escape, report.line(row, timed)))
-        out.print(grid)
-        for row in rows:
-            for violation in row.violations:
-                out.print(escape(f"{row.technique}/{row.kernel}: {violation}"))
-        if not timed and not check:
-            out.print("time, per cent of floor, launch cost and peers: unavailable (they need --device cuda)")
-    if not rows:
-        raise typer.Exit(int(Exit.NOTHING))
-    if any(row.violations for row in rows):
-        raise typer.Exit(int(Exit.REGRESSED))
-
-
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def doctor(device: Device = "cpu", as_json: Json = False) -> None:
     """Say what this machine can measure, what is missing, and what would disturb a measurement now."""
     with understandable(as_json):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from suite.cli.options import (
     RESULTS,
@@ -22,55 +21,81 @@ from suite.cli.options import (
     Limit,
     MachineOptions,
     Results,
-    SizeOption,
+    Sizes,
     Stack,
     TargetOptions,
     Techniques,
     TrainingOptions,
     Wandb,
+    recipe_names,
     setting_of,
     task_of,
+    technique_names,
     with_options,
 )
-from suite.cli.shared import Exit, app, bar, err, escape, fail, out, understandable, warn
+from suite.cli.shared import (
+    ADD,
+    GUARD,
+    MEASURE,
+    Exit,
+    app,
+    bar,
+    err,
+    escape,
+    fail,
+    out,
+    show_table,
+    understandable,
+    warn,
+)
+from suite.cli.sweep import SweepFile, blamed
 
 if TYPE_CHECKING:
     from suite.measure.campaign import Effort, Measured
     from suite.measure.plan import Pair
 
 
-@app.command()
+@app.command(rich_help_panel=ADD)
 def new(
     name: Annotated[str, typer.Argument(help="The new technique's id, e.g. my_idea.")],
     category: Annotated[str, typer.Option("--category", help="The folder above it.")] = "ideas",
-    root: Annotated[Path, typer.Option("--root", help="A checkout of leantrain.")] = Path("."),
+    root: Annotated[
+        Path, typer.Option("--root", help="A checkout of leantrain, or a folder for a package of your own.")
+    ] = Path("."),
 ) -> None:
-    """Write a working technique folder and its test, to be changed into yours."""
+    """Write a working technique and its test, to be changed into yours.
+
+    In a checkout of leantrain they become a folder of it; elsewhere a package of your own, which leantrain finds once
+    it is installed (pip install -e).
+    """
     with understandable():
         from suite.contract.catalogue import catalogue
-        from suite.contract.scaffold import scaffold
+        from suite.contract.scaffold import is_checkout, plugin, scaffold
 
         if name in catalogue():
             raise ValueError(f"there is a technique called {name} already; choose another name")
-        if not (root / "techniques").is_dir():
-            raise ValueError(
-                f"{root.resolve()} is no checkout of leantrain (no techniques/ in it); name one with --root"
-            )
-        files = scaffold(name, category, root)
+        if not root.is_dir():
+            raise ValueError(f"{root} is no folder; name one with --root, or make it")
+        own = not is_checkout(root)
+        files = plugin(name, category, root) if own else scaffold(name, category, root)
     for path in files:
-        out.print(str(path))
-    out.print(f"try it: leantrain compare {name} -b gpt, pytest {files[0]}, and leantrain claims {name} --mutants")
+        out.print(escape(str(path)))
+    first = f"install it: pip install -e {root / name}; " if own else ""
+    out.print(escape(f"{first}try it: leantrain compare {name} -b gpt, pytest {files[0]}, and "
+                     f"leantrain claims {name} --mutants"))  # fmt: skip
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 @with_options
 def run(
+    context: typer.Context,
+    sweep: SweepFile = None,
     techniques: Techniques = None,
     on: Baselines = None,
-    size: SizeOption = "nano",
+    sizes: Sizes = None,
     recipe: Annotated[
         list[str] | None,
-        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]"),
+        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]", autocompletion=recipe_names),
     ] = None,
     *,
     training: TrainingOptions,
@@ -85,7 +110,8 @@ def run(
 ) -> None:
     """Measure what is not known yet: every technique against its reference. It counts, then learns, then times.
 
-    Evidence is appended to the results folder as it comes, and an interrupted run continues where it stopped. Curves
+    Evidence is appended to the results folder as it comes, and an interrupted run continues where it stopped. The most
+    informative comes first: each technique once before any on a second baseline, and that before anything twice. Curves
     that another machine learned are used; times are always this machine's. Exit code 4 if others keep the machine too
     busy to time, 5 if a run failed.
     """
@@ -97,26 +123,45 @@ def run(
         from suite.measure.campaign import measure
         from suite.measure.contender import check_buildable
         from suite.measure.plan import pairs_of
-        from suite.record.job import RECIPES
+        from suite.record.job import RECIPES, SIZES
 
         sound, broken = with_cards(catalogue())
         stacks, names = techniques or list(sound), on or list(baselines())
-        setting = setting_of(TargetOptions(names[:1], size), training, machine)
         if techniques:  # of all, one that is broken is a row
-            check_buildable(*techniques)
             broken = {}
         for reason in broken.values():
             warn(f"left out: {reason}")
         for name in names:
-            lookup("baseline", name, baselines())
-        recipes = [chosen("recipe", name, RECIPES) for name in recipe or ("modern",)]
+            with blamed(context, "on", name):
+                lookup("baseline", name, baselines())
+        for size in sizes or ():
+            with blamed(context, "sizes", size):
+                chosen("size", size, SIZES)
+        for name in recipe or ():
+            with blamed(context, "recipe", name):
+                chosen("recipe", name, RECIPES)
+        with blamed(context, "task"):
+            task = task_of(training)
+        with blamed(context, "device"):
+            setting = setting_of(TargetOptions(names[:1]), training, machine)
+        for stack in techniques or ():
+            with blamed(context, "techniques", stack):
+                check_buildable(stack)
         if (training.data or training.model) and not on:
             raise ValueError("--data and --model belong to one kind of baseline: choose it with -b")
-        pairs = pairs_of(stacks, names, recipes, setting, task_of(training))
+        pairs = [
+            pair
+            for size in sizes or ("nano",)
+            for pair in pairs_of(
+                stacks, names, [chosen("recipe", name, RECIPES) for name in recipe or ("modern",)],
+                setting.but(size=size), task,
+            )
+        ]  # fmt: skip
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
-        for name in names:
-            check_model(setting.but(baseline=name))
+        for each in dict.fromkeys((pair.setting.size, pair.setting.baseline) for pair in pairs):
+            with blamed(context, "model"):
+                check_model(setting.but(size=each[0], baseline=each[1]))
         if dry:
             return _foresee(pairs, learning.results, evidence.effort(learning), as_json)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
@@ -131,6 +176,8 @@ def run(
         for sentence in _answers(pairs, learning.results):
             out.print(escape(sentence))
         seen = f"see all of it with: leantrain leaderboard --results {learning.results}"
+        if learning.results != RESULTS:
+            seen += f" --write {learning.results / 'leaderboard.md'}"
         out.print(escape(f"{measured.sentence}; {seen}"))
     leave(measured, failed=bool(broken))
 
@@ -166,12 +213,13 @@ def _answers(pairs: Sequence[Pair], folder: Path, most: int = 12) -> list[str]:
     return sentences[:most] + ([f"and {more} more"] if more > 0 else [])
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 @with_options
 def compare(
     stack: Stack,
     against: Annotated[
-        str | None, typer.Argument(help="What to compare it with. [the reference its card names]")
+        str | None,
+        typer.Argument(help="What to compare it with. [the reference its card names]", autocompletion=technique_names),
     ] = None,
     *,
     target: TargetOptions,
@@ -222,12 +270,20 @@ def compare(
     leave(measured, failed=row.failed or bool(row.failures))
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 @with_options
 def stack(
-    techniques: Annotated[str, typer.Argument(metavar="A+B[+C]", help="The stack, e.g. lion+lawa or lion+lawa:k=4.")],
+    techniques: Annotated[
+        str,
+        typer.Argument(
+            metavar="A+B[+C]", help="The stack, e.g. lion+lawa or lion+lawa:k=4.", autocompletion=technique_names
+        ),
+    ],
     against: Annotated[
-        str | None, typer.Argument(help="What to compare all with. [the reference that their cards name]")
+        str | None,
+        typer.Argument(
+            help="What to compare all with. [the reference that their cards name]", autocompletion=technique_names
+        ),
     ] = None,
     *,
     target: TargetOptions,
@@ -265,20 +321,24 @@ def stack(
         print(json.dumps(each | {"rows": [rows.as_dict(row) for row in result.rows]}, indent=1))
     else:
         head, lines = stacks.table(result)
-        grid = Table(*map(escape, head), box=None, pad_edge=False)
-        for line in lines:
-            grid.add_row(*map(escape, line))
         out.print(escape(stacks.title(result)))
-        out.print(grid)
+        show_table(head, lines)
         for sentence in (*stacks.notes(result), stacks.READING):
             out.print(escape(sentence))
     leave(measured, failed=bool(result.failed))
 
 
-@app.command()
+def _studied(incomplete: str) -> list[str]:
+    from suite.contract.catalogue import catalogue
+
+    begun = [entry for name, entry in catalogue().items() if name.startswith(incomplete)]
+    return [entry.id for entry in begun if entry.card.study or (entry.folder / "study.py").is_file()]
+
+
+@app.command(rich_help_panel=MEASURE)
 @with_options
 def study(
-    id: Annotated[str, typer.Argument(help="A technique that has a study.")],
+    id: Annotated[str, typer.Argument(help="A technique that has a study.", autocompletion=_studied)],
     *,
     target: TargetOptions,
     machine: MachineOptions,
@@ -298,7 +358,8 @@ def study(
         from suite.record.files import replacing
 
         setting = setting_of(target, machine=machine)
-        entry = lookup("technique", id, catalogue())
+        studied = {name: catalogue()[name] for name in _studied("")}
+        entry = catalogue().get(id) or lookup("technique with a study", id, studied)
         question = study_of(entry)
         setting = setting.but(baseline=baseline_for(entry, question, target.baseline))
         with bar(quiet=as_json) as progress:
@@ -317,16 +378,10 @@ def study(
         print(json.dumps({table.name: [dict(zip(table.columns, row)) for row in table.rows] for table in tables}))
         return
     for table in tables:
-        grid = Table(
-            *map(escape, table.columns), title=escape(f"{table.name}. {table.note}"), title_justify="left", box=None,
-            pad_edge=False,
-        )  # fmt: skip
-        for row in table.as_text():
-            grid.add_row(*map(escape, row))
-        out.print(grid)
+        show_table(table.columns, table.as_text(), title=f"{table.name}. {table.note}")
 
 
-@app.command()
+@app.command(rich_help_panel=GUARD)
 def repro(
     record: Annotated[str, typer.Argument(help="A record's id, or its beginning. `claims ID` prints ids.")],
     folder: Results = RESULTS,
@@ -371,11 +426,9 @@ def repro(
         answer = {"record": old.id, "verdict": verdict, "why": why, "findings": [asdict(each) for each in findings]}
         print(json.dumps(answer | {"repetition": json.loads(new.model_dump_json()) if new else None}, indent=1))
     else:
-        grid = Table("", "", "", box=None, pad_edge=False, show_header=False)
-        for each in findings:
-            grid.add_row(escape(each.item), each.aspect, each.verdict, escape(each.details))
         if findings:
-            out.print(grid)
+            lines = [(each.item, each.aspect, each.verdict, each.details) for each in findings]
+            show_table(("of", "what", "verdict", "seen"), lines)
         out.print(escape(f"{agreement.title(old)}: {'; '.join([verdict, *why])}"))
     if verdict not in ("equal", "equivalent"):
         raise typer.Exit(int(Exit.REGRESSED if verdict == "changed" else Exit.INCONCLUSIVE))

@@ -6,10 +6,9 @@ import json
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from suite.cli.options import RESULTS, Json, Results, Techniques
-from suite.cli.shared import Exit, app, bar, escape, out, understandable
+from suite.cli.shared import GUARD, Exit, app, bar, escape, out, show_table, understandable
 
 
 def _models(incomplete: str) -> list[str]:
@@ -18,7 +17,7 @@ def _models(incomplete: str) -> list[str]:
     return [name for name in known() if name.startswith(incomplete)]
 
 
-@app.command()
+@app.command(rich_help_panel=GUARD)
 def models(
     techniques: Techniques = None,
     on: Annotated[
@@ -51,11 +50,11 @@ def models(
             json.dumps({"tally": tried.tally(), **tried.model_dump(mode="json", include={"models", "cells"})}, indent=1)
         )
     else:
-        grid = Table("technique", "works on", "refused on", "defects", box=None, pad_edge=False)
+        lines = []
         for technique, row in tried.cells.items():
-            counts = [[each.verdict for each in row.values()].count(verdict) for verdict in matrix.VERDICTS]
-            grid.add_row(escape(technique), *map(str, counts))
-        out.print(grid)
+            verdicts = [each.verdict for each in row.values()]
+            lines.append((technique, *(str(verdicts.count(verdict)) for verdict in matrix.VERDICTS)))
+        show_table(("technique", "works on", "refused on", "defects"), lines)
         for each in defects:
             out.print(escape(f"defect: {each.technique} on {each.model}: {each.cell.reason}"))
         out.print(f"{tried.tally()}; kept in {folder / matrix.NAME}")

@@ -24,28 +24,42 @@ RESULTS = Path("results")
 THREADS = 1  # more would wait for each other whenever a neighbour takes a core
 
 
-def _techniques(incomplete: str) -> list[str]:
+def technique_names(incomplete: str) -> list[str]:
+    """The techniques that ``incomplete``, the last part of a stack, may become."""
     from suite.contract.catalogue import catalogue
 
-    return [id for id in catalogue() if id.startswith(incomplete)]
+    stack, plus, begun = incomplete.rpartition("+")
+    return [stack + plus + id for id in catalogue() if id.startswith(begun)]
 
 
-def _baselines(incomplete: str) -> list[str]:
-    return [point.name for point in entry_points(group="leantrain.baselines") if point.name.startswith(incomplete)]
+def having(*files: str) -> Callable[[str], list[str]]:
+    """Completes the techniques whose folder has one of these files."""
 
-
-def _words(*words: str) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
+        from suite.contract.catalogue import catalogue
+
+        entries = [entry for id, entry in catalogue().items() if id.startswith(incomplete)]
+        return [entry.id for entry in entries if any((entry.folder / file).is_file() for file in files)]
 
     return complete
 
 
-_recipes = _words("classic", "modern", "compiled")
+def baseline_names(incomplete: str) -> list[str]:
+    return [point.name for point in entry_points(group="leantrain.baselines") if point.name.startswith(incomplete)]
+
+
+def words(*known: str) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in known if word.startswith(incomplete)]
+
+    return complete
+
+
+recipe_names = words("classic", "modern", "compiled")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Stack = Annotated[
-    str, typer.Argument(help="The technique or stack, e.g. lion or lion+sam:rho=0.1.", autocompletion=_techniques)
+    str, typer.Argument(help="The technique or stack, e.g. lion or lion+sam:rho=0.1.", autocompletion=technique_names)
 ]
 Techniques = Annotated[
     list[str] | None,
@@ -53,41 +67,47 @@ Techniques = Annotated[
         "-t",
         "--technique",
         help="A technique or a stack like lion+sam:rho=0.1; repeatable. [all]",
-        autocompletion=_techniques,
+        autocompletion=technique_names,
     ),
 ]
 Baselines = Annotated[
     list[str] | None,
-    typer.Option("-b", "--baseline", help="bert, gpt, vit or mae; repeatable. [all]", autocompletion=_baselines),
+    typer.Option("-b", "--baseline", help="bert, gpt, vit or mae; repeatable. [all]", autocompletion=baseline_names),
 ]
 OneBaseline = Annotated[
-    list[str] | None, typer.Option("-b", "--baseline", help="bert, gpt, vit or mae. [gpt]", autocompletion=_baselines)
+    list[str] | None,
+    typer.Option("-b", "--baseline", help="bert, gpt, vit or mae. [gpt]", autocompletion=baseline_names),
 ]
+size_names = words("nano", "micro", "base", "large", "pico")
 SizeOption = Annotated[
     str,
+    typer.Option("--size", help="nano, micro, base or large (pico: for tests).", autocompletion=size_names),
+]
+Sizes = Annotated[
+    list[str] | None,
     typer.Option(
         "--size",
-        help="nano, micro, base or large (pico: for tests).",
-        autocompletion=_words("nano", "micro", "base", "large", "pico"),
+        help="nano, micro, base or large (pico: for tests); repeatable. [nano]",
+        autocompletion=size_names,
     ),
 ]
 OneRecipe = Annotated[
     list[str] | None,
-    typer.Option("--recipe", help="classic, modern or compiled. [modern]", autocompletion=_recipes),
+    typer.Option("--recipe", help="classic, modern or compiled. [modern]", autocompletion=recipe_names),
 ]
 TaskOption = Annotated[
     str | None,
     typer.Option(
         "--task",
         help="pretrain or adapt. [what the technique's card says]",
-        autocompletion=_words("pretrain", "adapt"),
+        autocompletion=words("pretrain", "adapt"),
     ),
 ]
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", help="A Hugging Face configuration folder or a timm model name. [the baseline's]"),
 ]
-Device = Annotated[str, typer.Option("--device", help="cpu or cuda.", autocompletion=_words("cpu", "cuda"))]
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda.", autocompletion=words("cpu", "cuda"))]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of a contender.")]
 Results = Annotated[Path, typer.Option("--results", help="The folder that records are read from and written to.")]
 Margin = Annotated[float, typer.Option("--margin", min=0.001, help="The slow-down that is worth an alarm.")]

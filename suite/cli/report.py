@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from suite.cli.options import RESULTS, Baselines, Json, Results, Techniques
-from suite.cli.shared import Exit, app, bar, escape, fail, many, out, understandable, warn
+from suite.cli.options import RESULTS, Baselines, Json, Results, Techniques, size_names, words
+from suite.cli.shared import REPORT, Exit, app, bar, escape, fail, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
     from suite.show.report import Report
@@ -22,7 +21,7 @@ SUFFIXES = {".md": "markdown", ".html": "html", ".svg": "svg", ".csv": "csv", ".
 FORMS = ("markdown", "html", "svg", "csv", "parquet", "model-index")
 
 
-@app.command()
+@app.command(rich_help_panel=REPORT)
 def leaderboard(
     write: Annotated[
         list[Path] | None,
@@ -38,11 +37,20 @@ def leaderboard(
             "--format",
             help="markdown, html, svg, csv, parquet, or model-index: the results in a Hugging Face model card, of "
             "which all else is kept. Without --write it is printed. [by suffix]",
+            autocompletion=words(*FORMS),
         ),
     ] = None,
     table: Annotated[
-        str, typer.Option("--table", help="Of csv and parquet: rows, or replicates (seeds and timings).")
+        str,
+        typer.Option(
+            "--table",
+            help="Of csv and parquet: rows, or replicates (seeds and timings).",
+            autocompletion=words("rows", "replicates"),
+        ),
     ] = "rows",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Write over a board of other records, or over any other file.")
+    ] = False,
     techniques: Techniques = None,
     on: Baselines = None,
     folder: Results = RESULTS,
@@ -50,7 +58,8 @@ def leaderboard(
 ) -> None:
     """Write the leaderboard from the records of the results folder: boards for people, tables for other tools.
 
-    A Markdown file of all records is a front page; its boards are written into `boards` in the results folder.
+    A Markdown file of all records is a front page; its boards are written into `boards` in the results folder. A board
+    takes the place of an earlier one of the same results; that of others only with --replace.
 
     In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
     """
@@ -65,6 +74,7 @@ def leaderboard(
         from suite.record.text import lines
         from suite.show import export, html, markdown, poster
         from suite.show.report import Report
+        from suite.show.stamp import check, stamp
 
         pages = {"markdown": markdown.render, "html": html.render, "svg": poster.render}
         whole = not (techniques or on)
@@ -80,6 +90,12 @@ def leaderboard(
         if not report.rows and not (report.studies and all(kind in pages for kind, _ in targets)):
             none = "no such records" if report.records else "no records"
             fail(f"{folder} holds {none}; measure some with: leantrain run --results {folder}", Exit.NOTHING, as_json)
+        stamps = {}
+        for kind, path in targets:
+            if path and kind in pages:
+                stamps[path] = stamp(path, folder, report.records, " ".join([*(techniques or ()), *(on or ())]))
+                if not replace:
+                    check(path, stamps[path])
         for kind, path in targets:
             if kind == "markdown" and path and whole:
                 content = _split(report, path, folder / "boards")
@@ -92,7 +108,7 @@ def leaderboard(
                 sys.stdout.write(lines(content.decode()) if sys.stdout.isatty() else content.decode())
                 return
             with replacing(path) as partial:
-                partial.write_bytes(content)
+                partial.write_bytes(content + stamps.get(path, b""))
     if as_json:
         print(json.dumps([as_dict(row) for row in report.rows], indent=1))
     else:
@@ -127,12 +143,22 @@ def _targets(paths: list[Path] | None, form: str | None) -> list[tuple[Any, Path
     return [(form, paths[0] if paths else None)]
 
 
-@app.command()
+def _techniques_and_claims(incomplete: str) -> list[str]:
+    from suite.contract.catalogue import catalogue
+
+    names = list(catalogue())
+    if (id := incomplete.partition(".")[0]) in names:
+        names += [f"{id}.{claim.id}" for claim in catalogue()[id].card.claim]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+@app.command(rich_help_panel=REPORT)
 def claims(
     id: Annotated[
         str | None,
         typer.Argument(
-            help="A technique's id, or one claim: technique.claim; with --exact also sam:adaptive=true. [all]"
+            help="A technique's id, or one claim: technique.claim; with --exact also sam:adaptive=true. [all]",
+            autocompletion=_techniques_and_claims,
         ),
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Count the exact claims now, without records.")] = False,
@@ -142,7 +168,11 @@ def claims(
     on: Baselines = None,
     size: Annotated[
         str | None,
-        typer.Option("--size", help="With --exact: nano, or a larger one, counted without values. [nano]"),
+        typer.Option(
+            "--size",
+            help="With --exact: nano, or a larger one, counted without values. [nano]",
+            autocompletion=size_names,
+        ),
     ] = None,
     folder: Results = RESULTS,
     as_json: Json = False,
@@ -195,10 +225,8 @@ def claims(
     else:
         by_worth = showing.sort(judgements)
         for title, part in by_worth.parts:
-            grid = Table("verdict", "claim", "claimed", "seen", "why", title=title, box=None, pad_edge=False)
-            for line in part:
-                grid.add_row(*map(escape, (line.verdict, line.name, *line.cells[3:])))
-            out.print(grid)
+            lines = [(line.verdict, line.name, *line.cells[3:]) for line in part]
+            show_table(("verdict", "claim", "claimed", "seen", "why"), lines, title=title, whole=(0, 1))
         out.print(by_worth.sentence)
         if "." in name:
             for each in judgements:
@@ -221,16 +249,15 @@ def _try_mutants(ids: Sequence[str], on: Sequence[str], as_json: bool) -> None:
     if as_json:
         print(json.dumps([each.as_dict() for each in notices], indent=1))
     else:
-        grid = Table("technique", "mutant", "noticed by", box=None, pad_edge=False)
-        for each in sorted(notices, key=lambda each: (not each.survives, each.mutant.technique)):
-            grid.add_row(*map(escape, (each.mutant.technique, each.mutant.name, each.sentence)))
-        out.print(grid)
+        by_worth = sorted(notices, key=lambda each: (not each.survives, each.mutant.technique))
+        lines = [(each.mutant.technique, each.mutant.name, each.sentence) for each in by_worth]
+        show_table(("technique", "mutant", "noticed by"), lines)
         out.print(f"{len(notices) - len(survivors)} of {len(notices)} mutants noticed, {len(survivors)} survive")
     if survivors:
         raise typer.Exit(int(Exit.REGRESSED))
 
 
-@app.command()
+@app.command(rich_help_panel=REPORT)
 def history(
     stacks: Techniques = None,
     metric: Annotated[

@@ -7,18 +7,25 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich import markup
+from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 from typer.core import TyperGroup
 
-from suite.record.text import lines
+from suite.record.text import lines as printable_lines
+from suite.record.text import printable
+
+GROUPS = LOOK, MEASURE, REPORT, GUARD, ADD = "Look", "Measure", "Report", "Guard", "Add"
+"""The groups of commands, in the order of --help."""
 
 RENAMED_COMMANDS: dict[str, Callable[[list[str]], str]] = {
     "show": lambda rest: " ".join(["show is list now: leantrain list", *rest]),
@@ -57,6 +64,10 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["as_json"] = "--json" in args
         return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """By group, as --help shows them."""
+        return sorted(super().list_commands(ctx), key=lambda name: GROUPS.index(self.commands[name].rich_help_panel))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in RENAMED_COMMANDS:
@@ -128,7 +139,7 @@ PLAIN_BRACKET = re.compile(r"\\(?=\[(?![a-z#/@][^[]*?]))")  # of no tag: rich dr
 
 def escape(text: str) -> str:
     """``text`` as rich prints it, brackets and all, without what would command a terminal."""
-    return markup.escape(PLAIN_BRACKET.sub(r"\\\\", lines(text)))
+    return markup.escape(PLAIN_BRACKET.sub(r"\\\\", printable_lines(text)))
 
 
 @contextmanager
@@ -193,6 +204,54 @@ def _no_room() -> str:
     )
 
 
+GAP = 2  # blanks between two columns
+LEAST = 10  # characters that a text needs beside others to be read
+
+
+def show_table(
+    head: Sequence[str],
+    lines: Iterable[Sequence[str]],
+    *,
+    title: str = "",
+    whole: Collection[int] = (0,),
+    right: Collection[int] = (),
+) -> None:
+    """Prints a table: tab-separated lines where it is piped; on a terminal columns that fit it.
+
+    The columns ``whole``, ids and names, are never cut or broken. Where they leave no room for the others, each line of
+    the table becomes a paragraph.
+    """
+    cells = [[printable(cell) for cell in line] for line in lines]
+    if not out.is_terminal:
+        for text in ([title] if title else []) + ["\t".join(line) for line in (head, *cells)]:
+            print(text)
+        return
+    widths = [max(map(cell_len, column)) for column in zip(head, *cells)]
+    room = out.width - GAP * (len(head) - 1) - sum(widths[place] for place in whole)
+    if room < sum(min(width, LEAST) for place, width in enumerate(widths) if place not in whole):
+        return _show_paragraphs(head, cells, title, whole)
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for place, (name, width) in enumerate(zip(head, widths)):
+        fixed = place in whole
+        table.add_column(
+            escape(name), no_wrap=fixed, min_width=width if fixed else None, overflow="fold",
+            justify="right" if place in right else "left",
+        )  # fmt: skip
+    for line in cells:
+        table.add_row(*map(escape, line))
+    out.print(table)
+
+
+def _show_paragraphs(head: Sequence[str], cells: Iterable[Sequence[str]], title: str, whole: Collection[int]) -> None:
+    if title:
+        out.print(f"[italic]{escape(title)}[/italic]")
+    for line in cells:
+        out.print("[bold]" + escape("  ".join(line[place] for place in sorted(whole))) + "[/bold]", overflow="fold")
+        for place, (name, cell) in enumerate(zip(head, line)):
+            if cell and place not in whole:
+                out.print(Padding(escape(f"{name}: {cell}" if name else cell), (0, 0, 0, 2)))
+
+
 def many(count: int, noun: str) -> str:
     """``3 rows``, ``1 row``."""
     return f"{count} {noun}{'s' * (count != 1)}"
@@ -205,21 +264,28 @@ def warn(text: str) -> None:
 
 @contextmanager
 def bar(quiet: bool) -> Iterator[Any]:
-    """A progress bar on a terminal, a line per change of label elsewhere, nothing when quiet."""
+    """A progress bar on a terminal, a line per change of label elsewhere, nothing when quiet; never backwards."""
     if quiet:
         yield lambda share, label: None
     elif err.is_terminal:
         columns = (BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn(), TimeRemainingColumn())
         with Progress(*columns, TextColumn("{task.description}"), console=err, transient=True) as progress:
             task = progress.add_task("", total=1.0)
-            yield lambda share, label: progress.update(task, completed=share, description=escape(label))
+            farthest = [0.0]
+
+            def move(share: float, label: str) -> None:
+                farthest[0] = max(farthest[0], share)
+                progress.update(task, completed=farthest[0], description=escape(label))
+
+            yield move
     else:
-        last = [""]
+        last: tuple[float, str] = (0.0, "")
 
         def line(share: float, label: str) -> None:
-            what = label.split(" (")[0]
-            if what != last[0]:
-                last[0] = what
-                err.print(f"{100 * share:3.0f} % {escape(what)}")
+            nonlocal last
+            farthest, what = max(last[0], share), label.split(" (")[0]
+            if what != last[1]:
+                err.print(f"{100 * farthest:3.0f} % {escape(what)}")
+            last = farthest, what
 
         yield line

@@ -1,6 +1,8 @@
-"""Writes a working technique folder and its test, to be changed into the real one: ``leantrain new``.
+"""Writes a working technique and its test, to be changed into the real one: ``leantrain new``.
 
-The example is whole: its card's claim is fed by a probe of a recorded step, and notices all mutants.
+In a checkout of leantrain it is a folder of the catalogue, elsewhere a package of its own with an entry point, which
+the catalogue finds once it is installed. The example is whole: its card's claim is fed by a probe of a recorded step,
+and notices all mutants.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ from collections.abc import Mapping
 import torch
 
 from suite.contract.recording import Recording
-from techniques.{category}.{id}.technique import {cls}
+from {package}.{category}.{id}.technique import {cls}
 
 
 def probes(recording: Recording, own: {cls}) -> Mapping[str, float]:
@@ -141,7 +143,7 @@ TEST = '''\
 
 import torch
 
-from techniques.{category}.{id}.technique import scale_gradients
+from {package}.{category}.{id}.technique import scale_gradients
 
 
 def test_gradients_are_scaled() -> None:
@@ -152,34 +154,99 @@ def test_gradients_are_scaled() -> None:
 '''
 
 
+PROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{distribution}"
+version = "0.1.0"
+description = "{name}, a technique for leantrain"
+requires-python = ">=3.11"
+dependencies = ["leantrain"]
+
+[project.entry-points."leantrain.techniques"]
+{id} = "{package}"
+
+[tool.setuptools.packages.find]
+include = ["{package}*"]
+
+[tool.setuptools.package-data]
+"*" = ["card.toml", "mutants.toml", "*.cu"]
+"""
+
+README = """\
+# {name}
+
+A technique for leantrain, as a package of its own.
+
+```console
+$ pip install -e .
+$ leantrain list {id}
+$ leantrain compare {id} -b gpt
+$ leantrain claims {id} --mutants
+$ pytest tests
+```
+"""
+
+
+def is_checkout(root: Path) -> bool:
+    """Whether ``root`` is a checkout of leantrain, whose catalogue a new technique joins."""
+    return (root / "techniques" / "__init__.py").is_file()
+
+
 def scaffold(name: str, category: str, root: Path) -> list[Path]:
     """Writes ``techniques/<category>/<name>/`` and its test below ``root``; returns the files, the test first.
 
     Raises ValueError for a name that is no identifier, FileExistsError if the folder is there already.
     """
+    test = root / "tests" / "techniques" / category / f"test_{name}.py"
+    return _write(name, category, "techniques", root, {test: TEST})
+
+
+def plugin(name: str, category: str, root: Path) -> list[Path]:
+    """Writes a package with the technique into a new folder ``<root>/<name>``; returns the files, the test first.
+
+    Raises ValueError for a name that is no identifier, FileExistsError if the folder is there already.
+    """
+    project, package = root / name, f"leantrain_{name}"
+    if project.exists():
+        raise FileExistsError(f"{project} is there already; choose another name")
+    own = {
+        project / "tests" / f"test_{name}.py": TEST,
+        project / "pyproject.toml": PROJECT,
+        project / "README.md": README,
+        project / package / "__init__.py": '"""{name}, a technique for leantrain."""\n',
+    }
+    return _write(name, category, package, project, own)
+
+
+def _write(name: str, category: str, package: str, root: Path, own: dict[Path, str]) -> list[Path]:
+    """Writes ``own`` files and ``<root>/<package>/<category>/<name>/``; returns all."""
     for what, value in (("technique", name), ("category", category)):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", value):
             raise ValueError(f"{value!r} cannot name a {what}: use lower-case letters, digits and underscores")
-    package = root / "techniques" / category
-    folder = package / name
+    folder = root / package / category / name
     if folder.exists():
         raise FileExistsError(f"{folder} is there already; choose another name")
     fields = {
         "id": name,
         "category": category,
+        "package": package,
+        "distribution": package.replace("_", "-"),
         "name": name.replace("_", " ").capitalize(),
         "cls": "".join(part.capitalize() for part in name.split("_")),
     }
-    files = {
-        root / "tests" / "techniques" / category / f"test_{name}.py": TEST,
+    files = own | {
         folder / "card.toml": CARD,
         folder / "technique.py": TECHNIQUE,
         folder / "probes.py": PROBES,
         folder / "mutants.toml": MUTANTS,
         folder / "__init__.py": '"""{name}."""\n',
     }
-    if not (package / "__init__.py").exists():
-        files[package / "__init__.py"] = '"""Techniques of the category {category}."""\n'
+    if not (folder.parent / "__init__.py").exists():
+        files[folder.parent / "__init__.py"] = '"""Techniques of the category {category}."""\n'
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.format(**fields), "utf-8")

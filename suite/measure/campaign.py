@@ -28,6 +28,7 @@ from suite.record.schema import FIFTHS, Counted, Learned, Line, Renewal, Timed, 
 from suite.record.store import Records, Store
 
 UNREADABLE = (FileNotFoundError, PermissionError, ImportError, ValueError)  # data: errors that a user can mend
+RUN = TIMING = 10.0  # how long one takes, beside a count: for the bar alone
 BUSY = 0.5  # cores that others use: above, times are theirs as well
 FEWEST_SEEDS = 3  # for an interval that decides
 PATIENCE_S = 30.0  # for what we started ourselves to end
@@ -56,12 +57,16 @@ class Measured:
     """What a campaign added.
 
     ``refused``: stack, status and reason of what did not attach, which is no evidence. ``left``: what time did not
-    suffice for. ``busy``: cores that others used, where they were too many to time.
+    suffice for; then ``begun`` of ``asked`` pairs have some of all that they need. ``busy``: cores that others used,
+    where they were too many to time.
     """
 
     added: list[Line] = field(default_factory=list)
     refused: list[tuple[str, str, str]] = field(default_factory=list)
     left: str = ""
+    begun: int = 0
+    asked: int = 0
+    minutes: float = 0.0
     busy: float = 0.0
 
     @property
@@ -70,7 +75,11 @@ class Measured:
         done = [words[number > 1].format(number) for kind, words in DONE.items()
                 if (number := sum(each.kind == kind for each in self.added))]  # fmt: skip
         left = [f"{self.left} are left"] if self.left else []
-        return ", ".join([*done, *left]) or "nothing was missing"
+        sentence = ", ".join([*done, *left]) or "nothing was missing"
+        if self.asked:
+            sentence += f": {self.begun} of {self.asked} pairs measured in {self.minutes:g} minutes, "
+            sentence += "the most informative first"
+        return sentence
 
     @property
     def failures(self) -> list[tuple[str, str, str]]:
@@ -149,15 +158,30 @@ class _Campaign:
         self.lines = settled(records).lines
         self.measured = Measured()
         self.wanted = effort.wanted
-        self.end_s = time.monotonic() + 60 * effort.minutes
+        self.asked = list(pairs)
+        self.begun_s = time.monotonic()
+        self.end_s = self.begun_s + 60 * effort.minutes
+        self.low = self.high = 0.0  # the part of the bar for what is measured now
 
     def run(self) -> Measured:
-        self.progress(0.0, "preparing data")
+        self._show(0.0, "preparing data")
         for measure_some in (self._count, self._learn, self._time, self._decide):
             measure_some()
             if self.measured.refused and (self.together or not self.pairs):
                 raise NotAttached("; ".join(dict.fromkeys(reason for _, _, reason in self.measured.refused)))
+        self.progress(1.0, "done")
         return self.measured
+
+    def _part(self, now: float, later: float) -> None:
+        """Gives what is measured now its part of the rest of the bar, by how long it takes beside what comes later."""
+        self.low = self.high
+        self.high += (1 - self.low) * now / max(now + later, 1.0)
+
+    def _show(self, share: float, what: str) -> None:
+        """Says how far all is: of the work or, where the budget ends it earlier, of the time."""
+        work = self.low + share * (self.high - self.low)
+        time_share = 1.0 if self._late else (time.monotonic() - self.begun_s) / (self.end_s - self.begun_s)
+        self.progress(max(work, time_share), what)
 
     def _plan(self) -> Plan:
         return Plan(self.pairs, Records.of(self.lines), self.wanted, self.together)
@@ -167,10 +191,14 @@ class _Campaign:
             self.pairs, self.wanted = open_pairs, replace(self.wanted, seeds=self.wanted.most_seeds)
             self._learn()
 
+    @property
+    def _may_decide(self) -> bool:
+        """Whether more seeds may be learned of what is undecided: not where too few to judge by were asked for."""
+        return FEWEST_SEEDS <= self.wanted.seeds < self.wanted.most_seeds and not self.together
+
     def _undecided(self) -> list[Pair]:
-        """The pairs that more seeds may decide; none of a measurement that asks for too few to judge by."""
-        enough = FEWEST_SEEDS <= self.wanted.seeds < self.wanted.most_seeds
-        if not enough or self.measured.left or self.together:
+        """The pairs that more seeds may decide."""
+        if not self._may_decide or self.measured.left:
             return []
         records = Records.of(self.lines)
         asked = {(conditions_of(pair.setting).key, pair.stack, pair.reference): pair for pair in self.pairs}
@@ -201,6 +229,10 @@ class _Campaign:
 
     def _stop(self, what: str, left: int, of: int) -> None:
         self.measured.left = what
+        if not self.together:
+            begun = Plan(self.asked, Records.of(self.lines), self.effort.wanted).begun()
+            self.measured.begun, self.measured.asked = len(begun), len(self.asked)
+            self.measured.minutes = self.effort.minutes
         self.warn(
             f"the budget of {self.effort.minutes:g} minutes is spent, {left} of {of} {what} left; run it again to go on"
         )
@@ -208,7 +240,9 @@ class _Campaign:
     # counted --------------------------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        wanted = self._plan().counts()
+        plan = self._plan()
+        wanted = plan.counts()
+        self._part(len(wanted), RUN * len(plan.jobs()) + TIMING * len(plan.timings()))
         device = self.pairs[0].setting.device
         with ThreadPoolExecutor(cores() if device == "cpu" else 1, "counting") as pool:
             counts = pool.map(lambda each: None if self._late else count(each[0], each[1], self.effort.limits), wanted)
@@ -217,7 +251,7 @@ class _Campaign:
                     if counted is None:
                         return self._stop("counts", len(wanted) - number, len(wanted))
                     self._keep(counted)
-                    self.progress(number / len(wanted), f"counting on {each[0].baseline}: {each[1]}")
+                    self._show((number + 1) / len(wanted), f"counting on {each[0].baseline}: {each[1]}")
             except BaseException:  # nobody waits for the others
                 pool.shutdown(wait=False, cancel_futures=True)
                 end_all()
@@ -247,12 +281,15 @@ class _Campaign:
 
     def _run(self, jobs: Sequence[Job], plan: Plan) -> bool:
         """Learns from jobs and says whether there was time for all."""
-        wanted = set(plan.jobs())  # the others leave their states and tell nothing new
+        fresh = plan.jobs()
+        later = RUN * max(0, len(fresh) - len(jobs)) + TIMING * len(plan.timings())
+        self._part(RUN * len(jobs), later)
+        wanted = set(fresh)  # the others leave their states and tell nothing new
         stateful = set(self._to_resume(plan))
         finished = 0
         runs = learn_all(
             jobs, stop=lambda: self._late, limits=self.effort.limits, keep_states=lambda job: job in stateful,
-            progress=lambda share, what: self.progress(share, f"learning on {what}"),
+            progress=lambda share, what: self._show(share, f"learning on {what}"),
         )  # fmt: skip
         for job, learned in runs:
             finished += 1
@@ -295,11 +332,12 @@ class _Campaign:
                 "run it again when the machine is idle"
             )
             return
+        self._part(TIMING * len(timings), RUN * len(self.pairs) if self._may_decide else 0)
         for number, timing in enumerate(timings):
             if self._late:
                 return self._stop("timings", len(timings) - number, len(timings))
             label = f"timing on {timing.setting.baseline}: {', '.join(timing.stacks[1:])}"
-            self.progress(number / len(timings), label)
+            self._show(number / len(timings), label)
             self._keep(self._timed(timing))
 
     def _timed(self, timing: Timing) -> Timed:

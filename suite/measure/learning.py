@@ -106,7 +106,7 @@ def renewal_of(old: Trained, new: Trained) -> Renewal | None:
         return None
     return Renewal(
         id=uuid.uuid4().hex, started=new.started, family=old.conditions.family, stack=old.stack,
-        old=old.code.trajectory, new=new.code.trajectory,
+        old=old.code.trajectory, new=new.code.trajectory, machine=new.machine.name,
     )  # fmt: skip
 
 

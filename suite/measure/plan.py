@@ -9,7 +9,8 @@ witness, which takes a tenth of the steps, or where there is none the first seed
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from suite.contract.catalogue import catalogue, lookup, reference_of, tunes
@@ -176,6 +177,18 @@ class Plan:
         self._known_counts = {
             (each.conditions.key, each.stack): each for each in records.counted if self.currency.has(each)
         }
+
+    def begun(self) -> list[Pair]:
+        """The pairs that have some of all that is wanted: counts, a run of each side, a timing."""
+        seeds, timings = min(1, self.wanted.seeds), min(1, self.wanted.timings)
+        some = replace(self.wanted, seeds=seeds, timings=timings, ruler_seeds=0, tuned=False)
+        alone, begun = copy(self), []
+        alone.wanted = some
+        for pair in self.pairs:
+            alone.pairs = [pair]
+            if not (alone.counts() or alone.jobs() or alone.timings()):
+                begun.append(pair)
+        return begun
 
     # counted --------------------------------------------------------------------------------------------------------
 

@@ -203,6 +203,9 @@ Moment = Annotated[str, AfterValidator(_moment)]
 Reason = Annotated[str, AfterValidator(_bounded)]
 """A text whose length is somebody else's choice: at most LONGEST characters are kept."""
 
+Source = Annotated[str, Field(max_length=200)]
+"""Where a line came from that was measured elsewhere: the published collection; empty where it was measured here."""
+
 
 class Evidence(Stored):
     """What all evidence says of itself. ``started``: ISO 8601, UTC."""
@@ -214,6 +217,7 @@ class Evidence(Stored):
     leantrain: str
     machine: Machine
     conditions: Conditions
+    source: Source = ""
 
 
 class Ended(Stored):
@@ -324,7 +328,8 @@ class Timed(Evidence):
 
 class Renewal(Stored):
     """Code changed from ``old`` to ``new`` (trajectory hashes), and one run, repeated under the new one, was equal to
-    the bit: all that was learned in this family of conditions with the stack holds for both."""
+    the bit: all that was learned in this family of conditions with the stack holds for both. ``machine``: the name of
+    the one that repeated it; older lines lack it."""
 
     schema_version: int = Field(SCHEMA_VERSION, strict=True)
     kind: Literal["renewal"] = "renewal"
@@ -334,6 +339,8 @@ class Renewal(Stored):
     stack: str
     old: str
     new: str
+    machine: str = ""
+    source: Source = ""
 
 
 Line = Counted | Learned | Timed | Witness | Renewal

@@ -1,6 +1,7 @@
 """The append-only store of evidence: JSON Lines, ``<results>/<machine>/{counted,learned,timed}.jsonl``.
 
-A line is appended whole or not at all, with its checksum (:mod:`suite.record.seal`); folders are merged with ``cat``.
+A line is appended whole or not at all, with its checksum (:mod:`suite.record.seal`). What others measured is in
+``<results>/merged/`` (:mod:`suite.record.merging`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class NoRecord(LookupError):
 
 
 LOCK = "writing"
+MERGED = "merged"
+"""The folder of records that were measured elsewhere, beside those of machines."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ class Store:
 
     def path(self, machine: str, kind: str) -> Path:
         return self.folder / machine / f"{kind}.jsonl"
+
+    @property
+    def merged(self) -> Path:
+        """The file of records that were measured elsewhere."""
+        return self.folder / MERGED / "records.jsonl"
 
     @contextmanager
     def writing(self, machine: str) -> Iterator[None]:
@@ -147,8 +155,10 @@ class Store:
                 if not line.strip():
                     continue
                 try:
-                    parsed = _parsed(line)
-                    if texts.setdefault(parsed.id, hash(line)) != hash(line):
+                    parsed = parse_sealed(line)
+                    if texts.setdefault(parsed.id, hash(line)) != hash(line) and not same(
+                        parsed, lines_by_id[parsed.id]
+                    ):
                         raise ValueError(f"it has the id of another one, {printable(parsed.id)}")
                 except OlderSchema as error:
                     if path not in older:  # as all its lines are, probably
@@ -159,7 +169,8 @@ class Store:
                 except ValueError as error:
                     problems.append(f"{path}:{number}: {error}; the line is left out and left in place")
                 else:
-                    lines_by_id[parsed.id] = parsed
+                    if parsed.id not in lines_by_id or not parsed.source:  # rather ours than a copy of it
+                        lines_by_id[parsed.id] = parsed
         for path, count in unsealed.items():
             problems.append(
                 f"{path}: {count} of its lines have no checksum and are left out; if you trust them, add it with: "
@@ -168,13 +179,19 @@ class Store:
         return Records.of(lines_by_id.values()), problems
 
 
-def _parsed(line: bytes) -> Line:
-    """Raises ValueError, NoChecksum where that alone is missing."""
+def parse_sealed(line: bytes) -> Line:
+    """A line of evidence with its checksum. Raises ValueError, NoChecksum where that alone is missing."""
     try:
         return parse(opened(line))
     except NoChecksum:
         parse(line)  # what is damaged is called so
         raise
+
+
+def same(one: Line, other: Line) -> bool:
+    """Whether two lines say the same, wherever they came from."""
+    origin = {"source", "machine"} if isinstance(one, Renewal) else {"source"}  # older renewals name no machine
+    return one.model_dump_json(exclude=origin) == other.model_dump_json(exclude=origin)
 
 
 @contextmanager

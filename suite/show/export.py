@@ -254,7 +254,7 @@ def as_parquet(table: TidyTable) -> bytes:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise ValueError("Parquet needs pyarrow: pip install 'leantrain[parquet]'; or choose --format csv") from None
+        raise ValueError("Parquet needs pyarrow: pip install 'leantrain[parquet]'") from None
     types = {"text": pa.string(), "integer": pa.int64(), "real": pa.float64(), "boolean": pa.bool_()}
     schema = pa.schema([(name, types[type]) for name, type in table.columns.items()])
     whole = [{name: line.get(name) for name in table.columns} for line in table.lines]

@@ -30,6 +30,7 @@ from suite.measure.processes import living
 from suite.record.schema import Ended, Learned, parse
 from suite.record.store import Store
 from tests import factories, plugin
+from tests.plugin import called
 
 SHORT = ("-b", "gpt", "--size", "pico", "--steps", 16, "--seeds", 1, "--timings", 1)
 TWICE_THE_WORK = """
@@ -421,12 +422,6 @@ def test_every_signal_that_ends_a_command_lets_it_put_away_what_it_began(how: si
 # sentences -----------------------------------------------------------------------------------------------------------
 
 
-def called(*arguments: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [str(each) for each in arguments])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.stdout, done.stderr
-
-
 TYPOS: list[tuple[Sequence[object], str]] = [
     (("run", "-t", "lionn"), "no technique is called 'lionn'; did you mean lion"),
     (("run", "-t", "lion+adamx"), "no technique is called 'adamx'; did you mean adam"),
@@ -452,7 +447,8 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("history", "-t", "lionn", "--results", "/no/such/results"), "no technique is called 'lionn'; did you mean lion"),
     (("list", "optimisers"), "no category or technique is called 'optimisers'; did you mean optimizers"),
     (("list", "lionn"), "no category or technique is called 'lionn'; did you mean lion"),
-    (("study", "lionn"), "no technique is called 'lionn'; did you mean lion"),
+    (("study", "lawaa"), "no technique with a study is called 'lawaa'; did you mean lawa"),
+    (("study", "lion"), "lion has no study; measure it with: leantrain run -t lion"),
     (("study", "sam", "-b", "gpt"), "the study of sam is not for gpt, but for: vit"),
     (("study", "vit_sam", "-b", "gpt"), "the study of vit_sam is not for gpt, but for: vit"),
     (("compare", "lion", "-b", "gpt", "-b", "vit"), "-b is given 2 times, and this command takes one: gpt or vit"),
@@ -467,7 +463,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("doctor", "--device", "cup"), "no device is called 'cup'; did you mean cpu"),
     (("new", "lion"), "there is a technique called lion already"),
     (("new", "My-Idea"), "cannot name a technique"),
-    (("new", "my_idea", "--root", "/no/such/checkout"), "is no checkout of leantrain"),
+    (("new", "my_idea", "--root", "/no/such/checkout"), "is no folder; name one with --root"),
 ]  # fmt: skip
 
 

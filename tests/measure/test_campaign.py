@@ -402,6 +402,28 @@ def test_damaged_lines_are_told(measuring: Measuring, tmp_path: Path) -> None:
     assert "learned.jsonl:1: " in said[0]
 
 
+def test_a_budget_that_ends_early_ends_the_bar_and_says_how_many_pairs_it_sufficed_for(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = 0.0
+
+    def time_together(*of: Any) -> Timed:
+        nonlocal clock_s
+        clock_s += 20.0
+        return measuring.time_together(*of)
+
+    monkeypatch.setattr(campaign.time, "monotonic", lambda: clock_s)
+    monkeypatch.setattr(campaign, "time_together", time_together)
+    shares: list[float] = []
+    effort = Effort(Wanted(seeds=1, timings=2, tuned=False, most_seeds=0), minutes=0.5)
+    pairs = [Pair(GPT, stack) for stack in ("lion", "lawa", "sam")]
+    measured = measure(pairs, tmp_path, effort, progress=lambda share, what: shares.append(share))
+    assert measured.sentence.endswith(": 2 of 3 pairs measured in 0.5 minutes, the most informative first")
+    assert shares == sorted(shares) and (shares[0], shares[-1]) == (0.0, 1.0)
+    rest = measure(pairs, tmp_path, Effort(effort.wanted))
+    assert rest.sentence == "timed 4 sets of processes"
+
+
 # real runs ------------------------------------------------------------------------------------------------------------
 
 
@@ -415,5 +437,6 @@ def test_real_evidence_makes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     kinds = {name: row.value(name).kind for name in ("step_time", "loss", "flops", "whole_time", "process_peak_bytes")}
     assert kinds == {"step_time": "measured", "loss": "measured", "flops": "exact", "whole_time": "measured",
                      "process_peak_bytes": "measured"}  # fmt: skip
-    assert all(0 <= share <= 1 for share, _ in shares)
-    assert {what.split()[0] for _, what in shares} == {"preparing", "counting", "learning", "timing"}
+    only = [share for share, _ in shares]
+    assert only == sorted(only) and (only[0], only[-1]) == (0.0, 1.0)
+    assert {what.split()[0] for _, what in shares} == {"preparing", "counting", "learning", "timing", "done"}

@@ -1,0 +1,168 @@
+"""What was published and merged is what was measured; what is damaged is named and refused; nothing is overwritten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from suite.cli import Exit
+from suite.record.merging import merge
+from suite.record.schema import Line, Renewal
+from suite.record.store import Records, Store, StoreError
+from suite.show import publishing
+from tests.factories import MACHINE, counted, every_kind, learned, put, renewal, side, timed
+from tests.plugin import called, kept
+
+
+def without_source(lines: Iterable[Line]) -> list[str]:
+    return sorted(line.model_dump_json(exclude={"source"}) for line in lines)
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+numbers = st.floats()  # NaN and infinities too
+lines = st.one_of(
+    st.builds(lambda id, stack, loss, reason, probe: learned(stack or "x", final=1.0, id=id, reason=reason,
+              probes={"p": probe, stack: loss}), names, names, numbers, names, numbers),
+    st.builds(lambda id, flops, machine: counted("x", id=id, machine=MACHINE.model_copy(update={"name": machine})),
+              names, st.integers(0, 2**62), names),
+    st.builds(lambda id, pace, source: timed([side(), side("y", pace_s=pace)], id=id, source=source),
+              names, st.floats(1e-6, 1e6), names),
+    st.builds(lambda id, stack: renewal(id=id, stack=stack), names, names),
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.lists(lines, min_size=1, max_size=6, unique_by=lambda line: line.id))
+def test_publishing_and_merging_is_the_identity(tmp_path_factory: pytest.TempPathFactory, measured: list[Line]) -> None:
+    root = tmp_path_factory.mktemp("identity")
+    sent = publishing.write(Records.of(measured), root / "sent")
+    merged = merge([root / "sent"], root / "ours")
+    assert (merged.known, merged.refused) == (0, [])
+    assert {line.id: line.model_dump_json() for line in kept(root / "ours").values()} == {
+        line.id: line.model_dump_json() for line in sent
+    }
+    own = {line.id: line for line in measured}
+    for line in sent:
+        old = own[line.id].model_copy(update={"source": own[line.id].source or "sent"})
+        old = old.model_copy(update={"machine": line.machine}) if isinstance(old, Renewal) else old
+        assert line.model_dump_json() == old.model_dump_json()
+
+
+def test_machine_and_source_stay_on_every_row_through_other_hands(tmp_path: Path) -> None:
+    publishing.write(Store(put(tmp_path / "alice", every_kind())).read()[0], tmp_path / "alice-records")
+    merge([tmp_path / "alice-records"], tmp_path / "bob")
+    own = learned("z", machine=MACHINE.model_copy(update={"name": "bobs-machine"}))
+    publishing.write(Store(put(tmp_path / "bob", [own], "bobs-machine")).read()[0], tmp_path / "bob-records")
+    merge([tmp_path / "bob-records"], tmp_path / "carol")
+    origins = {(line.source, publishing.machine_of(line)): line.kind for line in kept(tmp_path / "carol").values()}
+    assert origins.keys() == {("alice-records", MACHINE.name), ("bob-records", "bobs-machine")}
+    for file in (tmp_path / "bob-records" / "data").glob("*.parquet"):
+        rows = pq.read_table(file, columns=["source", "machine"]).to_pylist()
+        assert all(row["source"] and row["machine"] for row in rows)
+
+
+def test_what_is_known_is_dropped_and_nothing_is_touched(tmp_path: Path) -> None:
+    ours = put(tmp_path / "ours", every_kind())
+    publishing.write(Store(ours).read()[0], tmp_path / "sent")
+    before = contents(ours)
+    merged = merge([tmp_path / "sent", tmp_path / "sent" / "data" / "learned.parquet"], ours)
+    assert (merged.added, merged.refused) == ([], [])
+    assert contents(ours) == before
+    more = [learned("z", 5)]
+    put(tmp_path / "copy", [*every_kind(), *more])
+    assert without_source(merge([tmp_path / "copy"], ours).added) == without_source(more)
+    assert {path: content for path, content in contents(ours).items() if path in before} == before
+    assert kept(ours)[more[0].id].source == "copy"
+    again = merge([tmp_path / "copy"], ours)
+    assert (len(again.added), again.known) == (0, len(every_kind()) + 1)
+
+
+def parquet(path: Path, texts: list[str | None], column: str = "record") -> Path:
+    pq.write_table(pa.table({column: pa.array(texts, pa.string())}), path)
+    return path
+
+
+def test_damaged_lines_are_named_and_refused_and_the_others_taken(tmp_path: Path) -> None:
+    good, here = learned("x", 1), learned("x", 2)
+    ours = put(tmp_path / "ours", [here])
+    other = here.model_copy(update={"cpu_s": 1.0})
+    older = good.model_dump_json().replace('"schema_version":2', '"schema_version":1')
+    newer = good.model_dump_json().replace('"schema_version":2', '"schema_version":3')
+    idle = learned("x", 3, status="not_attached", reason="idle")
+    texts = [good.model_dump_json(), good.model_dump_json()[:200], None, "", older, newer, other.model_dump_json(),
+             idle.model_dump_json(), '{"kind": "learned"}']  # fmt: skip
+    file = parquet(tmp_path / "x.parquet", texts)
+    merged = merge([file], ours)
+    assert [line.id for line in merged.added] == [good.id]
+    reasons = {2: "damaged", 3: "damaged", 4: "damaged", 5: "version 1 is older", 6: "version 3 is newer",
+               7: f"it has the id of another one here, {here.id}",
+               8: "did not attach", 9: "no schema version"}  # fmt: skip
+    assert len(merged.refused) == len(reasons)
+    for sentence, (row, reason) in zip(merged.refused, reasons.items()):
+        assert sentence.startswith(f"{file}:{row}: ") and reason in sentence
+    assert kept(ours)[here.id] == here
+
+
+def test_a_file_that_is_none_stops_all(tmp_path: Path) -> None:
+    sent = tmp_path / "sent"
+    publishing.write(Records.of(every_kind()), sent)
+    whole = (sent / "data" / "timed.parquet").read_bytes()
+    (sent / "data" / "timed.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"timed\.parquet: it is damaged .* fetch it again"):
+        merge([sent], tmp_path / "ours")
+    with pytest.raises(ValueError, match="no text column 'record'"):
+        merge([parquet(tmp_path / "y.parquet", ["a"], "other")], tmp_path / "ours")
+    for path, sentence in {
+        tmp_path / "nowhere": "there is no such file or folder",
+        tmp_path / "ours": "is the results folder itself",
+        tmp_path: "holds no records",
+        sent / "README.md": r"records come as \.parquet",
+    }.items():
+        (tmp_path / "y.parquet").unlink(missing_ok=True)
+        with pytest.raises(ValueError, match=sentence):
+            merge([path], tmp_path / "ours")
+    assert not kept(tmp_path / "ours")
+
+
+def test_a_merge_that_is_cut_off_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = put(tmp_path / "ours", [learned("x", 1)])
+    merge([put(tmp_path / "first", [learned("x", 2)])], ours)
+    before = contents(ours)
+    put(tmp_path / "second", [learned("x", 3), learned("x", 4)])
+    monkeypatch.setattr("suite.record.merging.os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(OSError, match="full"):
+        merge([tmp_path / "second"], ours)
+    assert contents(ours) == before
+
+
+def test_two_merges_at_once_do_not_lose_each_other_s_records(tmp_path: Path) -> None:
+    put(tmp_path / "sent", [learned("x", 1)])
+    with Store(tmp_path / "ours").writing("merged"), pytest.raises(StoreError, match="another run is writing"):
+        merge([tmp_path / "sent"], tmp_path / "ours")
+
+
+def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
+    ours, sent, theirs = put(tmp_path / "ours", every_kind()), tmp_path / "sent", tmp_path / "theirs"
+    code, said, error = called("publish", "--to", sent, "--results", ours)
+    count = len(every_kind())
+    assert (code, said, error) == (Exit.FINE, f"{count} records of 1 machine: {sent}\n", "")
+    code, said, error = called("merge", sent, "--results", theirs)
+    assert (code, said, error) == (Exit.FINE, f"{count} records added to {theirs}, 0 known already\n", "")
+    damaged = tmp_path / "damaged.jsonl"
+    damaged.write_text("{\n" + learned("z").model_dump_json() + "\n")
+    code, said, error = called("merge", damaged, "--results", theirs, "--json")
+    assert (code, json.loads(said)["added"]) == (Exit.USAGE, {"learned": 1})
+    assert f"{damaged}:1: " in error and "it is left out" in error
+    assert called("publish", "--to", tmp_path / "none", "--results", tmp_path / "empty")[0] == Exit.NOTHING
+    assert called("publish", "--to", "s3://bucket", "--results", ours)[0] == Exit.USAGE

@@ -1,0 +1,99 @@
+"""What a user installs works without the checkout: a wheel has all it needs, and a technique of one's own plugs in."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("leantrain", "suite", "baselines", "techniques")
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
+
+
+def ran(command: Sequence[object], cwd: Path, **environment: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(
+        [str(each) for each in command], cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's wheel, built from a copy of what git tracks."""
+    tree, built = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("built")
+    listed = subprocess.run(["git", "ls-files", "-z", *PACKAGES, "pyproject.toml", "README.md", "LICENSE"], cwd=ROOT,
+                            capture_output=True, text=True)  # fmt: skip
+    names = listed.stdout.split("\0")[:-1] if listed.returncode == 0 else []
+    if not names:
+        pytest.skip("this is no git checkout, so nothing says which files are the project's")
+    for name in names:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes((ROOT / name).read_bytes())
+    ran([*PIP, "wheel", ".", *OFFLINE, "-w", built], tree)
+    (one,) = built.glob("leantrain-*.whl")
+    return one
+
+
+def test_the_wheel_has_every_file_of_its_packages_and_no_other(wheel: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True)
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert held == set(listed.stdout.splitlines())
+
+
+@dataclass(frozen=True)
+class Installed:
+    """leantrain as its users have it: a virtual environment with the wheel, and a folder to work in."""
+
+    python: Path
+    work: Path
+
+    def leantrain(self, *arguments: object) -> str:
+        return ran([self.python, "-m", "suite.cli", *arguments], self.work)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    root, work = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("work")
+    python, packages = root / "venv" / "bin" / "python", root / "packages"
+    ran([sys.executable, "-m", "venv", "--without-pip", root / "venv"], root)
+    ran([*PIP, "install", *OFFLINE, "--no-compile", "--target", packages, wheel], root)
+    site = Path(ran([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], root).strip())
+    libraries = sysconfig.get_path("purelib")  # those that the tests run with
+    (site / "libraries.pth").write_text(f"{packages}\n{libraries}\n")
+    assert ran([python, "-c", "import suite; print(suite.__file__)"], work).startswith(str(packages))
+    return Installed(python, work)
+
+
+@pytest.fixture(scope="module")
+def plugged_in(installed: Installed) -> Installed:
+    """With a new technique in a package of its own, installed to be edited."""
+    written = installed.leantrain("new", "my_idea", "--category", "thoughts")
+    assert "pip install -e my_idea" in written
+    assert (installed.work / "my_idea" / "pyproject.toml").is_file() and not (installed.work / "techniques").exists()
+    ran([*PIP, "--python", installed.python, "install", *OFFLINE, "-e", installed.work / "my_idea"], installed.work)
+    return installed
+
+
+def test_a_new_technique_plugs_in_beside_an_installed_leantrain(plugged_in: Installed) -> None:
+    listed = json.loads(plugged_in.leantrain("list", "my_idea", "--json"))
+    assert (listed["category"], listed["hyper_parameters"]) == ("thoughts", {"factor": 0.1})
+    assert listed["overrides"] == ["after_backward"]
+
+
+@pytest.mark.slow
+def test_its_own_test_passes_and_its_claim_holds(plugged_in: Installed) -> None:
+    ran([plugged_in.python, "-m", "pytest", "-p", "no:cacheprovider", "my_idea/tests"], plugged_in.work)
+    claim = ("my_idea.scaled_gradients", "--exact", "-b", "gpt", "--size", "pico", "--json")
+    assert [each["verdict"] for each in json.loads(plugged_in.leantrain("claims", *claim))] == ["reproduced"]
