@@ -228,11 +228,12 @@ class _Pool:
 
     def is_twin(self, key: str, stack: str, of: str) -> bool:
         """Whether the runs of a stack had the other's trajectories: they measure the other, and are no contender."""
+        known = self.learned.get((key, of), {})
         had = [
-            stack in self.alike[key, machine, theirs.trajectory_sha256]
-            for machine, runs in self.learned[key, stack].items()
+            stack in self.alike.get((key, machine, theirs.trajectory_sha256), ())
+            for machine, runs in self.learned.get((key, stack), {}).items()
             for seed in runs
-            if (theirs := self.learned[key, of].get(machine, {}).get(seed))
+            if (theirs := known.get(machine, {}).get(seed))
         ]
         return bool(had) and all(had)
 

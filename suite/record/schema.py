@@ -367,7 +367,8 @@ def parse(line: bytes | str) -> Line:
     except ValidationError:
         parsed = None
     # Any other form than ours, e.g. a member that stands twice, goes the slow way, which finds out why.
-    if parsed and parsed.model_dump_json().encode() == (line if isinstance(line, bytes) else line.encode()):
+    content = line if isinstance(line, bytes) else line.encode()
+    if parsed and parsed.schema_version == SCHEMA_VERSION and parsed.model_dump_json().encode() == content:
         return parsed  # type: ignore[return-value]
     return parse_versioned(line, model, SCHEMA_VERSION, oldest=SCHEMA_VERSION)  # type: ignore[return-value]
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from suite.cli import Exit
 from suite.record.merging import merge
 from suite.record.schema import Line, Renewal
+from suite.record.seal import sealed
 from suite.record.store import Records, Store, StoreError
 from suite.show import publishing
 from tests.factories import MACHINE, counted, every_kind, learned, put, renewal, side, timed
@@ -88,6 +89,10 @@ def test_what_is_known_is_dropped_and_nothing_is_touched(tmp_path: Path) -> None
     assert (len(again.added), again.known) == (0, len(every_kind()) + 1)
 
 
+def text(line: Line) -> str:
+    return sealed(line.model_dump_json().encode()).decode()
+
+
 def parquet(path: Path, texts: list[str | None], column: str = "record") -> Path:
     pq.write_table(pa.table({column: pa.array(texts, pa.string())}), path)
     return path
@@ -97,17 +102,17 @@ def test_damaged_lines_are_named_and_refused_and_the_others_taken(tmp_path: Path
     good, here = learned("x", 1), learned("x", 2)
     ours = put(tmp_path / "ours", [here])
     other = here.model_copy(update={"cpu_s": 1.0})
-    older = good.model_dump_json().replace('"schema_version":2', '"schema_version":1')
-    newer = good.model_dump_json().replace('"schema_version":2', '"schema_version":3')
+    older = sealed(good.model_dump_json().replace('"schema_version":2', '"schema_version":1').encode()).decode()
+    newer = sealed(good.model_dump_json().replace('"schema_version":2', '"schema_version":3').encode()).decode()
     idle = learned("x", 3, status="not_attached", reason="idle")
-    texts = [good.model_dump_json(), good.model_dump_json()[:200], None, "", older, newer, other.model_dump_json(),
-             idle.model_dump_json(), '{"kind": "learned"}']  # fmt: skip
+    texts = [text(good), text(good)[:200], None, "", older, newer, text(other), text(idle), '{"kind": "learned"}',
+             text(good).replace('"seed":1', '"seed":7'), good.model_dump_json()]  # fmt: skip
     file = parquet(tmp_path / "x.parquet", texts)
     merged = merge([file], ours)
     assert [line.id for line in merged.added] == [good.id]
     reasons = {2: "damaged", 3: "damaged", 4: "damaged", 5: "version 1 is older", 6: "version 3 is newer",
                7: f"it has the id of another one here, {here.id}",
-               8: "did not attach", 9: "no schema version"}  # fmt: skip
+               8: "did not attach", 9: "no schema version", 10: "it was changed", 11: "no checksum"}  # fmt: skip
     assert len(merged.refused) == len(reasons)
     for sentence, (row, reason) in zip(merged.refused, reasons.items()):
         assert sentence.startswith(f"{file}:{row}: ") and reason in sentence
@@ -160,7 +165,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
     code, said, error = called("merge", sent, "--results", theirs)
     assert (code, said, error) == (Exit.FINE, f"{count} records added to {theirs}, 0 known already\n", "")
     damaged = tmp_path / "damaged.jsonl"
-    damaged.write_text("{\n" + learned("z").model_dump_json() + "\n")
+    damaged.write_text("{\n" + text(learned("z")) + "\n")
     code, said, error = called("merge", damaged, "--results", theirs, "--json")
     assert (code, json.loads(said)["added"]) == (Exit.USAGE, {"learned": 1})
     assert f"{damaged}:1: " in error and "it is left out" in error

@@ -57,7 +57,7 @@ def test_text_of_a_record_is_no_markup_in_the_card(tmp_path: Path) -> None:
     evil = learned().machine.model_copy(update={"name": "a|b](http://x)<script>\n# c"})
     publishing.write(Records.of([learned(machine=evil, source="![x](y)")]), tmp_path)
     card = (tmp_path / "README.md").read_text()
-    assert r"a\|b\]\(http://x\)\<script\>\\n\# c" in card and r"\!\[x\]\(y\)" in card
+    assert r"a\|b\](http&#58;//x)&lt;script&gt; \# c" in card and r"!\[x\](y)" in card
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
