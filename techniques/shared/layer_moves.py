@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from suite.contract.recording import Recording
-from suite.contract.trace import Update
+from suite.contract.trace import Moment, Update
 
 FAR = 1e9  # stands for a distance that is not finite, which no claim would take for a value
 TIMES = 2.0**12
@@ -29,10 +29,11 @@ def layers(update: Update) -> Iterator[tuple[str, Tensor, Tensor, Mapping[str, A
 
 
 def roundings(actual: Tensor, expected: Tensor, terms: Tensor) -> float:
-    """The largest distance of ``actual`` from ``expected``, in roundings of ``terms``, the sizes that were summed."""
-    off = (actual.double() - expected).abs()
-    units = torch.where(off == 0, 0.0, off / (torch.finfo(actual.dtype).eps * terms))
-    return units.nan_to_num(nan=FAR, posinf=FAR).max().item()
+    """The largest distance of ``actual`` from ``expected``, in roundings of ``terms``, the sizes that were summed: no
+    finer than those of the smallest normal number, below which floats lie as far apart as there."""
+    precision = torch.finfo(actual.dtype)
+    off = (actual.double() - expected).abs() / (precision.eps * (terms + precision.smallest_normal))
+    return off.nan_to_num(nan=FAR, posinf=FAR).max().item()
 
 
 def sum_roundings(terms: Tensor) -> float:
@@ -42,8 +43,11 @@ def sum_roundings(terms: Tensor) -> float:
 
 def moved_by_scale(recording: Recording, state: Mapping[str, int], least_dims: int = 0, **hyper: float) -> int:
     """Weights that the step moves differently where each layer's gradients are multiplied by a power of 2 of its own,
-    and its ``state`` by that factor to the power given; with ``hyper`` in both. Of layers of ``least_dims`` or more."""
-    before = recording.trace.update.before
+    and its ``state`` by that factor to the power given; with ``hyper`` in both. Of layers of ``least_dims`` or more.
+
+    In float64, as in float32 squares of the gradients that rounding alone makes, such as a key's bias gets, underflow.
+    """
+    before = _wide(recording.trace.update.before)
     before = replace(before, hyper={name: {**own, **hyper} for name, own in before.hyper.items()})
     factors = {name: 2.0 ** (1 + number % POWERS) for number, name in enumerate(before.gradients)}
     scaled = replace(
@@ -56,6 +60,19 @@ def moved_by_scale(recording: Recording, state: Mapping[str, int], least_dims: i
     )
     one, other = recording.replayed(before), recording.replayed(scaled)
     return sum(int((one[name] != other[name]).sum()) for name in factors if one[name].ndim >= least_dims)
+
+
+def _wide(before: Moment) -> Moment:
+    """``before`` in float64, but for the counters of the state, which have no dimension."""
+    return replace(
+        before,
+        parameters={name: each.double() for name, each in before.parameters.items()},
+        gradients={name: each.double() for name, each in before.gradients.items()},
+        state={
+            name: {key: each.double() if getattr(each, "ndim", 0) else each for key, each in own.items()}
+            for name, own in before.state.items()
+        },
+    )
 
 
 def uneven_by_weights(recording: Recording, **hyper: float) -> int:

@@ -11,7 +11,7 @@ from techniques.large_batch.lamb.technique import LambTechnique
 from techniques.shared.layer_moves import layers, moved_by_scale, roundings, sum_roundings, uneven_by_weights
 from techniques.shared.moves import rate_over_the_baselines
 
-TINY = 1e-30  # eps beside which every gradient is large, and that keeps 0 / 0 at 0
+TINY = 1e-100  # eps beside which every gradient is large in float64, and that keeps 0 / 0 at 0
 
 
 def probes(recording: Recording, own: LambTechnique) -> Mapping[str, float]:
