@@ -17,9 +17,10 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from techniques.attention.flashattention.technique import FlashAttention
 from techniques.attention.flashattention.tiles import Memory, backward, forward
-from techniques.shared.plain import apart, is_alone
+from techniques.shared.plain import apart
 
 ROWS, COLUMNS = 3, 5  # of tiles, so that the last ones are ragged
+RANGE = math.log(torch.finfo(torch.float64).max)  # the exponential of more overflows
 
 
 OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
@@ -28,10 +29,9 @@ OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal ma
 def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
     """``gradient_roundings``: of the step's gradients from those with the definition; ``tile_output``,
     ``tile_gradients``: how far the tiles' are from the definition's, of the largest, in float64; ``forward_accesses``,
-    ``backward_accesses``: to slow memory, over theorem 2's count; ``saved_scores``: tensors as large as the scores that
-    a pass keeps for its backward pass."""
-    if not is_alone(recording):
-        return {}
+    ``backward_accesses``: to slow memory, over theorem 2's count; ``overflows``: values of the tiles' output and
+    gradients that are not finite where scores exceed what exp can take; ``saved_scores``: tensors as large as the
+    scores that a pass keeps for its backward pass."""
     run, trace = recording.run, recording.trace
     seen: list[tuple[Tensor, Tensor, Tensor, bool]] = []
 
@@ -53,7 +53,7 @@ def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
         "gradient_roundings": apart(
             trace.of("backward")[0].gradients, {name: each.double() for name, each in expected.items()}
         ),
-        "saved_scores": sum(shape in scores and shape[-1] != query.shape[-1] for shape in kept),
+        "saved_scores": sum(tuple(each.shape) in scores and _of_pairs(each, query.shape[-1]) for each in kept),
         **_of_tiles(query[0, 0].double(), key[0, 0].double(), value[0, 0].double(), causal),
     }
 
@@ -81,12 +81,16 @@ def _of_tiles(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> dict[str, float]
         expected = torch.autograd.grad(output, leaves, d_out)
     result = forward(q, k, v, Memory(), ROWS, COLUMNS, mask=mask)
     gradients = backward(q, k, v, result, d_out, Memory(), ROWS, COLUMNS, mask=mask)
+    beyond = q * (2 * RANGE / (q @ k.T / math.sqrt(d)).abs().max())
+    large = forward(beyond, k, v, Memory(), ROWS, COLUMNS, mask=mask)
+    of_large = large.o, *backward(beyond, k, v, large, d_out, Memory(), ROWS, COLUMNS, mask=mask)
     there, back = Memory(), Memory()
     whole = forward(q, k, v, there, ROWS, COLUMNS)
     backward(q, k, v, whole, d_out, back, ROWS, COLUMNS)
     return {
         "tile_output": _off(result.o, output.detach()),
         "tile_gradients": max(_off(ours, theirs) for ours, theirs in zip(gradients, expected, strict=True)),
+        "overflows": sum(int((~each.isfinite()).sum()) for each in of_large),
         "forward_accesses": there.accesses / (2 * n * d + key_tiles * (3 * n * d + 4 * n)),
         "backward_accesses": back.accesses / (4 * n * d + key_tiles * (5 * n * d + 2 * n)),
     }
@@ -96,14 +100,21 @@ def _off(ours: Tensor, expected: Tensor) -> float:
     return ((ours - expected).abs().max() / expected.abs().max()).item()
 
 
+def _of_pairs(each: Tensor, width: int) -> bool:
+    """Whether a tensor of the scores' shape has a number for each pair of tokens. Where a head is as wide as there are
+    tokens, queries have that shape, too: rows of probabilities tell."""
+    rows = each.detach().sum(-1)
+    return each.shape[-1] != width or bool((each >= 0).all() and torch.allclose(rows, torch.ones_like(rows)))
+
+
 @contextmanager
-def _saved() -> Iterator[list[tuple[int, ...]]]:
-    """The shapes of what is kept for the backward pass meanwhile."""
-    shapes: list[tuple[int, ...]] = []
+def _saved() -> Iterator[list[Tensor]]:
+    """What is kept for the backward pass meanwhile."""
+    kept: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        shapes.append(tuple(tensor.shape))
+        kept.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield shapes
+        yield kept

@@ -27,23 +27,24 @@ def records(run: Run, own: SafMesa) -> bool:
 
 
 def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
-    """``off_the_term`` and ``before_the_start``, of a twin that drops out and has the default settings: as of
+    """``off_the_term`` and ``before_the_start``, of a twin that drops out and is longer: as of
     :mod:`techniques.shared.divergence`; ``copies_of_the_weights``: bytes of the average over those of the model.
 
     Nothing of a run of several ranks, or at zero strength.
     """
     if recording.run.world_size > 1 or own.teacher is None:
         return {}
-    twin = recording.twin("saf_mesa", STEPS)
+    twin = recording.twin(steps=STEPS)
     (mesa,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
     model = twin.run.model
     drop_out(model)
     for _ in range(LOOKED_AT):
         twin.record_step()
+    memory = MEMORY if mesa.decay is None else 1 / (1 - mesa.decay)
     average = {name: each.double() for name, each in twin.traces[0].before.parameters.items()}
     for trace in twin.traces[:-1]:
         average = {
-            name: each + (trace.after.parameters[name].double() - each) / MEMORY for name, each in average.items()
+            name: each + (trace.after.parameters[name].double() - each) / memory for name, each in average.items()
         }
     last = twin.trace
     model.eval()
