@@ -173,7 +173,7 @@ def in_child(task: Callable[..., T], *arguments: Any, limit_s: float, mendable: 
         child.end()
     kind, value = reply
     if kind == "done":
-        return value  # type: ignore[no-any-return]
+        return value
     if known := next((each for each in mendable if each.__name__ == kind), None):
         raise known(value)
     raise ContenderFailed(*value)
@@ -301,7 +301,7 @@ def first_line(error: BaseException) -> str:
 def trace(error: BaseException) -> str:
     """The end of the traceback, for a record's ``details``."""
     try:
-        return plain("".join(traceback.format_exception(error))[-4000:])  # type: ignore[no-any-return]
+        return plain("".join(traceback.format_exception(error))[-4000:])
     except Exception as another:  # a message that raises when it is asked for
         return f"no traceback: {type(another).__name__}"
 

@@ -56,7 +56,6 @@ def test_what_a_killed_process_left_goes_with_the_next_and_what_lives_stays(plac
     (left,) = place.iterdir()
     (place / f"{PREFIX}of-another-kind").mkdir()
     assert ends(looks) == 0
-    module.prune()
     assert {each.name for each in place.iterdir()} == {f"{PREFIX}of-another-kind"} and not left.exists()
 
 
