@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 COMPILED_BY = "constexpr"
 UNTYPED = ("type_comment", "type_params", "kind")  # fields that carry types alone, or nothing that runs
@@ -28,9 +29,8 @@ def imports(path: Path, inside_functions: bool) -> Iterator[str]:
 
     Of ``from a import b`` both a and a.b, since b may be a module. Nothing of a file that does not parse.
     """
-    try:
-        tree = _Stripped().visit(ast.parse(path.read_bytes()))
-    except (SyntaxError, ValueError):
+    tree = _stripped(path.read_bytes())
+    if tree is None:
         return
     waiting: list[ast.AST] = [tree]
     while waiting:
@@ -46,11 +46,21 @@ def imports(path: Path, inside_functions: bool) -> Iterator[str]:
 
 def running_code(source: bytes) -> bytes:
     """The part of a source that runs, as text that is equal for equal code; ``source`` where it does not parse."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+    tree = _stripped(source)
+    if tree is None:
         return source
-    return "".join(_written(_Stripped().visit(tree))).encode("utf-8", "surrogatepass")
+    parts: list[str] = []
+    _write(tree, parts)
+    return "".join(parts).encode("utf-8", "surrogatepass")
+
+
+@lru_cache(maxsize=1)  # a file's hash and its imports are asked for one after the other
+def _stripped(source: bytes) -> ast.AST | None:
+    """The syntax tree of what runs, not to be changed; None where the source does not parse."""
+    try:
+        return cast(ast.AST, _Stripped().visit(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return None
 
 
 class _Stripped(ast.NodeTransformer):
@@ -106,20 +116,21 @@ class _Stripped(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _written(value: Any) -> Iterator[str]:
-    """The tree as text: kinds of nodes and their fields that hold something."""
+def _write(value: Any, parts: list[str]) -> None:
+    """Adds the tree as text: kinds of nodes and their fields that hold something."""
     if isinstance(value, ast.AST):
-        yield f"{type(value).__name__}("
-        for name, field in ast.iter_fields(value):
+        parts.append(f"{type(value).__name__}(")
+        for name in value._fields:
+            field = getattr(value, name, None)
             if field is not None and field != [] and name not in UNTYPED:
-                yield f"{name}="
-                yield from _written(field)
-        yield ")"
+                parts.append(f"{name}=")
+                _write(field, parts)
+        parts.append(")")
     elif isinstance(value, list):
-        yield "["
+        parts.append("[")
         for each in value:
-            yield from _written(each)
-            yield ","
-        yield "]"
+            _write(each, parts)
+            parts.append(",")
+        parts.append("]")
     else:
-        yield repr(value)
+        parts.append(repr(value))

@@ -448,7 +448,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("list", "optimisers"), "no category or technique is called 'optimisers'; did you mean optimizers"),
     (("list", "lionn"), "no category or technique is called 'lionn'; did you mean lion"),
     (("study", "lawaa"), "no technique with a study is called 'lawaa'; did you mean lawa"),
-    (("study", "lion"), "lion has no study; measure it with: leantrain run -t lion"),
+    (("study", "lora"), "lora has no study; measure it with: leantrain run -t lora"),
     (("study", "sam", "-b", "gpt"), "the study of sam is not for gpt, but for: vit"),
     (("study", "vit_sam", "-b", "gpt"), "the study of vit_sam is not for gpt, but for: vit"),
     (("compare", "lion", "-b", "gpt", "-b", "vit"), "-b is given 2 times, and this command takes one: gpt or vit"),
