@@ -1,6 +1,6 @@
 """A page for each baseline: its recipe by size, what its reference has learned, and the classical methods below it.
 
-What it has learned is in ``results/references.json``, which ``leantrain baselines --json`` printed.
+What it has learned is in ``results/references.json``: ``leantrain baselines --json | python -m json.tool --compact``.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import re
 import shlex
 import sys
@@ -26,7 +27,9 @@ from torch.nn import functional
 
 import leantrain
 from suite.cli import app
+from suite.contract.baseline import baselines
 from suite.contract.catalogue import catalogue
+from suite.record.store import Store
 
 ROOT = Path(__file__).parent.parent
 WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -215,6 +218,24 @@ def test_every_technique_has_a_page_with_what_its_card_and_the_records_say() -> 
         for heading in ("## Use it", "## Results", "## Claims of the paper", "## Mutants", "## The code"):
             assert f"\n{heading}\n" in text, f"{id}: {heading}"
         assert entry.card.paper.arxiv in text and f"@misc{{{id}," in text
+
+
+def test_what_the_references_have_learned_is_what_the_records_say() -> None:
+    """``results/references.json`` is of the models that everything is measured against; else make it again:
+    ``leantrain baselines --json | python -m json.tool --compact > results/references.json``."""
+    ends = {
+        (at.baseline, at.steps): each.final.loss
+        for each in Store(ROOT / "results").read()[0].learned
+        if each.final and each.stack == "baseline" and each.seed == 0
+        for at in [each.conditions]
+        if (at.size, at.recipe, at.task, at.rate, at.model) == ("nano", "modern", "pretrain", 1.0, None)
+    }
+    references = json.loads((ROOT / "results" / "references.json").read_text("utf-8"))
+    assert {each["baseline"] for each in references} == set(baselines())
+    for each in references:
+        steps = baselines()[each["baseline"]].recipe("nano", "modern", "pretrain").steps
+        assert each["seeds"][0]["loss"] == ends[each["baseline"], steps], each["baseline"]
+        assert each["passed"]
 
 
 def test_no_text_of_a_card_is_markup(monkeypatch: pytest.MonkeyPatch) -> None:
