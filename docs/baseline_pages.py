@@ -1,24 +1,18 @@
 """A page for each baseline: its recipe by size, what its reference has learned, and the classical methods below it.
 
-What it has learned is in ``results/references.json``: ``leantrain baselines --json | python -m json.tool --compact``.
+What it has learned is in the results folder, where ``leantrain baselines`` keeps it.
 """
 
 from __future__ import annotations
 
-import base64
-import io
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from functools import cache
-from html import escape as html_escape
-from itertools import groupby
-from pathlib import Path
-from typing import Any
 
 from suite.contract.baseline import Baseline, baselines
 from suite.contract.recipe import Recipe
 from suite.record.job import Size
+from suite.record.references import LearnedReference, Power
+from suite.show import references
 from suite.show.charts import ruler
 from suite.show.markdown import escape
 from suite.show.report import Report
@@ -31,20 +25,21 @@ def names() -> list[str]:
     return [name for name, each in baselines().items() if type(each).__module__ == f"baselines.{name}"]
 
 
-def pages(root: Path, report: Report) -> dict[str, str]:
+def pages(report: Report) -> dict[str, str]:
     """The pages by name."""
     index = ["# Baselines", "What techniques are measured against: a fixed model, its data and its recipe, by size."]
     index += [f"- [{name}]({name}.md): {escape(baselines()[name].quality)}" for name in names()]
-    return {"index": "\n\n".join(index) + "\n"} | {name: page(baselines()[name], root, report) for name in names()}
+    return {"index": "\n\n".join(index) + "\n"} | {name: page(baselines()[name], report) for name in names()}
 
 
-def page(baseline: Baseline, root: Path, report: Report) -> str:
+def page(baseline: Baseline, report: Report) -> str:
     """One baseline's page."""
-    reference = _references(root).get(baseline.id)
+    known = report.references.on([baseline.id]).references
     sections = (
         [f"# {baseline.id}", f"::: baselines.{baseline.id}"],
         _recipes(baseline),
-        _learned(reference) if reference else (),
+        *map(_learned, known.learned),
+        *map(_power, known.power),
         _ruler(baseline, report),
     )
     return "\n\n".join(part for section in sections for part in section) + "\n"
@@ -64,51 +59,31 @@ def _recipes(baseline: Baseline) -> Iterator[str]:
     yield "\n".join(lines)
 
 
-@cache
-def _references(root: Path) -> Mapping[str, Any]:
-    path = root / "results" / "references.json"
-    return {each["baseline"]: each for each in json.loads(path.read_text("utf-8"))} if path.is_file() else {}
-
-
-def _learned(reference: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## What it has learned at {reference['size']}"
-    yield (
-        "A ratio of two plateaus is noise. So the reference stands beside classical methods on the same data, batches, "
-        f"masks and noise; it is judged by {reference['judged_by']}."
-    )
-    yield f"```console\n$ leantrain baselines -b {reference['baseline']}\n```"
-    metrics = list(reference["scores"])
-    lines = [f"| | {' | '.join(metrics)} | |", f"|---|{'--:|' * len(metrics)}---|"]
-    lines.append(f"| **the reference** | {_scores(reference['scores'], metrics)} | |")
-    for bar in reference["bars"]:
-        says = "beaten" if bar["passed"] else "not beaten"
-        lines.append(f"| {escape(bar['method'])} | {_scores(bar['scores'], metrics)} | {says} |")
-    yield "\n".join(lines)
-    if further := reference["further"]:
-        yield "\n".join(f"- {escape(name)}: {value:.4g}" for name, value in further.items())
-    for caption, samples in groupby(reference["samples"], lambda sample: sample["caption"]):
-        shown = list(samples)
+def _learned(reference: LearnedReference) -> Iterator[str]:
+    yield f"## What it has learned at {reference.conditions.size}"
+    yield escape(f"{references.READING} {references.verdict(reference)}")
+    yield f"```console\n$ leantrain baselines -b {reference.conditions.baseline}\n```"
+    yield _table(*references.scores(reference))
+    if reference.further:
+        yield escape(f"{references.further(reference)}.")
+    for caption, samples in references.captioned(reference):
         yield f"{escape(caption)}:"
-        pictures = "".join(_picture(each["picture"], caption) for each in shown if each["picture"])
-        if pictures:
+        if pictures := "".join(references.drawn(each) for each in samples if each.png):
             yield f'<p class="pictures">{pictures}</p>'
-        if texts := [each["text"] for each in shown if each["text"]]:
+        if texts := [" ".join(each.text.split()) for each in samples if each.text]:
             yield "```text\n" + "\n".join(texts) + "\n```"
 
 
-def _scores(scores: Mapping[str, float], metrics: list[str]) -> str:
-    return " | ".join(f"{scores[metric]:.4g}" for metric in metrics)
+def _power(power: Power) -> Iterator[str]:
+    yield f"## What it can tell apart at {power.conditions.size}"
+    yield escape(f"{references.sees(power)} {references.CONTROLS}")
+    yield f"```console\n$ leantrain baselines --power -b {power.conditions.baseline}\n```"
+    yield _table(*references.controls(power))
 
 
-def _picture(rows: list[list[int]], caption: str) -> str:
-    """Grey values as an image in the page."""
-    import numpy as np
-    from PIL import Image
-
-    written = io.BytesIO()
-    Image.fromarray(np.array(rows, dtype=np.uint8)).save(written, "png")
-    source = base64.b64encode(written.getvalue()).decode()
-    return f'<img src="data:image/png;base64,{source}" alt="{html_escape(caption)}">'
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [f"| {' | '.join(map(escape, line))} |" for line in (head, *lines)]
+    return "\n".join([rows[0], f"|---|{'--:|' * (len(head) - 1)}", *rows[1:]])
 
 
 def _ruler(baseline: Baseline, report: Report) -> Iterator[str]:

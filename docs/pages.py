@@ -68,7 +68,7 @@ def generated() -> dict[str, str]:
     """Pages made from cards, records, classes and commands, by their path in the site."""
     pages = {"techniques/index.md": technique_pages.index(report())}
     pages |= {f"techniques/{id}.md": technique_pages.page(entry, report()) for id, entry in catalogue().items()}
-    pages |= {f"baselines/{name}.md": text for name, text in baseline_pages.pages(ROOT, report()).items()}
+    pages |= {f"baselines/{name}.md": text for name, text in baseline_pages.pages(report()).items()}
     pages |= {"methods/index.md": methods()}
     return pages | {"commands.md": command_pages.page(), "api/optim.md": api("optim"), "api/layers.md": api("layers")}
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import json
 import re
 import shlex
 import sys
@@ -29,6 +28,7 @@ import leantrain
 from suite.cli import app
 from suite.contract.baseline import baselines
 from suite.contract.catalogue import catalogue
+from suite.record import references
 from suite.record.store import Store
 
 ROOT = Path(__file__).parent.parent
@@ -221,21 +221,17 @@ def test_every_technique_has_a_page_with_what_its_card_and_the_records_say() -> 
 
 
 def test_what_the_references_have_learned_is_what_the_records_say() -> None:
-    """``results/references.json`` is of the models that everything is measured against; else make it again:
-    ``leantrain baselines --json | python -m json.tool --compact > results/references.json``."""
+    """Else make it again: ``leantrain baselines``."""
     ends = {
-        (at.baseline, at.steps): each.final.loss
+        each.conditions.key: each.final.loss
         for each in Store(ROOT / "results").read()[0].learned
         if each.final and each.stack == "baseline" and each.seed == 0
-        for at in [each.conditions]
-        if (at.size, at.recipe, at.task, at.rate, at.model) == ("nano", "modern", "pretrain", 1.0, None)
     }
-    references = json.loads((ROOT / "results" / "references.json").read_text("utf-8"))
-    assert {each["baseline"] for each in references} == set(baselines())
-    for each in references:
-        steps = baselines()[each["baseline"]].recipe("nano", "modern", "pretrain").steps
-        assert each["seeds"][0]["loss"] == ends[each["baseline"], steps], each["baseline"]
-        assert each["passed"]
+    known = references.read(ROOT / "results").learned
+    assert {each.conditions.baseline for each in known} == set(baselines())
+    for each in known:
+        assert each.seeds[0]["loss"] == ends[each.conditions.key], each.conditions.baseline
+        assert each.passed
 
 
 def test_no_text_of_a_card_is_markup(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,12 @@ classical methods fitted to the same training examples, on the same test batches
 from __future__ import annotations
 
 import math
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from io import BytesIO
+
+from PIL import Image
 
 from suite.contract.baseline import Sample, baseline_of
 from suite.contract.run import Diverged, Run
@@ -48,8 +52,18 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
     return LearnedReference(
         conditions=conditions_of(setting), code=code_of(setting, BASELINE), made=datetime.now(UTC).date(),
         judged_by=metric, quality=baseline.quality, seeds=ends, bars=bars, further=means(further),
-        samples=[Picture(**sample.as_dict()) for sample in samples], why=why,
+        samples=[*map(_picture, samples)], why=why,
     )  # fmt: skip
+
+
+def _picture(sample: Sample) -> Picture:
+    if sample.picture is None:
+        return Picture(caption=sample.caption, text=sample.text)
+    written = BytesIO()
+    Image.fromarray(sample.picture.numpy()).save(written, "png", optimize=True)
+    height, width = sample.picture.shape
+    png = b64encode(written.getvalue()).decode()
+    return Picture(caption=sample.caption, text=sample.text, png=png, height=height, width=width)
 
 
 def at_least_as_good(reference: float, bar: float, metric: str) -> bool:
@@ -69,4 +83,5 @@ def learned_references(
         progress(number / len(settings), str(setting))
         references.append(learned(setting, range(seeds)))
         keep(references[-1])
+    progress(1.0, "all references")
     return references

@@ -27,11 +27,13 @@ class Bar(Stored):
 
 
 class Picture(Stored):
-    """Something that a model makes of held-out examples: a text, or a picture of grey values 0 to 255, row by row."""
+    """Something that a model makes of held-out examples: a text, or a picture as PNG in base64."""
 
     caption: str
     text: str = ""
-    picture: list[list[int]] | None = None
+    png: str = Field("", pattern="^[A-Za-z0-9+/]*={0,2}$")
+    height: int = 0
+    width: int = 0
 
 
 class OfReference(Stored):

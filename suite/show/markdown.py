@@ -271,9 +271,9 @@ def references_section(shown: references.ShownReferences, stem: str) -> tuple[li
             lines += ["", f"{escape(caption)}:", ""]
             lines += [f"    {' '.join(sample.text.split())}" for sample in samples if sample.text]
             for sample in samples:
-                if sample.picture:
+                if sample.png:
                     name = f"{stem}-{len(pictures) + 1}.svg"
-                    pictures[name] = references.drawn(sample.picture, caption) + "\n"
+                    pictures[name] = references.drawn(sample) + "\n"
                     lines.append(f"![{escape(caption)}]({quote(name)})")
     for power in shown.references.power:
         lines += ["", f"## What it can tell apart: {escape(references.heading(power))}{shown.mark(power)}", ""]

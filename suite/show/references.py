@@ -20,7 +20,6 @@ CONTROLS = (
     "the learning rate does. Equivalent budget: how much training the reference needs to end there, and its 95 % "
     "interval."
 )
-PIXEL = 12  # of a picture, in units of the drawing
 
 
 @dataclass(frozen=True)
@@ -111,21 +110,12 @@ def sees(each: Power) -> str:
     )
 
 
-def drawn(picture: Sequence[Sequence[int]], title: str) -> str:
-    """A grey picture as SVG: runs of equal pixels are one rectangle."""
-    height, width = len(picture), max(map(len, picture), default=0)
-    rectangles = []
-    for y, row in enumerate(picture):
-        x = 0
-        for grey, run in groupby(row):
-            length = len(list(run))
-            place = f'x="{x}" y="{y}" width="{length}" height="1"'
-            rectangles.append(f'<rect {place} fill="#{3 * format(max(0, min(255, grey)), "02x")}"/>')
-            x += length
+def drawn(sample: Picture) -> str:
+    """A sample's picture, as an SVG that holds it."""
+    place = f'width="{sample.width}" height="{sample.height}"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{PIXEL * width}" '
-        f'height="{PIXEL * height}" role="img" shape-rendering="crispEdges"><title>{in_html(title)}</title>'
-        f"{''.join(rectangles)}</svg>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {sample.width} {sample.height}" {place} role="img">'
+        f'<title>{in_html(sample.caption)}</title><image {place} href="data:image/png;base64,{sample.png}"/></svg>'
     )
 
 
@@ -140,7 +130,7 @@ def html(shown: ShownReferences) -> str:
         parts.append(f"<p>{in_html(further(each))}</p>" if each.further else "")
         for caption, samples in captioned(each):
             lines = "\n".join(sample.text for sample in samples if sample.text)
-            pictures = "".join(drawn(sample.picture, caption) for sample in samples if sample.picture)
+            pictures = "".join(drawn(sample) for sample in samples if sample.png)
             inside = (f"<pre>{in_html(lines)}</pre>" if lines else "") + pictures
             parts.append(markup.folded(in_html(caption), inside))
     for number, each in enumerate(shown.references.power):

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from datetime import date
 from html.parser import HTMLParser
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
+from pydantic import ValidationError
 
+from suite.contract.baseline import Sample
 from suite.contract.sources import code_of
 from suite.measure.evidence import conditions_of
+from suite.measure.references import _picture
 from suite.record import references as record
 from suite.record.job import BASELINE, Setting
 from suite.record.references import Bar, Control, LearnedReference, Picture, Power, References
@@ -43,7 +51,7 @@ def power(setting: Setting) -> Power:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    picture = Picture(caption="shown, completed", picture=[[0, 0, 255], [128, 128, 128]])
+    picture = Picture(caption="shown, completed", png="AAAA", height=2, width=3)
     text = Picture(caption="a beginning | what follows", text=HOSTILE)
     known = References(learned=[learned(MAE, samples=[picture]), learned(GPT, samples=[text])], power=[power(MAE)])
     record.write(known, tmp_path)
@@ -92,12 +100,19 @@ def test_the_page_shows_text_as_text(folder: Path) -> None:
     parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
     parser.feed(page[page.index('id="references"') :])
     assert "&lt;script&gt;alert(1)" in page and "<script>alert(1)" not in page
-    assert "pre" in tags and "rect" in tags
+    assert "pre" in tags and "image" in tags
 
 
-def test_a_picture_has_its_pixels() -> None:
-    svg = ElementTree.fromstring(drawn([[0, 0, 255], [128, 128, 128]], "<a>"))
-    rectangles = [each.attrib for each in svg if each.tag.endswith("rect")]
-    assert [(each["x"], each["y"], each["width"], each["fill"]) for each in rectangles] == [
-        ("0", "0", "2", "#000000"), ("2", "0", "1", "#ffffff"), ("0", "1", "3", "#808080"),
-    ]  # fmt: skip
+def test_a_picture_is_the_samples() -> None:
+    pixels = torch.tensor([[0, 0, 255], [128, 128, 128]], dtype=torch.uint8)
+    kept = _picture(Sample("<a>", picture=pixels))
+    svg = ElementTree.fromstring(drawn(kept))
+    (image,) = (each.attrib for each in svg if each.tag.endswith("image"))
+    png = b64decode(image["href"].removeprefix("data:image/png;base64,"))
+    assert torch.equal(torch.from_numpy(np.array(Image.open(BytesIO(png)))), pixels)
+    assert (image["width"], image["height"]) == ("3", "2")
+
+
+def test_what_is_no_base64_is_no_picture() -> None:
+    with pytest.raises(ValidationError):
+        Picture(caption="x", png='"/><script>')
