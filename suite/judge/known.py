@@ -122,12 +122,13 @@ class TimedPair:
         whole = math.exp(self.training_log_ratio) + self.setup_cost / self.reference.steps
         return math.log(whole) if whole > 0 else -math.inf
 
-    def cost_at(self, progress: float) -> float:
-        """What the contender has spent when a share of its run is done, in shares of the reference's training."""
+    def cost_at(self, progress: Floats) -> Floats:
+        """What the contender has spent when shares of its run are done, in shares of the reference's training."""
         assert self.reference.steps
         ends = np.array([*self.progress, 1.0])
         spent = np.concatenate([[0.0], np.cumsum(np.exp(self.paces) * np.diff(ends))])
-        return float(np.interp(progress, ends, spent)) + self.setup_cost / self.reference.steps
+        cost: Floats = np.interp(progress, ends, spent) + self.setup_cost / self.reference.steps
+        return cost
 
 
 def timed_pair(timed: Timed, index: int) -> TimedPair:

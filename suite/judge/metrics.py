@@ -452,7 +452,7 @@ def _crossings(known: Known) -> Samples:
 def _crossing(known: Known, pair: LearnedPair) -> TimeToQuality:
     reference, contender = (_curve(each) for each in pair.sides)
     steps, own = float(reference[-1, 0]), contender[:, 0] / contender[-1, 0]
-    costs = np.array([np.mean([each.cost_at(share) for each in known.timed]) for share in own])
+    costs = np.mean([each.cost_at(own) for each in known.timed], axis=0)
     setup = float(costs[0])
     return time_to_quality(reference, contender, (costs - setup) * steps, setup * steps)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from suite.contract.card import CardError
@@ -31,6 +31,7 @@ from suite.record.job import BASELINE, Setting
 from suite.record.machine import fingerprint
 from suite.record.schema import (
     TIMING_PROTOCOL,
+    Code,
     Conditions,
     Counted,
     Ended,
@@ -123,6 +124,7 @@ class Currency:
 
     code_of: CodeOf
     renewed: Mapping[tuple[str, str, str], set[str]]
+    _known: dict[tuple[Conditions, str], Code | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, renewals: Iterable[Renewal], code_of: CodeOf = installed_code) -> Currency:
@@ -134,9 +136,15 @@ class Currency:
             same |= dict.fromkeys(((each.family, each.stack, code) for code in joined), joined)
         return cls(code_of, same)
 
+    def _now(self, conditions: Conditions, stack: str) -> Code | None:
+        """The installed code; asked once for each of the many records of a job."""
+        if (conditions, stack) not in self._known:
+            self._known[conditions, stack] = self.code_of(conditions, stack)
+        return self._known[conditions, stack]
+
     def has(self, evidence: Counted | Trained) -> bool:
         """Whether it is of the installed code."""
-        now = self.code_of(evidence.conditions, evidence.stack)
+        now = self._now(evidence.conditions, evidence.stack)
         if now is None:
             return False
         if isinstance(evidence, Counted):
@@ -150,7 +158,7 @@ class Currency:
 
     def has_side(self, timed: Timed, side: Ended) -> bool:
         """Whether a side of a timing is of the installed code, and timed as it is now."""
-        now = self.code_of(timed.conditions, side.stack)
+        now = self._now(timed.conditions, side.stack)
         return now is not None and timed.protocol == TIMING_PROTOCOL and side.code.trajectory == now.trajectory
 
 

@@ -60,6 +60,10 @@ class Ruler:
     def _inverse(self) -> PchipInterpolator:
         return PchipInterpolator(self.log_losses[::-1], self.log_budgets[::-1], extrapolate=False)
 
+    @cached_property
+    def _curve(self) -> PchipInterpolator:
+        return PchipInterpolator(self.log_budgets, self.log_losses)
+
     @property
     def ends(self) -> tuple[float, float]:
         """Of the budgets over the reference's own: the least and the largest."""
@@ -77,7 +81,7 @@ class Ruler:
 
     def log_loss(self, log_budget: float) -> float:
         """ln of the loss at a budget between the ends."""
-        return float(PchipInterpolator(self.log_budgets, self.log_losses)(log_budget))
+        return float(self._curve(log_budget))
 
     def _slope(self, at: int) -> float:
         """d ln budget / d ln loss of the part that begins at a budget; negative."""

@@ -15,11 +15,19 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite.record.text import printable as printable
 
+_FIELDS: dict[type[BaseModel], set[str]] = {}
+
 
 class Stored(BaseModel):
     """The base of what is written to a file. A NaN is written as a word, since JSON has no such number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+    def model_post_init(self, context: Any) -> None:
+        """Which fields were set is of no use here, and a set of their names for each object takes more memory than most
+        of their values: all objects of a class share one. A copy has its own."""
+        names = _FIELDS.get(type(self)) or _FIELDS.setdefault(type(self), set(type(self).model_fields))
+        object.__setattr__(self, "__pydantic_fields_set__", names)
 
 
 M = TypeVar("M", bound=Stored)

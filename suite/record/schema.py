@@ -69,13 +69,25 @@ def _hashed(conditions: Conditions, without: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
+_KNOWN: dict[Any, Any] = {}
+
+
+def _shared(value: Any) -> Any:
+    """An equal value that was read before, where there is one: a hundred thousand records say few things a hundred
+    thousand times."""
+    return _KNOWN.setdefault(value if isinstance(value, Stored) else repr(value), value)
+
+
+Shared = AfterValidator(_shared)
+
+
 class Machine(Stored):
     """``facts`` must match for results to be ranked together and make the key; ``context`` is informational."""
 
     name: str
     key: str
-    facts: dict[str, Any]
-    context: dict[str, Any] = Field(default_factory=dict)
+    facts: Annotated[dict[str, Any], Shared]
+    context: Annotated[dict[str, Any], Shared] = Field(default_factory=dict)
 
 
 class Evaluation(Stored):
@@ -216,7 +228,7 @@ class Evidence(Stored):
     duration_s: float
     leantrain: str
     machine: Machine
-    conditions: Conditions
+    conditions: Annotated[Conditions, Shared]
     source: Source = ""
 
 
@@ -224,12 +236,12 @@ class Ended(Stored):
     """How a run ended."""
 
     stack: str  # "baseline" or the techniques in canonical spelling
-    code: Code
+    code: Annotated[Code, Shared]
     status: Status = "ok"
     reason: Reason = ""
     details: Reason = ""  # traceback of a failure
     steps: int | None = None
-    recipe: dict[str, Any] = Field(default_factory=dict)
+    recipe: Annotated[dict[str, Any], Shared] = Field(default_factory=dict)
 
 
 class CountedStep(Stored):
@@ -317,8 +329,8 @@ class Timed(Evidence):
     replicate: int
     protocol: int = TIMING_PROTOCOL
     pairing: Literal["interleaved", "sequential"] = "interleaved"
-    spawn_order: list[int]
-    orders: list[list[int]]
+    spawn_order: Annotated[list[int], Shared]
+    orders: Annotated[list[list[int]], Shared]
     contenders: list[Side] = Field(min_length=1)
 
     @property

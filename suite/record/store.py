@@ -196,11 +196,13 @@ def same(one: Line, other: Line) -> bool:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Without searching for cycles, of which records have none: among millions of objects that doubles the time."""
+    """Without searching for cycles, of which records have none: among millions of objects that doubles the time. What
+    was read is left out of later searches, too."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            gc.freeze()
             gc.enable()

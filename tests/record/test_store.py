@@ -444,3 +444,13 @@ def test_reading_a_record_loads_neither_torch_nor_the_fork_server():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_what_many_records_say_is_held_once_and_a_copy_has_its_own(store):
+    """A hundred thousand records have to fit into the memory of a laptop."""
+    put(store, *GOOD)
+    one, two = store.read()[0].learned
+    assert one.conditions is two.conditions and one.machine.facts is two.machine.facts and one.code is two.code
+    slower = one.conditions.model_copy(update={"rate": 0.3})
+    assert slower.key != one.conditions.key and slower.family == one.conditions.family
+    assert one.model_copy(update={"seed": 9}).model_fields_set == two.model_fields_set == set(type(one).model_fields)
