@@ -196,13 +196,11 @@ def same(one: Line, other: Line) -> bool:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Without searching for cycles, of which records have none: among millions of objects that doubles the time. What
-    was read is left out of later searches, too."""
+    """Without searching for cycles, of which records have none: among millions of objects that doubles the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
-            gc.freeze()
             gc.enable()
