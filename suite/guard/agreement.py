@@ -39,6 +39,7 @@ from suite.judge.metrics import BY_ROUND
 from suite.judge.rows import pairs
 from suite.judge.statistics import median, replication_interval
 from suite.judge.verdicts import ChangeVerdict
+from suite.measure.child import KILLED
 from suite.measure.contender import Limits
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, States, conditions_of, silent
@@ -309,7 +310,7 @@ def _ended(old: Ended, new: Ended) -> Finding:
     if old.status == new.status:
         return Finding(old.stack, "status", "equal", f"{new.status} in both: {new.reason}")
     why = f"{old.status} then ({old.reason or 'no reason'}), {new.status} now ({new.reason or 'no reason'})"
-    by_load = old.status in OF_THE_LOAD or new.status in OF_THE_LOAD
+    by_load = any(each.status in OF_THE_LOAD or each.reason.startswith(KILLED) for each in (old, new))
     return Finding(old.stack, "status", "inconclusive" if by_load else "changed", why)
 
 

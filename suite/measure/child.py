@@ -36,6 +36,7 @@ PRELOADED = ["suite.measure.server"]
 STARTING, PLACING = threading.Lock(), threading.Lock()
 CHILDREN: set[Child] = set()  # that were started and are not yet ended; changed while STARTING is held
 LONGEST_REASON = 500
+KILLED = "killed (SIGKILL)"
 LOST_SERVER = 255  # what multiprocessing says of a child whose fork server is gone
 ENVIRONMENT = "the machine's files or network failed: "
 """How the reason of a failure begins that is no technique's: a full disk, a folder that is read-only, no network."""
@@ -194,11 +195,11 @@ def death(children: Sequence[Child], oom_kills_before: int | None) -> ContenderF
     if code == -signal.SIGKILL:
         after = oom_kills()
         if after is None or oom_kills_before is None:
-            why = "killed (SIGKILL); whether for want of memory, this system does not say"
+            why = f"{KILLED}; whether for want of memory, this system does not say"
             return ContenderFailed("out_of_memory", why)
         if after > oom_kills_before:
-            return ContenderFailed("out_of_memory", "killed by the system (SIGKILL) for want of memory")
-        return ContenderFailed("crashed", "killed (SIGKILL) by another process; the kernel counted no want of memory")
+            return ContenderFailed("out_of_memory", f"{KILLED} by the system for want of memory")
+        return ContenderFailed("crashed", f"{KILLED} by another process; the kernel counted no want of memory")
     if code == LOST_SERVER and not living().keys() & {child.server for child in children}:
         return ContenderFailed("crashed", "the fork server died, and its processes with it; was it killed?")
     if code is not None and code < 0:

@@ -33,6 +33,7 @@ from suite.guard.agreement import (
 from suite.guard.calibration import Uncalibrated
 from suite.guard.findings import Finding
 from suite.judge.rows import Currency
+from suite.measure.child import KILLED
 from suite.measure.counting import count
 from suite.measure.learning import learn
 from suite.measure.timing import Protocol, time_together
@@ -208,6 +209,7 @@ def test_repetitions_of_the_same_code_disagree_in_at_most_one_of_twenty() -> Non
         (("ok", ""), ("failed", "KeyError"), "changed"),
         (("hung", "no answer"), ("ok", ""), "inconclusive"),
         (("ok", ""), ("out_of_memory", ""), "inconclusive"),
+        (("ok", ""), ("crashed", f"{KILLED} by another process"), "inconclusive"),
     ],
 )
 def test_how_a_run_ends_is_part_of_it(old: tuple[str, str], new: tuple[str, str], verdict: str) -> None:

@@ -139,6 +139,8 @@ def ran(at: Place) -> tuple[dict[str, list[str]], str]:
     command = at.start("run", *ON_TINY, "--minutes", 60, "--json")
     output, errors = command.communicate(timeout=LIMIT_S)
     told = "a traceback" if b"Traceback" in errors or b"Aborted" in errors else ""
+    if command.returncode not in (0, 5):  # 5: a run failed, as they should
+        raise RuntimeError(f"exit code {command.returncode}: {errors.decode()[-500:]}")
     try:
         json.loads(output)
     except ValueError:
