@@ -50,7 +50,11 @@ def test_what_a_killed_process_left_goes_with_the_next_and_what_lives_stays(plac
     def looks() -> None:
         assert scratch() in place.iterdir()
         before = set(place.iterdir())
-        assert ends(lambda: os._exit(0 if scratch() not in before and before < set(place.iterdir()) else 1)) == 0
+
+        def beside() -> None:
+            assert scratch() not in before and before < set(place.iterdir())
+
+        assert ends(beside) == 0
 
     assert ends(is_killed) == -signal.SIGKILL
     (left,) = place.iterdir()
