@@ -257,7 +257,9 @@ class SAF(Wrapper):
     def _of_all_ranks(self, seen: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
         """What each rank of the parameters' mesh has seen in this step, on the host."""
         mesh = next((p.device_mesh for each in self.param_groups for p in each["params"] if is_distributed(p)), None)
-        for dimension in range(mesh.ndim if mesh else 0):
+        if mesh is None:
+            return seen
+        for dimension in range(mesh.ndim):
             group = mesh.get_group(dimension)
             by_rank: list[list[tuple[Tensor, Tensor]]] = [[]] * group.size()
             torch.distributed.all_gather_object(by_rank, [(i, logits.cpu()) for i, logits in seen], group=group)
