@@ -8,6 +8,7 @@ which changes with kernel, driver and torch; a copy stays with the machine's rec
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -176,7 +177,8 @@ def beside(records: Path) -> tuple[dict[str, Calibration], list[str]]:
     """The calibrations in a results folder, by their machine's key, and one sentence for each that cannot be read."""
     calibrations: dict[str, Calibration] = {}
     problems = []
-    for path in sorted(records.glob("*/calibration.json")):
+    named = sorted(folder / "calibration.json" for folder in records.glob("*") if folder.is_dir())
+    for path in filter(os.path.lexists, named):  # a link that leads nowhere is named, too
         try:
             calibration = _read(path)
             calibrations[calibration.machine.key] = calibration

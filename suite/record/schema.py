@@ -222,7 +222,7 @@ Source = Annotated[str, Field(max_length=200)]
 class Evidence(Stored):
     """What all evidence says of itself. ``started``: ISO 8601, UTC."""
 
-    schema_version: int = Field(SCHEMA_VERSION, strict=True)
+    schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
     id: str
     started: Moment
     duration_s: float
@@ -343,7 +343,7 @@ class Renewal(Stored):
     the bit: all that was learned in this family of conditions with the stack holds for both. ``machine``: the name of
     the one that repeated it; older lines lack it."""
 
-    schema_version: int = Field(SCHEMA_VERSION, strict=True)
+    schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
     kind: Literal["renewal"] = "renewal"
     id: str
     started: Moment

@@ -136,11 +136,14 @@ def test_what_no_calibration_can_say_is_damage_and_never_valid(
     assert not shown and words in problem
 
 
-def test_a_pipe_in_place_of_a_calibration_is_named(tmp_path: Path) -> None:
+def test_a_pipe_or_a_loop_of_links_in_place_of_a_calibration_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "calibration.json")
     (tmp_path / "m").mkdir()
     (tmp_path / "calibration.json").rename(tmp_path / "m" / "calibration.json")
-    assert "it is no regular file" in beside(tmp_path)[1][0]
+    (tmp_path / "n").mkdir()
+    (tmp_path / "n" / "calibration.json").symlink_to("calibration.json")
+    pipe, loop = beside(tmp_path)[1]
+    assert "it is no regular file" in pipe and "symbolic links" in loop
 
 
 def test_a_calibration_is_continued_with_its_own_settings_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

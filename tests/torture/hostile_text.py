@@ -48,7 +48,8 @@ WORDS = [
 
 
 def attack(scale: Scale) -> Iterator[Row]:
-    words = WORDS[: scale.trials(len(WORDS))]
+    trials = scale.trials(len(WORDS))
+    words = [WORDS[number * len(WORDS) // trials % len(WORDS)] for number in range(trials)]
     pages = {each: rows_with(each) for each in words}
     yield in_chromium(pages)
     yield row("hostile words in Markdown", Counter(in_markdown(each, pages[each]) for each in words))
