@@ -16,9 +16,11 @@ from suite.cli.options import (
     TargetOptions,
     TaskOption,
     TrainingOptions,
+    device_named,
     setting_of,
     task_of,
     technique_names,
+    words,
 )
 from suite.cli.shared import MEASURE, Exit, app, bar, escape, out, show_table, understandable
 
@@ -47,7 +49,12 @@ def count(
         int, typer.Option("--steps", min=2, help="A whole run of so many steps comes before the counted one.")
     ] = 2,
     device: Annotated[
-        str, typer.Option("--device", help="Whose operators: cuda, a GPU's (none is needed), or cpu.")
+        str,
+        typer.Option(
+            "--device",
+            help="Whose operators: cuda, a GPU's (none is needed), or cpu.",
+            autocompletion=words("cpu", "cuda"),
+        ),
     ] = "cuda",
     as_json: Json = False,
 ) -> None:
@@ -57,7 +64,6 @@ def count(
     would run. Exit code 4 if none of the techniques can be counted so; the reason says which value it asked for.
     """
     with understandable(as_json):
-        from suite.contract.setting import DEVICES, chosen
         from suite.contract.stack import build
         from suite.measure import paper_scale
         from suite.show.counts import lines, notes, title
@@ -66,7 +72,7 @@ def count(
             build(stack)
         training = TrainingOptions(task=task, steps=steps, model=model)
         scale = paper_scale.Scale(
-            setting_of(TargetOptions(baselines, size, recipes), training).but(device=chosen("device", device, DEVICES)),
+            setting_of(TargetOptions(baselines, size, recipes), training).but(device=device_named(device)),
             batch_size=batch,
             sequence_length=sequence_length,
         )

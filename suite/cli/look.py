@@ -21,6 +21,7 @@ from suite.cli.options import (
     Results,
     SizeOption,
     TargetOptions,
+    device_named,
     setting_of,
 )
 from suite.cli.shared import LOOK, Exit, app, bar, escape, many, out, show_table, understandable, warn
@@ -247,11 +248,9 @@ def _power(
 def doctor(device: Device = "cpu", as_json: Json = False) -> None:
     """Say what this machine can measure, what is missing, and what would disturb a measurement now."""
     with understandable(as_json):
-        from suite.contract.setting import DEVICES, chosen
         from suite.measure.doctor import examine
 
-        chosen("device", device, DEVICES)
-        report = examine(device, THREADS)
+        report = examine(device_named(device), THREADS)
     if as_json:
         print(json.dumps(report, indent=1))
     else:

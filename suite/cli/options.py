@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import wraps
 from importlib.metadata import entry_points
@@ -250,6 +251,16 @@ def task_of(training: TrainingOptions) -> Task | None:
     from suite.record.job import TASKS
 
     return chosen("task", training.task, TASKS) if training.task else None
+
+
+def device_named(device: str) -> str:
+    """The device, whether it is here or not. Raises UnknownId with the nearest name for one that is none."""
+    from suite.contract.setting import check_device
+    from suite.contract.technique import Unavailable
+
+    with suppress(Unavailable):
+        check_device(device)
+    return device
 
 
 def _one(option: str, values: list[str] | None) -> str | None:

@@ -215,7 +215,8 @@ def claims(
             records, problems = Store(folder).read()
             for problem in problems:
                 warn(problem)
-            judgements = judging.verdicts(rows.rows(records), cards)
+            named = {card.id for card in cards}
+            judgements = judging.verdicts(rows.rows(records, named.__contains__), cards)
             judgements = [each for each in judgements if not on or each.baseline in ("", *on)]
     verdicts = {each.verdict for each in judgements}
     if not verdicts:

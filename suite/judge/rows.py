@@ -263,11 +263,13 @@ def pairs(
     reference: Callable[[str], str],
     code_of: CodeOf = installed_code,
     tuned: Callable[[str], bool] = lambda stack: False,
+    wanted: Callable[[str], bool] = lambda stack: True,
 ) -> list[Row]:
     """A row for each pair that has evidence, on each machine that timed it, or where none did on one that learned it.
 
     A pair is what was timed together, and any other stack with what ``reference`` says of it. Of stacks that are to be
-    ``tuned`` both sides have the learning rate that validation data chose, once their grids are complete.
+    ``tuned`` both sides have the learning rate that validation data chose, once their grids are complete. Only rows of
+    ``wanted`` stacks are computed, which are the same as among all others.
     """
     currency = Currency.of(records.renewals, code_of)
     pool = _Pool(records, currency)
@@ -291,7 +293,9 @@ def pairs(
     for draft in drafts:
         shared[draft.place.key, draft.place.machine].append(draft.known)
     moderation = {board: priors(known) for board, known in shared.items()}
-    return [draft.row(moderation[draft.place.key, draft.place.machine]) for draft in drafts]
+    return [
+        draft.row(moderation[draft.place.key, draft.place.machine]) for draft in drafts if wanted(draft.place.stack)
+    ]
 
 
 @dataclass(frozen=True)
@@ -478,9 +482,10 @@ def undecided(row: Row) -> bool:
 # for commands -------------------------------------------------------------------------------------------------------
 
 
-def rows(records: Records) -> list[Row]:
-    """The rows that the leaderboard shows, in the order of their boards."""
-    return sorted(pairs(records, card_reference, tuned=_tuned), key=lambda row: (row.board, row.stack))
+def rows(records: Records, wanted: Callable[[str], bool] = lambda stack: True) -> list[Row]:
+    """The rows that the leaderboard shows of the ``wanted`` stacks, in the order of their boards."""
+    shown = pairs(records, card_reference, tuned=_tuned, wanted=wanted)
+    return sorted(shown, key=lambda row: (row.board, row.stack))
 
 
 def card_reference(stack: str) -> str:

@@ -75,7 +75,9 @@ class StackError(ValueError):
 def split(text: str) -> list[tuple[str, dict[str, str]]]:
     """``"a+b:x=1,y=2"`` -> ``[("a", {}), ("b", {"x": "1", "y": "2"})]``; raises StackError on a malformed part."""
     parts: list[tuple[str, dict[str, str]]] = []
-    for part in filter(None, (piece.strip() for piece in re.split(r"\+(?![0-9])", text))):
+    for part in (piece.strip() for piece in re.split(r"\+(?![0-9])", text) if text.strip()):
+        if not part:
+            raise StackError(f"{text!r}: a + stands between two techniques, and one of them is missing")
         name, settings = (each.strip() for each in part.partition(":")[::2])
         values: dict[str, str] = {}
         for setting in filter(None, (each.strip() for each in settings.split(","))):

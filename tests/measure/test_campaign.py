@@ -438,5 +438,5 @@ def test_real_evidence_makes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert kinds == {"step_time": "measured", "loss": "measured", "flops": "exact", "whole_time": "measured",
                      "process_peak_bytes": "measured"}  # fmt: skip
     only = [share for share, _ in shares]
-    assert only == sorted(only) and (only[0], only[-1]) == (0.0, 1.0)
+    assert only == sorted(only) and only[0] < 0.01 and only[-1] == 1.0
     assert {what.split()[0] for _, what in shares} == {"preparing", "counting", "learning", "timing", "done"}
