@@ -85,9 +85,10 @@ def list_(
         _show_by_category(entries, broken)
     else:
         head = ("id", "category", "baselines", "task", "against", "what it changes")
-        cards = [entry.card for entry in entries]
-        lines = [(each.id, each.category, " ".join(each.baselines), each.task, each.reference, each.summary)
-                 for each in cards]  # fmt: skip
+        lines = [
+            (each.id, each.category, " ".join(each.baselines), each.task, each.reference, each.summary)
+            for each in (entry.card for entry in entries)
+        ]
         of = catalogue()
         lines += [(id, of[id].folder.parent.name, "", "", "", f"broken: {why}") for id, why in broken.items()]
         show_table(head, lines)
@@ -204,10 +205,11 @@ def _learned(settings: Sequence[Setting], seeds: int, folder: Path, progress: Pr
     from suite.measure.references import learned_references
     from suite.record import references as record
 
+    def keep(reference: LearnedReference) -> None:
+        record.write(record.read(folder).with_newer([reference]), folder)
+
     record.read(folder)  # complains of a damaged file before anything is trained
-    return learned_references(
-        settings, seeds, progress, lambda reference: record.write(record.read(folder).with_newer([reference]), folder)
-    )
+    return learned_references(settings, seeds, progress, keep)
 
 
 def _summary(reference: LearnedReference) -> dict[str, Any]:

@@ -67,7 +67,8 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """By group, as --help shows them."""
-        return sorted(super().list_commands(ctx), key=lambda name: GROUPS.index(self.commands[name].rich_help_panel))
+        panels = {name: getattr(command, "rich_help_panel", GROUPS[-1]) for name, command in self.commands.items()}
+        return sorted(super().list_commands(ctx), key=lambda name: GROUPS.index(panels[name]))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in RENAMED_COMMANDS:

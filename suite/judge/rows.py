@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from suite.contract.card import CardError
 from suite.contract.catalogue import reference_of, tunes
@@ -41,7 +41,6 @@ from suite.record.schema import (
     Renewal,
     Status,
     Timed,
-    Trained,
 )
 from suite.record.store import NoRecord, Records
 
@@ -118,6 +117,17 @@ class Row:
 # code ---------------------------------------------------------------------------------------------------------------
 
 
+class OfARun(Protocol):
+    """What a run of a stack under some conditions made, and the code that it loaded."""
+
+    @property
+    def conditions(self) -> Conditions: ...
+    @property
+    def stack(self) -> str: ...
+    @property
+    def code(self) -> Code: ...
+
+
 @dataclass(frozen=True)
 class Currency:
     """Whether evidence is of the code that is installed, or was renewed under it."""
@@ -142,7 +152,7 @@ class Currency:
             self._known[conditions, stack] = self.code_of(conditions, stack)
         return self._known[conditions, stack]
 
-    def has(self, evidence: Counted | Trained) -> bool:
+    def has(self, evidence: OfARun) -> bool:
         """Whether it is of the installed code."""
         now = self._now(evidence.conditions, evidence.stack)
         if now is None:
@@ -151,7 +161,7 @@ class Currency:
             return evidence.code.counts == now.counts
         return self.same(evidence, now.trajectory)
 
-    def same(self, run: Trained, trajectory: str) -> bool:
+    def same(self, run: OfARun, trajectory: str) -> bool:
         """Whether the run's code and that of this trajectory hash are the same or compute the same."""
         old = run.code.trajectory
         return old == trajectory or trajectory in self.renewed.get((run.conditions.family, run.stack, old), ())

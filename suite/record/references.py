@@ -31,7 +31,7 @@ class Picture(Stored):
 
     caption: str
     text: str = ""
-    png: str = Field("", pattern="^[A-Za-z0-9+/]*={0,2}$")
+    png: str = Field(default="", pattern="^[A-Za-z0-9+/]*={0,2}$")
     height: int = 0
     width: int = 0
 

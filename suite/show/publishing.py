@@ -148,7 +148,7 @@ def files(lines: Sequence[Line], name: str) -> dict[str, bytes]:
 
     Raises ValueError, with the way out, where pyarrow is missing.
     """
-    kinds = Counter(line.kind for line in lines)
+    kinds = Counter[str](line.kind for line in lines)
     tables = {f"data/{kind}.parquet": as_parquet(table(lines, kind)) for kind in KINDS if kinds[kind]}
     return tables | {CARD: card(lines, name).encode()}
 
@@ -181,7 +181,7 @@ def _size(number: int) -> str:
 
 
 def _head(name: str, lines: Sequence[Line], kinds: Sequence[str]) -> str:
-    counts = Counter(line.kind for line in lines)
+    counts = Counter[str](line.kind for line in lines)
     rows = [f"| `{kind}` | {counts[kind]} | {KINDS[kind][0]} |" for kind in kinds]
     return "\n".join([
         f"# {in_markdown(name)}", "",

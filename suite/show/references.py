@@ -133,10 +133,10 @@ def html(shown: ShownReferences) -> str:
             pictures = "".join(drawn(sample) for sample in samples if sample.png)
             inside = (f"<pre>{in_html(lines)}</pre>" if lines else "") + pictures
             parts.append(markup.folded(in_html(caption), inside))
-    for number, each in enumerate(shown.references.power):
-        parts.append(f"<h3>What {in_html(heading(each))} can tell apart{shown.mark(each)}</h3>")
-        parts.append(f"<p>{in_html(sees(each))}</p>")
-        parts.append(_table(f"power-{number}", f"{heading(each)}: controls", *controls(each)))
+    for number, power in enumerate(shown.references.power):
+        parts.append(f"<h3>What {in_html(heading(power))} can tell apart{shown.mark(power)}</h3>")
+        parts.append(f"<p>{in_html(sees(power))}</p>")
+        parts.append(_table(f"power-{number}", f"{heading(power)}: controls", *controls(power)))
     parts.append(f'<p class="legend">{in_html(CONTROLS)}</p>' if shown.references.power else "")
     return "\n".join([*filter(None, parts), "</section>"])
 
