@@ -85,7 +85,7 @@ def list_(
         _show_by_category(entries, broken)
     else:
         head = ("id", "category", "baselines", "task", "against", "what it changes")
-        lines = [
+        lines: list[tuple[str, ...]] = [
             (each.id, each.category, " ".join(each.baselines), each.task, each.reference, each.summary)
             for each in (entry.card for entry in entries)
         ]
