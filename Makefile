@@ -11,7 +11,7 @@ READY = $(VENV)/.ready
 REPEATED = $(shell sed -n '1s/.*"id":"\([0-9a-f]*\)".*/\1/p' results/*/learned.jsonl 2>/dev/null | head -1)
 ENTRY_TESTS = tests/techniques tests/measure/test_exact.py tests/measure/test_paper_scale.py
 
-.PHONY: bench test torture docs lint numbers clean
+.PHONY: bench test torture docs lint numbers axe clean
 
 bench: $(READY)
 	$(VENV)/bin/leantrain run --minutes $(MINUTES)
@@ -38,6 +38,10 @@ torture: $(READY)
 # The harness's own figures: start-up, a learned run, several at once, A/A timings and their spread.
 numbers: $(READY)
 	$(VENV)/bin/python -m tests.numbers
+
+# The page of the committed records under axe-core, where Chromium and axe-core are (npm install axe-core).
+axe: $(READY)
+	$(VENV)/bin/python -m tests.show.axe
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

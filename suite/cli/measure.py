@@ -247,7 +247,8 @@ def compare(
         from suite.measure.plan import pair_of
         from suite.measure.result import result_of
         from suite.record.store import Store
-        from suite.show.plots import check_format, draw
+        from suite.show.drawing import check_format, save
+        from suite.show.plots import figure
         from suite.show.terminal import summary
 
         setting = setting_of(target, training, machine)
@@ -262,7 +263,7 @@ def compare(
             )
         row = result_of(pair, Store(learning.results).read()[0])
         if write:
-            draw(row, write)
+            save(figure(row), write)
     if as_json:
         print(json.dumps(as_dict(row), indent=1))
     else:

@@ -51,6 +51,14 @@ def leaderboard(
     replace: Annotated[
         bool, typer.Option("--replace", help="Write over a board of other records, or over any other file.")
     ] = False,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            help="Draw this of every board to the one file of --write (.svg, .pdf, .png): pareto (time against "
+            "memory), forest (speedups with intervals), ruler (all on the reference's scaling curve), curves (losses).",
+        ),
+    ] = None,
     techniques: Techniques = None,
     on: Baselines = None,
     folder: Results = RESULTS,
@@ -72,13 +80,18 @@ def leaderboard(
         from suite.record.files import replacing
         from suite.record.job import canonical
         from suite.record.text import lines
-        from suite.show import export, html, markdown, poster
+        from suite.show import drawing, export, html, markdown, plots, poster
         from suite.show.report import Report
         from suite.show.stamp import check, stamp
 
         pages = {"markdown": markdown.render, "html": html.render, "svg": poster.render}
         whole = not (techniques or on)
-        targets = _targets(write, chosen("format", form, FORMS) if form else None)
+        if plot:
+            chosen("plot", plot, plots.PLOTS)
+            if form or len(write or ()) != 1:
+                raise ValueError("--plot draws one file: name it with --write, and leave --format out")
+            drawing.check_format(write[0])  # type: ignore[index]
+        targets = [] if plot else _targets(write, chosen("format", form, FORMS) if form else None)
         chosen("table", table, export.TABLES)
         for stack in techniques or ():
             build(stack)
@@ -96,6 +109,8 @@ def leaderboard(
                 stamps[path] = stamp(path, folder, report.records, " ".join([*(techniques or ()), *(on or ())]))
                 if not replace:
                     check(path, stamps[path])
+        if plot and write:
+            drawing.save(plots.of_boards(report, plot), write[0])
         for kind, path in targets:
             if kind == "markdown" and path and whole:
                 content = _split(report, path, folder / "boards")
@@ -112,7 +127,7 @@ def leaderboard(
     if as_json:
         print(json.dumps([as_dict(row) for row in report.rows], indent=1))
     else:
-        written = ", ".join(str(path) for _, path in targets)
+        written = ", ".join(map(str, write or [path for _, path in targets]))
         out.print(f"{many(len(report.rows), 'row')} from {many(report.records, 'record')}: {written}")
 
 
@@ -289,7 +304,7 @@ def history(
         from suite.record.store import Store
 
         if write:
-            from suite.show.plots import check_format
+            from suite.show.drawing import check_format
             from suite.show.timelines import draw
 
             check_format(write)

@@ -81,7 +81,11 @@ class Ruler:
 
     def log_loss(self, log_budget: float) -> float:
         """ln of the loss at a budget between the ends."""
-        return float(self._curve(log_budget))
+        return float(self._fit(log_budget))
+
+    @cached_property
+    def _fit(self) -> PchipInterpolator:
+        return PchipInterpolator(self.log_budgets, self.log_losses)
 
     def _slope(self, at: int) -> float:
         """d ln budget / d ln loss of the part that begins at a budget; negative."""

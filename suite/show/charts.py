@@ -1,6 +1,7 @@
-"""Inline SVG: whiskers, the ruler, the Pareto plot, learning curves. Colours are those of the style sheet, by class.
+"""The plots: time against memory, the reference's scaling curve, learning curves, intervals sorted by effect.
 
-Bounds and modelled values are never drawn as if they were measured: the plots of ratios leave them out.
+Each is a :class:`~suite.show.drawing.Drawing`, so a page and a file show the same. Colour stands only where an interval
+excludes 1. Bounds and modelled values are never drawn as if they were measured.
 """
 
 from __future__ import annotations
@@ -12,16 +13,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from suite.judge.known import Known
+from suite.judge.metrics import Value
 from suite.judge.rows import Row
 from suite.judge.ruler import Ruler
 from suite.judge.statistics import QUALITY_TOLERANCE, Floats, Interval
 from suite.record.schema import Learned
-from suite.record.text import in_html
-from suite.show.board import bounded, number
+from suite.show.axes import Axis, Frame, around
+from suite.show.board import HEADLINE, bounded, decimals, ends, leaning, mark, number, quantity, shown_number
+from suite.show.drawing import Dot, Drawing, Group, Line, Mark, Shared, Words
+from suite.show.labels import LETTER, Box, Labels, point_box, shortened
 
 WIDEST = math.log(8)  # a whisker that runs beyond 8 or 1/8 is cut at the edge
 NARROWEST = math.log(1.05)
+MOST_NAMES = 60  # in a plot; a pointer finds the others
 DOTS = 60  # of a curve: more than a small drawing can show
+KINDS = {1: "better", -1: "worse", 0: "same"}
+Links = Mapping[str, str]
+"""Stack -> the anchor on the page that its point leads to."""
 
 
 def span(intervals: Iterable[Interval]) -> float:
@@ -46,21 +54,31 @@ def whisker(interval: Interval, half_width: float) -> str:
     )
 
 
-# Pareto --------------------------------------------------------------------------------------------------------------
+# time against memory ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CostPoint:
-    """A technique's three cost ratios."""
+    """A technique's three cost ratios. ``leaning``: whether its headline is surely better (1) or worse (-1)."""
 
     name: str
     time: float
     memory: float
     loss: float
+    leaning: int = 0
 
     @property
     def costs(self) -> tuple[float, float, float]:
         return self.time, self.memory, self.loss
+
+    @property
+    def lossy(self) -> bool:
+        return math.log(self.loss) > QUALITY_TOLERANCE
+
+    @property
+    def says(self) -> str:
+        costs = f"time {number(self.time)}, memory {number(self.memory)}, loss {number(self.loss, 3)}"
+        return f"{self.name}: {costs} of the reference's"
 
 
 REFERENCE = CostPoint("reference", 1.0, 1.0, 1.0)
@@ -73,7 +91,7 @@ def points(rows: Sequence[Row]) -> list[CostPoint]:
         values = [row.metrics.get(name) for name in ("training_time", "peak_tensor_bytes", "loss")]
         known = [value.number for value in values if value and value.kind in ("measured", "exact") and value.number > 0]
         if len(known) == 3:
-            known_points.append(CostPoint(row.stack, *known))
+            known_points.append(CostPoint(row.stack, *known, leaning=leaning(row.value(HEADLINE.name))))
     return known_points
 
 
@@ -86,93 +104,61 @@ def front(among: Sequence[CostPoint]) -> list[CostPoint]:
     return [a for a in among if not any(beaten(a, b) for b in among)]
 
 
-def pareto(rows: Sequence[Row], links: Mapping[str, str] | None = None) -> str:
-    """Time against memory, quality as shape; ringed: the front, the reference among the candidates.
-
-    ``links``: stack -> the identity on the page that its point leads to. Names that would lie on others are left out,
-    those of the front last; a pointer finds them.
-    """
+def pareto(rows: Sequence[Row], links: Links | None = None, width: float = 760, height: float = 470) -> Drawing | None:
+    """Time against memory, quality as shape; ringed: the front, the reference among the candidates. None without
+    points. The front's names are placed first."""
     plotted = [REFERENCE, *points(rows)]
     if len(plotted) < 2:
-        return ""
+        return None
     best = set(front(plotted))
-    width, height, left, bottom = 640, 400, 60, 46
-    xs = _axis([each.time for each in plotted])
-    ys = _axis([each.memory for each in plotted])
-
-    def x(value: float) -> float:
-        return left + (width - left - 20) * (math.log(value) - xs[0]) / (xs[1] - xs[0])
-
-    def y(value: float) -> float:
-        return height - bottom - (height - bottom - 16) * (math.log(value) - ys[0]) / (ys[1] - ys[0])
-
-    parts = [
-        f'<path class="one" d="M{x(1):.1f} 10V{height - bottom}M{left} {y(1):.1f}H{width - 10}"/>',
-        *(_tick(x(tick), height - bottom + 18, number(tick), "middle") for tick in _ticks(xs)),
-        *(_tick(left - 8, y(tick) + 4, number(tick), "end") for tick in _ticks(ys)),
-        _tick((left + width) / 2, height - 8, "training time, ratio", "middle"),
-        f'<text class="tick" text-anchor="middle" transform="translate(14 {height / 2 - 20:.0f}) rotate(-90)">'
-        "peak tensor bytes, ratio</text>",
+    frame = Frame(
+        68, 14, width - 16, height - 46,
+        Axis("training time over the reference's" + _of_reference(rows, "training_time", _training_s), *around(
+            [each.time for each in plotted])),
+        Axis("peak tensor bytes over the reference's" + _of_reference(rows, "peak_tensor_bytes"), *around(
+            [each.memory for each in plotted])),
+    )  # fmt: skip
+    px, py = frame.px, frame.py
+    labels = Labels((frame.left, frame.top, frame.right, frame.bottom),
+                    [point_box(px(each.time), py(each.memory)) for each in plotted])  # fmt: skip
+    labels.take([(px(1) - 1, frame.top, px(1) + 1, frame.bottom), (frame.left, py(1) - 1, frame.right, py(1) + 1)])
+    marks: list[Mark] = [
+        *frame.marks(),
+        Line("one", [(px(1), frame.top), (px(1), frame.bottom)]),
+        Line("one", [(frame.left, py(1)), (frame.right, py(1))]),
     ]
-    taken = [(x(each.time) - 9, x(each.time) + 9, y(each.memory) + 4) for each in plotted]  # names keep off points
-    for each in sorted(plotted, key=lambda point: point not in best):
-        px, py = x(each.time), y(each.memory)
-        worse = math.log(each.loss) > QUALITY_TOLERANCE
-        kind = "reference" if each is REFERENCE else "worse" if worse else "kept"
-        shape = (
-            f'<path d="M{px:.1f} {py - 6:.1f}l6 10h-12z"/>' if worse else f'<circle cx="{px:.1f}" cy="{py:.1f}" r="5"/>'
-        )
-        ring = f'<circle class="ring" cx="{px:.1f}" cy="{py:.1f}" r="9"/>' if each in best else ""
-        says = f"{each.name}: time {number(each.time)}, memory {number(each.memory)}, loss {number(each.loss, 3)}"
-        name = _label(px + 11, py + 4, each.name, width, taken)
-        drawn = f'<g class="{kind}"><title>{in_html(says)}</title>{ring}{shape}{name}</g>'
-        target = (links or {}).get(each.name) if each is not REFERENCE else None
-        parts.append(f'<a href="#{target}" aria-label="{in_html(says)}">{drawn}</a>' if target else drawn)
+    ordered = sorted(plotted, key=lambda point: (point not in best, point.costs, point.name))
+    for position, each in enumerate(ordered):
+        x, y, kind = px(each.time), py(each.memory), "reference" if each is REFERENCE else KINDS[each.leaning]
+        shape: Mark = Dot(f"dot {kind}", x, y, 4.5)
+        if each.lossy:
+            shape = Line(f"dot {kind}", [(x, y - 6), (x + 6, y + 4), (x - 6, y + 4)], closed=True)
+        ring = [Dot("ring", x, y, 7.5)] if each in best else []
+        target = (links or {}).get(each.name, "") if each is not REFERENCE else ""
+        name = labels.place(x, y, each.name) if position < MOST_NAMES else []
+        marks.append(Group([*ring, shape, *name], each.says, target))
     label = f"Training time against peak tensor memory of {len(plotted) - 1} techniques; the table has the numbers."
-    return _figure(width, height, label, parts, "pareto")
+    return Drawing(width, height, marks, label, "pareto")
 
 
-def _label(x: float, y: float, name: str, width: float, taken: list[tuple[float, float, float]]) -> str:
-    """The name right or left of its point, or above or below; nothing where there is no room. Adds to ``taken``."""
-    short, length = _shortened(name)
-    for dy in (0, 12, -12, 24, -24):
-        for left in (x, x - length - 22):
-            if left >= 0 and left + length <= width and _free(left, length, y + dy, taken):
-                taken.append((left, left + length, y + dy))
-                return _tick(left, y + dy, short, "start")
-    return ""
+def _of_reference(rows: Sequence[Row], metric: str, scale: Callable[[Row], float] = lambda row: 1.0) -> str:
+    """``, 1 = 21.2 s``: what the reference itself takes."""
+    known = [
+        (value.reference * scale(row), row) for row in rows if (value := row.value(metric)).reference and value.known
+    ]
+    unit = {"training_time": "s", "peak_tensor_bytes": "B"}[metric]
+    return f", 1 = {quantity(float(np.median([each for each, _ in known])), unit)}" if known else ""
 
 
-def _shortened(name: str) -> tuple[str, float]:
-    """The name as it is drawn, and roughly how long it is in 12 px type."""
-    short = name if len(name) <= 28 else name[:27] + "…"
-    return short, 7.2 * len(short)
+def _training_s(row: Row) -> float:
+    """Times are recorded per step of the reference; this many make a training."""
+    return float(row.conditions.steps)
 
 
-def _free(left: float, length: float, y: float, taken: Iterable[tuple[float, float, float]]) -> bool:
-    return all(abs(y - other) >= 12 or left + length < low or high < left for low, high, other in taken)
+# the ruler ----------------------------------------------------------------------------------------------------------
 
-
-def _axis(ratios: Sequence[float]) -> tuple[float, float]:
-    """Log ends with a margin, 1 included."""
-    logs = [0.0, *map(math.log, ratios)]
-    margin = max(0.05, 0.08 * (max(logs) - min(logs)))
-    return min(logs) - margin, max(logs) + margin
-
-
-def _ticks(axis: tuple[float, float]) -> list[float]:
-    wide = [2.0**power for power in range(-6, 7)]
-    fine = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8]
-    chosen = wide if axis[1] - axis[0] > math.log(4) else fine
-    return [tick for tick in chosen if axis[0] <= math.log(tick) <= axis[1]]
-
-
-# the ruler -----------------------------------------------------------------------------------------------------------
-
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 480, 64, 70, 24, 46
 SEEN = 0.08  # of ln loss: how far beyond the curve's ends a loss is drawn where it is; beyond that at the edge
 BAND = 2.0  # standard errors
-MOST_NAMES = 60  # a pointer finds the others
 
 
 @dataclass(frozen=True)
@@ -214,123 +200,155 @@ def mean_loss(known: Known) -> float:
     return float(np.exp(np.mean(np.log(known.losses()[1]))))
 
 
-def ruler(rows: Sequence[Row], links: Mapping[str, str] | None = None) -> str:
+def ruler(
+    rows: Sequence[Row], links: Links | None = None, quality: str = "", width: float = 760, height: float = 470
+) -> Drawing | None:
     """The reference's final loss against its budget, log-log: seeds as dots, the monotone fit with its band, and every
-    technique where it ended; beyond the curve's ends at the margin, with an arrow. Empty where nothing was learned.
-
-    ``links``: stack -> the identity on the page that its point leads to.
-    """
+    technique where it ended; beyond the curve's ends at the margin, with an arrow. None where nothing was learned."""
     curve = next((row.known.ruler for row in rows if row.known.ruler), None)
     if curve is None:
-        return ""
+        return None
     marks = ruler_points(rows)
-    fitted, error = curve.log_losses, BAND * curve.log_errors
-    seeds = np.log(curve.losses[np.isfinite(curve.losses)])
-    ends_x = curve.log_budgets[0], curve.log_budgets[-1]
-    lows, highs = [*seeds, *(fitted - error)], [*seeds, *(fitted + error)]
-    nearby = [math.log(each.loss) for each in marks]
-    y0 = min([*lows, *(max(each, min(lows) - SEEN) for each in nearby)])
-    y1 = max([*highs, *(min(each, max(highs) + SEEN) for each in nearby)])
-    y0, y1 = y0 - 0.06 * (y1 - y0), y1 + 0.06 * (y1 - y0)
-    padding = 0.1 * (ends_x[1] - ends_x[0])
-    x0, x1 = ends_x[0] - padding, ends_x[1] + padding
-
-    def x(log_budget: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (min(max(log_budget, x0), x1) - x0) / (x1 - x0)
-
-    def y(log_loss: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (y1 - min(max(log_loss, y0), y1)) / (y1 - y0)
-
-    fine = np.linspace(*ends_x, DOTS)
-    line = "L".join(f"{x(each):.1f} {y(curve.log_loss(each)):.1f}" for each in fine)
-    around = [(each, curve.log_loss(each), float(np.interp(each, curve.log_budgets, error))) for each in fine]
-    upper = [f"{x(each):.1f} {y(loss + half):.1f}" for each, loss, half in around]
-    lower = [f"{x(each):.1f} {y(loss - half):.1f}" for each, loss, half in reversed(around)]
-    parts = [
-        f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>',
-        f'<path class="one" d="M{x(0):.1f} {TOP}V{HEIGHT - BOTTOM}"/>',
-        *(_tick(x(math.log(share)), HEIGHT - BOTTOM + 18, f"{share:g}×", "middle") for share in curve.shares),
-        *(_tick(LEFT - 8, y(tick) + 4, words, "end") for tick, words in loss_ticks(y0, y1)),
-        _tick((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "the reference's budget over its own (1×)", "middle"),
-        f'<text class="tick" text-anchor="middle" transform="translate(14 {(TOP + HEIGHT - BOTTOM) / 2:.0f}) '
-        'rotate(-90)">final test loss</text>',
-        f'<path class="band" d="M{"L".join([*upper, *lower])}Z"/>' if error.any() else "",
-        f'<path class="fit" d="M{line}"/>',
-        *_seed_dots(curve, x, y),
-    ]
-    taken = [(x(each), x(each), y(curve.log_loss(each)) + 4) for each in fine]  # names keep off the curve
-    spots = [(each, *_spot(each, x, y)) for each in sorted(marks, key=lambda each: each.loss)]
-    taken += [(px - 9, px + 9, py + 4) for _, px, py in spots]
-    for number_drawn, (each, px, py) in enumerate(spots):
-        room = number_drawn < MOST_NAMES
-        name = (_label(px + 11, py + 4, each.stack, WIDTH, taken) or _led(px, py, each.stack, taken)) if room else ""
-        drawn = f'<g class="{"off" if each.beyond < 0 else "on"}"><title>{in_html(each.says)}</title>'
-        drawn += f"{_ruler_mark(each, px, py, x)}{name}</g>"
-        target = (links or {}).get(each.stack)
-        parts.append(f'<a href="#{target}" aria-label="{in_html(each.says)}">{drawn}</a>' if target else drawn)
+    frame = _ruler_frame(curve, [each.loss for each in marks], quality, width, height, room=0.1)
+    labels = Labels((frame.left, frame.top, width - 4, frame.bottom), _curve_boxes(curve, frame))
+    spots = [(each, *_spot(each, frame)) for each in sorted(marks, key=lambda each: (each.loss, each.stack))]
+    labels.take(point_box(x, y) for _, x, y in spots)
+    labels.take((frame.px(each.low), y - 2, frame.px(each.high), y + 2) for each, _, y in spots if not each.beyond)
+    drawn: list[Mark] = [*frame.marks(), *_curve_marks(curve, frame)]
+    kinds = {row.stack: KINDS[leaning(row.value("equivalent_budget"))] for row in rows}
+    for position, (each, x, y) in enumerate(spots):
+        name = labels.place(x, y, each.stack) if position < MOST_NAMES else []
+        shape = _ruler_mark(each, x, y, frame, kinds[each.stack])
+        drawn.append(Group([*shape, *name], each.says, (links or {}).get(each.stack, "")))
     label = f"The reference's final loss against its budget, with {len(marks)} techniques; the table has the numbers."
-    return _figure(WIDTH, HEIGHT, label, parts, "ruler")
+    return Drawing(width, height, drawn, label, "ruler")
 
 
-Scale = Callable[[float], float]
-STEPS_AWAY = 14
+@dataclass(frozen=True)
+class CostFrame:
+    """The axes and the scaling curve that the plots of cost against quality of one board share, on a page under
+    ``anchor``."""
+
+    frame: Frame
+    marks: Sequence[Mark]
+    anchor: str = ""
+
+    @property
+    def shared(self) -> Shared:
+        return Shared(self.anchor, self.marks)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], anchor: str = "", width: float = 336, height: float = 240) -> CostFrame | None:
+        """What holds all these rows. None where there is no curve, or nothing on it."""
+        curve = next((row.known.ruler for row in rows if row.known.ruler), None)
+        losses = [each.loss for each in ruler_points(rows)]
+        if curve is None or not losses:
+            return None
+        least, most = curve.ends
+        costs = [min(max(cost, least / 2), 2 * most) for row in rows if (cost := _cost(row))]
+        frame = _ruler_frame(curve, losses, "", width, height, 0.04, costs)
+        return cls(frame, [*frame.marks(), *_curve_marks(curve, frame, seeds=False)], anchor)
 
 
-def _led(px: float, py: float, name: str, taken: list[tuple[float, float, float]]) -> str:
-    """The name further from its point, where the falling curve leaves room, with a line to it; nothing where there is
-    none. Adds to ``taken``."""
-    short, length = _shortened(name)
-    for away in range(2, STEPS_AWAY):
-        for side in (1, -1):
-            left = px + 9 * away if side > 0 else px - 9 * away - length
-            at = py + 4 - 15 * side * away
-            if (
-                left > LEFT
-                and left + length < WIDTH
-                and TOP < at < HEIGHT - BOTTOM - 6
-                and _free(left, length, at, taken)
-            ):
-                taken.append((left, left + length, at))
-                end = left - 3 if side > 0 else left + length + 3
-                line = f'<path class="lead" d="M{px:.1f} {py:.1f}L{end:.1f} {at - 4:.1f}"/>'
-                return line + _tick(left, at, short, "start")
-    return ""
+def _cost(row: Row) -> float | None:
+    """The technique's whole time, set-up included, over the reference's."""
+    time = row.value("whole_time")
+    return time.number if time.kind == "measured" and time.number > 0 else None
 
 
-def _spot(point: RulerPoint, x: Scale, y: Scale) -> tuple[float, float]:
-    """Where a point is drawn: one beyond the ends in the margin."""
-    px = x(point.beyond * math.inf) if point.beyond else x(math.log(point.budget))
-    return px, min(max(y(math.log(point.loss)), TOP + 6), HEIGHT - BOTTOM - 12)  # clear of the axis and its numbers
+def cost_and_quality(row: Row, on: CostFrame | None = None, width: float = 336, height: float = 240) -> Drawing | None:
+    """What one technique's loss is worth, and what it took: the reference's scaling curve, the technique's point on it,
+    and its own time over the reference's at the same loss. Left of the curve it is sooner than the reference.
+
+    ``on``: the axes, where they are shared. None where nothing is known.
+    """
+    own = ruler_points([row])
+    on = on or CostFrame.of([row], width=width, height=height)
+    if on is None or not own:
+        return None
+    point, cost, frame = own[0], _cost(row), on.frame
+    x, y = _spot(point, frame)
+    drawn: list[Mark] = [on.shared] if on.anchor else [*on.marks]
+    says = point.says
+    if cost:
+        at = frame.px(cost)
+        says += f", in {number(cost)} of its time"
+        sure = KINDS[leaning(row.value(HEADLINE.name))]
+        drawn += [Line(f"span dashed {sure}", [(at, y), (x, y)]), Dot(f"open {sure}", at, y, 4.5)]
+    drawn += _ruler_mark(point, x, y, frame, KINDS[leaning(row.value("equivalent_budget"))])
+    return Drawing(width, height, drawn, f"Cost against quality. {says}.", "ruler")
 
 
-def _ruler_mark(point: RulerPoint, px: float, py: float, x: Scale) -> str:
+def _ruler_frame(
+    curve: Ruler, losses: Sequence[float], quality: str, width: float, height: float, room: float,
+    costs: Sequence[float] = (),
+) -> Frame:  # fmt: skip
+    fitted, error = curve.log_losses, BAND * curve.log_errors
+    seen = [*np.log(curve.losses[np.isfinite(curve.losses)]), *(fitted - error), *(fitted + error)]
+    lowest, highest = min(seen) - SEEN, max(seen) + SEEN
+    seen += [min(max(math.log(each), lowest), highest) for each in losses]
+    least, most = curve.ends
+    pad = (most / least) ** room
+    return Frame(
+        68, 14, width - 24, height - 46,
+        Axis("budget, or time, over the reference's own" if costs else "budget over the reference's own (steps)",
+             min([least, *costs]) / pad, max([most, *costs]) * pad, ticks=_shares(curve, width)),
+        Axis(f"final test loss: {quality}" if quality and height > 400 else "final test loss",
+             *around([math.exp(each) for each in seen])),
+    )  # fmt: skip
+
+
+def _shares(curve: Ruler, width: float) -> list[float]:
+    return list(curve.shares if width > 500 else curve.shares[::2] or curve.shares)
+
+
+def _curve(curve: Ruler, dots: int) -> list[tuple[float, float]]:
+    """(budget, loss) along the fit."""
+    fine = np.linspace(curve.log_budgets[0], curve.log_budgets[-1], dots)
+    return [(math.exp(each), math.exp(curve.log_loss(each))) for each in fine]
+
+
+def _curve_boxes(curve: Ruler, frame: Frame) -> list[Box]:
+    """What keeps names off the curve."""
+    places = [(frame.px(budget), frame.py(loss)) for budget, loss in _curve(curve, DOTS)]
+    return [(x - 2, y - 3, x + 2, y + 3) for x, y in places]
+
+
+def _curve_marks(curve: Ruler, frame: Frame, seeds: bool = True) -> list[Mark]:
+    dots = DOTS if seeds else DOTS // 2
+    line = _curve(curve, dots)
+    drawn: list[Mark] = [Line("one", [(frame.px(1), frame.top), (frame.px(1), frame.bottom)])]
+    if curve.log_errors.any():
+        errors = np.interp(np.log([each for each, _ in line]), curve.log_budgets, BAND * curve.log_errors)
+        upper, lower = ([(frame.px(budget), frame.py(loss * math.exp(sign * error)))
+                         for (budget, loss), error in zip(line, errors, strict=True)] for sign in (1, -1))  # fmt: skip
+        drawn.append(Line("band reference", [*upper, *lower[::-1]], closed=True))
+    drawn.append(Line("mean reference", [(frame.px(budget), frame.py(loss)) for budget, loss in line]))
+    if seeds:
+        drawn += [
+            Dot("seed", frame.px(math.exp(budget)), frame.py(float(loss)), 2)
+            for losses in curve.losses
+            for budget, loss in zip(curve.log_budgets, losses, strict=True)
+            if math.isfinite(loss)
+        ]
+    return drawn
+
+
+def _spot(point: RulerPoint, frame: Frame) -> tuple[float, float]:
+    """Where a point is drawn: one beyond the ends in the margin, clear of the axes and their numbers."""
+    x = {1: frame.right - 8, -1: frame.left + 12}[point.beyond] if point.beyond else frame.px(point.budget)
+    return x, min(max(frame.py(point.loss), frame.top + 8), frame.bottom - 12)
+
+
+def _ruler_mark(point: RulerPoint, x: float, y: float, frame: Frame, kind: str) -> list[Mark]:
     if point.beyond:
-        return f'<path class="arrow" d="M{px:.1f} {py - 6:.1f}l{10 * point.beyond} 6l{-10 * point.beyond} 6z"/>'
-    span = f'<path class="span" d="M{x(math.log(point.low)):.1f} {py:.1f}H{x(math.log(point.high)):.1f}"/>'
-    return f'{span}<circle cx="{px:.1f}" cy="{py:.1f}" r="5"/>'
+        tip = 10 * point.beyond
+        return [Line(f"dot {kind}", [(x, y - 6), (x + tip, y), (x, y + 6)], closed=True)]
+    interval = [(frame.px(point.low), y), (frame.px(point.high), y)]
+    return [Line(f"span {kind}", interval), Dot(f"dot {kind}", x, y, 4.5)]
 
 
-def _seed_dots(curve: Ruler, x: Scale, y: Scale) -> Iterable[str]:
-    for losses in curve.losses:
-        for budget, loss in zip(curve.log_budgets, losses, strict=True):
-            if math.isfinite(loss):
-                yield f'<circle class="seed" cx="{x(budget):.1f}" cy="{y(math.log(loss)):.1f}" r="2"/>'
-
-
-def loss_ticks(y0: float, y1: float) -> list[tuple[float, str]]:
-    """Five round losses between the logs of two, with their words."""
-    low, high = math.exp(y0), math.exp(y1)
-    step = 10 ** math.floor(math.log10((high - low) / 4))
-    step = next(step * factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 6)
-    digits = max(0, -math.floor(math.log10(step)))
-    return [
-        (math.log(tick * step), f"{tick * step:.{digits}f}")
-        for tick in range(math.ceil(low / step), math.floor(high / step) + 1)
-        if tick > 0
-    ]
-
-
-# curves --------------------------------------------------------------------------------------------------------------
+# learning curves ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -347,7 +365,7 @@ def learning_curves(row: Row) -> list[Curves]:
     steps = row.conditions.steps
     both = []
     for index, kind in enumerate(("reference", "technique")):
-        seeds = [_curve(pair.sides[index], steps) for pair in row.known.learned]
+        seeds = [_curve_of(pair.sides[index], steps) for pair in row.known.learned]
         seeds = [each for each in seeds if len(each) > 1]
         if not seeds:
             return []
@@ -358,45 +376,63 @@ def learning_curves(row: Row) -> list[Curves]:
     return both
 
 
-def _curve(learned: Learned, reference_steps: int) -> Floats:
+def _curve_of(learned: Learned, reference_steps: int) -> Floats:
     """Validation loss over reference steps, where it is a number."""
     if not learned.steps:
         return np.zeros((0, 2))
-    points = [(each.step / learned.steps * reference_steps, each.loss) for each in learned.curve]
-    line = np.array(points, dtype=np.float64).reshape(-1, 2)
-    return line[np.isfinite(line).all(axis=1)]
+    curve = [(each.step / learned.steps * reference_steps, each.loss) for each in learned.curve]
+    line = np.array(curve, dtype=np.float64).reshape(-1, 2)
+    return line[np.isfinite(line).all(axis=1) & (line[:, 1] > 0)]
 
 
-def curves(row: Row) -> str:
-    """Validation loss against progress in reference steps: the mean over seeds, and every seed as a thin line."""
-    both = learning_curves(row)
-    if not both:
-        return ""
-    together = np.concatenate([line for side in both for line in (*side.seeds, side.mean)])
-    x1 = max(float(together[:, 0].max()), 1e-9)
-    y0, y1 = float(together[:, 1].min()), float(together[:, 1].max())
-    width, height, left, bottom = 300, 190, 44, 30
+def loss_range(rows: Iterable[Row]) -> tuple[float, float] | None:
+    """The least and the largest validation loss of the rows' mean curves, an axis that they share; None without any.
+    What climbs above where the references began is cut there."""
+    means = [(side.kind, side.mean[:, 1]) for row in rows for side in learning_curves(row)]
+    starts = [each[0] for kind, each in means if kind == "reference"]
+    return (float(min(each.min() for _, each in means)), float(1.05 * max(starts))) if starts else None
 
-    def path(line: Floats) -> str:
-        places = [
-            f"{left + (width - left - 8) * max(0.0, x) / x1:.1f} "
-            f"{8 + (height - bottom - 8) * (y1 - y) / ((y1 - y0) or 1):.1f}"
-            for x, y in _thinned(line)
-        ]
-        return "M" + "L".join(places)
 
-    parts = [
-        f'<path class="axis" d="M{left} 8V{height - bottom}H{width - 8}"/>',
-        _tick(left - 5, 14, number(y1), "end"),
-        _tick(left - 5, height - bottom, number(y0), "end"),
-        _tick(left, height - bottom + 15, "0", "middle"),
-        _tick(width - 8, height - bottom + 15, number(x1), "end"),
-        _tick((left + width) / 2, height - 3, "progress in reference steps", "middle"),
-        *(f'<path class="{side.kind} seed" d="{path(line)}"/>' for side in both for line in side.seeds),
-        *(f'<path class="{side.kind}" d="{path(side.mean)}"/>' for side in both),
-    ]
+@dataclass(frozen=True)
+class CurveFrame:
+    """The axes that the learning curves of one board share, on a page under ``anchor``."""
+
+    frame: Frame
+    anchor: str = ""
+
+    @property
+    def shared(self) -> Shared:
+        return Shared(self.anchor, self.frame.marks())
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], anchor: str = "", width: float = 336, height: float = 240) -> CurveFrame | None:
+        """What holds all these rows. None where nothing was learned."""
+        losses = loss_range(rows)
+        if losses is None:
+            return None
+        steps = Axis("progress (steps of the reference)", 0.0, max(row.conditions.steps for row in rows), False)
+        return cls(Frame(68, 14, width - 16, height - 46, steps, Axis("validation loss", *around(losses))), anchor)
+
+
+def curves(row: Row, on: CurveFrame | None = None, width: float = 336, height: float = 240) -> Drawing | None:
+    """Validation loss against progress in reference steps: the mean over seeds, and every seed as a thin line.
+
+    ``on``: the axes, where they are shared. None where nothing was learned.
+    """
+    both, on = learning_curves(row), on or CurveFrame.of([row], width=width, height=height)
+    if not both or on is None:
+        return None
+    frame = on.frame
+
+    def path(kind: str, line: Floats) -> Line:
+        return Line(kind, [(frame.px(step), frame.py(loss)) for step, loss in _thinned(line)])
+
+    lines = [path(f"each {side.kind}", line) for side in both for line in side.seeds if len(side.seeds) > 1]
+    reference, technique = both  # the dashed one above the other: where they are one, both are seen
+    means = [path("mean technique", technique.mean), path("mean reference dashed", reference.mean)]
+    axes: list[Mark] = [on.shared] if on.anchor else frame.marks()
     label = f"Validation loss of {row.stack} and of its reference against progress."
-    return _figure(width, height, label, parts, "curves")
+    return Drawing(width, height, [*axes, *lines, *means], label, "curves")
 
 
 def _thinned(line: Floats) -> Floats:
@@ -404,11 +440,50 @@ def _thinned(line: Floats) -> Floats:
     return line[np.linspace(0, len(line) - 1, DOTS).astype(int)] if len(line) > DOTS else line
 
 
-def _figure(width: int, height: int, label: str, parts: Sequence[str], kind: str) -> str:
-    role = "group" if kind in ("pareto", "ruler") else "img"  # an image's links could not be reached by a screen reader
-    head = f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="{role}" aria-label="{in_html(label)}">'
-    return f"{head}{''.join(parts)}</svg>"
+# intervals sorted by effect -----------------------------------------------------------------------------------------
+
+FOREST_LINE, FOREST_TOP = 20, 26
 
 
-def _tick(x: float, y: float, words: str, anchor: str) -> str:
-    return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{in_html(words)}</text>'
+def forest(rows: Sequence[Row], links: Links | None = None, width: float = 760) -> Drawing | None:
+    """The time to the same quality as a speedup, each row's interval on one axis, the best first; bounds are arrows.
+    A row without an interval is an open dot. None where no row has a number."""
+    known = [(row, row.value(HEADLINE.name)) for row in rows if row.value(HEADLINE.name).kind in ("measured", "bound")]
+    known = [(row, value) for row, value in known if 0 < value.number < math.inf]
+    if not known:
+        return None
+    known.sort(key=lambda each: (each[1].number, each[0].stack))
+    places = [1.0]
+    for _, value in known:
+        interval = value.speedup
+        places += [interval.low, interval.high] if interval and bounded(interval) else [1 / value.number]
+    names = 12 + LETTER * max(len(shortened(row.stack)) for row, _ in known)
+    height = FOREST_TOP + FOREST_LINE * len(known) + 50
+    axis = Axis("time to the same quality, as a speedup over the reference (log scale)", *around(
+        [min(max(each, 1 / 16), 16) for each in places]))  # fmt: skip
+    frame = Frame(names + 8, FOREST_TOP - 8, width - 150, height - 46, axis)
+    one = frame.px(1)
+    marks: list[Mark] = [*frame.marks(), Line("one", [(one, frame.top), (one, frame.bottom)])]
+    for position, (row, value) in enumerate(known):
+        y = FOREST_TOP + FOREST_LINE * (position + 0.5)
+        marks.append(_forest_line(row, value, frame, y, names, (links or {}).get(row.stack, "")))
+    label = f"Time to the same quality of {len(known)} techniques with intervals, the best first."
+    return Drawing(width, height, marks, label, "forest")
+
+
+def _forest_line(row: Row, value: Value, frame: Frame, y: float, names: float, target: str) -> Group:
+    interval, kind, shown = value.speedup, KINDS[leaning(value)], shown_number(value, HEADLINE.direction)
+    x = frame.px(shown)
+    drawn: list[Mark] = [Words(names, y + 4, shortened(row.stack), "end", "name")]
+    if value.kind == "bound":
+        tip = 10 if value.at_most else -10
+        drawn.append(Line(f"dot {kind}", [(x, y - 5), (x + tip, y), (x, y + 5)], closed=True))
+    elif interval and bounded(interval):
+        drawn += [Line(f"span {kind}", [(frame.px(interval.low), y), (frame.px(interval.high), y)])]
+        drawn += [Dot(f"dot {kind}", x, y, 4)]
+    else:
+        drawn.append(Dot(f"open {kind}", x, y, 4))
+    words = f"{mark(value, HEADLINE.direction)}{number(shown, decimals(interval))} {ends(interval)}".strip()
+    stale = "†" if row.unverified else ""
+    drawn.append(Words(frame.right + 10, y + 4, words + stale, kind=f"number {kind}"))
+    return Group(drawn, f"{row.stack}: {words}", target)

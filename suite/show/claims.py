@@ -14,6 +14,7 @@ from suite.judge.claims import Judgement, expectation, is_exact, shown
 from suite.judge.verdicts import CLAIM_VERDICTS, ClaimVerdict
 
 COLUMNS = ("verdict", "claim", "what the paper says", "claimed", "seen", "why")
+EXACT_AND_SO = "Exact, and so"
 NEVER_JUDGED: tuple[ClaimVerdict, ...] = ("not testable here", "modelled", "quoted")
 
 
@@ -64,7 +65,7 @@ class Sorted:
         named = {
             "Measured": self.measured,
             "Exact, and not so": failing,
-            "Exact, and so": holding,
+            EXACT_AND_SO: holding,
             "Not judged: quoted, modelled, not testable here": self.others,
         }
         return [(title, lines(of)) for title, of in named.items() if of]

@@ -7,6 +7,7 @@ one script by its hash and no network at all.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -16,34 +17,29 @@ from typing import Any
 
 from suite.contract.card import Card
 from suite.judge.claims import Judgement
-from suite.judge.metrics import Metric, Value
+from suite.judge.metrics import Metric
 from suite.judge.rows import Row, as_dict
 from suite.judge.verdicts import CLAIM_VERDICTS
 from suite.record.text import in_html
-from suite.show import claims, markup, models, overview, references, stacks, studies
+from suite.show import claims, markup, models, overview, references, sections, stacks, studies
 from suite.show.board import (
     HEADLINE,
     HOW_TO_READ,
     boards,
-    change,
-    decimals,
     detectable_text,
-    ends,
     failure_lines,
-    mark,
-    number,
     remarks,
     seeds_text,
     setup_text,
     shown_interval,
-    shown_number,
     summarised,
-    text,
     timings_text,
     unverified_sentence,
     unverified_text,
 )
-from suite.show.charts import curves, pareto, ruler, span, whisker
+from suite.show.cells import value_cell
+from suite.show.charts import forest, pareto, ruler, span
+from suite.show.drawing import charts_css, colours_css
 from suite.show.overview import PlacedRow
 from suite.show.report import Report
 
@@ -63,25 +59,31 @@ def render(report: Report) -> str:
         sentences.append(unverified_sentence(summary.unverified))
     if report.problems:
         sentences.append(f"Lines of the records that could not be read and are left out: {len(report.problems)}.")
+    of_boards = "\n".join(
+        _board([each for each in placed if each.board is board], report) for board in all_boards
+    )  # fmt: skip
     parts = [
-        *(_board([each for each in placed if each.board is board], cards) for board in all_boards),
+        sections.techniques(report, placed, studies.links(of_studies)) if placed else "",
+        f'<div id="boards"><h2>Boards</h2>\n{of_boards}</div>' if placed else "",
         stacks.html(of_stacks),
         studies.html(of_studies, cards),
-        *([_claims(report.verdicts, cards)] if report.verdicts else []),
+        _claims(report.verdicts, cards) if report.verdicts else "",
         models.html(report.models),
         references.html(report.references),
-        *([overview.techniques(placed, report.verdicts, cards, studies.links(of_studies))] if placed else []),
     ]
+    style = colours_css() + (folder / "board.css").read_text("utf-8") + charts_css()
+    chosen = overview.chosen_place(placed) if placed else ()
+    selects = _choices(rows, cards)
     return Template((folder / "board.html").read_text("utf-8")).substitute(
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=(folder / "board.css").read_text("utf-8"),
+        style=style,
         script=script,
         summary=in_html(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
         answer=overview.matrix(placed, cards) if placed else "",
         machines=overview.machines(rows, report.calibrations) if rows else "",
         reading=markup.items(map(in_html, sentences)),
         contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), report),
-        selects="".join(_select(name, values) for name, values in _choices(rows, cards).items()),
+        selects="".join(_select(name, values, _first(name, chosen, rows)) for name, values in selects.items()),
         boards="\n".join(filter(None, parts)),
         data=_data(rows),
     )
@@ -91,8 +93,9 @@ def _contents(
     placed: Sequence[PlacedRow], has_stacks: bool, has_studies: bool, has_claims: bool, report: Report
 ) -> str:
     """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
+    entries = ['<li><a href="#techniques">Techniques</a></li>'] if placed else []
     first_of_boards = {each.anchor: each for each in placed}
-    entries = [
+    entries += [
         f"<li{_conditions(each.row)}>{markup.link(anchor, in_html(each.board.title))}</li>"
         for anchor, each in first_of_boards.items()
     ]
@@ -101,7 +104,6 @@ def _contents(
     entries += ['<li><a href="#claims">Claims of the papers</a></li>'] if has_claims else []
     entries += ['<li><a href="#models">Models</a></li>'] if report.models else []
     entries += [f'<li><a href="#references">{references.TITLE}</a></li>'] if report.references else []
-    entries += ['<li><a href="#techniques">Techniques</a></li>'] if placed else []
     return "".join(entries)
 
 
@@ -124,19 +126,30 @@ def _choices(rows: Sequence[Row], cards: Mapping[str, Card]) -> dict[str, list[s
     }
 
 
-def _select(name: str, values: Sequence[str]) -> str:
+def _first(name: str, place: Sequence[str], rows: Sequence[Row]) -> str:
+    """The value that the page shows first; empty for all."""
+    keys = {row.machine.key: row.machine.name for row in rows}
+    first = dict(zip(("recipe", "size", "model", "machine"), place)) if place else {}
+    return keys.get(first["machine"], "") if name == "machine" and first else first.get(name, "")
+
+
+def _select(name: str, values: Sequence[str], first: str) -> str:
     """A selection of values; nothing where there is no choice."""
     if len(values) < 2:
         return ""
-    options = "".join(f'<option value="{in_html(value)}">{in_html(value)}</option>' for value in values)
+    options = "".join(
+        f'<option value="{in_html(value)}"{" selected" if value == first else ""}>{in_html(value)}</option>'
+        for value in values
+    )
     return f'<label>{name} <select data-filter="{name}"><option value="">all</option>{options}</select></label>\n'
 
 
 def _data(rows: Sequence[Row]) -> str:
-    """JSON that cannot end its script element; seven digits, and no fields without a value."""
+    """The rows as JSON, compressed, in letters that cannot end a script element; seven digits, and no fields without a
+    value."""
     thin = [_thinned(as_dict(row)) for row in rows]
-    words = json.dumps(thin, allow_nan=False, separators=(",", ":"))
-    return words.replace("<", "\\u003c")
+    words = json.dumps(thin, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(words.encode(), mtime=0)).decode()
 
 
 def _thinned(value: Any) -> Any:
@@ -147,9 +160,9 @@ def _thinned(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-def _board(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
-    """One board's section, from its rows' places."""
-    board, anchor = placed[0].board, placed[0].anchor
+def _board(placed: Sequence[PlacedRow], report: Report) -> str:
+    """One board's section, from its rows' places: its title and conditions, the rest folded."""
+    board, anchor, cards = placed[0].board, placed[0].anchor, report.cards
     ranked = [each for each in placed if not each.row.failed]
     columns = board.columns()
     missing = markup.items(f"{in_html(heading)}: n/a ({in_html(reason)})" for heading, reason in board.empty_columns())
@@ -161,26 +174,33 @@ def _board(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
         for each in placed
         if each.row.failed
     )
-    grid = "".join(
-        f"<figure{_named(each, cards)}>{drawn}<figcaption>{markup.code(each.row.stack)}</figcaption></figure>"
-        for each in ranked
-        if (drawn := curves(each.row))
-    )
     rows, links = [each.row for each in ranked], {each.row.stack: each.technique for each in ranked}
-    plot, curve = pareto(rows, links), ruler(rows, links)
+    quality = report.qualities.get(board.rows[0].conditions.baseline, "")
+    drawn = (
+        ("Time to the same quality, sorted by effect", forest(rows, links), FOREST_LEGEND),
+        ("Time and memory", pareto(rows, links), PARETO_LEGEND),
+        (
+            "The reference's scaling curve: what each technique's loss is worth",
+            ruler(rows, links, quality),
+            RULER_LEGEND,
+        ),
+    )
+    figures = "".join(
+        f"<figure><h3>{title}</h3>{drawing.svg()}{legend}</figure>" for title, drawing, legend in drawn if drawing
+    )
     parts = [
-        f'<section class="board" id="{anchor}"{_conditions(board.rows[0])}><h2>{in_html(board.title)}</h2>',
         f"<p>{in_html(board.subtitle)} {in_html(board.detectable)}</p>",
         _table(ranked, columns, cards) if ranked else "",
         f"<ul>{missing}</ul>" if missing else "",
         markup.folded("Notes", f"<ul>{notes}</ul>") if notes else "",
         f"<h3>No numbers</h3><ul>{failed}</ul>" if failed else "",
-        markup.folded("The ruler: what each technique's loss is worth", f"{curve}{RULER_LEGEND}") if curve else "",
-        markup.folded("Time, memory and quality", f"{plot}{PARETO_LEGEND}") if plot else "",
-        markup.folded("Learning curves", f'{CURVES_LEGEND}<div class="grid">{grid}</div>') if grid else "",
-        "</section>",
+        f'<div class="plots">{figures}</div>' if figures else "",
     ]
-    return "\n".join(filter(None, parts))
+    body = "\n".join(filter(None, parts))
+    return (
+        f'<section class="board" id="{anchor}"{_conditions(board.rows[0])}><details><summary>{in_html(board.title)}'
+        f"</summary>{body}</details></section>"
+    )
 
 
 def _named(placed: PlacedRow, cards: Mapping[str, Card]) -> str:
@@ -193,12 +213,12 @@ def _claims(judgements: Sequence[Judgement], cards: Mapping[str, Card]) -> str:
     (title, first), *others = by_worth.parts
     parts = [f"<h3>{in_html(title)}</h3>{_claims_table(title, first, cards)}"]
     parts += [
-        markup.folded(f"{in_html(title)}: {len(part)}", _claims_table(title, part, cards)) for title, part in others
+        markup.folded(f"{in_html(title)}: {len(part)}", _claims_table(title, part, cards))
+        for title, part in others
+        if title != claims.EXACT_AND_SO  # a footnote, which each technique's own section has
     ]
-    return (
-        f'<section id="claims"><h2>Claims of the papers</h2><p>{in_html(by_worth.sentence)} Ratios are costs: below 1 '
-        f"is better.</p>{''.join(parts)}</section>"
-    )
+    introduction = f"{by_worth.sentence} Ratios are costs: below 1 is better."
+    return markup.folded_section("claims", "Claims of the papers", introduction, "".join(parts))
 
 
 def _claims_table(title: str, part: Sequence[claims.Line], cards: Mapping[str, Card]) -> str:
@@ -215,19 +235,20 @@ def _claims_table(title: str, part: Sequence[claims.Line], cards: Mapping[str, C
     return markup.table(f"claims-{markup.slug(title)}", f"Claims: {title}", markup.head(claims.COLUMNS), body, "claims")
 
 
+FOREST_LEGEND = (
+    '<p class="legend">Dots with 95 % intervals; ○ without one; arrows are bounds. Right of 1: sooner than the '
+    "reference. Coloured where the interval excludes 1.</p>"
+)
 PARETO_LEGEND = (
     '<p class="legend">● reached the reference\'s loss within 1 %, ▲ ended worse. Ringed: no other technique, nor the '
-    "reference, is as good in time, memory and loss. Left and low is better.</p>"
+    "reference, is as good in time, memory and loss. Left and low is better. Coloured where the interval of the time "
+    "to the same quality excludes 1.</p>"
 )
 RULER_LEGEND = (
     '<p class="legend"><span class="reference">━</span> the reference trained at several budgets, each fully decayed: '
-    "small dots are its seeds, the line is monotone, its band two standard errors. "
-    '<span class="technique">●</span> a technique at its equivalent budget, with its interval: right of 1× it learned '
-    "more than the reference in as many steps. ▶ ◀ ended beyond the curve: a bound.</p>"
-)
-CURVES_LEGEND = (
-    '<p class="legend"><span class="reference">╌╌</span> reference, <span class="technique">━━</span> technique: '
-    "validation loss, the mean over seeds; each seed is a thin line.</p>"
+    "small dots are its seeds, the line is monotone, its band two standard errors. ● a technique at its equivalent "
+    "budget, with its interval: right of 1 it learned more than the reference in as many steps. ▶ ◀ ended beyond the "
+    "curve: a bound.</p>"
 )
 
 
@@ -260,7 +281,7 @@ def _line(
     cells = [
         markup.cell(placed.tier, order),
         markup.row_head(row.stack, name),
-        *(_cell(column, row.value(column.name), spans[column.name]) for column in columns),
+        *(value_cell(column, row.value(column.name), spans[column.name]) for column in columns),
         markup.cell(setup_text(row), f"{row.setup.estimate:.6g}" if row.setup else ""),
         markup.cell(seeds_text(row), len(row.seeds)),
         markup.cell(timings_text(row), len(row.known.timed)),
@@ -272,19 +293,3 @@ def _line(
     ]
     dated = " data-unverified" if row.unverified else ""
     return f'<tr id="{placed.identity}"{_named(placed, cards)}{dated}>{"".join(cells)}</tr>'
-
-
-def _cell(column: Metric, value: Value, half_width: float) -> str:
-    if value.kind in ("missed", "unavailable"):
-        return markup.cell(text(value, column.direction), "", value.kind, value.reason)
-    interval = shown_interval(value, column.direction)
-    shown = shown_number(value, column.direction)
-    drawn = whisker(interval, half_width) if interval else ""
-    brackets = f' <span class="ends">{in_html(ends(interval))}</span>' if ends(interval) else ""
-    figure = f"{mark(value, column.direction)}{number(shown, decimals(interval))}"
-    return markup.cell_of(
-        f'{drawn}<span class="number">{in_html(figure)}</span>{brackets}',
-        "" if value.kind == "modelled" else f"{shown:.6g}",  # sorted after all that is measured, never among it
-        value.kind,
-        "; ".join(filter(None, (change(value, column.unit), value.note))),
-    )  # fmt: skip

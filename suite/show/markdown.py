@@ -108,14 +108,18 @@ def matrix_section(rows: Sequence[Row], most_lines: int | None = None) -> list[s
     tally = ", ".join(f"{whole.count(verdict)} {verdict}" for verdict in matrix.VERDICTS)
     lines = ["## Time to the same quality", "", escape(f"{whole.shared}: {tally}. {matrix.SCOPE}"), ""]
     lines += [_line(list(map(escape, titles))), _line([":--", *["--:"] * (len(titles) - 2), ":--"])]
-    room = len(whole.entries) if most_lines is None else max(0, most_lines - len(lines) - 3)
-    for each in whole.entries[:room]:
-        cells = [_headline(each.best[column]) if column in each.best else "" for column in whole.columns]
-        ranges = [each.cost(metric.name) for metric in costs]
-        lines.append(_line([code(each.stack), *cells, *ranges, escape(each.sentence)]))
-    if left := len(whole.entries) - room:
-        lines += ["", f"{left} more stand on the pages below."] if left > 0 else []
-    return lines
+    groups, shown = whole.groups, 0
+    left = len(whole.entries) if most_lines is None else max(0, most_lines - len(lines) - len(groups) - 3)
+    for title, entries in groups:
+        lines += [_line([f"**{escape(title)}**", *[""] * (len(titles) - 1)])] if left else []
+        for each in entries[:left]:
+            cells = [_headline(each.best[column]) if column in each.best else "" for column in whole.columns]
+            ranges = [each.cost(metric.name) for metric in costs]
+            lines.append(_line([code(each.stack), *cells, *ranges, escape(each.sentence)]))
+        shown += len(entries[:left])
+        left = max(0, left - len(entries))
+    hidden = len(whole.entries) - shown
+    return [*lines, "", f"{hidden} more stand on the pages below."] if hidden else lines
 
 
 def _headline(row: Row) -> str:

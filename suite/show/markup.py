@@ -52,6 +52,14 @@ def folded(title: str, markup: str) -> str:
     return f"<details><summary>{title}</summary>{markup}</details>"
 
 
+def folded_section(anchor: str, title: str, introduction: str, markup: str) -> str:
+    """A section of the page: its heading and a sentence stand, the rest is opened by a click."""
+    return (
+        f'<section id="{anchor}"><h2>{in_html(title)}</h2><p>{in_html(introduction)}</p>'
+        f"{folded('Show', markup)}</section>"
+    )  # fmt: skip
+
+
 # tables -------------------------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
 """The answer first: every technique in one line, by baseline the time to the same quality, then what else it costs.
 
-Colour, bold type and words follow the intervals: what may be chance is called so. A technique stands above another
-where it surely helps on more of the columns, then where its mean speedup is larger: an order to read in, no ranking,
-which is each board's.
+Colour, bold type and words follow the intervals: what may be chance is called so. Techniques are grouped by what they
+save. In a group one stands above another where it surely helps on more of the columns, then where its mean speedup is
+larger: an order to read in, no ranking, which is each board's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Literal, get_args
 
 from suite.judge.metrics import METRICS, Metric, Value
 from suite.judge.rows import Row
-from suite.show.board import HEADLINE, leaning, number
+from suite.judge.statistics import Interval
+from suite.show.board import HEADLINE, bounded, leaning, number
 
 COSTS = tuple(METRICS[name] for name in ("peak_tensor_bytes", "training_flops", "energy"))
 """The further columns: each the range over the technique's rows."""
@@ -23,6 +24,21 @@ SCOPE = (
     "Time to the same quality as a speedup over each technique's reference, with its 95 % interval; bold where that "
     "excludes 1. The other columns are costs, over all of a line's rows; below 1 is less."
 )
+
+
+def scope(rows: Iterable[Row]) -> str:
+    """What all of it is of, in a sentence: models, steps, hardware, rates."""
+    known = [row for row in rows if not row.failed]
+    sizes = _listed(sorted({f"{row.conditions.model or row.conditions.size} models" for row in known}))
+    steps = sorted({row.conditions.steps for row in known})
+    spread = f"{steps[0]} to {steps[-1]} steps" if len(steps) > 1 else f"{steps[0]} steps" if steps else "no steps"
+    where = _listed(
+        sorted({"the CPU" if row.conditions.device == "cpu" else f"{row.conditions.device} GPU" for row in known})
+    )
+    tuned, asked = sum(row.rates is not None for row in known), sum(row.to_tune for row in known)
+    rates = f"learning rates tuned in {tuned} of the {asked} rows whose card asks for it" if asked else "rates as given"
+    return f"Scope: {sizes} trained for {spread} on {where}; {rates}. What helps here need not help at scale."
+
 
 WORTH_A_WORD = 0.05
 """A cost that changes by less in every row is not spoken of."""
@@ -64,12 +80,40 @@ class Entry:
         return not costs, -self.balance, sum(costs) / len(costs) if costs else 0.0, self.stack
 
     @property
+    def saves(self) -> Saving:
+        """What it is grouped by: the first of these that it saves, memory and FLOPs in every row."""
+        if "better" in self.verdicts:
+            return "time"
+        costs: Mapping[str, Saving] = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs"}
+        return next((saving for metric, saving in costs.items() if self._changes(metric) < 0), "nothing")
+
+    @property
+    def mean(self) -> Value | None:
+        """The geometric mean of the headline over the columns; None where fewer than two, or not all, have intervals.
+
+        The half-width is that of independent columns: the root of the sum of squares, over their number.
+        """
+        values = [row.value(HEADLINE.name) for row in self.best.values()]
+        logs = [each.log for each in values if each.kind == "measured" and each.log and bounded(each.log)]
+        if len(logs) < 2 or len(logs) < len(values) or len({row.reference for row in self.best.values()}) > 1:
+            return None
+        middle = sum(log.estimate for log in logs) / len(logs)
+        half = math.hypot(*(log.half_width for log in logs)) / len(logs)
+        interval = Interval(middle, middle - half, middle + half, logs[0].level, "over baselines", len(logs))
+        return Value("measured", math.exp(middle), interval)
+
+    @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """What its columns say: better or worse surely, else why it is not known."""
-        words = {_words(row) for row in self.best.values()}
-        surely: Mapping[str, Verdict] = {FASTER: "better", SLOWER: "worse"}
-        known = tuple(verdict for word, verdict in surely.items() if word in words)
-        return known or (("failed",) if words <= {FAILED, MISSED} else ("undecided",))
+        said = {verdict(row) for row in self.best.values()}
+        known = tuple(each for each in ("better", "worse") if each in said)
+        return known or (("failed",) if said == {"failed"} else ("undecided",))
+
+    def _changes(self, metric: str) -> int:
+        """-1 where every row has less of it, by more than is not worth a word, 1 where every row has more; else 0."""
+        numbers = [value.number for row in self.best.values() if (value := row.value(metric)).known]
+        less, more = (bool(numbers) and all(sign * (each - 1) > WORTH_A_WORD for each in numbers) for sign in (-1, 1))
+        return more - less
 
     @property
     def answer(self) -> str:
@@ -97,12 +141,19 @@ class Entry:
 
     def _cost_in_words(self, metric: Metric) -> str:
         """``0.54–0.62 of the memory``; empty where some row hardly changes it, or one more and another less."""
-        numbers = [value.number for row in self.best.values() if (value := row.value(metric.name)).known]
-        less, more = (all(sign * (each - 1) > WORTH_A_WORD for each in numbers) for sign in (-1, 1))
-        if not numbers or not (less or more):
-            return ""
-        return f"{self.cost(metric.name).lstrip('=')} {'of' if less else 'times'} the {SPOKEN[metric.name]}"
+        changes = self._changes(metric.name)
+        words = f"{self.cost(metric.name).lstrip('=')} {'of' if changes < 0 else 'times'} the {SPOKEN[metric.name]}"
+        return words if changes else ""
 
+
+Saving = Literal["time", "memory", "FLOPs", "nothing"]
+GROUPS: Mapping[Saving, str] = {
+    "time": "Sooner at the same quality",
+    "memory": "Less memory",
+    "FLOPs": "Fewer FLOPs",
+    "nothing": "Saves none of these, as far as is known",
+}
+"""In the order in which they stand."""
 
 Verdict = Literal["better", "worse", "undecided", "failed"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -110,6 +161,12 @@ SPOKEN = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs", "energy": "e
 FASTER, SLOWER, ALIKE = "sooner", "later", "no difference seen"
 MISSED, FAILED, UNKNOWN = "diverged", "failed", "not known yet"
 WORDS = (FASTER, SLOWER, ALIKE, MISSED, FAILED)
+
+
+def verdict(row: Row) -> Verdict:
+    """What one row's headline says."""
+    words: Mapping[str, Verdict] = {FASTER: "better", SLOWER: "worse", FAILED: "failed", MISSED: "failed"}
+    return words.get(_words(row), "undecided")
 
 
 def _words(row: Row) -> str:
@@ -125,22 +182,73 @@ def _words(row: Row) -> str:
 
 
 def _listed(places: Iterable[str]) -> str:
-    *first, last = dict.fromkeys(places)
+    *first, last = dict.fromkeys(places) or ("nothing",)
     return f"{', '.join(first)} and {last}" if first else last
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """``columns`` are the titles, in order; ``shared`` is what the columns have in common; ``entries`` those that help
-    most surely first."""
+    """``columns`` are the titles, in order; ``shared`` is what the columns have in common; ``entries`` stand in their
+    groups, in each those that help most surely first."""
 
     columns: tuple[str, ...]
     shared: str
     entries: tuple[Entry, ...]
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, wanted: Verdict) -> int:
         """The techniques of which some column, or nothing better, says so."""
-        return sum(verdict in each.verdicts for each in self.entries)
+        return sum(wanted in each.verdicts for each in self.entries)
+
+    @property
+    def groups(self) -> list[tuple[str, list[Entry]]]:
+        """(title, entries) of each group that has any."""
+        by_saving = {saving: [each for each in self.entries if each.saves == saving] for saving in GROUPS}
+        return [(GROUPS[saving], entries) for saving, entries in by_saving.items() if entries]
+
+    @property
+    def answers(self) -> list[Answer]:
+        """For each column the best for time and for memory, and one that does not help."""
+        return [_answer(column, [each.best[column] for each in self.entries if column in each.best])
+                for column in self.columns]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of one column. ``time``: surely sooner, the largest speedup first. ``memory``: the smallest peak that saves some
+    and learned. ``no_help``: surely later, and it saves neither memory nor FLOPs. ``decided``: whether any row has an
+    interval."""
+
+    column: str
+    time: Sequence[Row]
+    memory: Row | None
+    no_help: Row | None
+    decided: bool
+
+
+def _answer(column: str, rows: Sequence[Row]) -> Answer:
+    def headline(row: Row) -> Value:
+        return row.value(HEADLINE.name)
+
+    def share(row: Row, metric: str) -> float:
+        value = row.value(metric)
+        return value.number if value.known else math.inf
+
+    sooner = sorted((row for row in rows if leaning(headline(row)) > 0), key=lambda row: headline(row).number)
+    learned = [row for row in rows if not row.failed and headline(row).kind != "missed"]
+    smaller = [row for row in learned if share(row, "peak_tensor_bytes") < 1 - WORTH_A_WORD]
+    saves_none = [
+        row
+        for row in rows
+        if leaning(headline(row)) < 0
+        and min(share(row, metric) for metric in ("peak_tensor_bytes", "training_flops")) >= 1 - WORTH_A_WORD
+    ]
+    return Answer(
+        column,
+        sooner,
+        min(smaller, key=lambda row: (share(row, "peak_tensor_bytes"), row.stack), default=None),
+        max(saves_none, key=lambda row: (headline(row).number, row.stack), default=None),
+        any(_words(row) in (FASTER, SLOWER, ALIKE) for row in rows),
+    )
 
 
 def matrix(rows: Iterable[Row]) -> Matrix:
@@ -155,7 +263,9 @@ def matrix(rows: Iterable[Row]) -> Matrix:
     entries = [
         Entry(stack, {column: of[column] for column in columns if column in of}, single) for stack, of in cells.items()
     ]
-    return Matrix(tuple(columns), shared, tuple(sorted(entries, key=lambda each: each.place)))
+    order = list(GROUPS)
+    entries.sort(key=lambda each: (order.index(each.saves), each.place))
+    return Matrix(tuple(columns), shared, tuple(entries))
 
 
 def _preference(row: Row) -> tuple[bool, bool, bool, int, int, str]:

@@ -99,8 +99,7 @@ def html(shown: Shown | None) -> str:
     if shown is None:
         return ""
     matrix = shown.matrix
-    parts = [f'<section id="models"><h2>{TITLE}</h2><p>{in_html(sentence(shown))}</p>']
-    parts.append(f'<p class="legend">{in_html(READING)}</p>')
+    parts = [f'<p class="legend">{in_html(READING)}</p>']
     for table in tables(matrix):
         lines = []
         for technique, cells in table.rows:
@@ -113,7 +112,7 @@ def html(shown: Shown | None) -> str:
         parts.append(markup.table(f"models-{markup.slug(table.baseline)}-title", title, head, body))
     sentences = markup.items(f"{in_html(place(each, matrix))}: {in_html(each.words)}" for each in reasons(matrix))
     parts.append(markup.folded("Why not", f"<ul>{sentences}</ul>") if sentences else "")
-    return "\n".join([*filter(None, parts), "</section>"])
+    return markup.folded_section("models", TITLE, sentence(shown), "\n".join(filter(None, parts)))
 
 
 def _cell(cell: Cell | None) -> str:

@@ -1,4 +1,4 @@
-"""What one board cannot show: the matrix of all techniques, the machines' calibrations, each technique's results.
+"""What one board cannot show: the matrix of all techniques, and the machines' calibrations.
 
 Every row has a place on the page, with an identity of its own to link to, whatever records call things.
 """
@@ -6,14 +6,13 @@ Every row has a place on the page, with an identity of its own to link to, whate
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
-from suite.judge.claims import Judgement
-from suite.judge.metrics import HEADLINES, METRICS, Value
+from suite.judge.metrics import METRICS, Metric, Value
 from suite.judge.rows import Row
 from suite.record.job import techniques_of
 from suite.record.text import in_html
@@ -25,7 +24,6 @@ from suite.show.board import (
     decimals,
     ends,
     evidence_text,
-    failure_lines,
     leaning,
     machine_line,
     mark,
@@ -38,7 +36,6 @@ from suite.show.board import (
 from suite.show.charts import whisker
 from suite.show.markup import (
     cell,
-    cell_of,
     code,
     data,
     folded,
@@ -147,54 +144,152 @@ def _calibrated(calibration: Calibration) -> str:
 
 # the matrix ---------------------------------------------------------------------------------------------------------
 
+AXIS = math.log(2)
+LEANS = {1: "better", -1: "worse", 0: ""}
+
+
+def place_of(row: Row) -> tuple[str, str, str, str]:
+    """Recipe, size, model and machine: what a reader chooses. Rows of one place have one matrix."""
+    at = row.conditions
+    return at.recipe, at.size, at.model or "", row.machine.key
+
+
+def chosen_place(placed: Sequence[PlacedRow]) -> tuple[str, str, str, str]:
+    """The place that the page shows first: that of the most rows with a headline, of equal ones the modern recipe's."""
+
+    def worth(place: tuple[str, str, str, str]) -> tuple[int, bool, str]:
+        rows = [each.row for each in placed if place_of(each.row) == place]
+        known = sum(row.value(HEADLINE.name).kind in ("measured", "bound") for row in rows)
+        return known, place[0] == "modern", place[3]
+
+    return max({place_of(each.row): None for each in placed}, key=worth)
+
 
 def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
-    """Draw every technique in a line, its intervals on one axis, and list those that were not measured."""
-    by_row = {id(each.row): each for each in placed}
-    whole = matrices.matrix(each.row for each in placed)
-    costs = [metric for metric in matrices.COSTS if any(each.cost(metric.name) for each in whole.entries)]
-    titles = ["technique", *whole.columns, *(f"{metric.heading}\xa0{metric.arrow}" for metric in costs), "in words"]
-    firsts = range(1, 1 + len(whole.columns))
-    lines = []
-    for position, each in enumerate(whole.entries):
-        rows = {column: [by_row[id(row)] for row in rows] for column, rows in each.cells.items()}
-        section = next(iter(rows.values()))[0].technique
-        cells = [
-            row_head(each.stack, link(section, code(each.stack))),
-            *(_headline_cell(rows[column]) if column in rows else cell("") for column in whole.columns),
-            *(cell(each.cost(metric.name), _worst(each, metric.name), "cost") for metric in costs),
-            cell(each.sentence, position, "words"),
-        ]
-        kind = data(category=kinds(each.stack, cards), name=each.stack, verdict=" ".join(each.verdicts))
-        lines.append(f"<tr{kind}>{''.join(cells)}</tr>")
+    """Draw every technique in a line, its intervals on one axis, a matrix for each recipe, size and machine; and list
+    those that were not measured."""
+    first = chosen_place(placed)
+    ordered = sorted(placed, key=lambda each: (place_of(each.row) != first, place_of(each.row)))
+    parts = [
+        _part(list(of), cards, number)
+        for number, (_, of) in enumerate(groupby(ordered, lambda each: place_of(each.row)))
+    ]
     missing = unmeasured((each.row for each in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'
     return (
-        f'<section id="answer"><h2>Time to the same quality <span class="kind">{in_html(whole.shared)}</span></h2>'
-        f"{_verdicts(whole)}"
-        + table(
-            "answer-title", "Time to the same quality by technique",
-            head(titles, sorted_by=len(titles) - 1, descending=firsts),
-            "\n" + "\n".join(lines) + "\n", "answer",
-        )
-        + f'<p class="legend">{in_html(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1.</p>'
+        f'<section id="answer">{_verdicts()}{"".join(parts)}'
+        f'<p class="legend">{in_html(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1. '
+        "Form says what a number is: = exact, ≈ <i>modelled</i>, <u>&lt; &gt;</u> a bound, † of older code, else "
+        "measured. Colour says only that an interval excludes 1.</p>"
         + (
             folded(f"Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue", absent)
             if missing
             else ""
         )
         + "</section>"
-    )  # fmt: skip
+    )
 
 
-def _verdicts(whole: matrices.Matrix) -> str:
-    """How many techniques are better, worse, ...: a button each, by which the script filters the matrix."""
+def _part(placed: Sequence[PlacedRow], cards: Mapping[str, Card], position: int) -> str:
+    """The matrix of one recipe, size and machine, with its answers above."""
+    by_row = {id(each.row): each for each in placed}
+    whole = matrices.matrix(each.row for each in placed)
+    costs = [metric for metric in matrices.COSTS if any(each.cost(metric.name) for each in whole.entries)]
+    has_mean = any(each.mean for each in whole.entries)
+    heads = [
+        *((title, data(baseline=title), True) for title in whole.columns),
+        *([("mean", data(baseline=""), True)] if has_mean else []),
+        *((f"{metric.heading}\xa0{metric.arrow}", "", False) for metric in costs),
+        ("in words", "", False),
+    ]
+    titles = head(["technique"]) + "".join(map(_head, heads))
+    lines, order = [], 0
+    for title, entries in whole.groups:
+        lines.append(
+            f'<tr class="group" data-position="{order + 0.5}"><th colspan="{len(heads) + 1}" scope="rowgroup">'
+            f"{in_html(title)}</th></tr>"
+        )
+        for each in entries:
+            order += 1
+            rows = {column: [by_row[id(row)] for row in rows] for column, rows in each.cells.items()}
+            lines.append(_entry(each, rows, whole.columns, costs, has_mean, cards, order))
+    example = placed[0].row
+    at = data(recipe=example.conditions.recipe, size=example.conditions.size, machine=example.machine.name)
+    caption = f"Time to the same quality by technique: {whole.shared}"
+    return (
+        f'<div class="part"{at}><h2>Time to the same quality <span class="kind">{in_html(whole.shared)}</span></h2>'
+        f'<p class="scope">{in_html(matrices.scope(each.row for each in placed))}</p>'
+        f"{_answers(whole, by_row)}"
+        + table(f"answer-{position}", caption, titles, "\n" + "\n".join(lines) + "\n", "answer")
+        + "</div>"
+    )
+
+
+def _head(each: tuple[str, str, bool]) -> str:
+    title, attributes, largest = each
+    sorted_so = ' aria-sort="ascending"' if title == "in words" else ""
+    return (
+        f'<th scope="col"{attributes}{sorted_so}{" data-largest" if largest else ""}>'
+        f'<button type="button">{in_html(title)}</button></th>'
+    )
+
+
+def _entry(
+    each: matrices.Entry, rows: Mapping[str, Sequence[PlacedRow]], columns: Sequence[str], costs: Sequence[Metric],
+    has_mean: bool, cards: Mapping[str, Card], order: int,
+) -> str:  # fmt: skip
+    section = next(iter(rows.values()))[0].technique
+    cells = [
+        row_head(each.stack, link(section, code(each.stack))),
+        *(
+            _headline_cell(rows[column], column) if column in rows else f'<td data-sort=""{data(baseline=column)}></td>'
+            for column in columns
+        ),
+        *([_mean_cell(each.mean)] if has_mean else []),
+        *(cell(each.cost(metric.name), _worst(each, metric.name), _cost_kind(each, metric.name)) for metric in costs),
+        cell(each.sentence, order, "words"),
+    ]
+    kind = data(category=kinds(each.stack, cards), name=each.stack, position=str(order))
+    return f"<tr{kind}>{''.join(cells)}</tr>"
+
+
+def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
+    """The best of each column, for who has half a minute."""
+
+    def named(row: Row, metric: Metric) -> str:
+        value = row.value(metric.name)
+        shown = f"{mark(value, metric.direction).lstrip('=')}{number(shown_number(value, metric.direction))}"
+        return f'{link(by_row[id(row)].technique, code(row.stack))} <span class="number">{in_html(shown)}</span>'
+
+    memory = METRICS["peak_tensor_bytes"]
+    entries = []
+    for each in whole.answers:
+        unknown = "none surely sooner" if each.decided else "not known yet"
+        time = f'<span class="better">{named(each.time[0], HEADLINE)}</span>' if each.time else unknown
+        least = f'<span class="better">{named(each.memory, memory)}</span>' if each.memory else "none saves any"
+        useless = (
+            f'<span class="worse">{named(each.no_help, HEADLINE)}</span>'
+            if each.no_help
+            else "none surely"
+            if each.decided
+            else "not known yet"
+        )
+        entries.append(
+            f"<li{data(baseline=each.column)}><b>{in_html(each.column)}</b><dl>"
+            f"<dt>best for time</dt><dd>{time}</dd><dt>best for memory</dt><dd>{least}</dd>"
+            f"<dt>does not help</dt><dd>{useless}</dd></dl></li>"
+        )
+    return f'<ul class="best">{"".join(entries)}</ul>'
+
+
+def _verdicts() -> str:
+    """A button for each verdict, by which the script filters the matrix, and in which it counts its rows."""
     buttons = "".join(
         f'<button type="button" class="{verdict}" aria-pressed="false" data-verdict="{verdict}">'
-        f"<b>{whole.count(verdict)}</b> {verdict}</button>"
+        f"<b></b> {verdict}</button>"
         for verdict in matrices.VERDICTS
     )
-    return f'<p id="verdicts" role="group" aria-label="Show techniques that are">{buttons}</p>'
+    return f'<div id="verdicts" role="group" aria-label="Show techniques that are" hidden>{buttons}</div>'
 
 
 def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
@@ -203,8 +298,8 @@ def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
     return sorted(set(cards) - measured)
 
 
-def _headline_cell(placed: Sequence[PlacedRow]) -> str:
-    """The headline of the first row, and a link to each of the others."""
+def _headline_cell(placed: Sequence[PlacedRow], column: str) -> str:
+    """The headline of the first row, which leads to the technique's section, and a link to each of the others."""
     first, *others = placed
     value = first.row.value(HEADLINE.name)
     sort = f"{shown_number(value, HEADLINE.direction):.6g}" if value.kind in ("measured", "bound") else ""
@@ -220,8 +315,26 @@ def _headline_cell(placed: Sequence[PlacedRow]) -> str:
     brackets = f'<span class="ends">{in_html(ends(interval))}</span>' if ends(interval) else ""
     further = "".join(f" {link(each.identity, f'+{n}')}" for n, each in enumerate(others, 1))
     drawn = whisker(interval, AXIS) if interval else ""
-    markup = f"{drawn}{link(first.identity, in_html(shown))}{unverified(unverified_text(first.row))}{further}{brackets}"
-    return cell_of(markup, sort, f"{value.kind} {LEANS[leaning(value)]}".strip(), _hovered(first.row, value))
+    markup = (
+        f"{drawn}{link(first.technique, in_html(shown))}{unverified(unverified_text(first.row))}{further}{brackets}"
+    )
+    kind = f"{value.kind} {LEANS[leaning(value)]}".strip()
+    hovered = in_html(_hovered(first.row, value))
+    attributes = data(sort=sort, baseline=column, verdict=matrices.verdict(first.row))
+    return f'<td{attributes} class="{kind}" title="{hovered}">{markup}</td>'
+
+
+def _mean_cell(value: Value | None) -> str:
+    if value is None:
+        return f'<td data-sort=""{data(baseline="")}></td>'
+    interval = shown_interval(value, HEADLINE.direction)
+    shown = shown_number(value, HEADLINE.direction)
+    words = f"{mark(value, HEADLINE.direction)}{number(shown, decimals(interval))}"
+    brackets = f'<span class="ends">{in_html(ends(interval))}</span>'
+    kind = f"measured {LEANS[leaning(value)]}".strip()
+    attributes = data(sort=f"{shown:.6g}", baseline="")
+    title = in_html(f"{ends(interval)}; geometric mean over the baselines")
+    return f'<td{attributes} class="{kind}" title="{title}">{in_html(words)}{brackets}</td>'
 
 
 def _hovered(row: Row, value: Value) -> str:
@@ -235,76 +348,15 @@ def _hovered(row: Row, value: Value) -> str:
     return "; ".join(filter(None, said))
 
 
-AXIS = math.log(2)
-LEANS = {1: "better", -1: "worse", 0: ""}
-
-
 def _worst(entry: matrices.Entry, metric: str) -> str:
     known = [value.number for row in entry.best.values() if (value := row.value(metric)).known]
     return f"{max(known):.6g}" if known else ""
 
 
-# every technique ----------------------------------------------------------------------------------------------------
-
-
-def techniques(
-    placed: Sequence[PlacedRow],
-    judgements: Sequence[Judgement],
-    cards: Mapping[str, Card],
-    studies: Mapping[str, str],
-) -> str:
-    """Draw a section for each stack: its cards, its headline numbers, its claims by verdict, its studies.
-
-    ``studies`` are links by technique.
-    """
-    by_stack: dict[str, list[PlacedRow]] = {}
-    for each in placed:
-        by_stack.setdefault(each.row.stack, []).append(each)
-    verdicts: dict[str, Counter[str]] = {}
-    for judgement in judgements:
-        verdicts.setdefault(judgement.technique, Counter())[judgement.verdict] += 1
-    parts = "\n".join(_technique(stack, by_stack[stack], verdicts, cards, studies) for stack in sorted(by_stack))
-    return f'<section id="techniques"><h2>Techniques</h2>\n{parts}\n</section>'
-
-
-def _technique(
-    stack: str,
-    placed: Sequence[PlacedRow],
-    verdicts: Mapping[str, Counter[str]],
-    cards: Mapping[str, Card],
-    studies: Mapping[str, str],
-) -> str:
-    names = techniques_of(stack)
-    known = [name for name in names if name in cards]
-    kind = kinds(stack, cards)
-    about = "".join(map(_about, (cards[name] for name in known)))
-    results = items(
-        f"{link(each.identity, in_html(each.board.title))}{unverified(unverified_text(each.row))}: "
-        f"{in_html(_headlines(each.row))}"
-        for each in placed
-    )
-    tally = "; ".join(
-        f"{count} {verdict}" for name in known for verdict, count in sorted(verdicts.get(name, Counter()).items())
-    )
-    claims = f"<p>{link('claims', 'Claims of the paper')}: {in_html(tally)}.</p>" if tally else ""
-    links = ", ".join(studies[name] for name in names if name in studies)
-    return (
-        f'<article id="{placed[0].technique}"{data(name=stack, category=kind)}>'
-        f'<h3>{code(stack)} <span class="kind">{in_html(kind)}</span></h3>'
-        f"{about}<ul>{results}</ul>{claims}{f'<p>Studies: {links}</p>' if links else ''}</article>"
-    )
-
-
-def _about(card: Card) -> str:
-    paper = card.paper
-    source = f"{paper.authors}: {paper.title}. {paper.venue}{f', arXiv {paper.arxiv}' if paper.arxiv else ''}."
-    return f'<p>{in_html(card.summary)} <span class="source">{in_html(source)}</span></p>'
-
-
-def _headlines(row: Row) -> str:
-    if row.failed:
-        return "; ".join(failure_lines(row))
-    values = [(metric, row.value(metric.name)) for metric in HEADLINES]
-    return ", ".join(
-        f"{metric.heading} {text(value, metric.direction)}" for metric, value in values if value.kind != "unavailable"
-    )
+def _cost_kind(entry: matrices.Entry, metric: str) -> str:
+    """A cost's classes: its form, and its colour where every row surely has less, or more, of it."""
+    values = [value for row in entry.best.values() if (value := row.value(metric)).known]
+    surely = {leaning(value) if f"{value.number:.2f}" != "1.00" else 0 for value in values}
+    sure = LEANS[surely.pop()] if len(surely) == 1 else ""
+    form = "modelled" if any(value.kind == "modelled" for value in values) else ""
+    return " ".join(filter(None, ("cost", sure, form)))

@@ -1,135 +1,109 @@
-"""One row as a figure: what it learned, what every round of its timing cost, and what its loss is worth."""
+"""Plots for a file: what is known of one pair, and the boards' plots side by side."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from suite.judge.metrics import COLUMNS
 from suite.judge.rows import Row
-from suite.record.files import replacing
-from suite.show.board import bounded, evidence_text, text
-from suite.show.charts import BAND, DOTS, learning_curves, loss_ticks, ruler_points
+from suite.show.axes import Axis, Frame, around
+from suite.show.board import HEADLINE, Board, boards, bounded, evidence_text, text
+from suite.show.charts import CurveFrame, cost_and_quality, curves, forest, learning_curves, pareto, ruler
+from suite.show.drawing import Dot, Drawing, Line, Mark, Words, in_columns
+from suite.show.report import Report
 
-REFERENCE, TECHNIQUE = "0.45", "C0"
+WIDTH, HEIGHT = 460, 340  # of a panel
+SHADES = ("technique", "same", "reference")  # of timings, in turn
 
 
-def figure(row: Row) -> Figure:
-    """A panel for each kind of evidence that the row has: learning curves, paired step times, the ruler.
+def figure(row: Row) -> Drawing:
+    """A panel for each kind of evidence that the row has: learning curves, paired step times, cost against quality.
 
     Raises ValueError when there is none to draw.
     """
-    panels: list[Callable[[Row, Axes], None]] = []
-    panels += [_curves] if learning_curves(row) else []
-    panels += [_ratios] if row.known.timed else []
-    panels += [_ruler] if row.known.ruler else []
+    drawn = [curves(row, width=WIDTH, height=HEIGHT), _ratios(row), cost_and_quality(row, width=WIDTH, height=HEIGHT)]
+    panels = [each for each in drawn if each]
     if row.failed or not panels:
         raise ValueError(f"nothing of {row.stack} was learned or timed, so there is nothing to draw")
-    drawn = Figure(figsize=(1.5 + 4.75 * len(panels), 4.2), layout="constrained")  # no pyplot: no window, no globals
-    for panel, axes in zip(panels, drawn.subplots(1, len(panels), squeeze=False)[0], strict=True):
-        panel(row, axes)
     at = row.conditions
     shown = [COLUMNS[0], *(each for each in COLUMNS if each.name == "step_time")]
     headline = ", ".join(f"{each.heading} {text(row.value(each.name), each.direction)}" for each in shown)
     where = f"{row.stack} on {at.baseline} {at.size} ({at.recipe}), {evidence_text(row)}, {row.machine.name}"
-    drawn.suptitle(_plain(f"{where}\n{headline}"), fontsize="medium")
-    return drawn
+    whole = in_columns(panels, len(panels), where)
+    legend: list[Mark] = []
+    if learning_curves(row):
+        legend = [
+            Line("mean technique", [(8, 44), (34, 44)]), Words(40, 48, row.stack),
+            Line("mean reference dashed", [(208, 44), (234, 44)]), Words(240, 48, row.reference),
+        ]  # fmt: skip
+    moved = [each.moved(0, 24) if each is not whole.marks[0] else each for each in whole.marks]
+    return Drawing(whole.width, whole.height + 24, [*moved, *legend, Words(440, 48, headline)], whole.label)
 
 
-def _plain(words: str) -> str:
-    """The words as text, not as mathematics."""
-    return words.replace("$", r"\$")
-
-
-def _curves(row: Row, axes: Axes) -> None:
-    """Validation loss over progress: the mean over seeds, each seed thin."""
-    for side in learning_curves(row):
-        ours = side.kind == "technique"
-        colour, dashes = (TECHNIQUE, "-") if ours else (REFERENCE, "--")
-        for line in side.seeds:
-            axes.plot(*line.T, color=colour, linewidth=0.6, alpha=0.5)
-        axes.plot(*side.mean.T, color=colour, linestyle=dashes, label=_plain(row.stack if ours else row.reference))
-    axes.set(xlabel="progress in reference steps", ylabel="validation loss")
-    axes.legend(frameon=False)
-
-
-def _ratios(row: Row, axes: Axes) -> None:
-    """The step-time ratio of every round, where in the run it was timed."""
-    for each in row.known.timed:
-        ends = [*each.progress[1:], 1.0]
-        places = [
-            low + (high - low) * (np.arange(len(ratios)) + 0.5) / len(ratios)
-            for low, high, ratios in zip(each.progress, ends, each.window_log_ratios, strict=True)
-        ]
-        axes.plot(
-            np.concatenate(places), np.exp(each.step_log_ratios), ".", markersize=4, alpha=0.6,
-            label=f"timing {each.replicate}",
-        )  # fmt: skip
-    for edge in row.known.timed[0].progress[1:]:
-        axes.axvline(edge, color="0.85", linewidth=0.8)
-    axes.axhline(1.0, color=REFERENCE, linestyle="--")
+def _ratios(row: Row) -> Drawing | None:
+    """The step-time ratio of every round, where in the run it was timed; the estimate with its interval."""
+    if not row.known.timed:
+        return None
+    ratios = np.exp(np.concatenate([each.step_log_ratios for each in row.known.timed]))
+    frame = Frame(
+        68, 14, WIDTH - 16, HEIGHT - 46,
+        Axis("progress of the run", 0.0, 1.0, logarithmic=False),
+        Axis(f"step time over that of {row.reference}", *around([1.0, *map(float, ratios)])),
+    )  # fmt: skip
+    drawn: list[Mark] = frame.marks()
     step = row.value("step_time").interval
+    if step and bounded(step):
+        corners = [(frame.left, step.high), (frame.right, step.high), (frame.right, step.low), (frame.left, step.low)]
+        drawn.append(Line("band technique", [(x, frame.py(ratio)) for x, ratio in corners], closed=True))
+    for timing, each in enumerate(row.known.timed):
+        ends = [*each.progress[1:], 1.0]
+        for low, high, logs in zip(each.progress, ends, each.window_log_ratios, strict=True):
+            places = low + (high - low) * (np.arange(len(logs)) + 0.5) / len(logs)
+            kind = f"dot {SHADES[timing % len(SHADES)]}"
+            drawn += [
+                Dot(kind, frame.px(float(place)), frame.py(math.exp(log)), 1.8)
+                for place, log in zip(places, logs, strict=True)
+            ]
+    drawn.append(Line("one", [(frame.left, frame.py(1.0)), (frame.right, frame.py(1.0))]))
     if step:
-        axes.axhline(step.estimate, color=TECHNIQUE)
-        if bounded(step):
-            axes.axhspan(step.low, step.high, color=TECHNIQUE, alpha=0.2, linewidth=0)
-    axes.set(xlabel="progress of the run", ylabel=_plain(f"step time over that of {row.reference}"), yscale="log")
-    axes.set_xlim(0, 1)
-    axes.legend(frameon=False, ncols=2, fontsize="small")
-    axes.yaxis.set_major_formatter("{x:.2f}")
-    axes.yaxis.set_minor_formatter("{x:.2f}")
+        estimate = frame.py(step.estimate)
+        drawn.append(Line("mean technique", [(frame.left, estimate), (frame.right, estimate)]))
+    label = f"Step time of {row.stack} over that of {row.reference}, of every round of {len(row.known.timed)} timings."
+    return Drawing(WIDTH, HEIGHT, drawn, label, "ratios")
 
 
-def _ruler(row: Row, axes: Axes) -> None:
-    """The reference's final loss against its budget, and where the technique ended."""
-    curve = row.known.ruler
-    assert curve is not None
-    budgets = np.exp(curve.log_budgets)
-    for losses in curve.losses:
-        axes.plot(budgets, losses, ".", color=REFERENCE, markersize=3, alpha=0.7)
-    fine = np.linspace(curve.log_budgets[0], curve.log_budgets[-1], DOTS)
-    fitted = np.array([curve.log_loss(each) for each in fine])
-    half = BAND * np.interp(fine, curve.log_budgets, curve.log_errors)
-    axes.plot(np.exp(fine), np.exp(fitted), color=REFERENCE, label="reference")
-    axes.fill_between(
-        np.exp(fine), np.exp(fitted - half), np.exp(fitted + half), color=REFERENCE, alpha=0.2, linewidth=0
-    )
-    for point in ruler_points([row]):
-        if point.beyond:
-            end = budgets[-1 if point.beyond > 0 else 0]
-            axes.plot(end, point.loss, ">" if point.beyond > 0 else "<", color=TECHNIQUE, label=_plain(row.stack))
-        else:
-            spread = [[point.budget - point.low], [point.high - point.budget]]
-            axes.errorbar(point.budget, point.loss, xerr=spread, fmt="o", color=TECHNIQUE, label=_plain(row.stack))
-    axes.axvline(1.0, color="0.85", linewidth=0.8)
-    axes.set(xlabel="budget over the reference's own", ylabel="final test loss", xscale="log", yscale="log")
-    axes.set_xticks(budgets, [f"{share:g}×" for share in curve.shares])
-    axes.minorticks_off()
-    low, high = axes.get_ylim()
-    ticks = loss_ticks(math.log(low), math.log(high))
-    axes.set_yticks([math.exp(tick) for tick, _ in ticks], [words for _, words in ticks])
-    axes.legend(frameon=False)
+# of boards ----------------------------------------------------------------------------------------------------------
 
 
-def draw(row: Row, path: Path) -> None:
-    """Writes the figure in the format of the file's suffix. Raises ValueError for one that matplotlib cannot write."""
-    save(figure(row), path)
+def _curves_of(board: Board) -> Drawing | None:
+    rows = [row for _, row in board.ranked]
+    shared = CurveFrame.of(rows)
+    panels = [_titled(row.stack, drawn) for row in rows if (drawn := curves(row, shared))]
+    return in_columns(panels, 4) if panels else None
 
 
-def save(drawn: Figure, path: Path) -> None:
-    """Writes a figure, whole or not at all, in the format of the file's suffix. Raises ValueError for another."""
-    check_format(path)
-    with replacing(path) as partial:
-        drawn.savefig(partial, dpi=150, format=path.suffix[1:])
+PLOTS: Mapping[str, Callable[[Board], Drawing | None]] = {
+    "pareto": lambda board: pareto([row for _, row in board.ranked]),
+    "forest": lambda board: forest([row for _, row in board.ranked]),
+    "ruler": lambda board: ruler([row for _, row in board.ranked]),
+    "curves": _curves_of,
+}
+"""What :func:`of_boards` draws: time against memory, intervals sorted by effect, the reference's scaling curve with
+every technique on it, learning curves."""
 
 
-def check_format(path: Path) -> None:
-    """Raises ValueError, before minutes are spent, for a suffix that matplotlib cannot write."""
-    formats = Figure().canvas.get_supported_filetypes()
-    if path.suffix[1:].lower() not in formats:
-        raise ValueError(f"{path}: a picture's suffix says its format: .{', '.join(sorted(formats))}")
+def of_boards(report: Report, plot: str) -> Drawing:
+    """One of :data:`PLOTS` of every board, two beside each other. Raises ValueError where there is nothing to draw."""
+    drawn = [(board.title, PLOTS[plot](board)) for board in boards(report.rows)]
+    panels: Sequence[Drawing] = [_titled(title, each) for title, each in drawn if each]
+    if not panels:
+        raise ValueError(f"none of these rows has what the plot {plot} shows ({HEADLINE.title}, curves, costs)")
+    return in_columns(panels, 1 if plot == "curves" or len(panels) == 1 else 2)
+
+
+def _titled(title: str, drawn: Drawing) -> Drawing:
+    moved = [each.moved(0, 26) for each in drawn.marks]
+    return Drawing(drawn.width, drawn.height + 26, [Words(8, 18, title, kind="head"), *moved], drawn.label)

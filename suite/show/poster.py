@@ -11,16 +11,13 @@ from suite.judge.rows import Row
 from suite.record.text import in_html
 from suite.show import matrix
 from suite.show.board import HEADLINE, bounded, decimals, leaning, mark, number, shown_interval, shown_number
+from suite.show.drawing import colours_css
 from suite.show.report import Report
 
 LINE, TOP, NAME, CELL, AXIS, COST, WORDS = 21, 74, 175, 138, 76, 108, 290  # pixels
 MOST = 40  # techniques; the page has them all
 COLOURS = {1: "better", -1: "worse", 0: "same"}
 STYLE = """
-svg { --text: #1b1f24; --faint: #5b6470; --line: #d5dae0; --page: #ffffff; --better: #146c43; --worse: #a84300; }
-@media (prefers-color-scheme: dark) {
-  svg { --text: #e6e9ed; --faint: #a3adb8; --line: #39414b; --page: #14181d; --better: #6fd3a0; --worse: #ff9f5a; }
-}
 text { font: 13px system-ui, sans-serif; fill: var(--text); font-variant-numeric: tabular-nums; }
 .name { font-family: ui-monospace, monospace; font-size: 12px; }
 .title { font-size: 17px; font-weight: 600; }
@@ -65,7 +62,7 @@ def render(report: Report) -> str:
     says = in_html(f"{len(whole.entries)} techniques: {tally}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img" '
-        f'aria-label="{says}"><style>{STYLE}</style>{"".join(parts)}</svg>\n'
+        f'aria-label="{says}"><style>{colours_css("svg")}{STYLE}</style>{"".join(parts)}</svg>\n'
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
 from suite.contract.cards import with_cards
-from suite.contract.catalogue import catalogue
+from suite.contract.catalogue import Entry, catalogue
 from suite.judge.claims import Judgement, verdicts
 from suite.judge.rows import Currency, Row, rows
 from suite.record import references as of_references
@@ -21,6 +23,61 @@ from suite.show.studies import Studied
 
 if TYPE_CHECKING:
     from suite.guard.calibration import Calibration
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a technique's folder has beside its card. ``module``: the dotted name of its technique.py, which has the
+    public ``names``; ``mutants``: the names of the broken variants."""
+
+    module: str
+    names: tuple[str, ...] = ()
+    mutants: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, entry: Entry) -> Folder:
+        """Reads the folder, without importing anything of it. What cannot be read there is left out."""
+        try:
+            tree = ast.parse((entry.folder / "technique.py").read_text("utf-8"))
+            path = entry.folder / "mutants.toml"
+            written = tomllib.loads(path.read_text("utf-8")).get("mutant", []) if path.is_file() else []
+        except (OSError, ValueError, SyntaxError):  # a plug-in may hold anything; its tests say what is wrong
+            return cls(entry.module)
+        public = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+        ]
+        adapters = {node.name for node in public if isinstance(node, ast.ClassDef) and _is_adapter(node)}
+        names = tuple(node.name for node in public if node.name not in adapters)
+        return cls(entry.module, names, tuple(str(each.get("name", "")) for each in written))
+
+
+def _is_adapter(node: ast.ClassDef) -> bool:
+    """Whether the class is for this suite: it derives from what is called Technique."""
+    return any(ast.unparse(base).endswith("Technique") for base in node.bases)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a record comes from: ``started`` in ISO 8601, ``commit`` empty where none is known."""
+
+    kind: str
+    stack: str
+    started: str
+    machine: str
+    commit: str
+
+
+def origins(records: Records) -> dict[str, Origin]:
+    """Of every piece of evidence, by its id."""
+    known = {}
+    for each in (*records.counted, *records.learned, *records.timed):
+        stack = each.contenders[1].stack if each.kind == "timed" and len(each.contenders) > 1 else ""
+        commit = str(each.machine.context.get("git_commit") or "")
+        of = stack or getattr(each, "stack", "")
+        known[each.id] = Origin(each.kind, of, each.started, each.machine.name, commit)
+    return known
 
 
 @dataclass(frozen=True)
@@ -37,6 +94,9 @@ class Report:
         records: how many were read.
         models: which technique works on which model; None where that was not tried.
         references: what they have learned and can tell apart.
+        folders: of techniques by their id.
+        origins: of records by their id.
+        qualities: by baseline what its loss is, in words.
     """
 
     rows: Sequence[Row] = ()
@@ -49,11 +109,15 @@ class Report:
     records: int = 0
     models: Shown | None = None
     references: ShownReferences = field(default_factory=ShownReferences)
+    folders: Mapping[str, Folder] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    qualities: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
         """Reads a results folder: rows of these ``stacks`` on the baselines ``on``, all rows where none are named."""
-        from suite.guard.calibration import beside  # these two load torch, which showing a report does not need
+        from suite.contract.baseline import baselines
+        from suite.guard.calibration import beside  # these load torch, which showing a report does not need
         from suite.guard.models import matrix
         from suite.measure.study import read_studies
 
@@ -86,6 +150,9 @@ class Report:
             records=len(records.lines),
             models=Shown(models, matrix.changed(models)) if models and models.cells else None,
             references=references,
+            folders={id: Folder.of(entry) for id, entry in catalogue().items() if id in cards},
+            origins=origins(records),
+            qualities={name: each.quality for name, each in baselines().items()},
         )
 
 

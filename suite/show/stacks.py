@@ -138,7 +138,7 @@ def html(of_boards: Sequence[Stacks]) -> str:
     if not of_boards:
         return ""
     parts = "\n".join(_html_of(position, each) for position, each in enumerate(of_boards))
-    return f'<section id="stacks"><h2>Stacks</h2><p>{in_html(READING)}</p>\n{parts}\n</section>'
+    return markup.folded_section("stacks", "Stacks", READING, f"\n{parts}\n")
 
 
 def _html_of(position: int, each: Stacks) -> str:

@@ -106,7 +106,7 @@ def html(placed: Sequence[PlacedStudy], cards: Mapping[str, Card]) -> str:
     if not placed:
         return ""
     parts = "\n".join(_html_of(each, cards) for each in placed)
-    return f'<section id="studies"><h2>Studies</h2><p>{in_html(READING)}</p>\n{parts}\n</section>'
+    return markup.folded_section("studies", "Studies", READING, f"\n{parts}\n")
 
 
 def _html_of(placed: PlacedStudy, cards: Mapping[str, Card]) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from suite.judge.history import ChangePoint, Series
-from suite.show.plots import save
+from suite.record.files import replacing
+from suite.show.drawing import check_format
 
 MOST_PANELS = 12
 
@@ -46,5 +47,7 @@ def figure(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> Figure
 
 
 def draw(all_series: Sequence[Series], steps: Sequence[ChangePoint], path: Path) -> None:
-    """Writes the figure in the format of the file's suffix."""
-    save(figure(all_series, steps), path)
+    """Writes the figure in the format of the file's suffix. Raises ValueError for an unknown one."""
+    check_format(path)
+    with replacing(path) as partial:
+        figure(all_series, steps).savefig(partial, dpi=150, format=path.suffix[1:].lower())

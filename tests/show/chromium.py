@@ -29,8 +29,9 @@ class Chromium:
     ``console``: what the page logged, threw or was refused. ``requests``: every address that it asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answer_s: float = ANSWER_S) -> None:
         assert FOUND, MISSING
+        self._answer_s = answer_s
         self._profile = tempfile.TemporaryDirectory(prefix="leantrain-chromium-", ignore_cleanup_errors=True)
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
@@ -127,12 +128,12 @@ class Chromium:
 
     def _hear(self, waiting_for: str) -> dict[str, Any]:
         """The next message; notes events."""
-        deadline = time.monotonic() + ANSWER_S
+        deadline = time.monotonic() + self._answer_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._in, selectors.EVENT_READ)
             while b"\0" not in self._buffer:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError(f"Chromium said nothing about {waiting_for} for {ANSWER_S:g} s")
+                    raise TimeoutError(f"Chromium said nothing about {waiting_for} for {self._answer_s:g} s")
                 part = os.read(self._in, 1 << 20)
                 if not part:
                     raise RuntimeError(f"Chromium ended while it was asked for {waiting_for}")

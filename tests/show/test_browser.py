@@ -52,6 +52,7 @@ def board(silent, tmp_path):
     page = tmp_path / "board.html"
     page.write_text(small_page(), "utf-8")
     silent.open(page)
+    silent.run("document.querySelectorAll('section.board details').forEach(each => each.open = true)")
     return silent
 
 
@@ -62,6 +63,9 @@ VISIBLE = "[...document.querySelectorAll('section.board')].filter(each => each.c
 
 def column(title: str) -> str:
     return f"[...{BOARD}.querySelectorAll('thead button')].find(each => each.textContent.startsWith('{title}'))"
+
+
+SOON = "new Promise(done => setTimeout(done, 50))"
 
 
 def choose(browser, name: str, value: str) -> None:
@@ -106,14 +110,14 @@ def test_filters_leave_what_was_asked_for_and_count_it(board):
     left = """[...document.querySelectorAll('section.board tbody tr')].filter(each => each.checkVisibility())
         .map(each => each.dataset.name)"""
     assert board.run(left) == ["fast"]
-    assert board.run("[...document.querySelectorAll('article')].filter(e => e.checkVisibility()).length") == 1
+    assert board.run("[...document.querySelectorAll('.technique')].filter(e => e.checkVisibility()).length") == 1
     choose(board, "baseline", "")
     assert board.run(left) == ["fast", "fast"]
     board.run("document.getElementById('fresh').click()")
     assert board.run(VISIBLE) == 0  # it is unverified on both
 
 
-MATRIX = """[...document.querySelectorAll('#answer tbody tr')].filter(each => each.checkVisibility())
+MATRIX = """[...document.querySelectorAll('#answer tr[data-name]')].filter(each => each.checkVisibility())
     .map(each => each.dataset.name)"""
 
 
@@ -159,8 +163,42 @@ def test_every_link_leads_to_something_that_then_can_be_seen(board):
     assert board.run(lost) == []
     choose(board, "category", "fast_ones")
     board.run("location.hash = document.querySelector('article[data-name=slow]').id")
-    board.run("new Promise(done => setTimeout(done, 50))")
+    board.run(SOON)
     assert board.run("document.querySelector(location.hash).checkVisibility()")
+
+
+def test_a_number_of_the_matrix_opens_its_technique_s_section(board):
+    assert not board.run("document.querySelector('article[data-name=slow]').checkVisibility()")
+    board.run("document.querySelector('#answer tr[data-name=slow] td a').click()")
+    board.run(SOON)
+    assert board.run("document.querySelector('article[data-name=slow] svg.curves').checkVisibility()")
+    assert not board.run("document.querySelector('article[data-name=fast]').checkVisibility()")
+
+
+def test_one_recipe_is_shown_until_another_or_all_are_chosen(silent, tmp_path):
+    lines = [*lean("fast", 2**20, pace_s=0.01), *lean("slow", 2**23, pace_s=0.04)]
+    rows = shown(lines, on(lines, recipe="classic"), failing("broken", "crashed", "no reason"))
+    (tmp_path / "board.html").write_text(render(Report(rows)), "utf-8")
+    silent.open(tmp_path / "board.html")
+    parts = "[...document.querySelectorAll('.part')].filter(e => e.checkVisibility()).map(e => e.dataset.recipe)"
+    assert silent.run(parts) == ["modern"]
+    failed = "document.querySelector('button[data-verdict=failed]').textContent"
+    assert silent.run(failed) == "1 failed"
+    choose(silent, "recipe", "classic")
+    assert (silent.run(parts), silent.run(failed)) == (["classic"], "0 failed")
+    assert silent.run("location.search") == "?recipe=classic"
+    choose(silent, "recipe", "")
+    assert (silent.run(parts), silent.run("location.search")) == (["modern", "classic"], "?recipe=all")
+
+
+def test_groups_have_headings_until_another_order_is_asked_for(board):
+    headings = "[...document.querySelectorAll('.group')].filter(e => e.checkVisibility()).map(e => e.textContent)"
+    assert board.run(headings) == ["Sooner at the same quality", "Saves none of these, as far as is known"]
+    every = board.run(MATRIX)
+    board.run("[...document.querySelectorAll('#answer thead button')].find(e => e.textContent == 'gpt').click()")
+    assert board.run(headings) == []
+    board.run("[...document.querySelectorAll('#answer thead button')].at(-1).click()")
+    assert (len(board.run(headings)), board.run(MATRIX)) == (2, every)
 
 
 @pytest.mark.parametrize("plot", ["pareto", "ruler"])
@@ -173,12 +211,13 @@ def test_a_point_of_a_plot_can_be_followed(board, plot):
 
 def test_a_study_has_its_plot_and_its_tables_and_is_filtered_with_its_technique(board):
     board.run("document.querySelector('nav a[href=\"#studies\"]').click()")
+    board.run(SOON)
     plot = "document.querySelector('#studies svg[role=img]')"
     assert board.run(f"{plot}.getBoundingClientRect().width") > 300
     assert board.run(f"{plot}.textContent.includes('batch size (examples)')")
     page = "getComputedStyle(document.body).color"
     assert board.run(f"getComputedStyle({plot}.querySelector('text')).fill === {page}")  # in the dark, too
-    board.run("document.querySelector('#studies details').open = true")
+    board.run("document.querySelector('#studies article details').open = true")
     assert board.run("document.querySelector('#studies caption').checkVisibility()")
     first = "document.querySelector('#studies tbody td').textContent"
     board.run("document.querySelector('#studies thead button').click()")
@@ -200,7 +239,7 @@ def test_nothing_that_a_record_says_becomes_markup_or_runs(silent, tmp_path):
     silent.open(page)
     assert silent.run("document.querySelectorAll('img, iframe, section script, header script, [onerror]').length") == 0
     assert silent.run(f"document.body.innerText.includes({json.dumps(EVIL.split('<!--')[0].strip())})")
-    assert silent.run("JSON.parse(document.getElementById('data').textContent).length") == 6
+    assert silent.run("rows().then(each => each.length)") == 6
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (390, False)])
@@ -241,6 +280,7 @@ def test_ten_thousand_seeds_make_a_page_that_is_whole_and_usable(silent, tmp_pat
     shown_s = silent.open(page)
     assert silent.run("document.querySelectorAll('section.board tbody tr').length") == len(rows)
     silent.run(f"{column('step time')}.click()")
+    choose(silent, "recipe", "")
     choose(silent, "baseline", "vit")
     assert silent.run("document.getElementById('count').textContent") == f"834 of {len(rows)} rows"
     assert page.stat().st_size < 40e6

@@ -1,0 +1,63 @@
+"""The matrix's model: what stands in which group, what is best of a column, and what a mean over baselines says."""
+
+import math
+
+import pytest
+
+from suite.show.matrix import matrix, scope
+from tests.factories import evidence, row
+from tests.show.samples import failing, lean, on, shown
+
+
+def several():
+    """The reference's peak is 2**22 bytes."""
+    lines = [
+        *lean("fast", 2**22, pace_s=0.01),
+        *lean("faster", 2**23, pace_s=0.005),
+        *lean("small", 2**20, pace_s=0.04),
+        *lean("smaller", 2**19, pace_s=0.06),
+        *lean("useless", 2**22, pace_s=0.03),
+        *lean("worst", 2**22, pace_s=0.09),
+        *lean("same", 2**22),
+    ]
+    return shown(lines, failing("broken", "crashed", "no reason"))
+
+
+def test_techniques_stand_in_groups_of_what_they_save_and_each_in_one():
+    groups = {title: [each.stack for each in entries] for title, entries in matrix(several()).groups}
+    assert groups == {
+        "Sooner at the same quality": ["faster", "fast"],
+        "Less memory": ["small", "smaller"],
+        "Saves none of these, as far as is known": ["same", "useless", "worst", "broken"],
+    }
+
+
+def test_each_column_has_its_best_for_time_and_memory_and_one_that_does_not_help():
+    (answer,) = matrix(several()).answers
+    assert [row.stack for row in answer.time] == ["faster", "fast"]
+    assert answer.memory and answer.memory.stack == "smaller"
+    assert answer.no_help and answer.no_help.stack == "worst"
+
+
+def test_where_nothing_is_decided_no_answer_is_invented():
+    (answer,) = matrix(shown(evidence("x", replicates=0))).answers
+    assert not answer.time and answer.memory is None and answer.no_help is None and not answer.decided
+
+
+def test_the_mean_is_geometric_with_an_interval_and_only_where_every_column_has_one():
+    fast = evidence("fast", pace_s=0.01)
+    both = matrix(shown(fast, on(evidence("fast", pace_s=0.02), baseline="vit"))).entries[0]
+    values = [each.value("time_to_quality") for each in both.best.values()]
+    mean = both.mean
+    assert mean is not None and mean.log is not None
+    assert mean.number == pytest.approx(math.sqrt(values[0].number * values[1].number))
+    widths = [each.log.half_width for each in values]
+    assert mean.log.half_width == pytest.approx(math.hypot(*widths) / 2)
+    assert matrix([row("fast")]).entries[0].mean is None
+    unlearned = on(evidence("fast", seeds=0), baseline="vit")
+    assert matrix(shown(fast, unlearned)).entries[0].mean is None
+
+
+def test_the_scope_says_of_what_all_of_it_is():
+    words = scope([row("x")])
+    assert words.startswith("Scope: nano models trained for 200 steps on the CPU; rates as given.")
