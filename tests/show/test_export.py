@@ -259,7 +259,8 @@ def test_markdown_of_all_records_is_a_front_page_with_its_boards_beside_the_reco
     boards = stored / "boards" / "gpt.md"
     assert "| `lion`" in boards.read_text() and (stored / "boards" / "claims.md").exists()
     before = boards.read_text()
-    assert export(stored, "--write", page, "-t", "lion").exit_code == Exit.FINE  # a choice is one page of its own
+    assert export(stored, "--write", page, "-t", "lion").exit_code == Exit.USAGE  # other rows take no place unasked
+    assert export(stored, "--write", page, "-t", "lion", "--replace").exit_code == Exit.FINE  # one page of its own
     assert "## gpt · modern" in page.read_text() and boards.read_text() == before
 
 
