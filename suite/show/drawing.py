@@ -188,7 +188,8 @@ Mark = Line | Dot | Words | Group | Shared
 def definitions(shared: Iterable[Shared]) -> str:
     """An element of a page that shows nothing, and has what its drawings share."""
     groups = "".join(
-        f'<g id="{in_html(each.anchor)}">{"".join(mark.svg() for mark in each.marks)}</g>' for each in shared
+        f'<g class="chart" id="{in_html(each.anchor)}">{"".join(mark.svg() for mark in each.marks)}</g>'
+        for each in shared
     )
     return f'<svg class="chart shared" aria-hidden="true"><defs>{groups}</defs></svg>' if groups else ""
 

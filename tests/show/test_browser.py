@@ -286,3 +286,15 @@ def test_ten_thousand_seeds_make_a_page_that_is_whole_and_usable(silent, tmp_pat
     assert page.stat().st_size < 40e6
     with capsys.disabled():
         print(f" [{made_s:.1f} s to write, {shown_s:.1f} s to open, {page.stat().st_size / 1e6:.0f} MB]", end="")
+
+
+def test_what_plots_share_has_the_styles_of_each(board):
+    board.run("document.querySelectorAll('details').forEach(each => each.open = true)")
+    shared = """(() => {
+        const group = document.querySelector('.shared g');
+        return ['fill', 'stroke'].map(what => getComputedStyle(group.querySelector('.axis'))[what]).concat(
+            group.matches('.chart'));
+    })()"""
+    fill, stroke, own = board.run(shared)
+    assert fill == "none" and stroke != "none"
+    assert own  # a reference's copy is matched by selectors alone, without what stands around it
