@@ -70,8 +70,7 @@ class Labels:
         new, old = boxes[:, None, :], self._taken[None, :, :]
         over = (new[..., 0] < old[..., 2]) & (old[..., 0] < new[..., 2])
         over &= (new[..., 1] < old[..., 3]) & (old[..., 1] < new[..., 3])
-        free: NDArray[np.bool_] = ~over.any(axis=1)
-        return free
+        return np.asarray(~over.any(axis=1))
 
 
 def shortened(name: str) -> str:
