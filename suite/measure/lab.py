@@ -59,7 +59,7 @@ class Table:
     def as_csv(self) -> str:
         """CSV, in which a text that a spreadsheet would take for a formula begins with an apostrophe."""
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        writer = csv.writer(text, lineterminator="\r\n")  # RFC 4180; and with "\n" alone, a "\r" would end a line
         writer.writerows(
             [in_csv(cell) if isinstance(cell, str) else cell for cell in row] for row in (self.columns, *self.rows)
         )

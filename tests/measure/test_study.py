@@ -61,7 +61,7 @@ def test_every_scalar_comes_back_as_it_was(rows: list[tuple[Any, ...]], name: st
 
 def test_a_spreadsheet_takes_no_cell_of_a_study_for_a_formula() -> None:
     table = Table("t", ("=HYPERLINK(1)", "x"), [("=HYPERLINK(1)", -1.5), ("+1", None)])
-    assert table.as_csv() == "'=HYPERLINK(1),x\n'=HYPERLINK(1),-1.5\n'+1,\n"
+    assert table.as_csv() == "'=HYPERLINK(1),x\r\n'=HYPERLINK(1),-1.5\r\n'+1,\r\n"
 
 
 def test_a_study_runs_on_gpt_or_else_on_the_first_baseline_that_it_is_for() -> None:

@@ -42,7 +42,7 @@ WORDS = [
     "@you", "#1", "=HYPERLINK(\"http://evil.example\")", "+1+1", "-1", "@SUM(1)", "\t=1", "\r=1", "＝1",
     "a,\"b\"\r\n=1",
     "\x1b[2J", "\x1b]0;title\x07", "\x1b]8;;http://evil.example\x07x", "\x9b2J", "\x08" * 9, "\r", "\x00", "\x7f",
-    "\u202egnp.exe", "\u2066a\u2069", "\u200b", "\ufeff", "\u2028", "\U000e0041", "\ud800", "[link=http://evil.example]x",
+    "\u202egnp.exe", "\u2066a\u2069", "\u200b", "\ufeff", "\u2028", "\U000e0041", "[link=http://evil.example]x",
     "[bold]x[/bold]", "\\[red]x", ":smile:",
 ]  # fmt: skip
 
