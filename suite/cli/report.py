@@ -228,7 +228,8 @@ def claims(
             )
         else:
             records, problems = Store(folder).read()
-            for problem in problems:
+            none = f"{folder} holds no records; measure some with: leantrain run --results {folder}"
+            for problem in problems or ([] if records.lines else [none]):
                 warn(problem)
             named = {card.id for card in cards}
             judgements = judging.verdicts(rows.rows(records, named.__contains__), cards)

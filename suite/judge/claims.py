@@ -396,9 +396,9 @@ def chosen(id: str | None) -> list[Card]:
     entries = catalogue()
     if id is None:
         return [entry.card for entry in with_cards(entries)[0].values()]
-    name, _, claim = id.partition(".")
+    name, dot, claim = id.partition(".")
     card = lookup("technique", name, entries).card
-    if not claim:
+    if not dot:
         return [card]
     one = lookup(f"claim of {name}", claim, {each.id: each for each in card.claim})
     return [card.model_copy(update={"claim": (one,)})]
