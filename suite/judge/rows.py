@@ -199,8 +199,8 @@ class _Pool:
             lambda: defaultdict(dict)
         )
         self.alike: dict[tuple[str, str, str], dict[str, Learned]] = defaultdict(dict)
-        self.curves: dict[str, list[Learned]] = defaultdict(list)
-        self._rulers: dict[tuple[str, int], Ruler | None] = {}
+        self.curves: dict[tuple[str, float], list[Learned]] = defaultdict(list)
+        self._rulers: dict[tuple[str, float, int], Ruler | None] = {}
         of_all: list[Evidence] = [*records.counted, *records.learned, *records.timed]
         for each in of_all:
             self.conditions[each.conditions.key] = each.conditions
@@ -213,8 +213,8 @@ class _Pool:
             if learned.seed == tuning.SEED:
                 own = c.model_copy(update={"rate": 1.0}).key
                 self.rates[own, learned.stack, learned.machine.key][c.rate] = learned
-            if learned.stack == BASELINE and c.rate == 1:
-                self.curves[c.family].append(learned)
+            if learned.stack == BASELINE:
+                self.curves[c.family, c.rate].append(learned)
         for counted in _better_last(records.counted, currency.has):
             self.counted[counted.conditions.key, counted.stack][counted.machine.key] = counted
         for timed in _better_last(records.timed, lambda each: currency.has_side(each, each.reference)):
@@ -223,11 +223,12 @@ class _Pool:
                 at = timed.conditions.key, timed.reference.stack, side.stack
                 self.timed[at][timed.machine.key][timed.replicate, twin] = (timed, index)
 
-    def ruler(self, conditions: Conditions) -> Ruler | None:
-        key = conditions.family, conditions.steps
+    def ruler(self, conditions: Conditions, rate: float) -> Ruler | None:
+        """The reference's scaling curve at a learning rate, on the machine that has most of it."""
+        key = conditions.family, rate, conditions.steps
         if key not in self._rulers:
             by_machine: dict[str, list[Learned]] = defaultdict(list)
-            for each in self.curves[key[0]]:
+            for each in self.curves.get((conditions.family, rate), ()):
                 by_machine[each.machine.key].append(each)
             candidates = [ruler_of(learned, conditions.steps) for learned in by_machine.values()]
             known = [each for each in candidates if each]
@@ -363,7 +364,13 @@ class _Draft:
                 why = f"its samples give no ratio: {error}"
                 failures.append(Failure("timed", replicate, place.stack, "failed", why))
         sound = tuple(one if one and one.status == "ok" else None for one in counted)
-        known = Known((sound[0], sound[1]), tuple(good), tuple(timed), pool.ruler(pool.conditions[place.key]))
+        conditions = pool.conditions[place.key]
+        known = Known(
+            (sound[0], sound[1]),
+            tuple(good),
+            tuple(timed),
+            pool.ruler(conditions, rates[0] if rates else conditions.rate),
+        )
         return cls(place, pool, known, tuple(failures), tuple(evidence), learned_on, tuple(unverified), rates, to_tune)
 
     def row(self, moderation: Priors) -> Row:

@@ -217,7 +217,7 @@ class Plan:
                 }
                 jobs |= dict.fromkeys(job for pair in self.pairs for job in self._twins(pair, seed))
             if seed < self.wanted.ruler_seeds:
-                for setting in dict.fromkeys(pair.setting for pair in self.pairs):
+                for setting in dict.fromkeys(each for pair in self.pairs for each in self._compared_at(pair)):
                     jobs |= dict.fromkeys(ruler_jobs(setting, seed))
         return [job for job in jobs if self.learned(job) is None]
 
@@ -244,10 +244,14 @@ class Plan:
         twin = measuring_twin(pair)
         if twin is None or self._learned_elsewhere(pair):
             return []
-        settings = [pair.setting]
-        if self.wanted.tuned and tunes(pair.stack) and pair.setting.rate == 1:
-            settings = self._at_the_best({rate: pair.setting.but(rate=rate) for rate in tuning.RATES}, pair.reference)
-        return [Job(setting=setting, stack=twin, seed=seed) for setting in settings]
+        return [Job(setting=setting, stack=twin, seed=seed) for setting in self._compared_at(pair)]
+
+    def _compared_at(self, pair: Pair) -> list[Setting]:
+        """The setting of the reference's runs that the pair is compared by: tuned where the pair is, and none before
+        its grid has chosen."""
+        if not (self.wanted.tuned and tunes(pair.stack) and pair.setting.rate == 1):
+            return [pair.setting]
+        return self._at_the_best({rate: pair.setting.but(rate=rate) for rate in tuning.RATES}, pair.reference)
 
     def learned(self, job: Job) -> Learned | None:
         """The current run of a job on this machine."""
