@@ -13,7 +13,7 @@ from suite.contract.recipe import Recipe
 from suite.record.job import Size
 from suite.record.references import LearnedReference, Power
 from suite.show import references
-from suite.show.charts import ruler
+from suite.show.charts import by_curve, ruler
 from suite.show.markdown import escape
 from suite.show.report import Report
 
@@ -92,10 +92,11 @@ def _ruler(baseline: Baseline, report: Report) -> Iterator[str]:
         for row in report.rows
         if (row.conditions.baseline, row.conditions.task, row.reference) == (baseline.id, "pretrain", "baseline")
     ]
-    if drawn := ruler(rows):
-        yield "## Its scaling curve"
-        yield (
-            "The reference trained at several budgets, each with its full schedule; the small dots are seeds. Every "
-            "technique stands where it ended: [the ruler](../methods/ruler.md)."
-        )
-        yield drawn
+    for apart, read_off in by_curve(rows):
+        if drawn := ruler(read_off):
+            yield f"## Its scaling curve{f': {apart}' if apart else ''}"
+            yield (
+                "The reference trained at several budgets, each with its full schedule; the small dots are seeds. "
+                "Every technique stands where it ended: [the ruler](../methods/ruler.md)."
+            )
+            yield drawn.svg()

@@ -21,6 +21,7 @@ import yaml
 
 from suite.contract.catalogue import catalogue
 from suite.show import html
+from suite.show.drawing import COLOURS, charts_css
 from suite.show.markdown import code, escape
 from suite.show.report import Report
 
@@ -107,6 +108,14 @@ def action() -> str:
     return "\n".join(lines) + "\n"
 
 
+def charts() -> str:
+    """How charts look, in the site's light and its dark."""
+    light, dark = ("; ".join(f"--{name}: {pair[column]}" for name, pair in COLOURS.items()) for column in (0, 1))
+    page = "--page: var(--md-default-bg-color); --text: var(--md-default-fg-color)"
+    schemes = f':root {{ {light}; {page} }}\n[data-md-color-scheme="slate"] {{ {dark}; {page} }}\n'
+    return f"{schemes}{charts_css()}"
+
+
 def nav() -> list[Any]:
     """The site's contents."""
     by_category: dict[str, list[Any]] = {}
@@ -148,7 +157,9 @@ def _contents() -> Iterator[tuple[str, str]]:
     yield from written().items()
     yield from generated().items()
     yield "board.html", html.render(report())
-    yield "results/boards/board.svg", (ROOT / "results/boards/board.svg").read_text("utf-8")
+    for path in sorted((ROOT / "results/boards").glob("*.svg")):
+        yield f"results/boards/{path.name}", path.read_text("utf-8")
+    yield "charts.css", charts()
 
 
 def _file(config: MkDocsConfig, name: str, content: str) -> Any:

@@ -161,7 +161,8 @@ def _results(entry: Entry, report: Report) -> Iterator[str]:
     if drawings:
         yield "Validation loss, technique (line) and reference (dashes); every seed is a thin line:\n"
         figures = "".join(
-            f"<figure>{drawn}<figcaption>{html_escape(_where(row))}</figcaption></figure>" for row, drawn in drawings
+            f"<figure>{drawn.svg()}<figcaption>{html_escape(_where(row))}</figcaption></figure>"
+            for row, drawn in drawings
         )
         yield f'<div class="curves-of">{figures}</div>'
 

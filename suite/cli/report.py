@@ -87,7 +87,7 @@ def leaderboard(
         pages = {"markdown": markdown.render, "html": html.render, "svg": poster.render}
         whole = not (techniques or on)
         if plot:
-            chosen("plot", plot, plots.PLOTS)
+            chosen("plot", plot, tuple(plots.PLOTS))
             if form or len(write or ()) != 1:
                 raise ValueError("--plot draws one file: name it with --write, and leave --format out")
             drawing.check_format(write[0])  # type: ignore[index]
@@ -127,7 +127,7 @@ def leaderboard(
     if as_json:
         print(json.dumps([as_dict(row) for row in report.rows], indent=1))
     else:
-        written = ", ".join(map(str, write or [path for _, path in targets]))
+        written = ", ".join(map(str, write or (path for _, path in targets)))
         out.print(f"{many(len(report.rows), 'row')} from {many(report.records, 'record')}: {written}")
 
 

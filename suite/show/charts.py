@@ -91,7 +91,8 @@ def points(rows: Sequence[Row]) -> list[CostPoint]:
         values = [row.metrics.get(name) for name in ("training_time", "peak_tensor_bytes", "loss")]
         known = [value.number for value in values if value and value.kind in ("measured", "exact") and value.number > 0]
         if len(known) == 3:
-            known_points.append(CostPoint(row.stack, *known, leaning=leaning(row.value(HEADLINE.name))))
+            time, memory, loss = known
+            known_points.append(CostPoint(row.stack, time, memory, loss, leaning=leaning(row.value(HEADLINE.name))))
     return known_points
 
 
@@ -200,14 +201,32 @@ def mean_loss(known: Known) -> float:
     return float(np.exp(np.mean(np.log(known.losses()[1]))))
 
 
+def by_curve(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """The rows by the scaling curve that they are read off, most rows first, each with the words that tell it apart:
+    where a learning rate is tuned, the curve is the reference's at its own tuned rate."""
+    groups: dict[int, list[Row]] = {}
+    for row in rows:
+        if row.known.ruler:
+            groups.setdefault(id(row.known.ruler), []).append(row)
+    most_first = sorted(groups.values(), key=len, reverse=True)
+    rates = [next((row.rates[0] for row in group if row.rates), 1.0) for group in most_first]
+    return [
+        ("" if rate == 1 else f"learning rate × {rate:g}", group) for rate, group in zip(rates, most_first, strict=True)
+    ]
+
+
 def ruler(
     rows: Sequence[Row], links: Links | None = None, quality: str = "", width: float = 760, height: float = 470
 ) -> Drawing | None:
     """The reference's final loss against its budget, log-log: seeds as dots, the monotone fit with its band, and every
-    technique where it ended; beyond the curve's ends at the margin, with an arrow. None where nothing was learned."""
-    curve = next((row.known.ruler for row in rows if row.known.ruler), None)
-    if curve is None:
+    technique where it ended; beyond the curve's ends at the margin, with an arrow. None where nothing was learned. Of
+    several curves (:func:`by_curve`) that of most rows, with these alone."""
+    groups = by_curve(rows)
+    if not groups:
         return None
+    rows = groups[0][1]
+    curve = rows[0].known.ruler
+    assert curve is not None
     marks = ruler_points(rows)
     frame = _ruler_frame(curve, [each.loss for each in marks], quality, width, height, room=0.1)
     labels = Labels((frame.left, frame.top, width - 4, frame.bottom), _curve_boxes(curve, frame))
@@ -232,6 +251,7 @@ class CostFrame:
     frame: Frame
     marks: Sequence[Mark]
     anchor: str = ""
+    curve: Ruler | None = None
 
     @property
     def shared(self) -> Shared:
@@ -239,15 +259,17 @@ class CostFrame:
 
     @classmethod
     def of(cls, rows: Sequence[Row], anchor: str = "", width: float = 336, height: float = 240) -> CostFrame | None:
-        """What holds all these rows. None where there is no curve, or nothing on it."""
-        curve = next((row.known.ruler for row in rows if row.known.ruler), None)
+        """What holds all these rows, or of several curves those of most. None where there is no curve, or nothing on
+        it."""
+        rows = next((group for _, group in by_curve(rows)), [])
+        curve = rows[0].known.ruler if rows else None
         losses = [each.loss for each in ruler_points(rows)]
         if curve is None or not losses:
             return None
         least, most = curve.ends
         costs = [min(max(cost, least / 2), 2 * most) for row in rows if (cost := _cost(row))]
         frame = _ruler_frame(curve, losses, "", width, height, 0.04, costs)
-        return cls(frame, [*frame.marks(), *_curve_marks(curve, frame, seeds=False)], anchor)
+        return cls(frame, [*frame.marks(), *_curve_marks(curve, frame, seeds=False)], anchor, curve)
 
 
 def _cost(row: Row) -> float | None:
@@ -260,10 +282,11 @@ def cost_and_quality(row: Row, on: CostFrame | None = None, width: float = 336, 
     """What one technique's loss is worth, and what it took: the reference's scaling curve, the technique's point on it,
     and its own time over the reference's at the same loss. Left of the curve it is sooner than the reference.
 
-    ``on``: the axes, where they are shared. None where nothing is known.
+    ``on``: the axes, where they are shared by rows of the same curve. None where nothing is known.
     """
     own = ruler_points([row])
-    on = on or CostFrame.of([row], width=width, height=height)
+    if on is None or on.curve is not row.known.ruler:
+        on = CostFrame.of([row], width=width, height=height)
     if on is None or not own:
         return None
     point, cost, frame = own[0], _cost(row), on.frame

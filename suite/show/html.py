@@ -38,7 +38,7 @@ from suite.show.board import (
     unverified_text,
 )
 from suite.show.cells import value_cell
-from suite.show.charts import forest, pareto, ruler, span
+from suite.show.charts import by_curve, forest, pareto, ruler, span
 from suite.show.drawing import charts_css, colours_css
 from suite.show.overview import PlacedRow
 from suite.show.report import Report
@@ -179,10 +179,13 @@ def _board(placed: Sequence[PlacedRow], report: Report) -> str:
     drawn = (
         ("Time to the same quality, sorted by effect", forest(rows, links), FOREST_LEGEND),
         ("Time and memory", pareto(rows, links), PARETO_LEGEND),
-        (
-            "The reference's scaling curve: what each technique's loss is worth",
-            ruler(rows, links, quality),
-            RULER_LEGEND,
+        *(
+            (
+                "; ".join(filter(None, ("The reference's scaling curve: what each technique's loss is worth", apart))),
+                ruler(read_off, links, quality),
+                RULER_LEGEND,
+            )
+            for apart, read_off in by_curve(rows)
         ),
     )
     figures = "".join(

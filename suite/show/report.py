@@ -16,6 +16,7 @@ from suite.judge.claims import Judgement, verdicts
 from suite.judge.rows import Currency, Row, rows
 from suite.record import references as of_references
 from suite.record.job import techniques_of
+from suite.record.schema import Counted, Learned
 from suite.record.store import Records, Store
 from suite.show.models import Shown
 from suite.show.references import ShownReferences
@@ -71,13 +72,14 @@ class Origin:
 
 def origins(records: Records) -> dict[str, Origin]:
     """Of every piece of evidence, by its id."""
-    known = {}
-    for each in (*records.counted, *records.learned, *records.timed):
-        stack = each.contenders[1].stack if each.kind == "timed" and len(each.contenders) > 1 else ""
-        commit = str(each.machine.context.get("git_commit") or "")
-        of = stack or getattr(each, "stack", "")
-        known[each.id] = Origin(each.kind, of, each.started, each.machine.name, commit)
-    return known
+    runs: list[Counted | Learned] = [*records.counted, *records.learned]
+    timings = [(each, each.contenders[1].stack if len(each.contenders) > 1 else "") for each in records.timed]
+    return {
+        each.id: Origin(
+            each.kind, stack, each.started, each.machine.name, str(each.machine.context.get("git_commit") or "")
+        )
+        for each, stack in [*((each, each.stack) for each in runs), *timings]
+    }
 
 
 @dataclass(frozen=True)

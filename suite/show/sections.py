@@ -182,7 +182,8 @@ COST_LEGEND = (
 def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
     """Learning curves and cost against quality, a figure for each board."""
     alive = [each for each in placed if not each.row.failed]
-    learned, costs = [], []
+    learned: list[str] = []
+    costs: list[str] = []
     for each in alive:
         quality = ranges.qualities.get(each.row.conditions.baseline, "")
         where = _where(each.row) + (f" · {quality}" if quality else "")
