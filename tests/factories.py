@@ -105,7 +105,9 @@ def with_curve(stack: str, curve: Sequence[Evaluation], seed: int = 0, **changes
     return learned(stack, seed).model_copy(update=values | changes)
 
 
-def ruler_runs(seeds: int = 5, noise: float = 0.004, final: float = 2.0, slope: float = SLOPE) -> list[Learned]:
+def ruler_runs(
+    seeds: int = 5, noise: float = 0.004, final: float = 2.0, slope: float = SLOPE, rate: float = 1.0
+) -> list[Learned]:
     """The reference at all budgets: a power law with a level for each seed, and ``noise`` on top."""
     rng = np.random.default_rng(7)
     level = noise * rng.standard_normal(seeds)
@@ -114,7 +116,7 @@ def ruler_runs(seeds: int = 5, noise: float = 0.004, final: float = 2.0, slope: 
         for share in BUDGETS:
             steps = steps_at(share, STEPS)
             loss = final * math.exp(slope * math.log(share) + level[seed] + noise / 4 * rng.standard_normal())
-            runs.append(learned(seed=seed, final=loss, steps=steps, conditions=conditions(steps=steps)))
+            runs.append(learned(seed=seed, final=loss, steps=steps, conditions=conditions(steps=steps, rate=rate)))
     return runs
 
 

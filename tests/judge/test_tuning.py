@@ -9,7 +9,7 @@ from suite.judge.claims import verdicts
 from suite.judge.rows import Row, pairs
 from suite.judge.tuning import RATES, best_rate
 from suite.record.schema import Evaluation, Learned, Line
-from tests.factories import STEPS, claim, conditions, installed, learned, records, timings
+from tests.factories import STEPS, claim, conditions, installed, learned, records, ruler_runs, timings
 
 
 def at(rate: float, stack: str = "baseline", seed: int = 0, validation: float = 2.0, test: float = 2.0) -> Learned:
@@ -52,6 +52,18 @@ def test_a_tuned_row_has_each_side_at_its_own_best_rate_and_says_so() -> None:
     assert any("the best may lie beyond the grid" in note for note in tuned.notes)
     fixed = row(lines, tuned=False)
     assert fixed.rates is None and math.isclose(fixed.value("loss").number, 2.2 / 2.1)
+
+
+def test_a_tuned_row_is_read_off_the_reference_s_curve_at_its_tuned_rate() -> None:
+    """The same runs on both sides are worth the same budget, however much better the tuned rate is than the other."""
+    same = {"baseline": (2.3, 2.0, 1.5), "lion": (2.3, 2.0, 1.5)}
+    lines: list[Line] = [*grids(same), *ruler_runs(3, final=2.1), *timings("lion")]
+    alone = row(lines)
+    assert alone.rates == (RATES[2], RATES[2])
+    assert alone.value("equivalent_budget").kind == "unavailable", "the curve at the default rate says nothing of it"
+    tuned = row([*lines, *ruler_runs(3, final=1.6, rate=RATES[2])])
+    assert math.isclose(tuned.value("equivalent_budget").number, 1.0, abs_tol=0.02)  # as the curve's own noise is
+    assert row(lines, tuned=False).value("equivalent_budget").kind == "measured"
 
 
 def test_a_row_whose_grid_is_not_complete_stays_at_its_own_rate_and_says_so() -> None:

@@ -10,12 +10,13 @@ import pytest
 from suite.contract.catalogue import UnknownId
 from suite.contract.sources import code_of
 from suite.judge.ruler import BUDGETS, steps_at
+from suite.judge.tuning import RATES
 from suite.measure.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
 from suite.measure.plan import TRIES, Pair, Plan, Wanted, pairs_of, ruler_jobs, settled
 from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
-from suite.record.schema import FIFTHS, Code, Counted, Learned, Line, Status, Timed
+from suite.record.schema import FIFTHS, Code, Counted, Evaluation, Learned, Line, Status, Timed
 from suite.record.store import Records
 from tests import factories
 
@@ -199,3 +200,18 @@ def test_a_failure_that_may_pass_is_tried_again_and_not_forever(status: Status, 
     assert missing(known) == ((1, 1, 1) if passes else (0, 0, 0))
     tries = [each.model_copy(update={"id": f"{number}{each.id}"}) for number in range(TRIES) for each in known]
     assert missing(tries) == (0, 0, 0)
+
+
+def test_the_curve_of_a_tuned_pair_is_at_the_reference_s_tuned_rate() -> None:
+    grid = [
+        learned(stack, seed=0, conditions=conditions_of(GPT.but(rate=rate)),
+                curve=[Evaluation(step=0, loss=4.0), Evaluation(step=20, loss=loss)])
+        for stack in ("baseline", "lion")
+        for rate, loss in zip(RATES, (2.2, 2.1, 1.9), strict=True)
+    ]  # fmt: skip
+    asked = Wanted(seeds=1, ruler_seeds=1)
+    first = Plan([LION], Records.of([]), asked).jobs()
+    assert {job.setting.steps for job in first} == {GPT.steps}, "its grid comes first"
+    rulers = Plan([LION], Records.of(grid), asked).jobs()
+    assert {(job.setting.rate, job.stack) for job in rulers} == {(RATES[2], "baseline")}
+    assert len(rulers) == len(BUDGETS) - 1, "its own budget is in the grid"
