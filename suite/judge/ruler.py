@@ -60,23 +60,20 @@ class Ruler:
     def _inverse(self) -> PchipInterpolator:
         return PchipInterpolator(self.log_losses[::-1], self.log_budgets[::-1], extrapolate=False)
 
-    @cached_property
-    def _curve(self) -> PchipInterpolator:
-        return PchipInterpolator(self.log_budgets, self.log_losses)
-
     @property
     def ends(self) -> tuple[float, float]:
         """Of the budgets over the reference's own: the least and the largest."""
         return self.shares[0], self.shares[-1]
 
     def log_budget(self, loss: float) -> float:
-        """ln of the equivalent budget over the reference's own; beyond the ends along the slope of the last part."""
+        """ln of the equivalent budget over the reference's own; beyond the ends along the slope of the whole curve,
+        since one part of a noisy curve may be flat."""
         x = math.log(loss)
         x_min, x_max = self.log_losses[-1], self.log_losses[0]
         if x > x_max:
-            return float(self.log_budgets[0] + (x - x_max) * self._slope(0))
+            return float(self.log_budgets[0] + (x - x_max) * self._slope)
         if x < x_min:
-            return float(self.log_budgets[-1] + (x - x_min) * self._slope(-2))
+            return float(self.log_budgets[-1] + (x - x_min) * self._slope)
         return float(self._inverse(x))
 
     def log_loss(self, log_budget: float) -> float:
@@ -87,10 +84,11 @@ class Ruler:
     def _fit(self) -> PchipInterpolator:
         return PchipInterpolator(self.log_budgets, self.log_losses)
 
-    def _slope(self, at: int) -> float:
-        """d ln budget / d ln loss of the part that begins at a budget; negative."""
-        x, y = self.log_losses[at : at + 2 or None], self.log_budgets[at : at + 2 or None]
-        return float((y[1] - y[0]) / (x[1] - x[0]))
+    @property
+    def _slope(self) -> float:
+        """d ln budget / d ln loss between the ends; negative."""
+        x, y = self.log_losses, self.log_budgets
+        return float((y[-1] - y[0]) / (x[-1] - x[0]))
 
     def beyond(self, losses: Sequence[float]) -> int:
         """-1 where the mean of the losses is above what the smallest budget gives, 1 where it is below what the largest

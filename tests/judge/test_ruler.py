@@ -91,7 +91,7 @@ def test_ties_are_separated_and_nothing_else_is_moved() -> None:
     assert losses[3] == pytest.approx(pooled - LEAST_SLOPE * math.log(BUDGETS[3] / BUDGETS[2]))
 
 
-def test_beyond_the_ends_the_last_slope_goes_on_and_says_so() -> None:
+def test_beyond_the_ends_the_curve_s_slope_goes_on_and_says_so() -> None:
     ruler = exact()
     for log_budget, side in ((math.log(0.1), -1), (0.0, 0), (math.log(9.0), 1)):
         loss = math.exp(log_loss(log_budget, 0.0))
@@ -139,6 +139,14 @@ def test_a_curve_is_of_the_runs_that_finished_at_three_budgets_or_more() -> None
 
 
 # coverage by simulation ---------------------------------------------------------------------------------------------
+
+def test_a_flat_end_of_a_noisy_curve_makes_no_seed_worth_a_thousand_budgets() -> None:
+    noisy = np.exp(log_loss(LOG_BUDGETS, 0.0))
+    noisy[-1] = noisy[-2]
+    ruler = Ruler(BUDGETS, noisy[None])
+    better, worse = ruler.log_budget_ratios([noisy[3], noisy[3]], [0.9 * noisy[-1], 1.1 * noisy[0]])
+    assert 0 < better - ruler.log_budgets[-1] < 1 and -1 < worse - ruler.log_budgets[0] < 0
+
 
 SEED_NOISE = 0.004  # of the ln final loss: 2 % of budget on a curve of slope 0.2
 PROCESS_NOISE = 0.005  # of the ln time
