@@ -159,7 +159,8 @@ def power(
     )
     nothing = pooled_variance([each.log_budgets for each in controls[:2]])
     deviation = math.sqrt(nothing.variance) if nothing else 0.0
-    one = moderated_interval([0.0], nothing)  # of one seed, whose deviation is that of all rows
+    rows = pooled_variance([each.log_budgets for each in controls])  # as the rows of a board share theirs
+    one = moderated_interval([0.0], rows)
     return Power(setting, controls, deviation, detectable_effect(one) / math.sqrt(SEEDS))
 
 
