@@ -12,9 +12,11 @@ import hashlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, cast
 
 COMPILED_BY = "constexpr"
+PARSING = Lock()  # CPython 3.11 counts the depth of all threads' trees in one number, and complains of it
 UNTYPED = ("type_comment", "type_params", "kind")  # fields that carry types alone, or nothing that runs
 
 
@@ -58,7 +60,9 @@ def running_code(source: bytes) -> bytes:
 def _stripped(source: bytes) -> ast.AST | None:
     """The syntax tree of what runs, not to be changed; None where the source does not parse."""
     try:
-        return cast(ast.AST, _Stripped().visit(ast.parse(source)))
+        with PARSING:
+            tree = ast.parse(source)
+        return cast(ast.AST, _Stripped().visit(tree))
     except (SyntaxError, ValueError):
         return None
 
