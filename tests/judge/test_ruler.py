@@ -140,6 +140,7 @@ def test_a_curve_is_of_the_runs_that_finished_at_three_budgets_or_more() -> None
 
 # coverage by simulation ---------------------------------------------------------------------------------------------
 
+
 def test_a_flat_end_of_a_noisy_curve_makes_no_seed_worth_a_thousand_budgets() -> None:
     noisy = np.exp(log_loss(LOG_BUDGETS, 0.0))
     noisy[-1] = noisy[-2]
