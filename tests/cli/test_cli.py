@@ -162,7 +162,7 @@ def test_a_fault_is_evidence_with_status_and_reason(faults: Path, name: str) -> 
     assert re.search(reason, each["learned"].reason)
     if name not in ("raises_in_probes", "ends_nan"):  # which only a whole run does
         assert {one.status for one in each.values()} == {status}
-    if status == "failed":
+    if status == "failed" and name != "goes_on_in_a_fork":  # whose traceback is the other process's
         assert "technique.py" in each["learned"].details  # the traceback
     told = f"{name}: {status}: " in (faults / "stderr").read_text()
     assert told == (status != "unavailable")
@@ -601,7 +601,7 @@ def test_nothing_of_a_record_commands_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "m" / f"{hostile.replace('/', '')}.jsonl").write_text("damaged\n")
     for arguments in (("leaderboard", "--write", tmp_path / "b.md"), ("history",), ("claims", "lion")):
         _, told, error = called(*arguments, "--results", tmp_path)
-        assert all(each.isprintable() for each in (told + error).replace("\n", ""))
+        assert all(each.isprintable() for each in re.sub(r"[\n\t]", "", told + error))
         assert "owned" in error
 
 

@@ -267,7 +267,7 @@ def test_the_noise_is_the_calibration_s_or_that_of_the_row_s_replicates(monkeypa
 
 
 def test_records_are_found_by_the_beginning_of_their_id() -> None:
-    renewal = Renewal(id="xyz", started="2026", family="k", stack="lion", old="a", new="b")
+    renewal = Renewal(id="xyz", started="2026-01-01T00:00:00+00:00", family="k", stack="lion", old="a", new="b")
     known = records([counted(id="abc1"), learned(id="abd2"), pair(id="abd"), renewal])
     assert find(known, "abc").kind == "counted"
     assert find(known, "abd").kind == "timed"  # the whole id
