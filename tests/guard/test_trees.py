@@ -78,6 +78,7 @@ def repository(folder: Path, *parts: str) -> Path:
 def holds_a_tree(top: Path, mark: Path) -> None:
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
     end_by_signals()
     with suppress(KeyboardInterrupt), checked_out("HEAD", top) as tree:
         mark.write_text(str(tree))
@@ -91,7 +92,7 @@ def test_a_check_that_is_ended_leaves_no_work_tree(how: signal.Signals, tmp_path
     git(top, "worktree", "add", "--detach", str(tmp_path / "own"))
     (tmp_path / "own").rename(tmp_path / "away")
     own = git(top, "worktree", "list")
-    process = multiprocessing.get_context("fork").Process(target=holds_a_tree, args=(top, mark))
+    process = multiprocessing.get_context("fork").Process(target=holds_a_tree, args=(top, mark), daemon=True)
     process.start()
     end_s = time.monotonic() + 60
     while not (mark.exists() and mark.read_text()):
@@ -100,7 +101,8 @@ def test_a_check_that_is_ended_leaves_no_work_tree(how: signal.Signals, tmp_path
     tree = Path(mark.read_text())
     assert (tree / "a").exists() and str(tree) in git(top, "worktree", "list")
     os.kill(process.pid or 0, how)
-    process.join()
+    process.join(60)
+    assert process.exitcode is not None, "it goes on"
     if how == signal.SIGKILL:
         assert tree.exists()
         prune()
