@@ -28,7 +28,7 @@ from suite.contract.run import Diverged
 from suite.contract.sites import NotAttached
 from suite.contract.technique import Unavailable
 from suite.measure.processes import end_session, end_strays, lead_session, living, oom_kills, parent_of
-from suite.measure.replies import NoReply, Replies, bounded, plain, send
+from suite.measure.replies import NoReply, Replies, bounded, getpid, plain, send
 from suite.record.schema import Status
 from suite.record.scratch import scratch
 
@@ -216,8 +216,13 @@ def _name(number: int) -> str:
 # inside of the child --------------------------------------------------------------------------------------------------
 
 
+_speaker = 0
+
+
 def begin() -> None:
     """What every child does first."""
+    global _speaker
+    _speaker = os.getpid()
     parent = multiprocessing.parent_process()
     lead_session(of_server=parent is not None and parent.pid != os.getppid())
     os.dup2(2, 1)  # what techniques print: standard output is the command's own
@@ -245,6 +250,9 @@ def _once(
 
 
 def answer(connection: Connection, number: int, kind: str, value: Any) -> None:
+    """Tells the parent. A copy that a technique forked has no say: it would answer twice, and take the next command."""
+    if getpid() != _speaker:
+        os._exit(0)
     try:
         send(connection, number, kind, value)
     except OSError:

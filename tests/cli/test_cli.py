@@ -76,11 +76,6 @@ FAULTS = {
         "crashed",
         "exit code 7$",
     ),
-    "goes_on_in_a_fork": (
-        "def after_step(self, run):\n    if run.step == 3: os.fork()",
-        "failed",
-        "another process spoke for it",
-    ),
     "says_surrogates": (
         "def after_step(self, run): raise RuntimeError('\\udce9')",
         "failed",
@@ -115,6 +110,7 @@ HARMLESS = {
     "sets_up_long": "def data(self, data, run): time.sleep(1.0); return data",
     "has_scalars": "def recipe(self, recipe): return replace(recipe, weight_decay=numpy.float32(0.01))",
     "probes_nan": "def probes(self, run): return {'x': math.nan}",
+    "goes_on_in_a_fork": "def after_step(self, run):\n    if run.step == 3: os.fork()",
 }
 
 
@@ -162,7 +158,7 @@ def test_a_fault_is_evidence_with_status_and_reason(faults: Path, name: str) -> 
     assert re.search(reason, each["learned"].reason)
     if name not in ("raises_in_probes", "ends_nan"):  # which only a whole run does
         assert {one.status for one in each.values()} == {status}
-    if status == "failed" and name != "goes_on_in_a_fork":  # whose traceback is the other process's
+    if status == "failed":
         assert "technique.py" in each["learned"].details  # the traceback
     told = f"{name}: {status}: " in (faults / "stderr").read_text()
     assert told == (status != "unavailable")

@@ -116,6 +116,18 @@ def test_what_a_child_left_behind_ends_with_it(tmp_path: Path) -> None:
     assert len(left) == 2 and not living().keys() & set(left)
 
 
+def test_a_copy_that_is_forked_has_no_say() -> None:
+    for _ in range(5):
+        assert in_child(_goes_on_twice, limit_s=60) == "the first"
+
+
+def _goes_on_twice() -> str:
+    if os.fork():
+        time.sleep(0.1)  # so that the copy would be heard before
+        return "the first"
+    return "the copy"
+
+
 def _leaves_two_and_dies(marks: Path) -> None:
     for leave in (lambda: None, os.setsid):
         if not os.fork():
