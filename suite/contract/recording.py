@@ -38,7 +38,7 @@ from suite.contract.run import Diverged, Run
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
 from suite.contract.trace import Moment, Trace, Values, cloned, recorded
-from suite.record.job import Job, Size, Split, techniques_of
+from suite.record.job import Job, Size, Split
 
 BATCHES = 4  # of the baseline's own size: all examples of a recorded run
 
@@ -174,11 +174,6 @@ def instruments(names: Mapping[str, Any] | list[str]) -> dict[str, ModuleType]:
     entries = catalogue()
     paths = {name: entries[name].instruments for name in names if name in entries}
     return {name: importlib.import_module(path) for name, path in paths.items() if path}
-
-
-def is_recorded(stack: str) -> bool:
-    """Whether a technique of the stack has probes that read recorded steps."""
-    return bool(instruments(list(techniques_of(stack))))
 
 
 def _in_the_middle(run: Run, own: Technique | None = None) -> bool:

@@ -23,13 +23,13 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def intact(made: Callable[[], Path]) -> Path:
-    """The file that ``made`` gives, which makes it where it is not there; one that is damaged is made again.
+def intact(make: Callable[[], Path]) -> Path:
+    """The file that ``make`` gives, which writes it where it is not there; one that is damaged is written again.
 
-    ``made`` makes it under the lock beside it. Raises OSError where it is damaged as soon as it is made.
+    ``make`` writes it under the lock beside it. Raises OSError where it is damaged as soon as it is written.
     """
     for _ in range(3):  # another process may have removed it meanwhile, as this one does
-        path = made()
+        path = make()
         if is_whole(path):
             return path
         with FileLock(path.with_suffix(".lock")):  # nobody makes it now, so what is damaged is not another's new one

@@ -226,12 +226,16 @@ class Plan:
 
         Other seeds wait until the grid has chosen.
         """
-        if not (self.wanted.tuned and tunes(pair.stack) and pair.setting.rate == 1):
+        if not self._is_tuned(pair):
             return [pair.setting]
         grid = {rate: pair.setting.but(rate=rate) for rate in tuning.RATES}
         if seed == tuning.SEED:
             return [pair.setting, *(setting for rate, setting in grid.items() if rate != 1)]
         return self._at_the_best(grid, stack)
+
+    def _is_tuned(self, pair: Pair) -> bool:
+        """Whether both sides of a pair run at the rate that a grid chooses."""
+        return self.wanted.tuned and tunes(pair.stack) and pair.setting.rate == 1
 
     def _at_the_best(self, grid: Mapping[float, Setting], stack: str) -> list[Setting]:
         """The setting whose rate the grid chose; none before it has."""
@@ -249,7 +253,7 @@ class Plan:
     def _compared_at(self, pair: Pair) -> list[Setting]:
         """The setting of the reference's runs that the pair is compared by: tuned where the pair is, and none before
         its grid has chosen."""
-        if not (self.wanted.tuned and tunes(pair.stack) and pair.setting.rate == 1):
+        if not self._is_tuned(pair):
             return [pair.setting]
         return self._at_the_best({rate: pair.setting.but(rate=rate) for rate in tuning.RATES}, pair.reference)
 

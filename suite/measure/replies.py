@@ -100,11 +100,11 @@ class Replies:
         self._read = rest
         try:
             reply = json.loads(line)
-            told = reply["to"], reply["by"], reply["kind"], reply["value"]
+            to, by, kind, value = reply["to"], reply["by"], reply["kind"], reply["value"]
         except (ValueError, LookupError, TypeError, RecursionError):
             raise NoReply("something else than its replies came through its channel") from None
-        if told[1] != self.process:
+        if by != self.process:
             raise NoReply("another process spoke for it: a technique must not go on in a process that it forked")
-        if told[0] != number:
+        if to != number:
             raise NoReply("it answered what was not asked")
-        return told[2], told[3]
+        return kind, value

@@ -31,7 +31,7 @@ def scratch() -> Path:
     """
     if os.getpid() not in _folders:
         prune()
-        _folders[os.getpid()] = _made()
+        _folders[os.getpid()] = _new_folder()
         Finalize(None, _remove, (os.getpid(),), exitpriority=-200)  # after all that lies in it
     return _folders[os.getpid()][0]
 
@@ -67,7 +67,7 @@ def _places() -> list[Path]:
     return [Path(each) for each in dict.fromkeys(filter(None, chosen))]
 
 
-def _made() -> tuple[Path, FileLock]:
+def _new_folder() -> tuple[Path, FileLock]:
     for place in _places():
         if len(os.fsencode(place)) > LONGEST:
             continue

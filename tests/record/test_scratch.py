@@ -70,4 +70,4 @@ def test_where_a_path_is_too_long_for_a_socket_is_no_place(place: Path, monkeypa
     assert ends(lambda: os._exit(len(os.fsencode(scratch().parent)) > LONGEST)) == 0
     monkeypatch.setattr(module, "_places", lambda: [deep])
     with pytest.raises(OSError, match="set TMPDIR to one of at most 50 characters"):
-        module._made()
+        module._new_folder()
