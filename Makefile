@@ -1,5 +1,5 @@
 # make bench: from a fresh clone to a leaderboard.   make test: from a fresh clone to a tested one.
-# It times the catalogue here, each technique on one baseline first; counts and curves that are committed are used.
+# It counts and times the catalogue here, each technique on one baseline first; curves that are committed are used.
 # make test ONLY=lion: all tests of one entry, in under a minute.   make docs: the documentation, in site/.
 # All make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
 PYTHON ?= python3
@@ -14,7 +14,7 @@ ENTRY_TESTS = tests/techniques tests/measure/test_exact.py tests/measure/test_pa
 .PHONY: bench test torture docs lint numbers axe clean
 
 bench: $(READY)
-	$(VENV)/bin/leantrain run --minutes $(MINUTES)
+	$(VENV)/bin/leantrain run --seeds 1 --minutes $(MINUTES)
 	$(if $(REPEATED),-$(VENV)/bin/leantrain repro $(REPEATED))
 	$(VENV)/bin/leantrain leaderboard --write leaderboard.md --write leaderboard.html
 
