@@ -40,6 +40,9 @@ def scope(rows: Iterable[Row]) -> str:
     return f"Scope: {sizes} trained for {spread} on {where}; {rates}. What helps here need not help at scale."
 
 
+BLIND = math.log(1.3)
+"""Where so large a change, as a logarithm, would not have shown, that none was seen says nothing."""
+
 WORTH_A_WORD = 0.05
 """A cost that changes by less in every row is not spoken of."""
 
@@ -134,10 +137,14 @@ class Entry:
         return f"{self.answer}; {' and '.join(costs)}." if costs else f"{self.answer}."
 
     def _seen(self, words: str) -> str:
-        """The smallest change that the rows without a difference would have shown."""
-        rows = self.best.values() if words == ALIKE else ()
-        seen = [row.detectable_effect for row in rows if _words(row) == ALIKE and math.isfinite(row.detectable_effect)]
-        return f" ({math.expm1(max(seen)):.0%} would have shown)" if seen else ""
+        """The smallest change that all of the rows without a difference would have shown."""
+        rows = [row for row in self.best.values() if _words(row) == words] if words in (ALIKE, UNSURE) else []
+        seen = [row.detectable_effect for row in rows if math.isfinite(row.detectable_effect)]
+        if not seen:
+            return ""
+        least = max(seen)
+        change = f"{math.expm1(least):.0%}" if least < math.log(2) else f"×{number(math.exp(least))}"
+        return f" ({'only ' if words == UNSURE else ''}{change} would have shown)"
 
     def _cost_in_words(self, metric: Metric) -> str:
         """``0.54–0.62 of the memory``; empty where some row hardly changes it, or one more and another less."""
@@ -158,9 +165,9 @@ GROUPS: Mapping[Saving, str] = {
 Verdict = Literal["better", "worse", "undecided", "failed"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 SPOKEN = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs", "energy": "energy"}
-FASTER, SLOWER, ALIKE = "sooner", "later", "no difference seen"
+FASTER, SLOWER, ALIKE, UNSURE = "sooner", "later", "no difference seen", "too uncertain to tell"
 MISSED, FAILED, UNKNOWN = "diverged", "failed", "not known yet"
-WORDS = (FASTER, SLOWER, ALIKE, MISSED, FAILED)
+WORDS = (FASTER, SLOWER, ALIKE, UNSURE, MISSED, FAILED)
 
 
 def verdict(row: Row) -> Verdict:
@@ -178,7 +185,8 @@ def _words(row: Row) -> str:
     unbounded = value.log is not None and not math.isfinite(value.log.half_width)
     if value.kind not in ("measured", "bound") or unbounded:
         return UNKNOWN
-    return {1: FASTER, -1: SLOWER, 0: ALIKE}[leaning(value)]
+    alike = ALIKE if row.detectable_effect <= BLIND else UNSURE
+    return {1: FASTER, -1: SLOWER, 0: alike}[leaning(value)]
 
 
 def _listed(places: Iterable[str]) -> str:
