@@ -72,7 +72,7 @@ def scores(each: LearnedReference) -> tuple[list[str], list[list[str]]]:
         [name, *(f"{values[metric]:.4g}" if metric in values else "n/a" for metric in metrics), passed]
         for name, values, passed in known
     ]
-    return ["", *metrics, "bar"], lines
+    return ["model", *metrics, "bar"], lines
 
 
 def _passed(passed: bool) -> str:
@@ -131,7 +131,7 @@ def html(shown: ShownReferences) -> str:
         for caption, samples in captioned(each):
             lines = "\n".join(sample.text for sample in samples if sample.text)
             pictures = "".join(drawn(sample) for sample in samples if sample.png)
-            inside = (f"<pre>{in_html(lines)}</pre>" if lines else "") + pictures
+            inside = (f'<pre tabindex="0">{in_html(lines)}</pre>' if lines else "") + pictures
             parts.append(markup.folded(in_html(caption), inside))
     for number, power in enumerate(shown.references.power):
         parts.append(f"<h3>What {in_html(heading(power))} can tell apart{shown.mark(power)}</h3>")

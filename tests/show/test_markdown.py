@@ -128,11 +128,13 @@ def test_the_matrix_says_in_words_what_intervals_say_and_orders_by_what_is_sure(
 
 
 def test_what_could_not_have_shown_a_change_is_not_called_alike():
-    rows = shown(evidence("alike"), evidence("noisy", seed_noise=0.1), evidence("wild", seed_noise=0.5))
-    words = dict(re.findall(r"^\| `(\w+)` \| .* \| (.*?) \|$", render(Report(rows)), re.MULTILINE))
-    assert words["alike"] == "No difference seen (1% would have shown) on gpt."
-    assert re.fullmatch(r"Too uncertain to tell \(only (\d+%|×[\d.]+) would have shown\) on gpt\.", words["noisy"])
-    assert re.fullmatch(r"Too uncertain to tell \(only ×[\d.]+ would have shown\) on gpt\.", words["wild"])
+    def words(seed_noise: float) -> str:
+        rows = shown(evidence("noisy", seed_noise=seed_noise))
+        return re.search(r"^\| `noisy` \| .* \| (.*?) \|$", render(Report(rows)), re.MULTILINE)[1]
+
+    assert words(0.002) == "No difference seen (2% would have shown) on gpt."
+    assert re.fullmatch(r"Too uncertain to tell \(only \d+% would have shown\) on gpt\.", words(0.05))
+    assert re.fullmatch(r"Too uncertain to tell \(only ×[\d.]+ would have shown\) on gpt\.", words(0.2))
 
 
 def test_a_hostile_baseline_names_no_other_folder_s_file():

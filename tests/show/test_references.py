@@ -103,6 +103,13 @@ def test_the_page_shows_text_as_text(folder: Path) -> None:
     assert "pre" in tags and "image" in tags
 
 
+def test_every_column_has_a_name_and_every_text_takes_the_keyboard(folder: Path) -> None:
+    page = html.render(Report.read(folder))
+    part = page[page.index('id="references"') :]
+    assert '<button type="button"></button>' not in part and '<th scope="col"></th>' not in part
+    assert part.count("<pre") == part.count('<pre tabindex="0"') == 1
+
+
 def test_a_picture_is_the_samples() -> None:
     pixels = torch.tensor([[0, 0, 255], [128, 128, 128]], dtype=torch.uint8)
     kept = _picture(Sample("<a>", picture=pixels))
