@@ -100,6 +100,15 @@ class Row:
         """Of what was learned."""
         return tuple(each.seed for each in self.known.learned)
 
+    @property
+    def split_over(self) -> int:
+        """The ranks that share what one process of the reference does, whose counts are of one rank; 1 where none do."""
+        reference, contender = (
+            max((point.counters.ranks for point in side.points), default=1) if side else 1
+            for side in self.known.counted
+        )
+        return contender if contender > reference else 1
+
     def value(self, metric: str) -> Value:
         return self.metrics.get(metric, unavailable("not measured"))
 

@@ -88,7 +88,14 @@ class Entry:
         if "better" in self.verdicts:
             return "time"
         costs: Mapping[str, Saving] = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs"}
+        if self.split_over > 1:  # each of several ranks has less, and all of them together do not
+            return "nothing"
         return next((saving for metric, saving in costs.items() if self._changes(metric) < 0), "nothing")
+
+    @property
+    def split_over(self) -> int:
+        """The most ranks that share the work of one process of the reference."""
+        return max(row.split_over for row in self.best.values())
 
     @property
     def mean(self) -> Value | None:
@@ -134,7 +141,8 @@ class Entry:
     def sentence(self) -> str:
         """The answer, and what costs change by in every row."""
         costs = list(filter(None, (self._cost_in_words(metric) for metric in COSTS)))
-        return f"{self.answer}; {' and '.join(costs)}." if costs else f"{self.answer}."
+        where = f" on each of {self.split_over} ranks" if self.split_over > 1 else ""
+        return f"{self.answer}; {' and '.join(costs)}{where}." if costs else f"{self.answer}."
 
     def _seen(self, words: str) -> str:
         """The smallest change that all of the rows without a difference would have shown."""
@@ -243,7 +251,8 @@ def _answer(column: str, rows: Sequence[Row]) -> Answer:
 
     sooner = sorted((row for row in rows if leaning(headline(row)) > 0), key=lambda row: headline(row).number)
     learned = [row for row in rows if not row.failed and headline(row).kind != "missed"]
-    smaller = [row for row in learned if share(row, "peak_tensor_bytes") < 1 - WORTH_A_WORD]
+    alone = [row for row in learned if row.split_over == 1]
+    smaller = [row for row in alone if share(row, "peak_tensor_bytes") < 1 - WORTH_A_WORD]
     saves_none = [
         row
         for row in rows

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from suite.show.matrix import matrix, scope
-from tests.factories import evidence, row
+from tests.factories import counters, evidence, row
 from tests.show.samples import failing, lean, on, shown
 
 
@@ -37,6 +37,15 @@ def test_each_column_has_its_best_for_time_and_memory_and_one_that_does_not_help
     assert [row.stack for row in answer.time] == ["faster", "fast"]
     assert answer.memory and answer.memory.stack == "smaller"
     assert answer.no_help and answer.no_help.stack == "worst"
+
+
+def test_what_only_splits_its_work_over_ranks_saves_no_memory():
+    split = evidence("split", points=[counters(peak_tensor_bytes=2**20, ranks=2)], pace_s=0.04)
+    shared = matrix(shown(split, lean("small", 2**21, pace_s=0.04)))
+    (answer,) = shared.answers
+    assert answer.memory and answer.memory.stack == "small"
+    (entry,) = (each for each in shared.entries if each.stack == "split")
+    assert entry.saves == "nothing" and entry.sentence == "Later on gpt; 0.25 of the memory on each of 2 ranks."
 
 
 def test_where_nothing_is_decided_no_answer_is_invented():
