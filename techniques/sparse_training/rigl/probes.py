@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import torch
-
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
+from techniques.shared.connections import (
+    changed,
+    count_change,
+    dead,
+    dead_moved,
+    erk_connections,
+    mask,
+    misplaced,
+    moved,
+    off_zero,
+    paths_of,
+    staying,
+)
 from techniques.sparse_training.rigl.technique import RigL
-from techniques.sparse_training.rigl.topology import connections, dead, grown_off_zero, mask, misplaced, moved
 
 
 def records(run: Run, own: RigL) -> bool:
@@ -32,31 +42,30 @@ def probes(recording: Recording, own: RigL) -> Mapping[str, float]:
     if not own.sparsity:
         return {}
     run, traces = recording.run, recording.traces
-    paths = [part.path for part in run.anatomy.linears if part.module.weight.requires_grad]
+    paths = paths_of(run)
     end = own.end_fraction * run.recipe.steps
     interval = own.interval or max(2, min(100, round(end / 25)))
     first = [mask(traces[0].before, path) for path in paths]
-    counts = dict.fromkeys(("connections_changed", "off_schedule", "misplaced", "grown_off_zero", "moved", "dead"), 0)
+    counts = dict.fromkeys(("off_schedule", "misplaced", "grown_off_zero", "moved", "dead"), 0)
     for trace in traces:
         planned = trace.step < end and trace.step % interval == 0
-        changed = any(not torch.equal(mask(trace.before, path), mask(trace.after, path)) for path in paths)
-        counts["off_schedule"] += bool(trace.updates) == planned or (changed and not planned)
+        counts["off_schedule"] += bool(trace.updates) == planned or (
+            changed(trace.before, trace.after, paths) and not planned
+        )
         if planned:
             share = own.alpha / 2 * (1 + math.cos(math.pi * trace.step / end))
-            counts["misplaced"] += sum(misplaced(trace, path, share) for path in paths)
-            counts["grown_off_zero"] += sum(grown_off_zero(trace, path) for path in paths)
-            counts["moved"] += moved(trace, paths)
+            counts["misplaced"] += sum(_misplaced(trace, path, share) for path in paths)
+            counts["grown_off_zero"] += sum(_grown_off_zero(trace, path) for path in paths)
+            counts["moved"] += moved(trace.before, trace.after, staying(trace.before, trace.after, paths))
         counts["dead"] += sum(dead(trace, path) for path in paths)
-        ones = [int(mask(trace.after, path).sum()) for path in paths]
-        differences = [abs(now - int(before.sum())) for now, before in zip(ones, first, strict=True)]
-        counts["connections_changed"] = max(counts["connections_changed"], *differences)
     density = sum(int(each.sum()) for each in first) / sum(each.numel() for each in first)
-    wanted = connections([tuple(each.shape) for each in first], own)
+    wanted = _connections([tuple(each.shape) for each in first], own)
     return {
         **counts,
+        "connections_changed": count_change(traces, paths),
         "sparsity": 1 - density,
         "off_erk": max(abs(int(each.sum()) - want) for each, want in zip(first, wanted, strict=True)),
-        "dead_moved": _dead_moved(recording, own, paths),
+        "dead_moved": dead_moved(recording, own, paths),
         **_flops(traces, density, interval),
     }
 
@@ -67,14 +76,20 @@ def relative_flops(sparse: float, between: int) -> float:
     return (3 * sparse * between + 2 * sparse + 1) / ((between + 1) * 3)
 
 
-def _dead_moved(recording: Recording, own: RigL, paths: list[str]) -> int:
-    """What :meth:`after_step` leaves outside the topology when all weights are 1."""
-    trace = recording.trace
-    ones = {name: torch.ones_like(trace.after.parameters[name]) for name in (f"{path}.weight" for path in paths)}
-    with recording.at(ones):
-        own.after_step(recording.run)
-        now = dict(recording.run.model.named_parameters())
-        return sum(int(now[f"{path}.weight"][~mask(trace.after, path)].count_nonzero()) for path in paths)
+def _connections(shapes: list[tuple[int, ...]], own: RigL) -> list[float]:
+    kept = 1 - own.sparsity
+    return erk_connections(shapes, kept) if own.distribution == "erk" else [kept * math.prod(each) for each in shapes]
+
+
+def _misplaced(trace: Trace, path: str, share: float) -> int:
+    old, name = mask(trace.before, path), f"{path}.weight"
+    gradient = trace.of("backward")[0].gradients.get(name)
+    weight = trace.before.parameters[name]
+    return misplaced(old, mask(trace.after, path), weight, gradient, int(share * int(old.sum())))
+
+
+def _grown_off_zero(trace: Trace, path: str) -> int:
+    return off_zero(trace.after, path, mask(trace.after, path) & ~mask(trace.before, path))
 
 
 def _flops(traces: list[Trace], density: float, interval: int) -> dict[str, float]:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.model.anatomy import anatomy
-from techniques.sparse_training.rigl.densities import erk_densities, random_mask
+from techniques.shared.masks import density, masked, slots
+from techniques.shared.topology import erk_densities, moved_topology, random_mask
 from techniques.sparse_training.rigl.probes import relative_flops
-from techniques.sparse_training.rigl.technique import RigL, drop_fraction, masked, moved_topology, slots
+from techniques.sparse_training.rigl.technique import RigL, drop_fraction
 from tests.runs import Planted, new_recording, new_run
 
 
@@ -23,8 +24,7 @@ def running(rigl: RigL, steps: int = 40, baseline: str = "gpt") -> Run:
 
 
 def sparsity(run: Run) -> float:
-    masks = [mask for _, mask in masked(run.anatomy)]
-    return 1 - sum(int(mask.sum()) for mask in masks) / sum(mask.numel() for mask in masks)
+    return 1 - density(run)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,121 @@
+"""What the steps of a short run show of SET: equation 1 and the algorithm read off masks, weights and their state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from techniques.shared.connections import (
+    changed,
+    count_change,
+    dead,
+    dead_moved,
+    erk_connections,
+    mask,
+    moved,
+    off_zero,
+    paths_of,
+    sparse_flops,
+)
+from techniques.sparse_training.set.technique import Set
+
+
+def records(run: Run, own: Set) -> bool:
+    """All steps: an evolution, what follows it, and that none comes in between."""
+    return not own.is_reference
+
+
+def probes(recording: Recording, own: Set) -> Mapping[str, float]:
+    """``sparsity``: share of the matrices' entries without a connection; ``off_erdos_renyi``: how far a layer's number
+    of connections is from equation 1's mean, in standard deviations, at most; ``connections_changed``: by how many it
+    changed; ``off_schedule``: steps that evolved where none should, or the other way round; ``wrongly_dropped``: kept
+    connections that are gone, or lost their weight; ``growth_not_random``: how far the mean rank of the grown
+    connections' places is from that of a uniform choice, in standard deviations; ``grown_off_zero``: grown ones
+    whose weight or state is not 0; ``moved``: further numbers that an evolution changed; ``dead``, ``dead_moved``: of
+    the weights outside, that are not 0; ``sparse_flops``: of the matrices' products, over dense ones.
+    """
+    if own.is_reference:
+        return {}
+    run, traces = recording.run, recording.traces
+    paths = paths_of(run)
+    first = [mask(traces[0].before, path) for path in paths]
+    epoch = math.ceil(len(run.data.train) / run.recipe.batch_size)
+    interval = own.interval or max(2, min(epoch, run.recipe.steps // 25))
+    counts = dict.fromkeys(("off_schedule", "wrongly_dropped", "grown_off_zero", "moved", "dead"), 0)
+    ranks: list[Tensor] = []
+    for trace in traces:
+        evolves = (trace.step + 1) % interval == 0 and trace.step + 1 < run.recipe.steps
+        counts["off_schedule"] += changed(trace.before, trace.after, paths) != evolves
+        counts["dead"] += sum(dead(trace, path) for path in paths)
+        if evolves:
+            stays = {path: _stays(trace, path, own.zeta) for path in paths}
+            counts["wrongly_dropped"] += sum(_gone(trace, path, stay) for path, stay in stays.items())
+            counts["moved"] += moved(trace.update.after, trace.after, stays)
+            for path, stay in stays.items():
+                grown = mask(trace.after, path) & ~stay
+                counts["grown_off_zero"] += off_zero(trace.after, path, grown)
+                ranks.append(_ranks(grown, ~stay))
+    return {
+        **counts,
+        "sparsity": 1 - sum(int(each.sum()) for each in first) / sum(each.numel() for each in first),
+        "off_erdos_renyi": _off_erdos_renyi(first, own),
+        "connections_changed": count_change(traces, paths),
+        "growth_not_random": _off_uniform(ranks),
+        "dead_moved": dead_moved(recording, own, paths),
+        "sparse_flops": sparse_flops(recording, paths),
+    }
+
+
+def _off_erdos_renyi(masks: Sequence[Tensor], own: Set) -> float:
+    shapes = [tuple(each.shape) for each in masks]
+    if own.epsilon:
+        means = [min(n * m, own.epsilon * (n + m)) for n, m in shapes]
+    else:
+        means = erk_connections(shapes, 1 - own.sparsity)
+    off = 0.0
+    for each, mean in zip(masks, means, strict=True):
+        deviation = math.sqrt(mean * (1 - mean / each.numel()))
+        off = max(off, abs(int(each.sum()) - mean) / max(deviation, 1e-3))  # a dense layer has no deviation
+    return off
+
+
+def _stays(trace: Trace, path: str, zeta: float) -> Tensor:
+    """The connections but the zeta smallest positive and the zeta largest negative ones, by sorting; where several tie
+    for the last to go, those that have a weight after the step stay, if they are as many as should."""
+    name, connections = f"{path}.weight", mask(trace.before, path)
+    weight, after = trace.update.after.parameters[name], trace.after.parameters[name]
+    stays = torch.zeros_like(connections)
+    for size in (weight, -weight):
+        alive = connections & (size > 0)
+        values, count = size[alive].sort().values, int(zeta * int(alive.sum()))
+        largest_dropped = values[count - 1] if count else -math.inf
+        stays |= alive & (size > largest_dropped)
+        tied = alive & (size == largest_dropped)
+        tied_and_there = tied & (after != 0)
+        if int(tied_and_there.sum()) == len(values) - count - int((values > largest_dropped).sum()):
+            stays |= tied_and_there
+    return stays
+
+
+def _gone(trace: Trace, path: str, stays: Tensor) -> int:
+    """Connections that should have stayed and did not, and others that kept their weight."""
+    before, after = trace.update.after.parameters[f"{path}.weight"], trace.after.parameters[f"{path}.weight"]
+    lost = stays & (~mask(trace.after, path) | (after != before))
+    return int((lost | (~stays & (after != 0))).sum())
+
+
+def _ranks(grown: Tensor, free: Tensor) -> Tensor:
+    """Ranks in [0, 1] of the grown connections' places among those of all that could grow."""
+    return torch.linspace(0, 1, int(free.sum()), dtype=torch.float64)[grown[free]]
+
+
+def _off_uniform(ranks: Sequence[Tensor]) -> float:
+    """Standard deviations between the mean of ranks, which are uniform in [0, 1] by chance, and 1/2."""
+    every = torch.cat([*ranks, torch.tensor([0.5], dtype=torch.float64)])
+    return abs(every.mean().item() - 0.5) * math.sqrt(12 * len(every))

@@ -1,0 +1,108 @@
+"""SET: sparse evolutionary training, whose connections nearest to zero make room for random ones after every epoch.
+
+Mocanu, Mocanu, Stone, Nguyen, Gibescu & Liotta, "Scalable training of artificial neural networks with adaptive sparse
+connectivity inspired by network science" (Nature Communications 9:2383, 2018, arXiv 1707.04780), equation 1 and its
+algorithm: a layer from n to m units starts as an Erdős–Rényi graph,
+
+    p(connection) = epsilon (n + m) / (n m)
+
+and after each epoch but the last it loses the share zeta of its smallest positive and of its largest negative weights,
+and gets as many connections at random places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.run import Run
+from suite.contract.sites import Act, Site
+from techniques.shared.masks import Masked, attach, check_sparsity, masked, prunable, rewire
+from techniques.shared.topology import erk_densities
+
+
+def erdos_renyi(shapes: Sequence[tuple[int, int]], epsilon: float) -> list[float]:
+    """Equation 1: the probability of a connection in each [n, m] matrix, at most 1."""
+    return [min(1.0, epsilon * (n + m) / (n * m)) for n, m in shapes]
+
+
+def core(weight: Tensor, mask: Tensor, zeta: float) -> Tensor:
+    """The connections that stay, a mask: all but the share ``zeta`` of the smallest positive and of the largest
+    negative weights, each rounded down, and those at 0."""
+    kept = torch.zeros_like(mask).flatten()
+    for size in (weight, -weight):
+        alive = mask & (size > 0)
+        count = int(alive.sum())
+        largest = size.masked_fill(~alive, -math.inf).flatten().topk(count - int(zeta * count))
+        kept[largest.indices] = True
+    return kept.view_as(mask)
+
+
+def regrown(kept: Tensor, connections: int, generator: torch.Generator) -> Tensor:
+    """The mask ``kept`` with random ones added, of all that it lacks with equal chance, up to ``connections`` ones."""
+    mask = kept.flatten().clone()
+    free = (~mask).nonzero()[:, 0]
+    chosen = torch.randperm(len(free), generator=generator)[: connections - int(mask.sum())]
+    mask[free[chosen.to(free.device)]] = True
+    return mask.view_as(kept)
+
+
+@dataclass
+class Set(Masked):
+    """Masks the attention and MLP matrices of all blocks, where they are trained.
+
+    ``epsilon`` 0 solves equation 1 for the whole ``sparsity``; else it decides, and ``sparsity`` does not count.
+    ``interval`` 0 chooses an epoch, or less in a short run: so many steps that about 25 evolutions fit.
+    """
+
+    sparsity: float = 0.8
+    epsilon: float = 0.0
+    zeta: float = 0.3
+    interval: int = 0
+    evolved: Act = field(init=False, repr=False, default_factory=lambda: Act(due="run"))
+
+    zero_strength: ClassVar[Mapping[str, Any]] = {"sparsity": 0.0, "epsilon": 0.0}
+
+    def __post_init__(self) -> None:
+        check_sparsity(self.sparsity)
+        if not 0 <= self.epsilon < math.inf:
+            raise ValueError(f"epsilon is positive, the paper's is 20, or 0 to meet the sparsity, not {self.epsilon}")
+        if not 0 < self.zeta <= 1:
+            raise ValueError(f"zeta is the share of connections that evolve, in (0, 1], not {self.zeta}")
+        if self.interval < 0:
+            raise ValueError(f"interval is 1 step or more, or 0 to choose it by the run's length, not {self.interval}")
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        if self.is_reference:
+            return model
+        layers: list[Any] = [part.module for part in prunable(model)]
+        shapes = [tuple(layer.weight.shape) for layer in layers]
+        densities = erdos_renyi(shapes, self.epsilon) if self.epsilon else erk_densities(shapes, self.sparsity)
+        if min(densities) == 1:
+            least = max(n * m / (n + m) for n, m in shapes)
+            raise ValueError(f"epsilon {self.epsilon:g} makes every layer dense: choose one below {least:g}")
+        for layer, density in zip(layers, densities, strict=True):
+            attach(layer, torch.rand(layer.weight.shape, generator=run.generator) < density)
+        return model
+
+    @torch.no_grad()
+    def after_step(self, run: Run) -> None:
+        super().after_step(run)
+        if self.is_reference or run.step % self.steps_between(run) or run.step >= run.recipe.steps:
+            return
+        for weight, mask in masked(run.anatomy):
+            kept = core(weight, mask, self.zeta)
+            rewire(run, weight, mask, kept, regrown(kept, int(mask.sum()), run.generator))
+        self.evolved()
+
+    def steps_between(self, run: Run) -> int:
+        epoch = math.ceil(len(run.data.train) / run.recipe.batch_size)
+        return self.interval or max(2, min(epoch, run.recipe.steps // 25))
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {**super().sites(run), "evolves": self.evolved}

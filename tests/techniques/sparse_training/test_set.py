@@ -1,0 +1,143 @@
+"""SET: its drop and growth written a second time, its graphs' densities, and the invariants of its masks."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.record.job import StackError
+from techniques.shared.masks import density, masked, slots
+from techniques.sparse_training.set.technique import Set, core, erdos_renyi, regrown
+from tests.runs import new_recording, new_run
+
+
+def running(technique: Set, steps: int = 12, baseline: str = "gpt") -> Run:
+    return new_run(baseline, Stack({"set": technique}), size="pico", recipe="classic", steps=steps)
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 60), st.integers(0, 2**31), st.floats(0.01, 1))
+def test_each_sign_loses_its_weights_nearest_to_zero_one_at_a_time(size, seed, zeta):
+    random = torch.Generator().manual_seed(seed)
+    weight = torch.randn(size, generator=random)
+    mask = torch.rand(size, generator=random) < 0.6
+    weight[mask & (torch.rand(size, generator=random) < 0.1)] = 0.0
+
+    kept = set()
+    for sign in (1, -1):
+        side = {index for index in range(size) if mask[index] and sign * weight[index] > 0}
+        for _ in range(int(zeta * len(side))):
+            side.remove(min(side, key=lambda index: abs(weight[index].item())))
+        kept |= side
+    assert {index for index in range(size) if core(weight, mask, zeta)[index]} == kept
+
+
+def test_signs_are_told_apart():
+    """Of all weights -0.1 and -0.2 are the smallest, but half of the positive ones go, too."""
+    weight = torch.tensor([-0.1, -0.2, -0.3, -0.4, 5.0, 6.0])
+    kept = core(weight, torch.ones(6, dtype=torch.bool), 0.5)
+    assert kept.tolist() == [False, False, True, True, False, True]
+
+
+def test_growth_takes_every_free_place_equally_often():
+    kept = torch.tensor([[True, False, False], [False, True, False]])
+    generator = torch.Generator().manual_seed(0)
+    grown = [regrown(kept, 4, generator) for _ in range(3000)]
+    assert all(int(each.sum()) == 4 and each[kept].all() for each in grown)
+    shares = torch.stack(grown).double().mean(0)[~kept]
+    assert (shares - 0.5).abs().max() < 5 * math.sqrt(0.25 / 3000)
+
+
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_connections_grow_linearly_with_the_width(width):
+    (density,) = erdos_renyi([(width, 4 * width)], 8)
+    assert density * width * 4 * width == pytest.approx(8 * 5 * width)
+    assert erdos_renyi([(4, 4)], 8) == [1.0]
+
+
+def test_epsilon_draws_equation_1():
+    run = running(Set(epsilon=6.0))
+    for weight, mask in masked(run.anatomy):
+        n, m = weight.shape
+        mean = 6 * (n + m)
+        assert abs(int(mask.sum()) - mean) < 5 * math.sqrt(mean * (1 - mean / (n * m)))
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
+def test_masks_hold_after_every_step_and_evolve_where_an_epoch_ends(baseline):
+    technique = Set(interval=3)
+    run = running(technique, steps=9, baseline=baseline)
+    pairs = masked(run.anatomy)
+    counts = [int(mask.sum()) for _, mask in pairs]
+    for step in range(1, 10):
+        before = [mask.clone() for _, mask in pairs]
+        run.train(1)
+        assert [int(mask.sum()) for _, mask in pairs] == counts
+        evolved = any(not torch.equal(mask, old) for (_, mask), old in zip(pairs, before, strict=True))
+        assert evolved == (step in (3, 6)), "the topology stays after the last epoch"
+        for weight, mask in pairs:
+            for tensor in (weight, *slots(run, weight)):
+                assert not tensor[~mask].any()
+    assert technique.evolved.count == 2
+
+
+def test_an_interval_is_an_epoch_or_a_25th_of_a_short_run():
+    run = running(Set(), steps=8)
+    epoch = math.ceil(len(run.data.train) / run.recipe.batch_size)
+    assert Set().steps_between(run) == 2
+    long = running(Set(), steps=25 * epoch + 7)
+    assert Set().steps_between(long) == epoch
+    assert Set().steps_between(running(Set(), steps=100)) == 4
+    assert Set(interval=5).steps_between(long) == 5
+
+
+def test_no_sparsity_is_the_baseline_to_the_bit():
+    losses = running(Set(sparsity=0.0), steps=8).train(4)
+    assert new_run("gpt", size="pico", recipe="classic", steps=8).train(4) == losses
+
+
+def test_a_resumed_run_draws_the_same_connections(tmp_path: Path):
+    whole = running(Set(interval=2))
+    whole.train(3)
+    whole.save(tmp_path / "state")
+    losses = whole.train(5)
+    resumed = running(Set(interval=2))
+    resumed.load(tmp_path / "state")
+    assert resumed.train(5) == losses
+    for (_, one), (_, other) in zip(masked(whole.anatomy), masked(resumed.anatomy), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_two_techniques_of_sparse_training_are_refused():
+    with pytest.raises(ValueError, match="keep one"):
+        new_run("gpt", "set+rigl", size="pico", recipe="classic", steps=8)
+
+
+def test_probes_hold_of_other_settings():
+    recording = new_recording("vit", "set:epsilon=5,zeta=0.5,interval=3", size="pico", recipe="classic", steps=8)
+    recording.train(8)
+    probes = recording.probes()
+    wrong = ("connections_changed", "off_schedule", "wrongly_dropped", "grown_off_zero", "moved", "dead", "dead_moved")
+    assert [probes[f"set.{name}"] for name in wrong] == [0] * len(wrong)
+    assert max(probes["set.off_erdos_renyi"], probes["set.growth_not_random"]) <= 5
+    kept = density(recording.run)
+    assert probes["set.sparsity"] == pytest.approx(1 - kept)
+    assert probes["set.sparse_flops"] == pytest.approx(kept, rel=0.02)
+
+
+def test_bad_settings_say_what_fits():
+    for settings_, words in (
+        ("sparsity=1.0", "share of zeros"),
+        ("epsilon=-1", "paper's is 20"),
+        ("zeta=0", "share of connections that evolve"),
+        ("interval=-1", "1 step or more"),
+    ):
+        with pytest.raises(StackError, match=words):
+            new_run("gpt", f"set:{settings_}", size="pico", steps=8)
+    with pytest.raises(ValueError, match=r"choose one below 25\.6"):
+        new_run("gpt", "set:epsilon=30", size="pico", steps=8)
