@@ -365,6 +365,30 @@ def _final_loss(facts: Facts) -> float | None:
     return facts.final.loss if facts.final else None
 
 
+RELATIVE_FLOPS = ".relative_flops"
+"""How the probe ends by which a technique counts what its masked matrices would cost a kernel that computes nothing for
+zeros, over dense ones."""
+
+
+def _without_zeros(facts: Facts) -> float | None:
+    shares = [value for name, value in facts.probes.items() if name.endswith(RELATIVE_FLOPS)]
+    return math.prod(shares) if shares else None
+
+
+def _without_zeros_samples(known: Known) -> Samples:
+    if not known.learned:
+        raise ValueError(NOT_LEARNED)
+    contenders = (ours for _, ours in known.facts())
+    shares = {each.seed: _without_zeros(ours) for each, ours in zip(known.learned, contenders, strict=True)}
+    return {seed: _log(1.0, share, "it masks no weights, or has not learned") for seed, share in shares.items()}
+
+
+def _flops_without_zeros(known: Known, priors: Priors) -> Value:
+    share = math.exp(float(np.mean(list(_without_zeros_samples(known).values()))))
+    note = "of the masked matrices, by a kernel that computes nothing for zeros; here they are computed densely"
+    return Value("modelled", share, note=note, reference=1.0, contender=share)
+
+
 # composed ------------------------------------------------------------------------------------------------------------
 
 
@@ -604,6 +628,10 @@ REGISTRY: tuple[Metric | Family, ...] = (
     _with_uncounted(
         _counted("training_flops", "FLOPs of the training", "FLOP", _training_flops, uses=Uses(100, "FLOPs"))
     ),
+    Metric(
+        "flops_without_zeros", "FLOPs without zeros", "", "learned", _without_zeros_samples, _flops_without_zeros,
+        _without_zeros, uses=Uses(105),
+    ),
     Family(
         "final.",
         lambda known: {name for each in known.learned if each.contender.final for name in each.contender.final.metrics},
@@ -622,8 +650,8 @@ REGISTRY: tuple[Metric | Family, ...] = (
 ``time_to_quality``: the whole cost of reaching what the reference reaches in the same time, set-up included.
 ``step_time`` is of an own step, ``training_time`` per reference step of progress, ``equivalent_budget`` the steps that
 the reference would have needed to end at the contender's loss, ``loss`` the final test loss at each one's own full
-schedule, ``first_crossing`` the cost of first reaching the worse of the final validation losses, ``energy`` of the
-whole training.
+schedule, ``flops_without_zeros`` what masked matrices would cost where zeros cost nothing, ``first_crossing`` the cost
+of first reaching the worse of the final validation losses, ``energy`` of the whole training.
 """
 
 METRICS: Mapping[str, Metric] = {each.name: each for each in REGISTRY if isinstance(each, Metric)}

@@ -102,7 +102,7 @@ class Row:
 
     @property
     def split_over(self) -> int:
-        """The ranks that share what one process of the reference does, whose counts are of one rank; 1 where none do."""
+        """The ranks that share what one process of the reference does, and are counted one by one; else 1."""
         reference, contender = (
             max((point.counters.ranks for point in side.points), default=1) if side else 1
             for side in self.known.counted

@@ -397,9 +397,10 @@ HOW_TO_READ = (
     "= an exact count, the same in every run; ≈ a model's number, never ranked with measured ones; n/a unavailable, "
     "never 0; missed: diverged. The reasons stand below each table.",
     "Step time is of one own step, training time of the whole schedule, equivalent budget in the reference's steps, "
-    "loss at equal time against the reference's at that time on its curve, FLOPs of the whole training, set-up in "
-    "steps of the reference beyond the reference's own. Seeds are those that learned, timings the sets of processes "
-    "that were timed; sees: the smallest change of the headline that the row had 80 % power to see.",
+    "loss at equal time against the reference's at that time on its curve, FLOPs of the whole training (without "
+    "zeros: of the masked matrices alone, for a kernel that skips their zeros, beside the time that dense ones took),"
+    " set-up in steps of the reference beyond the reference's own. Seeds are those that learned, timings the sets of "
+    "processes that were timed; sees: the smallest change of the headline that the row had 80 % power to see.",
 )
 
 

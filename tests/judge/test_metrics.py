@@ -37,6 +37,7 @@ from tests.factories import (
     timed,
 )
 
+MASKED = {"x.relative_flops": 0.2}
 XEON: Machine = MACHINE.model_copy(update={"facts": {"cpu": "Intel Xeon"}})
 
 
@@ -53,7 +54,9 @@ def known(replicates: int = 1, **changes: object) -> Known:
     sides = [side(**process), side("x", pace_s=0.03, **process)]  # type: ignore[arg-type]
     parts = {
         "counted": (counted(points=counts), counted("x", points=counts)),
-        "learned": [LearnedPair(learned(seed=each), learned("x", each, final=1.9)) for each in range(replicates)],
+        "learned": [
+            LearnedPair(learned(seed=each), learned("x", each, final=1.9, probes=MASKED)) for each in range(replicates)
+        ],
         "timed": [timed_pair(timed(sides, each, machine=XEON), 1) for each in range(replicates)],
         "ruler": ruler_of(ruler_runs(), STEPS),
     }
@@ -87,9 +90,9 @@ def test_the_board_s_columns_stand_in_their_order() -> None:
     assert [each.name for each in COLUMNS] == [
         "time_to_quality", "equivalent_budget", "step_time", "training_time", "peak_tensor_bytes",
         "process_peak_bytes", "cuda_allocated_peak_bytes", "energy", "modelled_energy", "loss", "loss_at_equal_time",
-        "training_flops",
+        "training_flops", "flops_without_zeros",
     ]  # fmt: skip
-    assert [each.arrow for each in COLUMNS] == ["↑", "↑", *["↓"] * 10]
+    assert [each.arrow for each in COLUMNS] == ["↑", "↑", *["↓"] * 11]
 
 
 def test_a_process_s_peak_over_its_start_is_unknown_where_the_start_was_not_recorded() -> None:
@@ -106,6 +109,13 @@ def test_counts_of_one_of_several_ranks_say_so_and_operators_without_formula_are
     each = known(counted=(counted(points=[alone]), counted("x", points=[shared])))
     assert values(each, {})["peak_tensor_bytes"].note == "of one of 2 ranks"
     assert values(each, {})["flops"].note == "of one of 2 ranks; lower bounds, without FLOPs of aten.x"
+
+
+def test_what_a_kernel_would_skip_is_the_technique_s_own_count_and_a_model_s_number() -> None:
+    value = values(known(replicates=2), {})["flops_without_zeros"]
+    assert (value.kind, value.number, value.log) == ("modelled", pytest.approx(0.2), None)
+    dense = known(learned=[LearnedPair(learned(seed=0), learned("x", 0))])
+    assert values(dense, {})["flops_without_zeros"].reason == "it masks no weights, or has not learned"
 
 
 def test_families_have_the_members_that_occur() -> None:
