@@ -1,0 +1,68 @@
+"""What a short run shows of GraSP: its scores from the squared gradient norm itself, and the masks that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.data import Batch
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from techniques.shared import pruned
+from techniques.shared.connections import paths_of
+from techniques.shared.pruned import records as records
+from techniques.sparse_training.grasp.technique import Grasp
+
+SLACK = 2.0**-12  # of a weight times its tensor's largest product: a Hessian's sums and quotients, in float32
+
+
+def probes(recording: Recording, own: Grasp) -> Mapping[str, float]:
+    """``off_count``: by how many connections the masks are off the share to keep; ``wrongly_kept``: connections whose
+    removal would raise the squared gradient norm more than that of others that went, and the other way round;
+    ``off_balance``: examples of a class too many or few in the batch; ``choosing_cost``: in training steps; the
+    invariants of :mod:`techniques.shared.pruned`."""
+    if own.is_reference:
+        return {}
+    run = recording.run
+    masks = pruned.masks_of(recording)
+    return {
+        "off_count": pruned.off_count(masks, round((1 - own.sparsity) * sum(each.numel() for each in masks.values()))),
+        "wrongly_kept": pruned.wrongly_kept(masks, *importances(run, own)),
+        "off_balance": _off_balance(run, own),
+        "choosing_cost": pruned.choosing_cost(recording, own),
+        **pruned.invariants(recording, own, pruned.initial_parameters(run)),
+    }
+
+
+def importances(run: Run, own: Grasp) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """w times half the derivative of ||g||^2 in w, by layer: g of the loss at the temperature, in float64 up to the
+    logits; and what float32 may be off."""
+    model = pruned.double_model(run)
+    weights = {path: model.get_parameter(f"{path}.weight") for path in paths_of(run)}
+    norm = squared_gradient(run, own, model, list(weights.values()))
+    halves = torch.autograd.grad(norm / 2, list(weights.values()))
+    values = {path: (weight * half).detach() for (path, weight), half in zip(weights.items(), halves, strict=True)}
+    slack = {
+        path: SLACK * weight.detach().abs() * half.abs().max()
+        for (path, weight), half in zip(weights.items(), halves, strict=True)
+    }
+    return values, slack
+
+
+def squared_gradient(run: Run, own: Grasp, model: nn.Module, weights: list[nn.Parameter]) -> Tensor:
+    """||g||^2 of these weights, differentiable."""
+    batch: Batch = pruned.doubled(own.batch(run))
+    tempered = SimpleNamespace(logits=run.baseline.forward(model, batch).logits / own.temperature)
+    loss = run.baseline.losses(tempered, batch).mean()
+    gradients = torch.autograd.grad(loss, weights, create_graph=True)
+    return torch.stack([each.square().sum() for each in gradients]).sum()
+
+
+def _off_balance(run: Run, own: Grasp) -> int:
+    if "labels" not in run.data.train.tensors:
+        return 0
+    there, chosen = run.data.train.tensors["labels"].tolist(), own.batch(run)["labels"].tolist()
+    return sum(abs(chosen.count(each) - min(own.per_class, there.count(each))) for each in set(there))

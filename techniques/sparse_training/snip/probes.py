@@ -1,0 +1,65 @@
+"""What a short run shows of SNIP: the switches' derivatives in float64, by switches, and the masks that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from suite.contract.data import mixed_seed
+from suite.contract.recording import Recording
+from techniques.shared import pruned
+from techniques.shared.connections import paths_of
+from techniques.shared.pruned import records as records
+from techniques.sparse_training.snip.technique import Snip
+
+SLACK = 2.0**-17  # of a weight times its tensor's largest gradient: 64 roundings of float32
+
+
+def probes(recording: Recording, own: Snip) -> Mapping[str, float]:
+    """``off_count``: by how many connections the masks are off the share to keep; ``wrongly_kept``: connections that
+    are not among the most sensitive, and others that are; ``choosing_cost``: in training steps; the invariants of
+    :mod:`techniques.shared.pruned`."""
+    if own.is_reference:
+        return {}
+    run = recording.run
+    masks = pruned.masks_of(recording)
+    return {
+        "off_count": pruned.off_count(masks, round((1 - own.sparsity) * sum(each.numel() for each in masks.values()))),
+        "wrongly_kept": pruned.wrongly_kept(masks, *sensitivities(recording)),
+        "choosing_cost": pruned.choosing_cost(recording, own),
+        **pruned.invariants(recording, own, pruned.initial_parameters(run)),
+    }
+
+
+def sensitivities(recording: Recording) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """|dL(c * w) / dc| at c = 1 by layer, float64, on the first batch; and what float32 may be off."""
+    run = recording.run
+    model = pruned.double_model(run)
+    weights = {f"{path}.weight": model.get_parameter(f"{path}.weight").detach() for path in paths_of(run)}
+    switches = {name: torch.ones_like(each, requires_grad=True) for name, each in weights.items()}
+    batch = pruned.doubled(run.data.batch(mixed_seed(run.seed, 2), 0, run.recipe.batch_size)[0])
+    switched = _Switched(model, {name: switches[name] * each for name, each in weights.items()})
+    loss = run.baseline.losses(run.baseline.forward(switched, batch), batch).mean()
+    derivatives = dict(zip(switches, torch.autograd.grad(loss, list(switches.values())), strict=True))
+    sensitivity = {name.removesuffix(".weight"): each.abs() for name, each in derivatives.items()}
+    slack = {}
+    for path, each in sensitivity.items():
+        weight = weights[f"{path}.weight"].abs()
+        largest = (each / weight.clamp(min=1e-12)).max()  # gradient
+        slack[path] = SLACK * weight * largest
+    return sensitivity, slack
+
+
+class _Switched(torch.nn.Module):
+    """A model that computes with other weights."""
+
+    def __init__(self, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.model, self.weights = model, dict(weights)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return functional_call(self.model, self.weights, args, kwargs)

@@ -1,0 +1,147 @@
+"""GraSP: its Hessian-gradient product against finite differences, its sign, its batch, and its masks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from suite.contract.run import Run
+from suite.record.job import StackError
+from techniques.shared.masks import masked, slots
+from techniques.sparse_training.grasp.technique import Grasp, hessian_gradient, scores
+from tests.runs import new_recording, new_run
+
+
+def running(settings: str = "", baseline: str = "gpt", steps: int = 8, recipe: str = "classic") -> Run:
+    return new_run(baseline, f"grasp{settings}", size="pico", recipe=recipe, steps=steps)
+
+
+def network(seed: int = 0):
+    """Weights float64 and a loss of them."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs, first, second = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((9, 4), (4, 5), (5, 2))
+    )
+
+    def loss(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+        return (inputs @ one).tanh().matmul(two).exp().mean()
+
+    return [first, second], loss
+
+
+def gradients(weights, loss):
+    leaves = [each.clone().requires_grad_() for each in weights]
+    return torch.autograd.grad(loss(*leaves), leaves)
+
+
+def test_product_is_the_gradients_change_along_itself():
+    weights, loss = network()
+    leaves = [each.clone().requires_grad_() for each in weights]
+    products = hessian_gradient(loss(*leaves), leaves)
+    along, step = gradients(weights, loss), 1e-5
+    ahead = gradients([each + step * g for each, g in zip(weights, along, strict=True)], loss)
+    behind = gradients([each - step * g for each, g in zip(weights, along, strict=True)], loss)
+    for product, one, other in zip(products, ahead, behind, strict=True):
+        torch.testing.assert_close(product, (one - other) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+def test_score_is_half_the_rise_of_the_squared_gradient_norm_without_the_weight():
+    """To first order: shrink one weight a little, and see what the norm does."""
+    weights, loss = network(1)
+    leaves = [each.clone().requires_grad_() for each in weights]
+    values = scores(leaves, hessian_gradient(loss(*leaves), leaves))
+
+    def norm(shrunk: float) -> float:
+        smaller = [each.clone() for each in weights]
+        smaller[0][2, 3] *= 1 - shrunk
+        return sum(each.square().sum().item() for each in gradients(smaller, loss))
+
+    rise = (norm(1e-5) - norm(-1e-5)) / 2e-5
+    assert values[0][2, 3].item() == pytest.approx(rise / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit"])
+def test_masks_hold_after_every_step(baseline):
+    run = running(baseline=baseline)
+    pairs = masked(run.anatomy)
+    first = [mask.clone() for _, mask in pairs]
+    assert sum(int(mask.sum()) for mask in first) == round(0.2 * sum(mask.numel() for mask in first))
+    for _ in range(3):
+        run.train(1)
+        for (weight, mask), before in zip(pairs, first, strict=True):
+            assert torch.equal(mask, before)
+            for tensor in (weight, *slots(run, weight)):
+                assert not tensor[~mask].any()
+
+
+def test_fused_attention_has_a_second_derivative_too():
+    """The modern recipe's fused kernels have none; their choice is that of the eager ones but for rounding."""
+    own, fused = (masked(running(":sparsity=0.5", recipe=recipe).anatomy) for recipe in ("classic", "modern"))
+    same = sum(int((mask == other).sum()) for (_, mask), (_, other) in zip(own, fused, strict=True))
+    assert same > 0.99 * sum(mask.numel() for _, mask in own)
+
+
+def test_the_batch_has_as_many_examples_of_each_class():
+    run = new_run("vit", size="nano", recipe="classic", steps=8)
+    labels = Grasp(per_class=7).batch(run)["labels"]
+    assert labels.bincount().tolist() == [7] * 10
+    text = new_run("gpt", size="pico", recipe="classic", steps=8)
+    assert torch.equal(Grasp().batch(text)["input_ids"], text.next_batch()[0]["input_ids"])
+
+
+def test_the_gradient_flows_on_better_than_through_the_largest_scores():
+    """Keeping the largest is the classic bug."""
+    recording = new_recording("gpt", "grasp:sparsity=0.8", size="pico", recipe="classic", steps=4)
+    run = recording.run
+    plain = new_run("gpt", size="pico", recipe="classic", steps=4)
+    batch = Grasp().batch(plain)
+
+    def norm(model: torch.nn.Module, masks: list[torch.Tensor], layers: list) -> float:
+        loss = run.baseline.losses(run.baseline.forward(model, batch), batch).mean()
+        each = torch.autograd.grad(loss, [layer.weight for layer in layers])
+        return sum((g * mask).square().sum().item() for g, mask in zip(each, masks, strict=True))
+
+    own = norm(run.model, [mask for _, mask in masked(run.anatomy)], [part.module for part in run.anatomy.linears])
+    layers = [part.module for part in plain.anatomy.linears]
+    wrong = Grasp(sparsity=0.8)
+    wrong.importance = lambda model, weights, run: [  # type: ignore[method-assign]
+        -each for each in Grasp.importance(wrong, model, weights, run)
+    ]
+    wrong.model(plain.model, plain)
+    reversed_masks = [layer.sparsity_mask for layer in layers]
+    assert own > norm(plain.model, reversed_masks, layers)
+
+
+def test_a_loss_without_a_temperature_is_refused():
+    with pytest.raises(ValueError, match="no function of logits alone"):
+        running(baseline="mae")
+
+
+def test_a_resumed_run_keeps_its_masks(tmp_path: Path):
+    whole = running()
+    whole.train(3)
+    whole.save(tmp_path / "state")
+    losses = whole.train(3)
+    resumed = running()
+    resumed.load(tmp_path / "state")
+    assert resumed.train(3) == losses
+
+
+def test_probes_hold_of_other_settings_and_notice_another_temperature():
+    recording = new_recording("gpt", "grasp:sparsity=0.6,temperature=50", size="pico", recipe="classic", steps=4)
+    recording.train(4)
+    probes = recording.probes()
+    wrong = ("off_count", "wrongly_kept", "off_initial", "off_balance", "topology_changed", "dead", "dead_moved")
+    assert [probes[f"grasp.{name}"] for name in wrong] == [0] * len(wrong)
+    recording.run.technique.techniques["grasp"].temperature = 1.0  # type: ignore[attr-defined]
+    assert recording.probes()["grasp.wrongly_kept"] > 0
+
+
+def test_bad_settings_say_what_fits():
+    for settings, words in (
+        (":sparsity=1", "share of zeros"),
+        (":temperature=0", "positive"),
+        (":per_class=0", "1 or"),
+    ):
+        with pytest.raises(StackError, match=words):
+            running(settings)

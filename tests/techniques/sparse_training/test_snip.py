@@ -1,0 +1,142 @@
+"""SNIP: sensitivity against the switches' own derivative, the choice over all layers, and masks that hold."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.contract.data import mixed_seed
+from suite.contract.run import Run
+from suite.record.job import StackError
+from techniques.shared.masks import density, masked, slots
+from techniques.shared.saliency import shuffled_mask
+from techniques.shared.topology import check_connected, highest
+from techniques.sparse_training.snip.technique import sensitivities
+from tests.runs import new_recording, new_run
+
+
+def running(settings: str = "", baseline: str = "gpt", steps: int = 8) -> Run:
+    return new_run(baseline, f"snip{settings}", size="pico", recipe="classic", steps=steps)
+
+
+def test_sensitivity_is_the_derivative_by_a_switch_and_adds_up_to_1():
+    generator = torch.Generator().manual_seed(0)
+    inputs, first, second = (torch.randn(*shape, generator=generator) for shape in ((7, 5), (5, 6), (6, 3)))
+    switches = [torch.ones_like(each, requires_grad=True) for each in (first, second)]
+
+    def loss(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+        return (inputs @ one).tanh().matmul(two).square().mean()
+
+    expected = torch.autograd.grad(loss(switches[0] * first, switches[1] * second), switches)
+    weights = [each.clone().requires_grad_() for each in (first, second)]
+    scores = sensitivities(weights, torch.autograd.grad(loss(*weights), weights))
+    total = sum(each.abs().sum() for each in expected)
+    for score, derivative in zip(scores, expected, strict=True):
+        torch.testing.assert_close(score, derivative.abs() / total)
+    assert sum(each.sum() for each in scores).item() == pytest.approx(1.0)
+
+
+@given(st.integers(1, 40), st.integers(0, 10_000))
+def test_the_highest_of_all_layers_stay(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    layers = [torch.rand(*shape, generator=generator) for shape in ((4, 5), (2, 3), (7, 2))]
+    masks = highest(layers, count)
+    threshold = sorted((value for each in layers for value in each.flatten().tolist()), reverse=True)[count - 1]
+    for mask, each in zip(masks, layers, strict=True):
+        assert torch.equal(mask, each >= threshold)
+
+
+def test_a_shuffled_mask_has_as_many_connections_anywhere():
+    mask = torch.zeros(20, 30, dtype=torch.bool)
+    mask[:3] = True
+    shuffled = shuffled_mask(mask, torch.Generator().manual_seed(0))
+    assert int(shuffled.sum()) == 90
+    assert shuffled[3:].any()
+
+
+def test_a_layer_without_connections_is_refused():
+    masks = {"a": torch.tensor([True]), "b": torch.tensor([False]), "c": torch.tensor([False])}
+    with pytest.raises(ValueError, match=r"leaves 2 of 3 without a connection \(b is one\).*lower sparsity"):
+        check_connected(masks)
+    with pytest.raises(ValueError, match="without a connection"):
+        running(":sparsity=0.9999")
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
+def test_masks_hold_after_every_step(baseline):
+    run = running(baseline=baseline)
+    pairs = masked(run.anatomy)
+    first = [mask.clone() for _, mask in pairs]
+    weights = sum(mask.numel() for mask in first)
+    assert sum(int(mask.sum()) for mask in first) == round(0.2 * weights)
+    for _ in range(4):
+        run.train(1)
+        for (weight, mask), before in zip(pairs, first, strict=True):
+            assert torch.equal(mask, before)
+            for tensor in (weight, *slots(run, weight)):
+                assert not tensor[~mask].any()
+
+
+def test_choosing_leaves_no_trace_but_the_masks():
+    """Neither gradients nor the mode, the random state or the order of the examples change."""
+    plain, run = new_run("bert", size="pico", recipe="classic", steps=8), running(baseline="bert")
+    assert all(each.grad is None for each in run.model.parameters())
+    assert all(module.training for module in run.model.modules())
+    assert torch.equal(plain.next_batch()[1], run.next_batch()[1])
+    own = dict(run.model.named_parameters())
+    matrices = {id(weight): mask for weight, mask in masked(run.anatomy)}
+    for name, each in plain.model.named_parameters():
+        kept = matrices.get(id(own[name]), torch.ones_like(each, dtype=torch.bool))
+        assert torch.equal(own[name], each * kept)
+
+
+def test_scores_are_those_of_the_first_batch():
+    """A second time by hand, on the baseline's own model."""
+    plain = new_run("gpt", size="pico", recipe="classic", steps=8)
+    batch, _ = plain.data.batch(mixed_seed(plain.seed, 2), 0, plain.recipe.batch_size)
+    plain.baseline.losses(plain.baseline.forward(plain.model, batch), batch).mean().backward()
+    linears = [part.module for part in plain.anatomy.linears]
+    importance = [(each.weight * each.weight.grad).abs().detach() for each in linears]  # type: ignore[operator]
+    expected = highest(importance, round(0.2 * sum(each.numel() for each in importance)))
+    for (_, mask), other in zip(masked(running().anatomy), expected, strict=True):
+        assert torch.equal(mask, other)
+
+
+def test_the_control_keeps_as_many_connections_in_each_layer():
+    own, control = (masked(running(settings).anatomy) for settings in ("", ":shuffled=true"))
+    for (_, mask), (_, shuffled) in zip(own, control, strict=True):
+        assert int(mask.sum()) == int(shuffled.sum())
+        assert not torch.equal(mask, shuffled)
+
+
+def test_a_resumed_run_keeps_its_masks(tmp_path: Path):
+    whole = running(":shuffled=true")
+    whole.train(3)
+    whole.save(tmp_path / "state")
+    losses = whole.train(3)
+    resumed = running(":shuffled=true")
+    resumed.load(tmp_path / "state")
+    assert resumed.train(3) == losses
+
+
+def test_no_sparsity_is_the_baseline_to_the_bit():
+    assert running(":sparsity=0").train(4) == new_run("gpt", size="pico", recipe="classic", steps=8).train(4)
+
+
+def test_probes_hold_of_another_sparsity_and_notice_the_control():
+    recording = new_recording("vit", "snip:sparsity=0.5", size="pico", recipe="classic", steps=4)
+    recording.train(4)
+    probes = recording.probes()
+    wrong = ("off_count", "wrongly_kept", "off_initial", "topology_changed", "dead", "dead_moved")
+    assert [probes[f"snip.{name}"] for name in wrong] == [0] * len(wrong)
+    assert probes["snip.sparse_flops"] == pytest.approx(density(recording.run)) == pytest.approx(0.5, abs=1e-4)
+    control = new_recording("vit", "snip:sparsity=0.5,shuffled=true", size="pico", recipe="classic", steps=4)
+    control.train(4)
+    assert control.probes()["snip.wrongly_kept"] > 100
+
+
+def test_bad_settings_say_what_fits():
+    with pytest.raises(StackError, match="share of zeros"):
+        running(":sparsity=1")
