@@ -1,0 +1,1 @@
+"""Implicit acceleration by overparameterised linear layers."""

@@ -1,0 +1,126 @@
+"""What recorded steps show of a model whose layers are products, beside the plain model with the products as weights.
+
+The chain rule gives each factor's gradient, and theorem 1 the direction in which the product goes from a balanced
+start: the first-order change of the product under the recorded gradients is compared with it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import reduce
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace, Values
+from suite.model.anatomy import anatomy, weight_matrix
+from techniques.overparameterization.arora_depth.technique import AroraDepth
+from techniques.shared.plain import apart, filled, gradients_of, names_in, outputs_of, plain_model
+
+EPS = torch.finfo(torch.float32).eps
+Factors = dict[str, list[Tensor]]
+
+
+def records(run: Run, own: AroraDepth) -> bool:
+    """The start, where the factors are balanced, and the middle."""
+    return run.step in (0, run.recipe.steps // 2)
+
+
+def probes(recording: Recording, own: AroraDepth) -> Mapping[str, float]:
+    """``unfactored``: matrices of the blocks that are no products; ``start_roundings``: of the first products from the
+    plain model's matrices; ``unbalanced``: of W_{j+1}^T W_{j+1} from W_j W_j^T at the start, in roundings;
+    ``gradient_roundings``: of all gradients from the chain rule's; ``rule_roundings``: of the product's first-order
+    change from theorem 1's; ``at_rest``: factors that the step left alone; ``trained_parameters``: the factors' over
+    the formula; ``merged``: how far outputs are after merging, of the largest, in float64; ``merged_parameters``: the
+    evaluated model's over the plain one's."""
+    if own.depth == 1:
+        return {}
+    run, plain, first, trace = recording.run, plain_model(recording), recording.traces[0], recording.trace
+    layers = {part.path: weight_matrix(part.module).shape for part in anatomy(plain).linears}
+    started = {name: each.detach().double().clone() for name, each in plain.named_parameters()}
+    initial, sizes = factors_in(first.before.parameters, layers), [(min(s), sum(s)) for s in layers.values()]
+    formula = sum(inner * both + (own.depth - 2) * inner**2 for inner, both in sizes)
+    model = copy.deepcopy(run.model).double()
+    evaluated = own.evaluated(model, run)
+    outputs, merged = (outputs_of(recording, trace, each, torch.float64) for each in (model, evaluated))
+    return {
+        "unfactored": len(layers.keys() - {path for path, each in initial.items() if len(each) == own.depth}),
+        "start_roundings": max(_off(_product(each), started[f"{path}.weight"]) for path, each in initial.items()),
+        "unbalanced": max(
+            _off(after.T @ after, before @ before.T) for each in initial.values() for after, before in pairwise(each)
+        ),
+        "gradient_roundings": max(_roundings(recording, each)[0] for each in (first, trace)),
+        "rule_roundings": _roundings(recording, first)[1],
+        "at_rest": sum(not trace.update.moved(name).any() for name in trace.update.before.parameters if _is_of(name)),
+        "trained_parameters": sum(each.numel() for own in initial.values() for each in own) / formula,
+        "merged": ((merged - outputs).abs().max() / outputs.abs().max()).item(),
+        "merged_parameters": _count(evaluated) / _count(plain),
+    }
+
+
+def factors_in(values: Values, layers: Mapping[str, object]) -> Factors:
+    """The factors of each layer, W_N first, float64; a layer without any has none here."""
+    named = {path: [name for name in values if name.startswith(f"{path}.") and _is_of(name)] for path in layers}
+    return {path: [values[name].double() for name in names] for path, names in named.items() if names}
+
+
+def _is_of(name: str) -> bool:
+    return ".factors." in name
+
+
+def _product(factors: list[Tensor]) -> Tensor:
+    return reduce(torch.matmul, factors)
+
+
+def _off(ours: Tensor, expected: Tensor) -> float:
+    return ((ours - expected).norm() / expected.norm()).item() / EPS
+
+
+def _count(model: torch.nn.Module) -> int:
+    return sum(each.numel() for each in model.parameters())
+
+
+def _roundings(recording: Recording, trace: Trace) -> tuple[float, float]:
+    """How far a step's gradients are from the chain rule's, and the product's first-order change from theorem 1's."""
+    plain, values, ours = plain_model(recording), trace.before.parameters, trace.of("backward")[0].gradients
+    own = dict(filled(plain, values).named_parameters())
+    layers = factors_in(values, {part.path: part for part in anatomy(plain).linears})
+    with torch.no_grad():
+        for path, factors in layers.items():
+            own[f"{path}.weight"].copy_(_product(factors))
+    gradients = gradients_of(recording, trace, plain)
+    expected = {theirs: gradients[name] for name, theirs in names_in(plain, ours).items()}
+    changes, rule = {}, {}
+    for path, factors in layers.items():
+        name, depth = f"{path}.weight", len(factors)
+        moved = torch.zeros_like(gradients[name])
+        for j in range(depth):
+            left = reduce(torch.matmul, factors[:j], torch.eye(len(factors[0]), dtype=torch.float64))
+            right = reduce(torch.matmul, factors[j + 1 :], torch.eye(factors[j].shape[1], dtype=torch.float64))
+            of_factor = f"{path}.factors.{j}"
+            expected[of_factor] = left.T @ gradients[name] @ right.T
+            moved += left @ ours.get(of_factor, torch.zeros(())).double().expand_as(factors[j]) @ right
+        changes[name], rule[name] = moved, theorem(own[name].detach().double(), gradients[name], depth)
+    return apart(ours, expected), apart(changes, rule)
+
+
+def theorem(weight: Tensor, gradient: Tensor, depth: int) -> Tensor:
+    """The sum of theorem 1; float64."""
+    rows, columns = weight @ weight.T, weight.T @ weight
+    return sum(
+        (_power(rows, j / depth) @ gradient @ _power(columns, (depth - 1 - j) / depth) for j in range(depth)),
+        start=torch.zeros_like(weight),
+    )
+
+
+def _power(matrix: Tensor, exponent: float) -> Tensor:
+    """Of a symmetric matrix without negative eigenvalues, what is 0 but for roundings left out; the identity at 0."""
+    if not exponent:
+        return torch.eye(len(matrix), dtype=matrix.dtype)
+    values, vectors = torch.linalg.eigh(matrix)
+    rank = values > values.max() * len(matrix) * torch.finfo(matrix.dtype).eps
+    return (vectors[:, rank] * values[rank] ** exponent) @ vectors[:, rank].T
