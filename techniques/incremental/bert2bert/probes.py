@@ -1,0 +1,184 @@
+"""What the steps of a short run show of bert2BERT: how large the model was, and what each of its numbers began as.
+
+Where a number of the large model comes from is said here by laying copies of the small model's tensors side by side.
+Function and symmetry are measured of the model that FPI makes of the recorded small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from suite.model.anatomy import Anatomy, anatomy, is_linear, is_transposed
+from techniques.incremental.bert2bert.technique import Bert2Bert
+from techniques.shared.growth import grown, narrowed
+from techniques.shared.plain import filled, gradients_of, outputs_of, plain_model
+
+OF_ITS_BASELINES = True  # whose queries, keys and values are one layer or three, and whose last norm comes last
+DEGREES = {"exp_avg": 1, "exp_avg_sq": 2}  # of AdamW's moments in the gradient
+
+
+class Kind(NamedTuple):
+    """How a parameter has grown: the dimension of units that it writes, in how many lists of them, and the dimension of
+    those that it sums over; None where there is none."""
+
+    written: int | None
+    lists: int
+    read: int | None
+
+
+def records(run: Run, own: Bert2Bert) -> bool:
+    """All steps: how large the model was in each, and how it grew."""
+    return bool(own.share)
+
+
+def probes(recording: Recording, own: Bert2Bert) -> Mapping[str, float]:
+    """``relative_block_flops``: weights of the blocks' matrices that the steps used, over the whole model's;
+    ``off_schedule``: steps of another size than the schedule's; ``off_values``: numbers of the grown model that are not
+    what the method says; ``off_state``: numbers of the optimizer's state, after growth, that are not as the card says;
+    ``untrained``: parameters that have a gradient in the next step and do not move; ``changed_function``: how far the
+    outputs of the model that FPI grows are from the small one's, over their norm, in float64; ``fpi_apart``: how far
+    its gradients of two copies of a unit are apart, over their norm, where they are most; ``aki_apart``: the same of
+    the model that the run has grown, where they are least, but for its last block."""
+    if not own.share:
+        return {}
+    run, traces = recording.run, recording.traces
+    parts = anatomy(plain_model(recording))
+    matrices = {f"{part.path}.weight": part.module.weight.numel() for part in parts.linears}
+    whole = sum(matrices.values())
+    used = [sum(each.before.parameters[name].numel() for name in matrices if name in each.before.parameters)
+            for each in traces]  # fmt: skip
+    first = max(1, round(own.share * run.recipe.steps))
+    planned = [whole // (own.width**2 * own.depth) if trace.step < first else whole for trace in traces]
+    trace, following = traces[first - 1], traces[first]
+    update, gradients = following.update, following.of("backward")[0].gradients
+    return {
+        "relative_block_flops": sum(used) / (whole * len(used)),
+        "off_schedule": sum(each != plan for each, plan in zip(used, planned, strict=True)),
+        "off_values": off_values(trace, parts, own),
+        "off_state": off_state(trace, parts, own),
+        "untrained": sum(not (name in update.before.hyper and update.moved(name).any()) for name in gradients),
+        **_function(recording, trace, following, parts, own),
+    }
+
+
+def off_values(trace: Trace, parts: Anatomy, own: Bert2Bert) -> int:
+    small = trace.update.after.parameters
+    return sum(
+        _differing(now, _expected(name, small, now, parts, own, degree=0))
+        for name, now in trace.after.parameters.items()
+    )
+
+
+def off_state(trace: Trace, parts: Anatomy, own: Bert2Bert) -> int:
+    before, after = trace.update.after.state, trace.after.state
+    if not own.carry_optimizer:
+        return sum(len(state) for state in after.values())
+    off = 0
+    for key, degree in DEGREES.items():
+        small = {name: state[key] for name, state in before.items() if key in state}
+        for name in trace.after.parameters:
+            source = _source(name, parts, own, 0)
+            if source in small:
+                now = after.get(name, {}).get(key)
+                like = trace.after.parameters[name]
+                expected = _expected(name, small, like, parts, own, degree)
+                off += expected.numel() if now is None else _differing(now, expected)
+    return off
+
+
+def _differing(now: Tensor, expected: Tensor) -> int:
+    if now.shape != expected.shape:
+        return expected.numel()
+    return int(((now - expected).abs() > 2 * torch.finfo(now.dtype).eps * expected.abs()).sum())
+
+
+def _expected(
+    name: str, small: Mapping[str, Tensor], like: Tensor, parts: Anatomy, own: Bert2Bert, degree: int
+) -> Tensor:
+    """What a parameter of the shape of ``like`` begins as; with a degree, what the optimizer keeps of it."""
+    own_name, upper_name = _source(name, parts, own, 0), _source(name, parts, own, 1)
+    inside_a_layer = any(name.startswith(f"{part.path}.") for part in parts.linears)
+    values = small[own_name]
+    upper = small[upper_name] if own.method == "aki" and inside_a_layer and upper_name in small else values
+    kind = _kind(name, values, like, parts)
+    if kind.read is not None:
+        values, upper = (
+            torch.cat([each] * own.width, kind.read) / (1 if degree else own.width) for each in (values, upper)
+        )
+    if kind.written is None:
+        return values
+    lists = zip(*(each.chunk(kind.lists, kind.written) for each in (values, upper)), strict=True)
+    units = [torch.cat([there, *[new] * (own.width - 1)], kind.written) for there, new in lists]
+    return torch.cat(units, kind.written) / own.width**degree
+
+
+def _source(name: str, parts: Anatomy, own: Bert2Bert, up: int) -> str:
+    """The small model's parameter that one of the large model comes from, or the same one ``up`` blocks above it."""
+    path = f"{parts.main.path}."
+    if not name.startswith(path):
+        return name
+    number, _, rest = name.removeprefix(path).partition(".")
+    return f"{path}{int(number) % (parts.depth // own.depth) + up}.{rest}"
+
+
+def _kind(name: str, small: Tensor, large: Tensor, parts: Anatomy) -> Kind:
+    grew = [dimension for dimension, size in enumerate(small.shape) if size != large.shape[dimension]]
+    path, _, last = name.rpartition(".")
+    module = parts.model.get_submodule(path)
+    tables = {id(part.module.weight) for part in parts.embeddings}
+    outside = [
+        norm
+        for norm_path, norm in parts.model.named_modules()
+        if "norm" in type(norm).__name__.lower() and not norm_path.startswith(f"{parts.main.path}.")
+    ]
+    tied = any(id(part.module.weight) in tables for part in parts.head)
+    if tied and module is outside[-1]:
+        return Kind(None, 1, 0)
+    if is_linear(module) and last == "weight" and id(module.weight) not in tables:
+        rows = 1 if is_transposed(module) else 0
+        fused = any(block.projections.get("qkv", (None,))[0] == path for block in parts.blocks)
+        return Kind(rows if rows in grew else None, 3 if fused else 1, 1 - rows if 1 - rows in grew else None)
+    fused = last == "bias" and any(block.projections.get("qkv", (None,))[0] == path for block in parts.blocks)
+    return Kind(grew[0] if grew else None, 3 if fused else 1, None)
+
+
+def _function(
+    recording: Recording, trace: Trace, following: Trace, parts: Anatomy, own: Bert2Bert
+) -> Mapping[str, float]:
+    """Of the small model as it was, and of the one that FPI makes of it, as deep."""
+    model = plain_model(recording)
+    shallow = anatomy(model)
+    shallow.set_blocks([block.module for block in shallow.blocks[: shallow.depth // own.depth]])
+    small = narrowed(model, dict.fromkeys(("residual", "heads", "units"), own.width), recording.run.trial)
+    filled(model, trace.update.after.parameters)
+    before = outputs_of(recording, trace, model, torch.float64)
+    values = {name: each.detach() for name, each in model.named_parameters()}
+    small.widen(grown(values, small.layout, small.sources, {}))
+    after = outputs_of(recording, trace, model, torch.float64)
+    blocks = [block.path for block in parts.blocks]
+    of_fpi = _apart(gradients_of(recording, trace, model.train()), parts, own)
+    of_run = _apart(following.of("backward")[0].gradients, parts, own)
+    return {
+        "changed_function": ((after - before).norm() / before.norm()).item(),
+        "fpi_apart": max(of_fpi.values()),
+        "aki_apart": min(each for path, each in of_run.items() if not path.startswith(f"{blocks[-1]}.")),
+    }
+
+
+def _apart(gradients: Mapping[str, Tensor], parts: Anatomy, own: Bert2Bert) -> dict[str, float]:
+    """By layer of the MLPs, how far the gradients of the first two copies of its units are apart, over their norm."""
+    apart = {}
+    for block in parts.blocks:
+        for path, module in block.mlp_linears:
+            gradient = gradients.get(f"{path}.weight")
+            if gradient is not None:
+                first, second, *_ = (gradient.T if is_transposed(module) else gradient).double().chunk(own.width)
+                apart[path] = ((first - second).norm() / first.norm()).item()
+    return apart
