@@ -22,7 +22,7 @@ from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import Anatomy, Part, anatomy
 from suite.model.branches import branch_ends
-from techniques.initialization.rezero.residual import ScaledBranch, remove_norms, scaled_branches
+from techniques.shared.residual import ScaledBranch, remove_norms, scaled_branches
 
 
 def add_residual_weights(parts: Anatomy, ends: Sequence[Sequence[Part]]) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from suite.model.anatomy import anatomy
 from suite.model.branches import branch_ends
-from techniques.initialization.rezero.residual import EnlargedTable, ScaledBranch, norms, remove_norms, scaled_branches
+from techniques.shared.residual import EnlargedTable, ScaledBranch, norms, remove_norms, scaled_branches
 from tests.model import transformer_models
 from tests.model.further_models import FURTHER, logits, make
 from tests.runs import new_run

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
 from suite.model.anatomy import anatomy
-from techniques.initialization.rezero.residual import norms, scaled_branches
 from techniques.initialization.rezero.technique import ReZero
+from techniques.shared.residual import norms, scaled_branches
 from tests.model.further_models import further_run
 from tests.runs import new_run
 

@@ -1,0 +1,121 @@
+"""What recorded steps show of Fixup, beside a plain model without norms.
+
+s (W (x + b) + c) = (s W) x + s (b W 1 + c 1): a plain model whose weights are so multiplied, and whose bias vectors are
+these, is the same function, and the chain rule gives the gradients that the recorded step must have had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace, Values
+from suite.model.anatomy import Anatomy, Block, Part, anatomy, weight_matrix
+from techniques.initialization.fixup.technique import Fixup
+from techniques.shared import branch_probes
+from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient, names_in, plain_model
+
+OF_ITS_BASELINES = True  # whose norms are layer norms, and whose branches end in a linear layer each
+LAYERS = {"attention": 4, "mlp": 2}  # of a branch: queries, keys, values and output; two
+EPS = torch.finfo(torch.float32).eps
+
+
+def records(run: Run, own: Fixup) -> bool:
+    """The start, where only the head learns, and the middle, where everything does."""
+    return run.step in (0, run.recipe.steps // 2)
+
+
+def probes(recording: Recording, own: Fixup) -> Mapping[str, float]:
+    """Of the first step: ``largest_output`` of the model; ``loss_over_chance``: its loss over the logarithm of the
+    number of classes; ``off_identity`` and ``off_identity_jacobian``, numbers that blocks, and stacks of them, change;
+    ``other_gradients``: parameters beside the head's with a gradient that is not 0; ``silent_head``: the head's
+    without one; ``off_factor``: how far, in roundings, a weight is from L^(-1/(2m-2)) times the plain model's;
+    ``vectors``: vectors among the blocks' parameters; ``off_numbers``: numbers among them more or fewer than one for
+    each layer, for each MLP's activation and for each branch; ``off_start``: multipliers that are not 1, and numbers
+    to add that are not 0.
+    Of the middle step: ``norms``: layer norms that ran; ``gradient_roundings``: of its gradients from the plain
+    model's; ``decayed``: numbers that move otherwise without weight decay."""
+    first, trace = recording.traces[0], recording.trace
+    plain = branch_probes.without_layer_norms(plain_model(recording))
+    parts = anatomy(plain)
+    values = first.before.parameters
+    _untie(parts)
+    names = names_in(plain, values)
+    off_factor = max(
+        _off_factor(block, part, sum(len(each.branches) for each in parts.every_block), values, names)
+        for block in parts.every_block
+        for part in block.linears
+    )
+    of_head = {id(each) for head in parts.head for each in head.module.parameters()}
+    heads = {names[name] for name, each in plain.named_parameters() if id(each) in of_head}
+    paths = tuple(f"{block.path}." for block in parts.every_block)
+    inside = {name: each for name, each in values.items() if name.startswith(paths)}
+    numbers = [name for name, each in inside.items() if each.numel() == 1]
+    expected = sum(len(block.linears) + 1 + len(block.branches) for block in parts.every_block)
+    with branch_probes.passing(recording, values, first) as stacks:
+        off = branch_probes.off_identity(stacks), branch_probes.off_identity_jacobian(stacks)
+    outputs = recording.outputs_at(values, first).logits
+    others = [name for name in values if name not in heads and name in first.of("backward")[0].gradients]
+    return {
+        "largest_output": outputs.abs().max().item(),
+        "loss_over_chance": recording.loss_at(values, first) / math.log(outputs.shape[-1]),
+        "off_identity": off[0],
+        "off_identity_jacobian": off[1],
+        "other_gradients": len(others) - branch_probes.without_gradient(first, others),
+        "silent_head": branch_probes.without_gradient(first, heads),
+        "off_factor": off_factor,
+        "vectors": sum(each.numel() > 1 and each.ndim == 1 for each in inside.values()),
+        "off_numbers": abs(len(numbers) - expected),
+        "off_start": sum(values[name].item() != name.endswith(".scale") for name in numbers),
+        "norms": branch_probes.layer_norms_run(recording, trace),
+        "gradient_roundings": _gradient_roundings(recording, trace, plain, parts),
+        "decayed": branch_probes.otherwise_without_decay(recording, trace, numbers),
+    }
+
+
+def _off_factor(block: Block, part: Part, branches: int, values: Values, names: Mapping[str, str]) -> float:
+    layers = LAYERS["mlp" if part in block.mlp_linears else "attention"]
+    factor = 0.0 if part in block.branches else branches ** (-1 / (2 * layers - 2))
+    usual = part.module.weight.detach()
+    off = values[names[f"{part.path}.weight"]].double() - factor * usual.double()
+    return (off.abs().max() / usual.abs().max()).item() / EPS
+
+
+def _untie(parts: Anatomy) -> None:
+    for _, head in parts.head:
+        head.weight = nn.Parameter(head.weight.detach().clone())
+
+
+@torch.no_grad()
+def _gradient_roundings(recording: Recording, trace: Trace, plain: nn.Module, parts: Anatomy) -> float:
+    values, ours = trace.before.parameters, trace.of("backward")[0].gradients
+    filled(plain, values)
+    names = names_in(plain, ours)
+    own: dict[str, dict[str, Any]] = {}
+    for part in parts.linears:
+        wrapped = names[f"{part.path}.weight"].removesuffix(".linear.weight")
+        scale = values.get(f"{part.path}.scale", torch.ones(1))
+        before, after = values[f"{wrapped}.before"], values.get(f"{wrapped}.after", torch.zeros(1))
+        weight = weight_matrix(part.module).double().clone()
+        bias = before.double().flatten() * weight.sum(1) + after.double()
+        own[part.path] = {"wrapped": wrapped, "scale": scale.double(), "before": before.double(), "weight": weight,
+                          "bias": bias}  # fmt: skip
+        weight_matrix(part.module).mul_(scale)
+        part.module.bias.copy_(scale * bias)
+    gradients = gradients_of(recording, trace, plain)
+    expected: dict[str, Tensor] = {}
+    for path, each in own.items():
+        rows, bias = matrix_gradient(plain, path, gradients), gradients.pop(f"{path}.bias")
+        expected[f"{path}.scale"] = ((rows * each["weight"]).sum() + bias @ each["bias"]).view(1)
+        expected[f"{each['wrapped']}.before"] = each["scale"] * (bias @ each["weight"].sum(1)).view(1)
+        expected[f"{each['wrapped']}.after"] = each["scale"] * bias.sum().view(1)
+        rows.mul_(each["scale"]).add_(each["scale"] * each["before"] * bias[:, None])
+    expected = {name: each for name, each in expected.items() if name in values}
+    expected |= {names[name]: each for name, each in gradients.items() if name in names}
+    return apart(ours, expected)

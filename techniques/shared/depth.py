@@ -1,0 +1,93 @@
+"""Baselines of other depths, and what one step does to them: for ``rezero``, ``fixup``, ``skipinit`` and ``tfixup``.
+
+A step's effect is the theory behind these (Fixup, section 2; T-Fixup, section 3): a first update that moves the outputs
+more the deeper the network is, at one learning rate, is what diverges.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import linear_regression
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.baseline import Baseline, baseline_of
+from suite.contract.data import Data
+from suite.contract.run import Run
+from suite.contract.sites import Act, Site
+from suite.contract.stack import Stack
+from suite.contract.technique import Technique
+from suite.model.anatomy import anatomy
+from suite.record.job import Job, Setting, Size
+from techniques.shared.residual import remove_norms
+
+
+def deep(whole: Baseline, depth: int) -> Baseline:
+    """The baseline with ``depth`` blocks in its main stack: its own ones, and as random ones after them."""
+
+    def model(size: Size, data: Data, override: str | None = None) -> nn.Module:
+        built = whole.model(size, data, override)
+        parts = anatomy(built)
+        own = [block.module for block in parts.blocks]
+        parts.set_blocks([own[i] if i < len(own) else redrawn(own[i % len(own)]) for i in range(depth)])
+        return built
+
+    other = copy.copy(whole)
+    other.model = model  # type: ignore[method-assign]
+    return other
+
+
+@torch.no_grad()
+def redrawn(block: nn.Module) -> nn.Module:
+    """A copy of a fresh block whose matrices have their numbers in another order: as random as the block is."""
+    other = copy.deepcopy(block)
+    for parameter in other.parameters():
+        if parameter.ndim >= 2:
+            parameter.copy_(parameter.flatten()[torch.randperm(parameter.numel())].view_as(parameter))
+    return other
+
+
+def deep_run(setting: Setting, stack: Stack, depth: int, seed: int = 0, baseline: Baseline | None = None) -> Run:
+    """A run of a stack on the baseline with ``depth`` blocks."""
+    whole = baseline or baseline_of(setting)
+    return Run(Job(setting=setting, seed=seed), technique=stack, baseline=deep(whole, depth))
+
+
+@dataclass
+class WithoutNorms(Technique):
+    """Removes all norms of the residual streams, and puts nothing in their place."""
+
+    removal: Act = field(init=False, repr=False, default_factory=Act)
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        remove_norms(anatomy(model))
+        self.removal()
+        return model
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {"removes norms": self.removal}
+
+
+def first_step(run: Run) -> float:
+    """How far a run's first step moves its outputs for the batch that it trains on, root mean square."""
+    batch, indices = run.next_batch()
+
+    def outputs() -> Tensor:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), run.autocast():
+            logits: Tensor = run.baseline.forward(run.model, batch).logits
+        return logits.double()
+
+    before = outputs()
+    run.train_step(batch, indices)
+    return (outputs() - before).square().mean().sqrt().item()
+
+
+def slope(depths: Sequence[int], changes: Sequence[float]) -> float:
+    """Of the logarithm of the changes over that of the depths, by least squares; infinite where one is not finite."""
+    if not all(0 < each < math.inf for each in changes):
+        return math.inf
+    return linear_regression([math.log(each) for each in depths], [math.log(each) for each in changes]).slope
