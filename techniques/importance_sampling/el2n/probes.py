@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +14,7 @@ from suite.contract.data import Batch, Data, Examples, generator, mixed_seed
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.importance_sampling.el2n.technique import El2n
+from techniques.shared.scouts import scouts_of
 
 EPS = torch.finfo(torch.float32).eps
 ROUNDINGS = 16  # of a softmax, an error, a norm and a mean, a few each
@@ -36,8 +35,9 @@ def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
     run, setting = recording.run, recording.run.job.setting
     reference = run.baseline.recipe_of(setting)
     data = run.baseline.data(setting.size, setting.task, setting.data)
-    with torch.random.fork_rng(devices=[]), _scouts_of(run) as scouts:
+    with torch.random.fork_rng(devices=[]), scouts_of(run) as noted:
         replace(own).data(data, run)  # scores once more: a run is deterministic
+    scouts = [each.run for each in noted]
     visited = min(len(data.train), reference.steps * reference.batch_size)
     pool = data.subset(data.sampler(len(data.train), mixed_seed(run.seed, 2), 0, visited))
     scores = torch.stack([_scores(pool, scout) for scout in scouts])
@@ -52,23 +52,6 @@ def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
         "misplaced": _misplaced(trained, pool, scores.mean(0), own),
         "passes": (seen / len(run.data.train)) / (reference.steps * reference.batch_size / len(pool.train)),
     }
-
-
-@contextmanager
-def _scouts_of(run: Run) -> Iterator[list[Run]]:
-    """The scouts that the run starts meanwhile."""
-    scouts: list[Run] = []
-    plain = run.scout
-
-    def noted(*arguments: Any, **options: Any) -> Run:
-        scouts.append(plain(*arguments, **options))
-        return scouts[-1]
-
-    run.scout = noted  # type: ignore[method-assign]
-    try:
-        yield scouts
-    finally:
-        del run.scout  # the method comes back
 
 
 @torch.no_grad()

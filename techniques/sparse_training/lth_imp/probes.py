@@ -1,0 +1,77 @@
+"""What a short run shows of iterative magnitude pruning: all its trainings, their starts, and what each one pruned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from techniques.shared import pruned
+from techniques.shared.connections import paths_of
+from techniques.shared.masks import MASK
+from techniques.shared.pruned import records as records
+from techniques.shared.scouts import Scout, scouts_of
+from techniques.sparse_training.lth_imp.technique import LotteryTicket
+
+
+def probes(recording: Recording, own: LotteryTicket) -> Mapping[str, float]:
+    """``remaining``: share of the matrices' entries that are connections at last; ``cost_in_runs``: steps of all
+    trainings over those of one; ``off_dense``: numbers in which the first training ends elsewhere than the reference;
+    ``off_start``: numbers that a later training does not begin with as it should; ``wrongly_pruned``: connections that
+    went though larger ones of the same training stayed, or the other way round; ``off_rate``: connections that a
+    training pruned too many or few; the invariants of :mod:`techniques.shared.pruned`."""
+    if own.is_reference:
+        return {}
+    run = recording.run
+    with torch.random.fork_rng(devices=[]), scouts_of(run) as scouts:
+        replace(own).model(run.plain_model(), run)  # once more: a run is deterministic
+        start, end = _reference(recording, own)
+    paths = paths_of(run)
+    masks = [*(_masks(each.run, paths) for each in scouts), pruned.masks_of(recording)]
+    weights = [{path: each.run.model.get_parameter(f"{path}.weight").detach() for path in paths} for each in scouts]
+    left = [sum(int(each.sum()) for each in by_path.values()) for by_path in masks]
+    reference = run.baseline.recipe_of(run.job.setting).steps
+    return {
+        "remaining": left[-1] / sum(each.numel() for each in masks[-1].values()),
+        "cost_in_runs": (sum(each.run.step for each in scouts) + len(recording.traces)) / reference,
+        "off_dense": _different(dict(scouts[0].run.model.named_parameters()), end) if scouts else len(end),
+        "off_start": sum(_off_start(*each, start) for each in zip(scouts[1:], masks[1:-1], strict=True)),
+        "wrongly_pruned": sum(map(_wrongly_pruned, masks, masks[1:], weights)),
+        "off_rate": sum(abs(before - after - math.ceil(own.rate * before)) for before, after in pairwise(left)),
+        **pruned.invariants(recording, own, start),
+    }
+
+
+def _reference(recording: Recording, own: LotteryTicket) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Parameters of the reference's run at the step to rewind to, and at its end."""
+    twin = recording.twin("baseline").run
+    steps = twin.recipe.steps
+    twin.train(round(own.rewind * steps))
+    start = {name: each.detach().clone() for name, each in twin.model.named_parameters()}
+    twin.train(steps - twin.step)
+    return start, {name: each.detach() for name, each in twin.model.named_parameters()}
+
+
+def _masks(run: Run, paths: list[str]) -> dict[str, Tensor]:
+    return {path: run.model.get_buffer(f"{path}.{MASK}") for path in paths}
+
+
+def _different(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> int:
+    return sum(int((one[name] != each).sum()) for name, each in other.items())
+
+
+def _off_start(scout: Scout, masks: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> int:
+    expected = {name: each * masks.get(name.removesuffix(".weight"), 1) for name, each in start.items()}
+    return _different(scout.start, expected)
+
+
+def _wrongly_pruned(before: Mapping[str, Tensor], after: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> int:
+    """Among the connections before, the largest weights should be those after."""
+    sizes = {path: weight.abs().masked_fill(~before[path], -1.0) for path, weight in weights.items()}
+    return pruned.wrongly_kept(after, sizes, {path: torch.zeros_like(each) for path, each in sizes.items()})
