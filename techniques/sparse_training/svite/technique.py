@@ -1,0 +1,91 @@
+"""SViTE: vision Transformers that are sparse from start to end and move their connections while they train.
+
+Chen, Cheng, Gan, Yuan, Zhang & Wang, "Chasing Sparsity in Vision Transformers: An End-to-End Exploration" (NeurIPS
+2021, arXiv 2106.04533), section 3.2, algorithm 1. Every ``interval`` steps, after the update of the weights, each
+layer that is not dense drops the share r of its connections with the smallest weights, and grows as many where the
+dense gradient of that step is largest:
+
+    r(t) = r_end + (r_0 - r_end) (1 + cos(pi t / T)) / 2          over all T steps
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.run import Run
+from suite.contract.sites import Act, Site
+from techniques.shared.masks import Masked, attach, check_sparsity, masked, prunable, rewire
+from techniques.shared.topology import erk_densities, moved_topology, random_mask
+
+
+def death_rate(step: int, steps: int, first: float, last: float) -> float:
+    """r(t) after ``step`` of ``steps`` steps: half a cosine from ``first`` to ``last``."""
+    return last + (first - last) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+@dataclass
+class SViTE(Masked):
+    """Masks the attention and MLP matrices of all blocks, where they are trained.
+
+    ``interval`` 0 chooses a hundredth of the run, as 15,000 of DeiT-Small's 1.5 million steps, but 2 steps at least.
+    """
+
+    sparsity: float = 0.5
+    death: float = 0.5
+    last_death: float = 0.005
+    interval: int = 0
+    explored: Act = field(init=False, repr=False, default_factory=lambda: Act(due="run"))
+    dense: dict[nn.Parameter, Tensor] = field(init=False, repr=False, default_factory=dict)  # gradients
+
+    zero_strength: ClassVar[Mapping[str, Any]] = {"sparsity": 0.0}
+
+    def __post_init__(self) -> None:
+        check_sparsity(self.sparsity)
+        if not 0 <= self.last_death <= self.death <= 1:
+            raise ValueError(
+                "death and last_death are the shares of connections that move at first and at last: 0 <= last_death <= "
+                f"death <= 1, not {self.death} and {self.last_death}"
+            )
+        if self.interval < 0:
+            raise ValueError(f"interval is 1 step or more, or 0 to choose it by the run's length, not {self.interval}")
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        if self.is_reference:
+            return model
+        layers: list[Any] = [part.module for part in prunable(model)]
+        shapes = [tuple(layer.weight.shape) for layer in layers]
+        for layer, density in zip(layers, erk_densities(shapes, self.sparsity), strict=True):
+            attach(layer, random_mask(layer.weight.shape, density, run.generator))
+        return model
+
+    def after_backward(self, run: Run) -> bool | None:
+        if not self.is_reference and self.explores_after(run.step + 1, run.recipe.steps):
+            self.dense = {weight: weight.grad.clone() for weight, _ in masked(run.anatomy) if weight.grad is not None}
+        return super().after_backward(run)
+
+    @torch.no_grad()
+    def after_step(self, run: Run) -> None:
+        super().after_step(run)
+        if self.is_reference or not self.explores_after(run.step, run.recipe.steps):
+            return
+        share = death_rate(run.step, run.recipe.steps, self.death, self.last_death)
+        for weight, mask in masked(run.anatomy):
+            if weight in self.dense and not mask.all():  # an expert without a token has no gradient
+                count = math.ceil(share * int(mask.sum()))
+                new = moved_topology(weight, self.dense[weight], mask, count)
+                rewire(run, weight, mask, mask & new, new)
+        self.dense = {}
+        self.explored()
+
+    def explores_after(self, step: int, steps: int) -> bool:
+        """Whether connections move after that many steps; not after the last, when none would train any more."""
+        return step < steps and step % (self.interval or max(2, steps // 100)) == 0
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {**super().sites(run), "explores": self.explored}
