@@ -1,0 +1,114 @@
+"""What the steps of a short run show of EarlyBERT: the search, what was removed, and what training began with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import fmean
+
+import torch
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from techniques.shared.gate_probes import (
+    Joint,
+    cut,
+    heads_in,
+    masked_apart,
+    neurons_in,
+    removed_by_formula,
+    search_step,
+    strongest,
+)
+from techniques.shared.plain import plain_model
+from techniques.sparse_training.earlybert.technique import EarlyBert
+
+OF_ITS_BASELINES = True  # whose layers hold heads one after the other
+
+
+def records(run: Run, own: EarlyBert) -> bool:
+    """All steps: the search, the draw, and what follows."""
+    return not own.is_reference
+
+
+def probes(recording: Recording, own: EarlyBert) -> Mapping[str, float]:
+    """``off_one``: coefficients that do not begin at 1; ``gradient_roundings``: of the search's gradients from those of
+    the chain rule; ``penalty``: what is added to the gradient of |c|, on average; ``off_search``: steps by which the
+    draw is early or late; ``off_heads``, ``off_neurons``: units too many or few that went; ``off_draw``: numbers of the
+    drawn network that are not the initial ones of the strongest units; ``off_state``: parameters with optimizer state
+    after the draw; ``untrained``: those that have a gradient in the next step and do not move; ``masked``: how far the
+    pruned model's outputs are from the masked one's; ``removed_parameters``: over the formula; ``off_schedule``: how
+    far the learning rate is from a constant for the search and a schedule for the rest, of the largest."""
+    if own.is_reference:
+        return {}
+    run, plain, traces = recording.run, plain_model(recording), recording.traces
+    initial = {name: each.detach().clone() for name, each in plain.named_parameters()}
+    heads = heads_in(plain) if own.heads else []
+    neurons = neurons_in(plain) if own.neurons else []
+    joints, last = [*heads, *neurons], next(each for each in traces if _draws(each))
+    kept = strongest(last.update.after.parameters, heads, neurons, (own.heads, own.neurons))
+    searching = [each for each in traces if each.step <= last.step]
+    steps = [search_step(recording, each, plain_model(recording), joints) for each in searching]
+    left, after = cut(plain, initial, joints, kept), last.after.parameters
+    following = next((each for each in traces if each.step == last.step + 1), None)
+    return {
+        "off_one": sum(int((traces[0].before.parameters[each.coefficients] != 1).sum()) for each in joints),
+        "gradient_roundings": max(roundings for roundings, _ in steps),
+        "penalty": fmean(penalty for _, penalty in steps),
+        "off_search": abs(last.step + 1 - _search_steps(own, run)),
+        "off_heads": max((abs(_gone(last, each) - round(own.heads * each.count)) for each in heads), default=0),
+        "off_neurons": abs(
+            sum(_gone(last, each) for each in neurons) - round(own.neurons * sum(each.count for each in neurons))
+        ),
+        "off_draw": sum(_different(after.get(name), each) for name, each in left.items()) + len(after.keys() - left),
+        "off_state": sum(bool(state) for state in last.after.state.values()),
+        "untrained": 0 if following is None else _untrained(following),
+        "masked": masked_apart(recording, plain_model(recording), joints, kept),
+        "removed_parameters": (_count(initial) - _count(after)) / removed_by_formula(plain, heads, neurons, kept),
+        "off_schedule": _off_schedule(recording, own),
+    }
+
+
+def _draws(trace: Trace) -> bool:
+    return trace.before.parameters.keys() != trace.after.parameters.keys()
+
+
+def _search_steps(own: EarlyBert, run: Run) -> int:
+    return max(1, round(own.search * run.recipe.steps))
+
+
+def _gone(trace: Trace, joint: Joint) -> int:
+    """Units of a joint that a draw took away, by the size of its weight."""
+    before = trace.before.parameters
+    weight = next(before[name] for name in before if name in (f"{joint.path}.linear.weight", f"{joint.path}.weight"))
+    return (weight.numel() - trace.after.parameters[f"{joint.path}.weight"].numel()) // (weight.numel() // joint.count)
+
+
+def _different(ours: torch.Tensor | None, expected: torch.Tensor) -> int:
+    if ours is None or ours.shape != expected.shape:
+        return expected.numel()
+    return int((ours != expected).sum())
+
+
+def _untrained(trace: Trace) -> int:
+    update = trace.update
+    names = trace.of("backward")[0].gradients
+    return sum(not (name in update.before.hyper and update.moved(name).any()) for name in names)
+
+
+def _count(values: Mapping[str, torch.Tensor]) -> int:
+    return sum(each.numel() for each in values.values())
+
+
+def _off_schedule(recording: Recording, own: EarlyBert) -> float:
+    run = recording.run
+    reference, first = run.baseline.recipe_of(run.job.setting), _search_steps(own, run)
+    search = replace(reference, steps=first, schedule="constant")
+    rest = replace(reference, steps=max(1, reference.steps - first))
+    off = 0.0
+    for trace in recording.traces:
+        step, ours = trace.step, max(each["lr"] for each in trace.update.before.hyper.values())
+        rate = own.search_rate * search.learning_rate_at(step) if step < first else rest.learning_rate_at(step - first)
+        off = max(off, abs(ours - rate) / reference.learning_rate)
+    return off
