@@ -1,0 +1,11 @@
+"""What bert2BERT's growth costs, and what a step of the grown model costs beside one of a fresh model."""
+
+from __future__ import annotations
+
+from suite.measure.lab import Lab, Table
+from techniques.shared.growth_cost import growth_costs
+
+
+def study(lab: Lab) -> list[Table]:
+    """The table ``growth_cost``."""
+    return [growth_costs(lab, "bert2bert", "bert2bert:carry_optimizer=true", "bert2bert:depth=2")]

@@ -1,0 +1,219 @@
+"""What the steps of a short run show of CompoundGrow: how much of model and input each used, and how the model grew.
+
+Tokens are counted where the first block's MLP sees them, in a second run of the same job: no trace has activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from suite.model.anatomy import Anatomy, Part, anatomy, is_transposed
+from techniques.incremental.compound_grow.technique import CompoundGrow
+from techniques.shared.growth import narrowed
+from techniques.shared.plain import filled, outputs_of, plain_model
+
+OF_ITS_BASELINES = True  # whose MLPs are two layers, and whose optimizer is AdamW
+DEGREES = {"exp_avg": 1, "exp_avg_sq": 2}  # of its moments in the gradient
+
+
+def records(run: Run, own: CompoundGrow) -> bool:
+    """All steps: what each used, and how the model grew."""
+    return not own.is_reference
+
+
+def probes(recording: Recording, own: CompoundGrow) -> Mapping[str, float]:
+    """``relative_block_flops``: weights of the blocks' matrices times tokens that the steps used, over the whole ones;
+    ``off_schedule``: steps with other numbers of blocks, MLP units or tokens than the schedule's; ``off_values``:
+    numbers that are not what the growth operators say; ``off_state``: numbers of the optimizer's state, after a growth,
+    that are not as the card says; ``untrained``: parameters that have a gradient in the step after a growth and do not
+    move; ``changed_function``: how far the growth of the MLPs moves the outputs, over their norm, in float64;
+    ``unheard_positions``: rows of the table of positions without a gradient while the input is short; ``off_pools``:
+    how far tokens of a pool are then from being heard and answered alike, over what is heard and answered; ``leaks``:
+    how far the outputs at a token change with the tokens after it."""
+    if own.is_reference:
+        return {}
+    run, traces = recording.run, recording.traces
+    parts = anatomy(plain_model(recording))
+    seen, leaks, off_pools = _short_inputs(recording, own)
+    whole_tokens = seen[-1]
+    matrices = {f"{part.path}.weight": part.module.weight.numel() for block in parts.blocks for part in block.linears}
+    whole = sum(matrices.values())
+    used, off_schedule = 0, 0
+    ends = [round(end * run.recipe.steps) for end in own.fractions]
+    for trace, tokens in zip(traces, seen, strict=True):
+        weights = trace.before.parameters
+        blocks = [block for block in parts.blocks if f"{block.linears[0].path}.weight" in weights]
+        units = {_units(block.mlp_output, weights) for block in blocks if block.mlp_output}
+        stage = sum(trace.step >= end for end in ends)
+        short = own.length if stage < 2 else 1
+        planned = (
+            parts.depth // (own.depth if stage < 1 else 1),
+            {parts.blocks[0].mlp_output.module.weight.numel() // parts.width // (own.ffn if stage < 2 else 1)},
+            {1 + -(-(whole_tokens - 1) // short), whole_tokens // short},  # pooled, or cut
+        )
+        off_schedule += (len(blocks), units) != planned[:2] or tokens not in planned[2]
+        used += tokens * sum(weights[name].numel() for name in matrices if name in weights)
+    grew = [
+        (trace, after)
+        for trace, after in pairwise(traces)
+        if _shapes(trace.update.after.parameters) != _shapes(trace.after.parameters)
+    ]
+    return {
+        "relative_block_flops": used / (whole * whole_tokens * len(traces)),
+        "off_schedule": off_schedule,
+        "off_values": sum(off_values(trace, parts) for trace, _ in grew),
+        "off_state": sum(off_state(trace, parts, own) for trace, _ in grew),
+        "untrained": sum(
+            not (name in after.update.before.hyper and after.update.moved(name).any())
+            for _, after in grew
+            for name in after.of("backward")[0].gradients
+        ),
+        "changed_function": _changed_function(recording, own, grew[-1][0]) if own.ffn > 1 else 0.0,
+        "unheard_positions": _unheard(traces[0], parts, whole_tokens),
+        "off_pools": off_pools,
+        "leaks": leaks,
+    }
+
+
+def _shapes(values: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: each.shape for name, each in values.items()}
+
+
+def off_values(trace: Trace, parts: Anatomy) -> int:
+    small = trace.update.after.parameters
+    return sum(_differing(now, _expected(name, small, now, parts)) for name, now in trace.after.parameters.items())
+
+
+def off_state(trace: Trace, parts: Anatomy, own: CompoundGrow) -> int:
+    before, after = trace.update.after.state, trace.after.state
+    if not own.carry_optimizer:
+        return sum(len(state) for state in after.values())
+    off = 0
+    for key, degree in DEGREES.items():
+        small = {name: state[key] for name, state in before.items() if key in state}
+        for name, like in trace.after.parameters.items():
+            if _source(name, small, parts) in small:
+                expected = _expected(name, small, like, parts, degree)
+                now = after.get(name, {}).get(key)
+                off += expected.numel() if now is None else _differing(now, expected)
+    return off
+
+
+def _differing(now: Tensor, expected: Tensor) -> int:
+    if now.shape != expected.shape:
+        return expected.numel()
+    return int(((now - expected).abs() > 2 * torch.finfo(now.dtype).eps * expected.abs()).sum())
+
+
+def _expected(name: str, small: Mapping[str, Tensor], like: Tensor, parts: Anatomy, degree: int = 0) -> Tensor:
+    """Copies of an MLP's units side by side, each for 1/k where they are read; of the block that is copied. With a
+    degree, what the optimizer keeps of it."""
+    values = small[_source(name, small, parts)]
+    for dimension, size in enumerate(like.shape):
+        copies = size // values.shape[dimension]
+        if copies > 1:
+            read = any(name == f"{block.mlp_output.path}.weight" for block in parts.blocks if block.mlp_output)
+            power = (1 if read else 0) if degree == 0 else (0 if read else degree)
+            values = torch.cat([values] * copies, dimension) / copies**power
+    return values
+
+
+def _source(name: str, small: Mapping[str, Tensor], parts: Anatomy) -> str:
+    """The parameter that one of the grown model is a copy of: of block i modulo the blocks that there were."""
+    path = f"{parts.main.path}."
+    if not name.startswith(path):
+        return name
+    shallow = {each.removeprefix(path).split(".")[0] for each in small if each.startswith(path)}
+    number, _, rest = name.removeprefix(path).partition(".")
+    return f"{path}{int(number) % len(shallow)}.{rest}"
+
+
+def _units(output: Part, weights: Mapping[str, Tensor]) -> int:
+    return weights[f"{output.path}.weight"].shape[0 if is_transposed(output.module) else 1]
+
+
+def _changed_function(recording: Recording, own: CompoundGrow, trace: Trace) -> float:
+    """Between the models with the recorded values before and after the growth of the MLPs."""
+    small, large = plain_model(recording), plain_model(recording)
+    narrowed(small, {"units": own.ffn}, recording.run.trial)
+    outputs = [
+        outputs_of(recording, trace, filled(model, values), torch.float64)
+        for model, values in ((small, trace.update.after.parameters), (large, trace.after.parameters))
+    ]
+    return ((outputs[1] - outputs[0]).norm() / outputs[0].norm()).item()
+
+
+def _unheard(trace: Trace, parts: Anatomy, tokens: int) -> int:
+    gradients = trace.of("backward")[0].gradients
+    tables = [gradients[f"{part.path}.weight"] for part in parts.embeddings if f"{part.path}.weight" in gradients]
+    return sum(int((~each.any(1)).sum()) for each in tables if len(each) == tokens)
+
+
+def _short_inputs(recording: Recording, own: CompoundGrow) -> tuple[list[int], float, float]:
+    """The tokens that the first block's MLP sees in each step; and, of the first stage, ``leaks`` and ``off_pools``."""
+    run = recording.twin().run
+    seen: list[int] = []
+
+    def note(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if not seen[-1]:
+            seen[-1] = arguments[0].shape[1]
+
+    leaks, off_pools = _leaks(run), _off_pools(run, own.length)
+    assert run.anatomy.blocks[0].mlp_output is not None
+    run.anatomy.blocks[0].mlp_output.module.register_forward_pre_hook(note)
+    for _ in range(run.recipe.steps):
+        seen.append(0)
+        run.train(1)
+    return seen, leaks, off_pools
+
+
+@torch.no_grad()
+def _leaks(run: Run) -> float:
+    batch, _ = run.next_batch()
+    tokens = batch["input_ids"]
+    changed = tokens.clone()
+    changed[:, -1] = (tokens[:, -1] + 1) % (int(tokens.max()) + 1)
+    run.model.eval()
+    with run.technique.around_step(run):
+        first, second = (
+            run.baseline.forward(run.model, {**batch, "input_ids": each}).logits[:, :-1] for each in (tokens, changed)
+        )
+    run.model.train()
+    return (first - second).abs().max().item()
+
+
+def _off_pools(run: Run, size: int) -> float:
+    """The first token hears the tokens of a pool by their mean: its gradient at each is the same. What the blocks add
+    to a pool is added to each of its tokens."""
+    ends: dict[str, Tensor] = {}
+
+    def enters(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        ends["enters"] = arguments[0]
+
+    def leaves(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        ends["leaves"] = output if isinstance(output, Tensor) else output[0]
+
+    blocks = run.anatomy.blocks
+    hooks = [
+        blocks[0].module.register_forward_pre_hook(enters),
+        blocks[-1].module.register_forward_hook(leaves),
+    ]
+    batch, _ = run.next_batch()
+    with run.technique.around_step(run):
+        run.baseline.forward(run.model, batch)
+    for hook in hooks:
+        hook.remove()
+    added = ends["leaves"] - ends["enters"]
+    (heard,) = torch.autograd.grad(added[:, 0].sum(), ends["enters"])
+    off = []
+    for each in (added.detach(), heard):
+        pools = each[:, 1:].split(size, dim=1)
+        off += [((pool - pool[:, :1]).abs().max() / each.abs().max()).item() for pool in pools]
+    return max(off)

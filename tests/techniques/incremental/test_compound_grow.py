@@ -1,0 +1,221 @@
+"""CompoundGrow: its three operators against loops, what each stage runs, and what a run saves."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.contract.data import generator
+from suite.contract.run import Run
+from suite.contract.stack import Stack, build
+from suite.measure.paper_scale import Scale, counted
+from suite.record.job import Setting
+from techniques.incremental.compound_grow.length import Shorter, neighbours, pooled, through_pools
+from techniques.incremental.compound_grow.study import Row, equal_flops, plot
+from techniques.incremental.compound_grow.technique import CompoundGrow
+from tests.model.further_models import further_run, make
+from tests.runs import new_recording, new_run
+
+
+def running(technique: CompoundGrow | None, baseline: str = "gpt", steps: int = 8, size: str = "pico") -> Run:
+    stack = Stack({} if technique is None else {"compound_grow": technique})
+    return new_run(baseline, stack, size=size, recipe="classic", steps=steps)
+
+
+# the length -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 20), st.integers(1, 5))
+def test_a_pool_is_the_mean_of_its_tokens_and_the_first_stands_alone(tokens: int, size: int):
+    hidden = torch.randn(2, tokens, 3, dtype=torch.float64)
+    means = pooled(hidden, size)
+    rest = [hidden[:, 1 + start : 1 + start + size].mean(1) for start in range(0, tokens - 1, size)]
+    torch.testing.assert_close(means, torch.stack([hidden[:, 0], *rest], 1))
+    assert len(neighbours(tokens, size)) == tokens
+
+
+def test_each_token_gets_what_its_pool_got():
+    hidden = torch.randn(2, 6, 3, dtype=torch.float64)
+    tokens = through_pools(2)(lambda pools: pools + torch.arange(4.0)[:, None], hidden)
+    torch.testing.assert_close(
+        tokens - hidden, torch.tensor([0.0, 1, 1, 2, 2, 3])[None, :, None].expand(2, 6, 3).double()
+    )
+    assert torch.equal(through_pools(1)(lambda pools: pools, hidden), hidden)
+
+
+def test_cut_rows_are_halves_each_in_its_turn():
+    rows = torch.arange(12).view(2, 6)
+    cut = Shorter(lambda batch, _: batch, 2)
+    seen = {tuple(cut({"input_ids": rows}, generator(seed))["input_ids"][0].tolist()) for seed in range(8)}
+    assert seen == {(0, 1, 2), (3, 4, 5)}
+
+
+def test_held_out_rows_stay_whole():
+    run, plain = running(CompoundGrow(), size="nano"), running(None, size="nano")
+    assert run.next_batch()[0]["input_ids"].shape[1] == 16
+    assert torch.equal(run.data.held_out("test", 4)[0]["input_ids"], plain.data.held_out("test", 4)[0]["input_ids"])
+
+
+# the run --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt"])
+def test_blocks_grow_first_then_mlp_and_input_together(baseline: str):
+    run, whole = running(CompoundGrow(), baseline, size="nano"), running(None, baseline, size="nano")
+    units = whole.anatomy.blocks[0].mlp_linears[0].module.weight.numel() // 64
+    seen = []
+    for _ in range(8):
+        tokens: list[int] = []
+        layer = run.anatomy.blocks[-1].mlp_linears[0].module
+        handle = layer.register_forward_pre_hook(
+            lambda _, arguments, tokens=tokens: tokens.append(arguments[0].shape[1])
+        )
+        blocks, width = run.anatomy.depth, layer.weight.numel() // 64
+        run.train(1)
+        handle.remove()
+        seen.append((blocks, width, *tokens))
+    short, long = (9, 16) if baseline == "bert" else (16, 32)
+    assert seen == [(2, units // 2, short)] * 2 + [(4, units // 2, short)] * 2 + [(4, units, long)] * 4
+    assert [str(module) for module in run.model.modules()] == [str(module) for module in whole.model.modules()]
+    shapes = [{name: each.shape for name, each in each.model.named_parameters()} for each in (run, whole)]
+    assert shapes[0] == shapes[1]
+    in_optimizer = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
+    assert in_optimizer == {id(p) for p in run.model.parameters() if p.requires_grad}
+
+
+WRONG = ("off_schedule", "off_values", "off_state", "untrained")
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt"])
+@pytest.mark.parametrize("settings", ["", ":carry_optimizer=true,depth=4,ffn=4,length=4", ":ffn=1,length=1"])
+def test_probes_hold_of_other_settings(baseline: str, settings: str):
+    recording = new_recording(baseline, f"compound_grow{settings}", size="nano", recipe="classic", steps=8)
+    recording.train(8)
+    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
+    assert [probes[name] for name in WRONG] == [0] * len(WRONG)
+    assert probes["changed_function"] < 1e-9
+    assert (probes["leaks"] == 0) == (baseline == "gpt")
+    if settings == ":ffn=1,length=1":
+        assert probes["relative_block_flops"] == 0.25 / 2 + 0.75
+
+
+def test_both_growths_may_come_at_once():
+    run = running(CompoundGrow(fractions=(0.5, 0.5)))
+    run.train(4)
+    assert run.anatomy.depth == 2
+    assert run.anatomy.blocks[1].mlp_linears[0].module.weight.shape == (32, 128)
+    run.train(4)
+
+
+@pytest.mark.parametrize("settings", [{"depth": 1, "ffn": 1}, {"depth": 1, "length": 1}, {"ffn": 1, "length": 1}])
+def test_one_dimension_alone(settings: dict[str, int]):
+    run = running(CompoundGrow(**settings))
+    losses = run.train(8)
+    assert all(map(torch.isfinite, map(torch.tensor, losses)))
+    run.attachment.end()
+
+
+def test_no_dimension_is_the_baseline_to_the_bit():
+    assert running(CompoundGrow(depth=1, ffn=1, length=1)).train(3) == running(None).train(3)
+
+
+@pytest.mark.parametrize("carry", [False, True])
+@pytest.mark.parametrize("saved_at", [1, 2, 3, 4, 6])
+def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path, saved_at: int, carry: bool):
+    whole = running(CompoundGrow(carry_optimizer=carry))
+    whole.train(saved_at)
+    whole.save(tmp_path / "state")
+    losses = whole.train(2)
+    resumed = running(CompoundGrow(carry_optimizer=carry))
+    resumed.load(tmp_path / "state")
+    assert resumed.train(2) == losses
+    assert whole.technique.probes(whole) == resumed.technique.probes(resumed)
+
+
+def test_a_step_can_be_counted_without_values():
+    for baseline in ("bert", "gpt"):
+        count = counted("compound_grow", Scale(Setting(baseline=baseline, size="pico", steps=8)))
+        assert count.counters is not None, count.unavailable
+
+
+# users' models --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "bloom", "phi3", "gptj", "falcon", "gpt_bigcode", "dropping_vit"])
+def test_a_users_model_grows_to_its_own_architecture(name: str):
+    run, whole = further_run(name, CompoundGrow()), make(name)
+    run.train(6)
+    assert {n: p.shape for n, p in run.model.named_parameters()} == {n: p.shape for n, p in whole.named_parameters()}
+    assert [str(module) for module in run.model.modules()] == [str(module) for module in whole.modules()]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("mixtral", "ends in no linear layer"), ("swin", "3 blocks, which depth=2"), ("beit", "for each token")],
+)
+def test_what_cannot_grow_is_refused_in_words(name: str, reason: str):
+    with pytest.raises(ValueError, match=reason):
+        further_run(name, CompoundGrow())
+
+
+def test_bad_settings_say_what_fits():
+    with pytest.raises(ValueError, match="1 or more"):
+        CompoundGrow(ffn=0)
+    for fractions in ((0.5, 0.25), (0.5,), (0.0, 0.5), (0.5, 1.0), ()):
+        with pytest.raises(ValueError, match="two shares"):
+            CompoundGrow(fractions=fractions)
+    with pytest.raises(ValueError, match="has 2 blocks, which depth=4 does not divide: use one of 1, 2"):
+        running(CompoundGrow(depth=4))
+    with pytest.raises(ValueError, match="has 128 MLP units, which 3 does not divide"):
+        running(CompoundGrow(ffn=3))
+    with pytest.raises(ValueError, match="cannot be cut into 5 pieces"):
+        running(CompoundGrow(length=5))
+
+
+# the study ------------------------------------------------------------------------------------------------------------
+
+
+def test_study_gives_every_dimension_the_compounds_cost():
+    """Of a whole step's FLOPs: half the depth takes 0.55, half the MLPs 0.8, half the length 0.5, all of them 0.2 to
+    0.35. MLPs alone cannot save as much."""
+    small = {"ffn=1,length=1": 0.55, "depth=1,length=1": 0.8, "depth=1,ffn=1": 0.5}
+
+    def counts(stacks: list[str]) -> dict[str, SimpleNamespace]:
+        def points(stack: str) -> list[SimpleNamespace]:
+            low = next((cost for name, cost in small.items() if set(name.split(",")) <= set(_settings(stack))), None)
+            steps = [0.2, 0.35, 1.0, 1.0, 1.0] if low is None else [low, low, 1.0, 1.0, 1.0]
+            places = (0.1, 0.3, 0.5, 0.7, 0.9)
+            return [SimpleNamespace(progress=p, counters=SimpleNamespace(flops=1e9 * f))
+                    for p, f in zip(places, steps, strict=True)]  # fmt: skip
+
+        return {stack: SimpleNamespace(points=points(stack)) for stack in stacks}
+
+    asked: list[str] = []
+
+    def runs(stacks: list[str]) -> dict[str, list[tuple[SimpleNamespace, SimpleNamespace]]]:
+        asked.extend(stacks)
+        learned = lambda loss: SimpleNamespace(final=SimpleNamespace(loss=loss))  # noqa: E731
+        return {stack: [(learned(2.0), learned(2.0 + place / 10)), (learned(2.0), learned(2.2))]
+                for place, stack in enumerate(stacks)}  # fmt: skip
+
+    table = equal_flops(SimpleNamespace(counts=counts, runs=runs))  # type: ignore[arg-type]
+    rows = {each.contender: each for each in (Row(*each) for each in table.rows)}
+    cost = 0.25 * 0.2 + 0.25 * 0.35 + 0.5
+    assert rows["compound"].flops == pytest.approx(cost)
+    assert rows["depth alone"].flops == pytest.approx(cost, abs=1e-3)
+    assert rows["depth alone"].small_part == pytest.approx((1 - cost) / 0.45, abs=1e-3)
+    assert rows["length alone"].flops == pytest.approx(cost, abs=1e-3)
+    assert rows["MLP width alone"] == pytest.approx(rows["MLP width alone"]._replace(flops=0.81, small_part=0.95))
+    assert rows["from scratch"].seeds == 2
+    assert "compute=0.637" in asked[-1]
+    for stack in asked:
+        build(stack)
+    assert len(plot([table]).axes[0].get_yticks()) == 5
+    assert equal_flops(SimpleNamespace(counts=lambda _: {})).rows == []  # type: ignore[arg-type]
+
+
+def _settings(stack: str) -> list[str]:
+    return stack.partition(":")[2].split(",")
