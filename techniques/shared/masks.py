@@ -64,6 +64,10 @@ class Masked(Technique):
             raise ValueError(FROZEN)
         return {"masks gradients": self.applied, **weights}
 
+    def probes(self, run: Run) -> dict[str, float]:
+        """``relative_flops``: what a step costs a kernel that computes nothing for zeros, over a dense one."""
+        return {} if self.is_reference else {"relative_flops": density(run)}
+
 
 @dataclass
 class Ticket(Masked):

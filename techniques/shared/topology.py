@@ -79,3 +79,10 @@ def check_connected(masks: Mapping[str, Tensor]) -> None:
             f"a choice among all layers at once leaves {len(cut)} of {len(masks)} without a connection ({cut[0]} is "
             "one), and no signal passes them: choose a lower sparsity"
         )
+
+
+def counted_flops(sparse: float, topology_updates: int, weight_updates: int) -> float:
+    """Training FLOPs over dense ones of ``sparse``, the share of kept weights (RigL, section 3): the forward and both
+    backward products are sparse, but on an update of the topology the weight gradient is dense."""
+    spent = topology_updates * (2 * sparse + 1) + weight_updates * 3 * sparse
+    return spent / (3 * (topology_updates + weight_updates))

@@ -17,7 +17,7 @@ from torch import nn
 
 from suite.contract.run import Run
 from techniques.shared.masks import Masked, attach, check_sparsity, density, masked, prunable, rewire
-from techniques.shared.topology import erk_densities, moved_topology, random_mask, uniform_densities
+from techniques.shared.topology import counted_flops, erk_densities, moved_topology, random_mask, uniform_densities
 
 Distribution = Literal["uniform", "erk"]
 
@@ -25,13 +25,6 @@ Distribution = Literal["uniform", "erk"]
 def drop_fraction(step: int, end: float, alpha: float) -> float:
     """f_decay(t) = alpha / 2 (1 + cos(pi t / T_end)), equation 1."""
     return alpha / 2 * (1 + math.cos(math.pi * min(step / end, 1.0)))
-
-
-def counted_flops(sparse: float, topology_updates: int, weight_updates: int) -> float:
-    """Training FLOPs over dense ones of ``sparse``, the share of kept weights, section 3: the forward and both backward
-    products are sparse, but on an update of the topology the weight gradient is dense."""
-    spent = topology_updates * (2 * sparse + 1) + weight_updates * 3 * sparse
-    return spent / (3 * (topology_updates + weight_updates))
 
 
 @dataclass

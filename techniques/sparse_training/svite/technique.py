@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
-from techniques.shared.masks import Masked, attach, check_sparsity, masked, prunable, rewire
-from techniques.shared.topology import erk_densities, moved_topology, random_mask
+from techniques.shared.masks import Masked, attach, check_sparsity, density, masked, prunable, rewire
+from techniques.shared.topology import counted_flops, erk_densities, moved_topology, random_mask
 
 
 def death_rate(step: int, steps: int, first: float, last: float) -> float:
@@ -60,8 +60,8 @@ class SViTE(Masked):
             return model
         layers: list[Any] = [part.module for part in prunable(model)]
         shapes = [tuple(layer.weight.shape) for layer in layers]
-        for layer, density in zip(layers, erk_densities(shapes, self.sparsity), strict=True):
-            attach(layer, random_mask(layer.weight.shape, density, run.generator))
+        for layer, kept in zip(layers, erk_densities(shapes, self.sparsity), strict=True):
+            attach(layer, random_mask(layer.weight.shape, kept, run.generator))
         return model
 
     def after_backward(self, run: Run) -> bool | None:
@@ -89,3 +89,10 @@ class SViTE(Masked):
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return {**super().sites(run), "explores": self.explored}
+
+    def probes(self, run: Run) -> dict[str, float]:
+        """``relative_flops``: what the run's steps cost a kernel that computes nothing for zeros, over dense ones."""
+        if self.is_reference:
+            return {}
+        explorations = sum(self.explores_after(step, run.recipe.steps) for step in range(1, run.step + 1))
+        return {"relative_flops": counted_flops(density(run), explorations, run.step - explorations)}

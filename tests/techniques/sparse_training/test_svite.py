@@ -106,3 +106,12 @@ def test_bad_settings_say_what_fits():
     for settings, words in (("sparsity=1", "share of zeros"), ("death=0.001", "last_death"), ("interval=-1", "1 step")):
         with pytest.raises(StackError, match=words):
             new_run("vit", f"svite:{settings}", size="pico", steps=8)
+
+
+def test_its_flops_are_sparse_but_for_the_dense_gradients_of_explorations():
+    run = running(SViTE(interval=4))
+    run.train(run.recipe.steps)
+    share = density(run)
+    (spent,) = run.probes().values()
+    assert spent == pytest.approx((2 * (2 * share + 1) + 10 * 3 * share) / 36)  # after steps 4 and 8 of 12
+    assert running(SViTE(sparsity=0.0)).probes() == {}
