@@ -25,6 +25,7 @@ from suite.model.segments import split_hidden
 from techniques.incremental.pld.technique import ProgressiveLayerDropping
 from techniques.shared.block_flops import block_step_flops, tokens_of_a_block
 from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient, outputs_of, plain_model
+from techniques.shared.states import same_state
 
 OF_ITS_BASELINES = True  # whose branches end in a linear layer each
 DRAWS = 4000  # of each block, to see how often it is kept
@@ -95,16 +96,9 @@ def _moved(block: Block, trace: Trace) -> int:
     return sum(
         name in update.before.gradients
         or not torch.equal(trace.before.parameters[name], trace.after.parameters[name])
-        or not _same(update.before.state.get(name, {}), update.after.state.get(name, {}))
+        or not same_state(update.before.state.get(name, {}), update.after.state.get(name, {}))
         for name in names
     )
-
-
-def _same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    if before.keys() != after.keys():
-        return False
-    pairs = [(each, after[key]) for key, each in before.items()]
-    return all(torch.equal(*pair) if isinstance(pair[0], Tensor) else pair[0] == pair[1] for pair in pairs)
 
 
 def _gradient_roundings(recording: Recording, own: ProgressiveLayerDropping, trace: Trace, ran: list[bool]) -> float:

@@ -1,0 +1,137 @@
+"""Progressive patch size: PI-resizing, and what goes on through a change of the patch."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.measure.paper_scale import Scale, counted
+from suite.record.job import Setting
+from techniques.incremental.progressive_patch.technique import ProgressivePatch, pi_resized, resizing
+from techniques.shared.grids import triangles
+from tests.model.further_models import further_run
+from tests.runs import new_recording, new_run
+
+WRONG = ("off_schedule", "changed", "off_state", "untrained", "last_otherwise")
+
+
+def running(technique: ProgressivePatch, steps: int = 8) -> Run:
+    return new_run("vit", Stack({"patch": technique}), size="nano", recipe="classic", steps=steps)
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_resizing_is_the_definitions(old: int, new: int):
+    torch.testing.assert_close(resizing(old, new), triangles(old, new), rtol=1e-12, atol=1e-12)
+
+
+@given(st.integers(2, 6), st.integers(2, 12))
+def test_products_with_larger_patches_are_kept(old: int, new: int):
+    """<x, w> = <B x, w*>, of whole patches in float64."""
+    new = max(old, new)
+    random = torch.Generator().manual_seed(old + 100 * new)
+    kernel = torch.randn(5, 3, old, old, generator=random, dtype=torch.float64)
+    x = torch.randn(7, 3, old, old, generator=random, dtype=torch.float64)
+    larger = resizing(old, new) @ x @ resizing(old, new).T
+    theirs = torch.einsum("nchw,dchw->nd", larger, pi_resized(kernel, new))
+    torch.testing.assert_close(theirs, torch.einsum("nchw,dchw->nd", x, kernel), rtol=1e-9, atol=1e-9)
+    assert pi_resized(kernel, old) is kernel
+
+
+@given(st.integers(2, 5))
+def test_products_with_smaller_patches_are_the_nearest(new: int):
+    """argmin over w* of E (<x, w> - <B x, w*>)^2, x standard normal: least squares over all unit pixels."""
+    kernel = torch.randn(1, 1, 2 * new, 2 * new, generator=torch.Generator().manual_seed(new), dtype=torch.float64)
+    matrix = torch.kron(triangles(2 * new, new), triangles(2 * new, new))
+    nearest = torch.linalg.lstsq(matrix.T, kernel.flatten()[:, None]).solution
+    torch.testing.assert_close(pi_resized(kernel, new).flatten(), nearest[:, 0], rtol=1e-9, atol=1e-9)
+
+
+def test_tokens_quadruple_and_the_model_ends_as_the_plain_one_is():
+    run, plain = running(ProgressivePatch(stages=3), 9), new_run("vit", size="nano", recipe="classic", steps=9)
+    seen: list[int] = []
+    run.anatomy.blocks[0].module.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    run.train(9)
+    assert seen == [1] * 3 + [4] * 3 + [16] * 3
+    assert [(name, each.shape) for name, each in run.model.named_parameters()] == [
+        (name, each.shape) for name, each in plain.model.named_parameters()
+    ]
+    assert [str(module) for module in run.model.modules()] == [str(module) for module in plain.model.modules()]
+    assert run.model.patch_embed.patch_size == (2, 2)
+    plain.model.load_state_dict(run.model.state_dict())
+    assert run.evaluate() == plain.evaluate()
+
+
+def test_the_optimizer_goes_on():
+    run = running(ProgressivePatch())
+    run.train(4)
+    held = [each for group in run.optimizer.param_groups for each in group["params"]]
+    assert {id(each) for each in held} == {id(each) for each in run.model.parameters()}
+    assert run.optimizer.state[run.model.head.weight]["step"] == 4
+    assert not run.optimizer.state[run.model.patch_embed.proj.weight]
+    assert not run.optimizer.state[run.model.pos_embed]
+    before = [each.detach().clone() for each in held]
+    run.train(1)
+    assert all(not torch.equal(now, then) for now, then in zip(held, before, strict=True))
+
+
+@pytest.mark.parametrize("settings", [":stages=3", ":patches=4/2"])
+def test_probes_hold_of_other_settings(settings: str):
+    recording = new_recording("vit", f"progressive_patch{settings}", size="pico", recipe="classic", steps=9)
+    recording.train(9)
+    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
+    assert [probes[name] for name in WRONG] == [0] * len(WRONG)
+    assert probes["gradient_roundings"] < 1000
+    assert probes["flops_over_formula"] == pytest.approx(1, abs=1e-9)
+
+
+def test_one_stage_is_the_baseline_to_the_bit():
+    losses = running(ProgressivePatch(stages=1)).train(3)
+    assert new_run("vit", size="nano", recipe="classic", steps=8).train(3) == losses
+
+
+@pytest.mark.parametrize("saved_at", [1, 4, 6])
+def test_a_resumed_run_has_its_patches(tmp_path: Path, saved_at: int):
+    whole = running(ProgressivePatch(stages=3), 9)
+    whole.train(saved_at)
+    whole.save(tmp_path / "state")
+    losses = whole.train(3)
+    resumed = running(ProgressivePatch(stages=3), 9)
+    resumed.load(tmp_path / "state")
+    assert resumed.train(3) == losses
+
+
+def test_plans_halve_down_to_the_patch():
+    technique = ProgressivePatch(stages=3)
+    assert technique.planned(8, 2) == [8, 4, 2]
+    assert ProgressivePatch().planned(224, 16) == [32, 16]
+    assert all(large == 2 * small for large, small in pairwise(technique.planned(32, 4)))
+    with pytest.raises(ValueError, match=r"choose of 224, 112, 56, 32, 28, 16, the last 16"):
+        technique.planned(224, 16)
+
+
+def test_a_step_can_be_counted_without_values():
+    count = counted("progressive_patch", Scale(Setting(baseline="vit", steps=20)))
+    assert count.counters is not None, count.unavailable
+
+
+@pytest.mark.parametrize("name", ["swin", "pvt", "beit", "xcit"])
+def test_models_of_one_grid_are_refused(name: str):
+    with pytest.raises(ValueError, match=r"pictures|patches"):
+        further_run(name, ProgressivePatch())
+
+
+def test_bad_settings_say_what_fits():
+    with pytest.raises(ValueError, match="1 or more"):
+        ProgressivePatch(stages=0)
+    with pytest.raises(ValueError, match="falling"):
+        ProgressivePatch(patches=(2, 4))
+    for patches in ((3, 2), (8, 4)):
+        with pytest.raises(ValueError, match="choose of 8, 4, 2, the last 2"):
+            running(ProgressivePatch(patches=patches))
+    with pytest.raises(ValueError, match="pictures"):
+        new_run("gpt", ProgressivePatch(), size="pico", recipe="classic", steps=4)
