@@ -1,0 +1,1 @@
+"""Early-bird tickets."""

@@ -1,0 +1,118 @@
+"""What the steps of a short run show of early-bird tickets: masks by a second ranking, when they settle, what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace, Values
+from suite.model.anatomy import is_transposed
+from techniques.shared.gate_probes import (
+    Joint,
+    Kept,
+    cut,
+    heads_in,
+    masked_apart,
+    neurons_in,
+    removed_by_formula,
+    search_step,
+    strongest,
+)
+from techniques.shared.plain import names_in, plain_model
+from techniques.sparse_training.early_bird.technique import EarlyBird
+
+OF_ITS_BASELINES = True  # whose layers hold heads one after the other
+EPS = torch.finfo(torch.float32).eps
+
+
+def records(run: Run, own: EarlyBird) -> bool:
+    """All steps: every mask, the draw, and what follows."""
+    return bool(own.share)
+
+
+def probes(recording: Recording, own: EarlyBird) -> Mapping[str, float]:
+    """``off_one``: coefficients that do not begin at 1; ``gradient_roundings``: of the search's gradients from those of
+    the chain rule; ``penalty``: what is added to the gradient of |c|, on average; ``off_draw``: steps between the draw
+    and the first step at which the last masks are near enough; ``off_rate``: steps at another learning rate than the
+    recipe's; ``draw_roundings``: of the drawn network from the strongest units as the search left them, coefficients
+    multiplied in; ``off_state``: parameters with optimizer state after the draw; ``masked``: how far the pruned model's
+    outputs are from the masked one's; ``removed_parameters``: over the formula."""
+    if not own.share:
+        return {}
+    run, plain, traces = recording.run, plain_model(recording), recording.traces
+    heads, neurons = heads_in(plain), neurons_in(plain)
+    joints = [*heads, *neurons]
+    searching = [each for each in traces if joints[0].coefficients in each.before.parameters]
+    steps = [search_step(recording, each, plain_model(recording), joints) for each in searching]
+    tickets = [strongest(each.update.after.parameters, heads, neurons, (own.share, own.share)) for each in searching]
+    last = searching[-1]
+    left, searched, size = last.after.parameters, last.update.after.parameters, _count(dict(plain.named_parameters()))
+    expected = cut(plain, _folded(searched, plain, joints), joints, tickets[-1])
+    return {
+        "off_one": sum(int((traces[0].before.parameters[each.coefficients] != 1).sum()) for each in joints),
+        "gradient_roundings": max(roundings for roundings, _ in steps),
+        "penalty": fmean(penalty for _, penalty in steps),
+        "off_draw": abs(len(searching) - _settled(tickets, joints, own, run)),
+        "off_rate": sum(not _at_the_recipes_rate(recording, each) for each in traces),
+        "draw_roundings": _roundings(left, expected),
+        "off_state": sum(bool(state) for state in last.after.state.values()),
+        "masked": masked_apart(recording, plain_model(recording), joints, tickets[-1]),
+        "removed_parameters": (size - _count(left)) / removed_by_formula(plain, heads, neurons, tickets[-1]),
+    }
+
+
+def _settled(tickets: Sequence[Kept], joints: Sequence[Joint], own: EarlyBird, run: Run) -> int:
+    """The number of steps after which the mask is near enough to each of those before it; of the run where none is.
+
+    Tickets are those after every step, and count where an interval of the run ends.
+    """
+    interval = own.interval or max(1, round(run.recipe.steps / 160))
+    every = [_mask(each, joints) for each in tickets[interval - 1 :: interval]]
+    for number in range(own.memory, len(every) + 1):
+        *earlier, newest = every[number - own.memory : number]
+        if all((newest != each).double().mean().item() <= own.threshold for each in earlier):
+            return number * interval
+    return run.recipe.steps
+
+
+def _mask(kept: Kept, joints: Sequence[Joint]) -> Tensor:
+    """Whether each unit stays, bool [units]."""
+    mask = [torch.zeros(joint.count, dtype=torch.bool) for joint in joints]
+    for each, joint in zip(mask, joints, strict=True):
+        each[list(kept[joint.path])] = True
+    return torch.cat(mask)
+
+
+def _folded(values: Values, plain: nn.Module, joints: Sequence[Joint]) -> dict[str, Tensor]:
+    """The search's weights by the plain model's names, float64, with the coefficients in the joints' columns."""
+    weights = {name: values[theirs].double() for name, theirs in names_in(plain, values).items()}
+    for joint in joints:
+        by_column = values[joint.coefficients].double().repeat_interleave(joint.size)
+        transposed = is_transposed(plain.get_submodule(joint.path))
+        weights[f"{joint.path}.weight"] = weights[f"{joint.path}.weight"] * (
+            by_column[:, None] if transposed else by_column
+        )
+    return weights
+
+
+def _roundings(ours: Values, expected: Values) -> float:
+    """The largest distance of a number from what it should be, in its own roundings; infinite where shapes differ."""
+    if ours.keys() != expected.keys() or any(ours[name].shape != each.shape for name, each in expected.items()):
+        return float("inf")
+    least = torch.finfo(torch.float32).tiny
+    units = {name: EPS * each.abs().clamp(min=least) for name, each in expected.items()}
+    return max(((ours[name].double() - each).abs() / units[name]).max().item() for name, each in expected.items())
+
+
+def _count(values: Mapping[str, Tensor]) -> int:
+    return sum(each.numel() for each in values.values())
+
+
+def _at_the_recipes_rate(recording: Recording, trace: Trace) -> bool:
+    expected = recording.run.baseline.recipe_of(recording.run.job.setting).learning_rate_at(trace.step)
+    return all(each["lr"] == expected for each in trace.update.before.hyper.values())

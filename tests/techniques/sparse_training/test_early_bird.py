@@ -1,0 +1,133 @@
+"""Early-bird tickets: the distance, when the mask has settled, and what the draw leaves of the function."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from techniques.shared.gates import GatedInput
+from techniques.sparse_training.early_bird.technique import EarlyBird, distance, emerged
+from tests.runs import new_recording, new_run
+
+BASELINES = ("bert", "gpt", "mae", "vit")
+
+
+def running(own: EarlyBird, baseline: str = "gpt", steps: int = 24) -> Run:
+    return new_run(baseline, Stack({"early_bird": own}), size="nano", recipe="classic", steps=steps)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40))
+def test_the_distance_is_the_share_of_different_entries(pairs: list[tuple[bool, bool]]) -> None:
+    one, other = (torch.tensor(each) for each in zip(*pairs, strict=True))
+    assert distance(one, other) == pytest.approx(sum(a != b for a, b in pairs) / len(pairs))
+    assert distance(one, other) == distance(other, one)
+    assert distance(one, one) == 0
+
+
+def test_random_masks_of_halves_are_half_apart() -> None:
+    random = torch.Generator().manual_seed(0)
+    one, other = (torch.rand(100_000, generator=random) < 0.5 for _ in range(2))
+    assert distance(one, other) == pytest.approx(0.5, abs=0.01)
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=8, max_size=8), max_size=9), st.integers(2, 5))
+def test_a_ticket_emerges_by_the_newest_mask_against_those_before(masks: list[list[bool]], memory: int) -> None:
+    """Written a second time, one entry at a time; older masks than the memory holds say nothing."""
+    queue = deque((torch.tensor(each) for each in masks), maxlen=memory)
+    recent = masks[-memory:]
+    differences = [sum(a != b for a, b in zip(recent[-1], each, strict=True)) / 8 for each in recent[:-1]]
+    assert emerged(queue, memory, 0.25) == (len(recent) == memory and max(differences) <= 0.25)
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_the_draw_changes_the_function_by_what_went_alone(baseline: str) -> None:
+    """The drawn network's loss is that of the searched one in which the units' coefficients are 0."""
+    own = EarlyBird(memory=2, threshold=0.99)
+    run, twin = running(own, baseline), running(EarlyBird(memory=24), baseline)
+    run.train(2)
+    twin.train(2)
+    gates = twin.technique.techniques["early_bird"].gates
+    assert own.kept and gates
+    assert not any(isinstance(each, GatedInput) for each in run.model.modules())
+    with torch.no_grad():
+        for gate, kept in zip(gates.at(twin.model).values(), own.kept, strict=True):
+            gone = [unit for unit in range(len(gate.coefficients)) if unit not in kept]
+            gate.coefficients[gone] = 0.0
+    batch, _ = run.next_batch()
+    drawn, masked = (each.baseline.forward(each.model, batch).logits for each in (run, twin))
+    torch.testing.assert_close(drawn, masked, rtol=1e-4, atol=1e-5)
+    assert not run.optimizer.state
+    assert all(math.isfinite(loss) for loss in run.train(3))
+
+
+@pytest.mark.parametrize("saved_at", [3, 6, 16])
+def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path, saved_at: int) -> None:
+    whole = running(EarlyBird())
+    whole.train(saved_at)
+    whole.save(tmp_path / "state")
+    losses = whole.train(8)
+    resumed = running(EarlyBird())
+    resumed.load(tmp_path / "state")
+    assert resumed.train(8) == losses
+    assert whole.probes() == resumed.probes()
+    assert 5 / 24 <= whole.probes()["early_bird.drawn_at"] < 1
+
+
+def test_the_mask_comes_once_an_epoch_of_the_papers() -> None:
+    assert EarlyBird().steps_between(16_000) == 100
+    assert EarlyBird().steps_between(20) == 1
+    assert EarlyBird(interval=7).steps_between(16_000) == 7
+
+
+def test_a_rate_of_zero_settles_at_once() -> None:
+    """The limitation that the card names: masks of equal coefficients never differ."""
+    own = EarlyBird()
+    run = new_run("gpt", Stack({"early_bird": own}), size="pico", recipe="classic", steps=24, rate=1e-30)
+    run.train(4)
+    assert not own.kept
+    run.train(1)
+    assert own.kept
+
+
+def test_no_share_is_the_baseline_to_the_bit() -> None:
+    losses = running(EarlyBird(share=0.0)).train(3)
+    assert new_run("gpt", size="nano", recipe="classic", steps=24).train(3) == losses
+
+
+@pytest.mark.parametrize("settings", ["interval=2", "share=0.5,threshold=0.2", "memory=3"])
+def test_probes_hold_of_other_settings(settings: str) -> None:
+    recording = new_recording("vit", f"early_bird:{settings}", size="pico", recipe="classic", steps=20)
+    recording.train(20)
+    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
+    assert [probes[name] for name in ("off_one", "off_draw", "off_state", "off_rate")] == [0] * 4
+    assert probes["draw_roundings"] <= 1
+    assert probes["removed_parameters"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"share": 1.0}, "share of the units"),
+        ({"threshold": 1.0}, "entries"),
+        ({"memory": 1}, "masks to compare"),
+        ({"interval": -1}, "0 or more"),
+        ({"penalty": -1.0}, "0 or more"),
+    ],
+)
+def test_bad_settings_say_what_fits(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EarlyBird(**settings)
+
+
+def test_a_model_too_narrow_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"0\.2 of the 2 heads"):
+        new_run("gpt", "early_bird:share=0.2", size="pico", recipe="classic", steps=8)
