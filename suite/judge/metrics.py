@@ -563,6 +563,14 @@ def _added_bytes(side: Side) -> int | None:
 
 _JOULES = _of_process("energy", "energy", "J", "measured", _joules, "not measured", Uses(70))
 
+
+def _last_window(pair: TimedPair) -> Floats:
+    """Raises ValueError where the start alone was timed: the end may cost something else."""
+    if len(pair.window_log_ratios) == 1:
+        raise ValueError("the end of the run was not timed apart from its start: measure it with leantrain run")
+    return pair.window_log_ratios[-1]
+
+
 # the registry -------------------------------------------------------------------------------------------------------
 
 REGISTRY: tuple[Metric | Family, ...] = (
@@ -574,6 +582,10 @@ REGISTRY: tuple[Metric | Family, ...] = (
     _timed(
         "step_time", "step time", attrgetter("step_log_ratios"), lambda each: median(each.step_log_ratios),
         Uses(20, headline=True, in_stacks=True, in_history=True),
+    ),
+    replace(  # judged by claims alone; its rounds are among those of step_time
+        _timed("step_time_at_end", "step time at the end", _last_window, lambda each: median(_last_window(each))),
+        round_samples=None,
     ),
     _timed(
         "training_time", "training time", attrgetter("training_log_samples"), attrgetter("training_log_ratio"),
@@ -648,7 +660,8 @@ REGISTRY: tuple[Metric | Family, ...] = (
 """In the order of tables of all metrics.
 
 ``time_to_quality``: the whole cost of reaching what the reference reaches in the same time, set-up included.
-``step_time`` is of an own step, ``training_time`` per reference step of progress, ``equivalent_budget`` the steps that
+``step_time`` is of an own step, ``step_time_at_end`` of one in the last part of the run that was timed (of a model
+that has grown by then), ``training_time`` per reference step of progress, ``equivalent_budget`` the steps that
 the reference would have needed to end at the contender's loss, ``loss`` the final test loss at each one's own full
 schedule, ``flops_without_zeros`` what masked matrices would cost where zeros cost nothing, ``first_crossing`` the cost
 of first reaching the worse of the final validation losses, ``energy`` of the whole training.

@@ -49,6 +49,7 @@ def known(replicates: int = 1, **changes: object) -> Known:
             process_start_bytes=1, process_peak_bytes=3, cuda_allocated_peak_bytes=4, cuda_reserved_peak_bytes=5
         ),
         "noise": 0.0,
+        "windows": 2,
     }
     counts = [counters(communication_bytes=7)]
     sides = [side(**process), side("x", pace_s=0.03, **process)]  # type: ignore[arg-type]
@@ -164,3 +165,16 @@ def test_rows_share_the_variance_of_a_metric_and_no_other() -> None:
     assert {"equivalent_budget", "whole_time"} <= set(shared)
     widths = [each.metrics["loss"].log.half_width for each in board if each.metrics["loss"].log]
     assert max(widths) / min(widths) < 4  # Student's, of three seeds each, differ by far more
+
+
+def test_the_step_time_at_the_end_is_of_the_last_part_that_was_timed() -> None:
+    """A contender that grows to the reference's size: what it saved before does not count."""
+    grows = side("x", pace_s=lambda progress: 0.02 if progress > 0.3 else 0.01, windows=5, noise=0.0)
+    sides = [side(windows=5, noise=0.0), grows]
+    each = Known(timed=[timed_pair(timed(sides, 0), 1)])
+    read = samples(each, [METRICS["step_time_at_end"], METRICS["step_time"]])
+    assert read["step_time_at_end"] == {0: pytest.approx(0.0)}
+    assert read["step_time"][0] <= 0.0
+    assert "step time at the end" not in BY_ROUND
+    whole = Known(timed=[timed_pair(timed([side(), side("x")], 0), 1)])
+    assert "the end of the run was not timed" in values(whole, {})["step_time_at_end"].reason

@@ -26,7 +26,8 @@ def probes(recording: Recording, own: ProgressiveStacking) -> Mapping[str, float
     ``off_schedule``: steps at another depth than the schedule's; ``off_copies``: numbers of new blocks that differ from
     the block of one stack below; ``changed``: numbers of all other parameters that growth changed; ``off_state``:
     parameters whose optimizer state after growth is not as the card says; ``untrained``: those that have a gradient in
-    the next step and do not move."""
+    the next step and do not move; ``copied_over_multiplied``: numbers that growth copied, over weights of blocks times
+    examples, which is the least that the steps multiplied."""
     if not own.stages:
         return {}
     run, traces = recording.run, recording.traces
@@ -36,13 +37,17 @@ def probes(recording: Recording, own: ProgressiveStacking) -> Mapping[str, float
     ran = [len({index(name, path) for name in trace.of("backward")[0].gradients} - {None}) for trace in traces]
     ends = [round(end * steps) for end in own.fractions[len(own.fractions) - own.stages :]]
     planned = [math.ceil(full / 2 ** sum(trace.step < end for end in ends)) for trace in traces]
+    copied, multiplied = 0, 0
     counts = dict.fromkeys(("off_copies", "changed", "off_state", "untrained"), 0)
     for trace, following in zip(traces, [*traces[1:], None], strict=True):
+        in_blocks = sum(each.numel() for name, each in trace.before.parameters.items() if index(name, path) is not None)
+        multiplied += in_blocks * len(trace.indices)
         if set(trace.before.parameters) == set(trace.after.parameters):
             continue
         kept = trace.update.after.parameters
         for name, now in trace.after.parameters.items():
             source = source_of(name, trace, path)
+            copied += 0 if source == name else now.numel()
             counts["changed" if source == name else "off_copies"] += int((now != kept[source]).sum())
             counts["off_state"] += not _state_is_right(trace, name, source, own.carry_optimizer)
             if following is not None and name in following.of("backward")[0].gradients:
@@ -52,6 +57,7 @@ def probes(recording: Recording, own: ProgressiveStacking) -> Mapping[str, float
         **counts,
         "off_schedule": sum(depth != plan for depth, plan in zip(ran, planned, strict=True)),
         "relative_block_flops": sum(ran) / (full * len(ran)),
+        "copied_over_multiplied": copied / multiplied,
     }
 
 

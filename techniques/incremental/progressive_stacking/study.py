@@ -1,0 +1,11 @@
+"""What the doublings cost, and what a step of the stacked model costs beside one of a fresh model."""
+
+from __future__ import annotations
+
+from suite.measure.lab import Lab, Table
+from techniques.shared.growth_cost import growth_costs
+
+
+def study(lab: Lab) -> list[Table]:
+    """The table ``growth_cost``."""
+    return [growth_costs(lab, "progressive_stacking", "progressive_stacking:carry_optimizer=true")]
