@@ -1,5 +1,5 @@
-"""Models that grow while they train: copies of units (Net2Net's and bert2BERT's function-preserving initialisation, of
-blocks (stacking), and of the optimizer's state with them.
+"""Models that grow while they train: copies of units (the function-preserving initialisation of Net2Net and bert2BERT),
+of blocks (stacking), and of the optimizer's state with them.
 
 For the techniques that train a smaller model first: ``bert2bert`` and ``compound_grow``.
 """
@@ -80,6 +80,24 @@ def grown(
         name: with_new_units(each, wide[upper[name]], roles[name], sources) if upper.get(name) in wide else each
         for name, each in wide.items()
     }
+
+
+def shallower(model: nn.Module, times: int) -> int:
+    """Leaves the first 1/``times`` of the main stack's blocks in ``model``; how many there were.
+
+    Raises ValueError where ``times`` does not divide them, or they are not copies of one design.
+    """
+    parts = anatomy(model)
+    whole = parts.depth
+    if whole % times:
+        fitting = ", ".join(str(each) for each in range(1, whole + 1) if whole % each == 0)
+        raise ValueError(
+            f"{parts.main.path} has {whole} blocks, which depth={times} does not divide: use one of {fitting}"
+        )
+    if times > 1:
+        parts.main.check_alike()
+        parts.set_blocks([block.module for block in parts.blocks[: whole // times]])
+    return whole
 
 
 def narrowed(model: nn.Module, times: Mapping[Axis, int], forward: Callable[[nn.Module], Any]) -> Narrowed:

@@ -7,6 +7,7 @@ Function and symmetry are measured of the model that FPI makes of the recorded s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,10 +19,10 @@ from suite.contract.trace import Trace
 from suite.model.anatomy import Anatomy, anatomy, is_linear, is_transposed
 from techniques.incremental.bert2bert.technique import Bert2Bert
 from techniques.shared.growth import grown, narrowed
+from techniques.shared.growth_moves import off_state, off_values
 from techniques.shared.plain import filled, gradients_of, outputs_of, plain_model
 
 OF_ITS_BASELINES = True  # whose queries, keys and values are one layer or three, and whose last norm comes last
-DEGREES = {"exp_avg": 1, "exp_avg_sq": 2}  # of AdamW's moments in the gradient
 
 
 class Kind(NamedTuple):
@@ -57,53 +58,24 @@ def probes(recording: Recording, own: Bert2Bert) -> Mapping[str, float]:
     first = max(1, round(own.share * run.recipe.steps))
     planned = [whole // (own.width**2 * own.depth) if trace.step < first else whole for trace in traces]
     trace, following = traces[first - 1], traces[first]
+    expected = partial(_expected, parts, own)
     update, gradients = following.update, following.of("backward")[0].gradients
     return {
         "relative_block_flops": sum(used) / (whole * len(used)),
         "off_schedule": sum(each != plan for each, plan in zip(used, planned, strict=True)),
-        "off_values": off_values(trace, parts, own),
-        "off_state": off_state(trace, parts, own),
+        "off_values": off_values(trace, expected),
+        "off_state": off_state(trace, expected, carried=own.carry_optimizer),
         "untrained": sum(not (name in update.before.hyper and update.moved(name).any()) for name in gradients),
         **_function(recording, trace, following, parts, own),
     }
 
 
-def off_values(trace: Trace, parts: Anatomy, own: Bert2Bert) -> int:
-    small = trace.update.after.parameters
-    return sum(
-        _differing(now, _expected(name, small, now, parts, own, degree=0))
-        for name, now in trace.after.parameters.items()
-    )
-
-
-def off_state(trace: Trace, parts: Anatomy, own: Bert2Bert) -> int:
-    before, after = trace.update.after.state, trace.after.state
-    if not own.carry_optimizer:
-        return sum(len(state) for state in after.values())
-    off = 0
-    for key, degree in DEGREES.items():
-        small = {name: state[key] for name, state in before.items() if key in state}
-        for name in trace.after.parameters:
-            source = _source(name, parts, own, 0)
-            if source in small:
-                now = after.get(name, {}).get(key)
-                like = trace.after.parameters[name]
-                expected = _expected(name, small, like, parts, own, degree)
-                off += expected.numel() if now is None else _differing(now, expected)
-    return off
-
-
-def _differing(now: Tensor, expected: Tensor) -> int:
-    if now.shape != expected.shape:
-        return expected.numel()
-    return int(((now - expected).abs() > 2 * torch.finfo(now.dtype).eps * expected.abs()).sum())
-
-
 def _expected(
-    name: str, small: Mapping[str, Tensor], like: Tensor, parts: Anatomy, own: Bert2Bert, degree: int
-) -> Tensor:
-    """What a parameter of the shape of ``like`` begins as; with a degree, what the optimizer keeps of it."""
+    parts: Anatomy, own: Bert2Bert, name: str, small: Mapping[str, Tensor], like: Tensor, degree: int
+) -> Tensor | None:
     own_name, upper_name = _source(name, parts, own, 0), _source(name, parts, own, 1)
+    if own_name not in small:
+        return None
     inside_a_layer = any(name.startswith(f"{part.path}.") for part in parts.linears)
     values = small[own_name]
     upper = small[upper_name] if own.method == "aki" and inside_a_layer and upper_name in small else values

@@ -20,7 +20,6 @@ from torch import nn
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from suite.model.anatomy import anatomy
 from suite.model.width import Narrowed
 from techniques.shared.growth import (
     LossJump,
@@ -31,6 +30,7 @@ from techniques.shared.growth import (
     grown_state,
     narrowed,
     one_block_up,
+    shallower,
     stack_copies,
 )
 
@@ -68,17 +68,7 @@ class Bert2Bert(Technique):
         if not self.share:
             return model
         check_single_process(run, "bert2bert")
-        parts = anatomy(model)
-        self.full_depth = parts.depth
-        if self.full_depth % self.depth:
-            fitting = [each for each in range(1, self.full_depth + 1) if self.full_depth % each == 0]
-            raise ValueError(
-                f"{parts.main.path} has {self.full_depth} blocks, which depth={self.depth} does not divide: use one of "
-                f"{', '.join(map(str, fitting))}"
-            )
-        if self.depth > 1:
-            parts.main.check_alike()
-            parts.set_blocks([block.module for block in parts.blocks[: self.full_depth // self.depth]])
+        self.full_depth = shallower(model, self.depth)
         self.small = narrowed(model, dict.fromkeys(("residual", "heads", "units"), self.width), run.trial)
         return model
 

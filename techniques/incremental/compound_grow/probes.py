@@ -6,6 +6,7 @@ Tokens are counted where the first block's MLP sees them, in a second run of the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -17,10 +18,10 @@ from suite.contract.trace import Trace
 from suite.model.anatomy import Anatomy, Part, anatomy, is_transposed
 from techniques.incremental.compound_grow.technique import CompoundGrow
 from techniques.shared.growth import narrowed
+from techniques.shared.growth_moves import off_state, off_values
 from techniques.shared.plain import filled, outputs_of, plain_model
 
 OF_ITS_BASELINES = True  # whose MLPs are two layers, and whose optimizer is AdamW
-DEGREES = {"exp_avg": 1, "exp_avg_sq": 2}  # of its moments in the gradient
 
 
 def records(run: Run, own: CompoundGrow) -> bool:
@@ -60,6 +61,7 @@ def probes(recording: Recording, own: CompoundGrow) -> Mapping[str, float]:
         )
         off_schedule += (len(blocks), units) != planned[:2] or tokens not in planned[2]
         used += tokens * sum(weights[name].numel() for name in matrices if name in weights)
+    expected = partial(_expected, parts)
     grew = [
         (trace, after)
         for trace, after in pairwise(traces)
@@ -68,8 +70,8 @@ def probes(recording: Recording, own: CompoundGrow) -> Mapping[str, float]:
     return {
         "relative_block_flops": used / (whole * whole_tokens * len(traces)),
         "off_schedule": off_schedule,
-        "off_values": sum(off_values(trace, parts) for trace, _ in grew),
-        "off_state": sum(off_state(trace, parts, own) for trace, _ in grew),
+        "off_values": sum(off_values(trace, expected) for trace, _ in grew),
+        "off_state": sum(off_state(trace, expected, carried=own.carry_optimizer) for trace, _ in grew),
         "untrained": sum(
             not (name in after.update.before.hyper and after.update.moved(name).any())
             for _, after in grew
@@ -86,36 +88,12 @@ def _shapes(values: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     return {name: each.shape for name, each in values.items()}
 
 
-def off_values(trace: Trace, parts: Anatomy) -> int:
-    small = trace.update.after.parameters
-    return sum(_differing(now, _expected(name, small, now, parts)) for name, now in trace.after.parameters.items())
-
-
-def off_state(trace: Trace, parts: Anatomy, own: CompoundGrow) -> int:
-    before, after = trace.update.after.state, trace.after.state
-    if not own.carry_optimizer:
-        return sum(len(state) for state in after.values())
-    off = 0
-    for key, degree in DEGREES.items():
-        small = {name: state[key] for name, state in before.items() if key in state}
-        for name, like in trace.after.parameters.items():
-            if _source(name, small, parts) in small:
-                expected = _expected(name, small, like, parts, degree)
-                now = after.get(name, {}).get(key)
-                off += expected.numel() if now is None else _differing(now, expected)
-    return off
-
-
-def _differing(now: Tensor, expected: Tensor) -> int:
-    if now.shape != expected.shape:
-        return expected.numel()
-    return int(((now - expected).abs() > 2 * torch.finfo(now.dtype).eps * expected.abs()).sum())
-
-
-def _expected(name: str, small: Mapping[str, Tensor], like: Tensor, parts: Anatomy, degree: int = 0) -> Tensor:
-    """Copies of an MLP's units side by side, each for 1/k where they are read; of the block that is copied. With a
-    degree, what the optimizer keeps of it."""
-    values = small[_source(name, small, parts)]
+def _expected(parts: Anatomy, name: str, small: Mapping[str, Tensor], like: Tensor, degree: int) -> Tensor | None:
+    """Copies of an MLP's units side by side, each for 1/k where they are read; of the block that is copied."""
+    source = _source(name, small, parts)
+    if source not in small:
+        return None
+    values = small[source]
     for dimension, size in enumerate(like.shape):
         copies = size // values.shape[dimension]
         if copies > 1:

@@ -23,7 +23,6 @@ from suite.contract.data import Data
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from suite.model.anatomy import anatomy
 from suite.model.width import Narrowed
 from techniques.incremental.compound_grow.length import can_pool, through_pools, with_shorter_rows
 from techniques.shared.growth import (
@@ -34,6 +33,7 @@ from techniques.shared.growth import (
     grown,
     grown_state,
     narrowed,
+    shallower,
     stack_copies,
 )
 
@@ -79,17 +79,7 @@ class CompoundGrow(Technique):
         if self.is_reference:
             return model
         check_single_process(run, "compound_grow")
-        parts = anatomy(model)
-        self.full_depth = parts.depth
-        if parts.depth % self.depth:
-            fitting = [each for each in range(1, parts.depth + 1) if parts.depth % each == 0]
-            raise ValueError(
-                f"{parts.main.path} has {parts.depth} blocks, which depth={self.depth} does not divide: use one of "
-                f"{', '.join(map(str, fitting))}"
-            )
-        if self.depth > 1:
-            parts.main.check_alike()
-            parts.set_blocks([block.module for block in parts.blocks[: parts.depth // self.depth]])
+        self.full_depth = shallower(model, self.depth)
         if self.length > 1:
             self.pools = can_pool(model, run, self.length)
         if self.length > 1 and not self.pools:
