@@ -1,24 +1,32 @@
 """What recorded steps show of LayerScale, beside a plain model whose last layers of branches are multiplied by it.
 
 diag(l) (W h + b) = (diag(l) W) h + diag(l) b: the plain model with rows so multiplied is the same function (equation
-4), and the chain rule gives the gradients that the recorded step must have had.
+4), and the chain rule gives the gradients that the recorded step must have had. What the blocks do at the start, or
+would at smaller scales, is read off one pass of the run's model, in float64.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
-from suite.model.anatomy import anatomy
+from suite.contract.trace import Trace
+from suite.model.anatomy import Part, anatomy, weight_matrix
 from techniques.initialization.layerscale.technique import LayerScaleTechnique
 from techniques.shared.branch_probes import added, otherwise_without_decay, own_names, scale_gradient_roundings
-from techniques.shared.plain import plain_model
+from techniques.shared.plain import filled, names_in, outputs_of, plain_model
 
 OF_ITS_BASELINES = True  # whose branches end in a linear layer each
+SMALL = 1e-3  # of the paper's scales: what is of second order in them is then a thousandth of the first
 INITIAL = ((18, 0.1), (24, 1e-5), (math.inf, 1e-6))  # section 2.2: up to how many blocks, and what
 
 
@@ -30,8 +38,13 @@ def records(run: Run, own: LayerScaleTechnique) -> bool:
 def probes(recording: Recording, own: LayerScaleTechnique) -> Mapping[str, float]:
     """``added_per_branch_and_width``: parameters more than the plain model's; ``initial``: the scales' first values
     over the paper's, the one farthest from it; ``gradient_roundings``: of the middle step's gradients from those of
-    the scaled plain model; ``decayed``: scales that move otherwise without weight decay; ``at_rest``: scales that did
-    not move."""
+    the scaled plain model; ``merged_apart``: of the middle step's outputs from those of the scaled plain model, over
+    their norm, in float64; ``decayed``: scales that move otherwise without weight decay; ``at_rest``: scales that did
+    not move; ``moved_over_bound``: how far the blocks move their input at the start, over the initial scale times the
+    norms of what the branches give; ``variance_growth``: the variance of what leaves the blocks over that of what
+    enters them, at the start; ``jacobian_off``: how far the blocks' Jacobian is from the identity along a random
+    direction, over the scale, where that is SMALL; ``gradient_slope``: by what power of the scales the branches'
+    gradients grow there."""
     plain, first, trace = plain_model(recording), recording.traces[0], recording.trace
     stacks = anatomy(plain).stacks
     ends = {part: stack for stack in stacks for block in stack.blocks for part in block.branches}
@@ -50,4 +63,102 @@ def probes(recording: Recording, own: LayerScaleTechnique) -> Mapping[str, float
         ),
         "decayed": otherwise_without_decay(recording, trace, scales),
         "at_rest": sum(int((trace.update.moved(name) == 0).sum()) for name in scales),
+        "merged_apart": _merged_apart(recording, trace, list(ends)),
+        **_trunk(recording, first, {f"{end.path}.scale" for end in ends}),
+        "gradient_slope": _gradient_slope(recording, first, list(ends)),
     }
+
+
+def _merged_apart(recording: Recording, trace: Trace, ends: list[Part]) -> float:
+    scaled = copy.deepcopy(recording.run.model)
+    values = trace.before.parameters
+    with torch.no_grad():
+        for name, parameter in scaled.named_parameters():
+            parameter.copy_(values[name])
+    plain = filled(plain_model(recording), values).double()
+    with torch.no_grad():
+        for end in ends:
+            module, scale = plain.get_submodule(end.path), values.get(f"{end.path}.scale", torch.ones(())).double()
+            weight_matrix(module).mul_(scale.reshape(-1, 1))
+            if isinstance(module.bias, Tensor):
+                module.bias.mul_(scale.flatten())
+    ours, theirs = (outputs_of(recording, trace, each, torch.float64) for each in (scaled, plain))
+    return ((ours - theirs).norm() / theirs.norm()).item()
+
+
+@dataclass
+class _Pass:
+    """What entered and left the main stack's blocks, and the norms of what the branches gave before their scales."""
+
+    enters: Tensor = field(default_factory=lambda: torch.empty(0))
+    leaves: Tensor = field(default_factory=lambda: torch.empty(0))
+    norms: list[Tensor] = field(default_factory=list)
+
+
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[_Pass]:
+    seen = _Pass()
+    blocks = anatomy(model).blocks
+
+    def enters(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        seen.enters = arguments[0].detach().requires_grad_()
+        return (seen.enters, *arguments[1:])
+
+    def leaves(_: nn.Module, __: object, output: Any) -> None:
+        seen.leaves = output[0] if isinstance(output, tuple) else output
+
+    def gives(_: nn.Module, __: object, output: Tensor) -> None:
+        seen.norms.append(output.detach().norm())
+
+    hooks = [
+        blocks[0].module.register_forward_pre_hook(enters),
+        blocks[-1].module.register_forward_hook(leaves),
+        *(
+            getattr(end.module, "linear", end.module).register_forward_hook(gives)
+            for block in blocks
+            for end in block.branches
+        ),
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _trunk(recording: Recording, first: Trace, scales: set[str]) -> dict[str, float]:
+    """Of the blocks of the recorded start, and with scales SMALL times as large."""
+    model = copy.deepcopy(recording.run.model).double().eval()
+    values = {name: each.double() for name, each in first.before.parameters.items()}
+    own = {name for name in values if name in scales}
+    batch = {name: each.double() if each.is_floating_point() else each for name, each in first.batch.items()}
+    initial = max((values[name].abs().max().item() for name in own), default=1.0)
+    passes = []
+    for factor in (1.0, SMALL):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(values[name] * factor if name in own else values[name])
+        with _watched(model) as seen:
+            recording.run.baseline.forward(model, batch)
+        passes.append(seen)
+    start, near = passes
+    direction = torch.randn(near.leaves.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    (back,) = torch.autograd.grad(near.leaves, near.enters, direction)
+    bound = initial * torch.stack(start.norms).sum()
+    return {
+        "moved_over_bound": ((start.leaves - start.enters).norm() / bound).item(),
+        "variance_growth": (start.leaves.var() / start.enters.var()).item(),
+        "jacobian_off": ((back - direction).norm() / direction.norm() / (SMALL * initial)).item(),
+    }
+
+
+def _gradient_slope(recording: Recording, first: Trace, ends: list[Part]) -> float:
+    """log2 of how much the gradients of the branches' last layers grow with twice the scales; the farthest from 1."""
+    values, norms = first.before.parameters, []
+    for factor in (SMALL, 2 * SMALL):
+        scaled = {name: each * factor if name.endswith(".scale") else each for name, each in values.items()}
+        gradients = recording.gradients_at(scaled, first)
+        names = names_in(plain_model(recording), gradients)
+        norms.append([gradients[names[f"{end.path}.weight"]].double().norm().item() for end in ends])
+    slopes = [math.log2(double / single) for single, double in zip(*norms, strict=True)]
+    return max(slopes, key=lambda slope: abs(slope - 1))

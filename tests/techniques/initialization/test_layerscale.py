@@ -1,5 +1,7 @@
 """LayerScale against timm's, merged into the weights, and its size, gradients and depth rule."""
 
+import itertools
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,10 +10,14 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from suite.contract.stack import Stack
+from suite.measure.lab import Lab
 from suite.model.anatomy import anatomy, weight_matrix
+from suite.record.job import Setting
+from techniques.initialization.layerscale.study import Deeper, Row, plot, study
 from techniques.initialization.layerscale.technique import LayerScale, LayerScaleTechnique, initial_scale
 from tests.model.further_models import further_run
-from tests.runs import new_run
+from tests.runs import new_recording, new_run
 
 SIZES = {"img_size": 16, "patch_size": 4, "num_classes": 5, "embed_dim": 24, "depth": 3, "num_heads": 2}
 
@@ -116,3 +122,34 @@ def test_a_mixture_of_experts_is_scaled_as_a_whole() -> None:
 def test_a_model_with_a_scale_of_its_own_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="learned scale already"):
         further_run(name, LayerScaleTechnique())
+
+
+@pytest.mark.parametrize("baseline", ["vit", "gpt", "bert"])
+def test_probes_hold_at_another_initial_scale(baseline: str) -> None:
+    recording = new_recording(baseline, "layerscale:initial=0.01", size="pico", recipe="classic", steps=4)
+    recording.train(4)
+    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
+    assert probes["merged_apart"] < 1e-9
+    assert probes["gradient_slope"] == pytest.approx(1, abs=1e-2)
+    if baseline != "bert":
+        assert probes["moved_over_bound"] <= 1
+        assert probes["jacobian_off"] < 20
+
+
+def test_a_deeper_model_has_blocks_of_its_own_at_every_depth() -> None:
+    run = new_run("gpt", Stack({"deeper": Deeper(7), "layerscale": LayerScaleTechnique()}), size="nano", steps=4)
+    assert run.anatomy.depth == 7
+    weights = [block.mlp_linears[0].module.weight for block in run.anatomy.blocks]
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(weights, 2))
+    run.train(2)
+
+
+def test_the_study_says_which_depths_train(tmp_path: Path) -> None:
+    lab = Lab(Setting(baseline="vit", size="pico", recipe="classic"), tmp_path, seeds=1, minutes=1)
+    tables = study(lab, depths=(2, 20), steps=3)
+    rows = [Row(*each) for each in tables[0].rows]
+    assert [(each.depth, each.scaled, each.scale) for each in rows] == [
+        (2, False, 1.0), (2, True, 0.1), (20, False, 1.0), (20, True, 1e-5),
+    ]  # fmt: skip
+    assert all(each.loss_ratio and each.loss_ratio > 0 for each in rows)
+    assert len(plot(tables).axes[0].lines) == 3
