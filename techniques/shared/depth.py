@@ -1,7 +1,8 @@
 """Baselines of other depths, and what one step does to them: for ``rezero``, ``fixup``, ``skipinit`` and ``tfixup``.
 
-A step's effect is the theory behind these (Fixup, section 2; T-Fixup, section 3): a first update that moves the outputs
-more the deeper the network is, at one learning rate, is what diverges.
+A step's effect is the theory behind these (Fixup, section 2; T-Fixup, section 3.2): a first update that moves the
+outputs more the deeper the network is, at one learning rate, is what diverges. The theory is of steps along the
+gradient; how far Adam goes does not follow from how large the gradient is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.contract.baseline import Baseline, baseline_of
-from suite.contract.data import Data
+from suite.contract.data import Batch, Data
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.stack import Stack
@@ -24,6 +25,8 @@ from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy
 from suite.record.job import Job, Setting, Size
 from techniques.shared.residual import remove_norms
+
+SMALL = 1e-3  # a rate at which outputs follow parameters nearly in proportion
 
 
 def deep(whole: Baseline, depth: int) -> Baseline:
@@ -75,15 +78,35 @@ class WithoutNorms(Technique):
 def first_step(run: Run) -> float:
     """How far a run's first step moves its outputs for the batch that it trains on, root mean square."""
     batch, indices = run.next_batch()
-
-    def outputs() -> Tensor:
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), run.autocast():
-            logits: Tensor = run.baseline.forward(run.model, batch).logits
-        return logits.double()
-
-    before = outputs()
+    before = _outputs(run, batch)
     run.train_step(batch, indices)
-    return (outputs() - before).square().mean().sqrt().item()
+    return _distance(before, _outputs(run, batch))
+
+
+def gradient_step(run: Run) -> float:
+    """The same of a small step along the gradient, in units of its rate: what theory says that a step does. The run's
+    parameters move."""
+    batch, _ = run.next_batch()
+    before = _outputs(run, batch)
+    parameters = [each for each in run.model.parameters() if each.requires_grad]
+    with run.autocast():
+        loss = run.baseline.losses(run.baseline.forward(run.model, batch), batch).mean()
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                parameter.sub_(SMALL * gradient)
+    return _distance(before, _outputs(run, batch)) / SMALL
+
+
+def _outputs(run: Run, batch: Batch) -> Tensor:
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), run.autocast():
+        logits: Tensor = run.baseline.forward(run.model, batch).logits
+    return logits.double()
+
+
+def _distance(before: Tensor, after: Tensor) -> float:
+    return (after - before).square().mean().sqrt().item()
 
 
 def slope(depths: Sequence[int], changes: Sequence[float]) -> float:

@@ -19,7 +19,7 @@ import torch
 from suite.contract.run import Diverged, Run
 from suite.contract.stack import Stack, build
 from suite.measure.lab import Lab, Table
-from techniques.shared.depth import WithoutNorms, deep_run, first_step, slope
+from techniques.shared.depth import WithoutNorms, deep_run, first_step, gradient_step, slope
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,9 +31,21 @@ TRAINED = 0.8  # of ln V
 
 LOSSES = f"Final validation losses, means over the seeds; trained: the share of the seeds below {TRAINED} ln V"
 STEP = (
-    "How far the first step moves the outputs, root mean square, at the rate that each side begins with; and the slope "
-    "of its logarithm over the depth's: 0 where a step's effect is that of any depth"
+    "How far one step moves the outputs, root mean square: the first of a run, at the rate that it begins with, and a "
+    "small one along the gradient, in units of the rate. Slopes are of their logarithms over the depth's: 0 where a "
+    "step does the same at any depth"
 )
+
+
+class Step(NamedTuple):
+    """One side at one depth; the slopes are the side's."""
+
+    side: str
+    depth: int
+    first_step: float
+    first_step_slope: float
+    gradient_step: float
+    gradient_step_slope: float
 
 
 class Trained(NamedTuple):
@@ -48,7 +60,7 @@ class Trained(NamedTuple):
 
 
 def depth_study(lab: Lab, technique: str) -> list[Table]:
-    """Tables ``trainable_depth`` and ``first_step``, of as many seeds as the time allows, and of one at least."""
+    """Tables ``trainable_depth`` and ``one_step``, of as many seeds as the time allows, and of one at least."""
     setting = lab.setting.but(steps=lab.setting.steps or STEPS)
     sides: dict[str, Callable[[], Stack]] = {  # an instance serves one run
         "with norms": lambda: Stack({}),
@@ -69,13 +81,20 @@ def depth_study(lab: Lab, technique: str) -> list[Table]:
     for (side, depth), seeds in ends.items():
         losses, bar = [loss for loss, _ in seeds], TRAINED * seeds[0][1]
         rows.append(Trained(side, depth, len(seeds), fmean(loss < bar for loss in losses), fmean(losses), bar))
-    steps: list[tuple[Any, ...]] = []
+    steps: list[Step] = []
     for side, stack in sides.items():
-        changes = [first_step(deep_run(setting, stack(), depth)) for depth in DEPTHS]
-        steps += [(side, depth, each, slope(DEPTHS, changes)) for depth, each in zip(DEPTHS, changes, strict=True)]
+        firsts, gradients = (
+            [measured(deep_run(setting, stack(), depth)) for depth in DEPTHS]
+            for measured in (first_step, gradient_step)
+        )
+        slopes = slope(DEPTHS, firsts), slope(DEPTHS, gradients)
+        steps += [
+            Step(side, depth, first, slopes[0], gradient, slopes[1])
+            for depth, first, gradient in zip(DEPTHS, firsts, gradients, strict=True)
+        ]
     return [
         Table("trainable_depth", Trained._fields, [tuple(each) for each in rows], LOSSES),
-        Table("first_step", ("side", "depth", "change", "slope"), steps, STEP),
+        Table("one_step", Step._fields, [tuple(each) for each in steps], STEP),
     ]
 
 
@@ -91,10 +110,10 @@ def final_loss(run: Run) -> tuple[float, float]:
 
 
 def plot(tables: Sequence[Table]) -> Figure:
-    """Final loss and the first step's effect over the depth, a line for each side; crosses at the top diverged."""
+    """Final loss and a gradient step's effect over the depth, a line for each side; crosses at the top diverged."""
     from matplotlib.figure import Figure
 
-    rows = [Trained(*each) for each in tables[0].rows]
+    rows, steps = [Trained(*each) for each in tables[0].rows], [Step(*each) for each in tables[1].rows]
     figure = Figure(figsize=(9, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for number, side in enumerate(dict.fromkeys(each.side for each in rows)):
@@ -104,11 +123,11 @@ def plot(tables: Sequence[Table]) -> Figure:
         left.plot([each.depth for each in finite], [each.loss for each in finite], marker="o", **look)
         lost = [each.depth for each in line if not math.isfinite(each.loss)]
         left.plot(lost, [0.97] * len(lost), "x", color=f"C{number}", transform=left.get_xaxis_transform())
-        changes = {depth: change for other, depth, change, _ in tables[1].rows if other == side}
+        changes = {each.depth: each.gradient_step for each in steps if each.side == side}
         right.plot([*changes], [*changes.values()], marker="o", **look)
     left.axhline(rows[0].bar, linestyle="--", color="grey", label=f"{TRAINED} ln V")
     left.set(ylabel="final validation loss")
-    right.set(ylabel="change of the outputs in the first step", yscale="log")
+    right.set(ylabel="change of the outputs by a step along the gradient", yscale="log")
     for axes in (left, right):
         axes.set(xlabel="blocks", xscale="log")
         axes.set_xticks(DEPTHS, map(str, DEPTHS))

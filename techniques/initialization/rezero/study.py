@@ -9,5 +9,5 @@ from techniques.shared.depth_study import plot as plot
 
 
 def study(lab: Lab) -> list[Table]:
-    """The tables ``trainable_depth`` and ``first_step``."""
+    """The tables ``trainable_depth`` and ``one_step``."""
     return depth_study(lab, "rezero")

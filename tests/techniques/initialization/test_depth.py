@@ -50,14 +50,14 @@ def test_the_study_has_three_sides_at_every_depth(technique: str, monkeypatch: p
         (side, blocks) for side in ("with norms", "without norms", technique) for blocks in (2, 3)
     }
     assert all(row.seeds == 2 and row.trained == 0 and row.loss > row.bar for row in rows)
-    assert len(steps.rows) == 6 and all(row[2] > 0 for row in steps.rows)
+    assert len(steps.rows) == 6 and all(min(row[2], row[4]) > 0 for row in steps.rows)
     assert len(question.plot([trained, steps]).axes) == 2
 
 
 def test_what_diverged_is_a_cross_and_no_loss() -> None:
     rows = [tuple(Trained("with norms", blocks, 1, 0.0, loss, 3.0)) for blocks, loss in ((4, 2.0), (8, math.inf))]
     trained, steps = (depth_study.Table(*each) for each in (
-        ("trainable_depth", Trained._fields, rows), ("first_step", ("side", "depth", "change", "slope"), []),
+        ("trainable_depth", Trained._fields, rows), ("one_step", depth_study.Step._fields, []),
     ))  # fmt: skip
     lines = plot([trained, steps]).axes[0].lines
     assert [list(line.get_xdata()) for line in lines[:2]] == [[4], [8]]

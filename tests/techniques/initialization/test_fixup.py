@@ -17,7 +17,7 @@ from suite.contract.stack import build
 from suite.model.anatomy import anatomy
 from suite.record.job import Setting
 from techniques.initialization.fixup.technique import Fixup, factor
-from techniques.shared.depth import deep_run, first_step
+from techniques.shared.depth import deep_run, first_step, gradient_step
 from tests.model.further_models import further_run
 from tests.runs import new_run
 
@@ -90,8 +90,9 @@ def test_the_factor_makes_a_step_of_all_branches_together_one_of_any_depth(branc
 @pytest.mark.parametrize("depth", [2, 8, 32])
 def test_the_first_step_changes_the_function_equally_at_any_depth(depth: int) -> None:
     setting = Setting(baseline="gpt", size="pico", recipe="classic", steps=8)
-    shallow, deep = (first_step(deep_run(setting, build("fixup"), blocks)) for blocks in (1, depth))
-    assert deep == pytest.approx(shallow, rel=1e-6) and shallow > 0
+    for step in (first_step, gradient_step):
+        shallow, deep = (step(deep_run(setting, build("fixup"), blocks)) for blocks in (1, depth))
+        assert deep == pytest.approx(shallow, rel=1e-6) and shallow > 0
 
 
 @pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])

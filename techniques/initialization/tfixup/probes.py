@@ -1,0 +1,111 @@
+"""What the first recorded step shows of T-Fixup, beside the baseline's own fresh model; and how far one step moves
+networks of several depths."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.stack import build
+from suite.contract.trace import Values
+from suite.model.anatomy import Anatomy, anatomy, is_transposed
+from techniques.initialization.tfixup.technique import TFixup
+from techniques.shared import branch_probes
+from techniques.shared.depth import deep_run, first_step, gradient_step, slope
+from techniques.shared.plain import names_in, plain_model
+
+OF_ITS_BASELINES = True  # whose norms are layer norms, and whose embeddings have these names
+EMBEDDING = re.compile(r"wte|wpe|embeddings\.|^pos_embed|^patch_embed")
+DECODER_EMBEDDING = re.compile(r"decoder_embed|mask_token|decoder_pos_embed")
+DEPTHS = (2, 4, 8, 16)
+EPS = torch.finfo(torch.float32).eps
+
+
+class Matrix(NamedTuple):
+    """One drawn matrix [out, in], and the factor of its stack that it should have."""
+
+    values: Tensor
+    factor: float
+
+
+def records(run: Run, own: TFixup) -> bool:
+    """The start, where weights are as drawn, and the middle."""
+    return run.step in (0, run.recipe.steps // 2)
+
+
+def probes(recording: Recording, own: TFixup) -> Mapping[str, float]:
+    """Of the first step: ``off_deviation``: of the blocks' matrices the one whose standard deviation is farthest from
+    the factor times Xavier's, in standard errors; ``beyond``: numbers in them outside the range of the distribution;
+    ``off_embeddings``: how far, in roundings, a parameter outside of the blocks is from the plain model's, times
+    (9 N)^(-1/4) if it belongs to an embedding; ``lost``: parameters fewer than the plain model has beside its norms;
+    ``rate``: the learning rate over the recipe's without a warm-up.
+    Of the middle step: ``norms``: layer norms that ran. Of networks of several depths: ``gradient_slope`` and
+    ``adam_slope``: the power of the depth with which a step along the gradient, and the run's own, move the outputs."""
+    first = recording.traces[0]
+    values = first.before.parameters
+    plain = branch_probes.without_layer_norms(plain_model(recording))
+    parts = anatomy(plain)
+    drawn = list(_drawn(parts, values, names_in(plain, values)))
+    return {
+        "off_deviation": max(abs(_off_deviation(each)) for each in drawn),
+        "beyond": sum(int((each.values.abs() > 1.000001 * _bound(each)).sum()) for each in drawn),
+        "off_embeddings": _off_embeddings(parts, values),
+        "lost": -branch_probes.added(plain, values),
+        "rate": branch_probes.first_rate(recording, first),
+        "norms": branch_probes.layer_norms_run(recording, recording.trace),
+        "gradient_slope": _slope(recording, gradient_step),
+        "adam_slope": _slope(recording, first_step),
+    }
+
+
+def _drawn(parts: Anatomy, values: Values, names: Mapping[str, str]) -> Iterator[Matrix]:
+    for stack in parts.stacks:
+        scaled = 0.67 * stack.depth**-0.25
+        for block in stack.blocks:
+            for part in block.linears:
+                weight = values[names[f"{part.path}.weight"]]
+                rows = weight.T if is_transposed(part.module) else weight
+                if re.search("qkv|c_attn", part.path):
+                    yield from map(Matrix, rows.chunk(3), (1.0, 1.0, scaled))
+                else:
+                    yield Matrix(rows, 1.0 if re.search("query|key|[qk]_proj", part.path) else scaled)
+
+
+def _bound(matrix: Matrix) -> float:
+    """Of Xavier's uniform distribution, scaled."""
+    return matrix.factor * math.sqrt(6 / sum(matrix.values.shape))
+
+
+def _off_deviation(matrix: Matrix) -> float:
+    """The mean square over that of the distribution, less 1, in standard errors: squares of uniform numbers spread by
+    sqrt(4/5) of their mean."""
+    squares = matrix.values.double().square()
+    return (squares.mean().item() / (_bound(matrix) ** 2 / 3) - 1) / math.sqrt(0.8 / squares.numel())
+
+
+def _off_embeddings(parts: Anatomy, values: Values) -> float:
+    blocks = tuple(f"{block.path}." for block in parts.every_block)
+    names = names_in(parts.model, values)
+    off = []
+    for name, each in parts.model.named_parameters():
+        if name in names and not name.startswith(blocks):
+            stack = 1 if DECODER_EMBEDDING.search(name) else 0 if EMBEDDING.search(name) else None
+            factor = 1.0 if stack is None else (9 * parts.stacks[stack].depth) ** -0.25
+            expected = factor * each.detach().double()
+            largest = expected.abs().max().item() or 1.0
+            off.append((values[names[name]].double() - expected).abs().max().item() / largest)
+    return max(off) / EPS
+
+
+def _slope(recording: Recording, step: Callable[[Run], float]) -> float:
+    run = recording.run
+    setting = run.job.setting
+    runs = [deep_run(setting, build(run.job.stack), depth, baseline=run.baseline) for depth in DEPTHS]
+    return slope(DEPTHS, [step(each) for each in runs])

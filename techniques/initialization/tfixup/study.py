@@ -1,0 +1,13 @@
+"""Which depths train with T-Fixup, with norms, and with neither: :mod:`techniques.shared.depth_study`."""
+
+from __future__ import annotations
+
+from suite.measure.lab import Lab, Table
+from techniques.shared.depth_study import BASELINES as BASELINES
+from techniques.shared.depth_study import depth_study
+from techniques.shared.depth_study import plot as plot
+
+
+def study(lab: Lab) -> list[Table]:
+    """The tables ``trainable_depth`` and ``one_step``."""
+    return depth_study(lab, "tfixup")
