@@ -35,13 +35,15 @@ def tokens_of_a_block(run: Run) -> int:
 
 
 def counted_block_flops(run: Run, starts: Sequence[int]) -> list[int]:
-    """What the last block costs in the stages that start after so many steps: what a step costs more than the next one,
-    in which that block does not run. Trains the run, which is at its start, to its end."""
+    """What the last block costs in the stages that start after so many steps: by how much their first two steps differ,
+    in one of which it does not run. Trains the run, which is at its start, to its end."""
     counted = []
     while run.step < run.recipe.steps:
         if run.step in starts:
-            whole = _flops(run, nullcontext())
-            counted.append(whole - _flops(run, skipping([run.anatomy.blocks[-1].module])))
+            # All must run in a run's first step; none may be skipped where growth may copy it, behind the second.
+            contexts = [nullcontext(), skipping([run.anatomy.blocks[-1].module])]
+            flops = [_flops(run, context) for context in (contexts if run.step == 0 else reversed(contexts))]
+            counted.append(abs(flops[0] - flops[1]))
         else:
             run.train(1)
     return counted

@@ -77,7 +77,7 @@ def probes(recording: Recording, own: ProgressiveLayerDropping) -> Mapping[str, 
 
 
 def keep_probabilities(own: ProgressiveLayerDropping, step: int, steps: int, depth: int) -> list[float]:
-    """p_i(t) = 1 - i / L (1 - theta(t)), section 4.2."""
+    """p_i(t) = 1 - i / L (1 - theta(t)), i = 1..L."""
     theta = own.theta + (1 - own.theta) * math.exp(-own.gamma * step / steps)
     return [1 - (1 - theta) * (index + 1) / depth for index in range(depth)]
 

@@ -1,0 +1,297 @@
+"""What the steps of short runs show of AutoProg: what each step trained, what a search chose, and what growth copied.
+
+Of a search, all candidates are computed again: each as a model of its own, made for its pictures, with the supernet's
+weights as they were when it ended. Growth is looked at in a run whose candidates have losses of which the smallest's is
+best for its cost, so that it must grow at every stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Moment, Trace, Values
+from suite.model.anatomy import anatomy
+from techniques.incremental.autoprog.technique import AutoProg
+from techniques.shared.block_flops import block_step_flops, counted_block_flops
+from techniques.shared.grids import resampling, triangles
+from techniques.shared.plain import filled, plain_model
+from techniques.shared.states import same_state
+
+OF_ITS_BASELINES = True  # whose models can be made for any size of pictures
+EPS = torch.finfo(torch.float32).eps
+MOST = 3  # depths, and sizes, among the candidates of a later stage
+TIE = 1e-6  # of the logarithms, of losses in float32
+
+
+def records(run: Run, own: AutoProg) -> bool:
+    """All steps: what each trained."""
+    return own.stages > 1
+
+
+@dataclass
+class Step:
+    """What a step trained: of the model's ``depth`` blocks those ``ran``, on pictures of ``side``."""
+
+    trace: Trace
+    depth: int
+    ran: int
+    side: int
+
+
+def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
+    """``off_schedule``: steps behind a search, or of the last stage, that did not train the whole present model on
+    pictures of one size, and first steps of a search that did not train the largest candidate; ``fell``: stages with
+    fewer blocks or smaller pictures than the one before; ``not_whole``: steps of the last stage without all blocks
+    and pixels; ``choices_off``: searches that did not choose argmin L T^alpha; ``copies_off``: how far new blocks are
+    from the averages of those that they copy, in roundings; ``changed``: parameters that growth and choice changed;
+    ``off_state``: kept parameters whose optimizer state they did not keep; ``search_steps_off``: searches that do not
+    train another candidate than their largest, or change the model at another step than their last;
+    ``flops_over_formula``: FLOPs of a block in each stage, over the formula's."""
+    if own.stages == 1:
+        return {}
+    plan = _Plan(recording, own)
+    steps, forced = _steps(recording.twin()), _steps(_smallest_always(recording.twin()))
+    growth = _growth(forced, own, plan)
+    return {
+        "off_schedule": sum(_off_schedule(each, plan) for each in (steps, forced)),
+        "fell": _fell(steps, plan) + _fell(forced, plan),
+        "not_whole": sum(
+            (each.ran, each.side) != (plan.depths[-1], plan.sides[-1])
+            for every in (steps, forced)
+            for each in every[plan.starts[-1] :]
+        ),
+        "choices_off": _choices_off(recording, steps, plan),
+        **growth,
+        "search_steps_off": _search_steps_off(steps, plan),
+        "flops_over_formula": _flops_over_formula(recording, plan),
+    }
+
+
+class _Plan:
+    """The schedule, from the algorithm: stages of equal length, a search at the start of each but the last."""
+
+    def __init__(self, recording: Recording, own: AutoProg) -> None:
+        run = recording.run
+        steps, shape = run.recipe.steps, run.data.shape  # type: ignore[attr-defined]
+        full = anatomy(plain_model(recording)).depth
+        self.starts = [math.ceil(stage * steps / own.stages) for stage in range(own.stages)]
+        self.ends = [start + max(2, round(own.search * steps)) for start in self.starts[:-1]]
+        shares = [own.smallest + (1 - own.smallest) * stage / (own.stages - 1) for stage in range(own.stages)]
+        self.depths = sorted({math.floor(share * full + 0.5) for share in shares})
+        grid = shape.side // shape.patch
+        self.sides = sorted({math.floor(share * grid + 0.5) * shape.patch for share in shares})
+        self.patch, self.steps = shape.patch, steps
+
+    def settled(self, step: int) -> bool:
+        """Whether no search is on."""
+        return not any(start <= step < end for start, end in zip(self.starts, self.ends, strict=False))
+
+    def candidates(self, stage: int, depth: int, side: int) -> list[tuple[int, int]]:
+        """Of a stage's search, from the depth and size before it."""
+        depths = [each for each in self.depths if each >= depth or not stage]
+        sides = [each for each in self.sides if each >= side or not stage]
+        if stage:
+            depths, sides = depths[:MOST], sides[:MOST]
+        return [(each, size) for each in depths for size in sides]
+
+
+def _own(recording: Recording) -> Any:
+    return recording.run.technique.techniques["autoprog"]  # type: ignore[attr-defined]
+
+
+def _smallest_always(recording: Recording) -> Recording:
+    """The same, whose candidates lie on a power law, the larger the better, but the first lies below it."""
+    own = _own(recording)
+
+    def judged(run: Run) -> tuple[list[float], list[float]]:
+        costs = [2.0**index for index in range(len(own.candidates))]
+        return [cost**-0.25 * (0.97 if cost == 1 else 1.0) for cost in costs], costs
+
+    own.judged = judged
+    return recording
+
+
+def _steps(recording: Recording) -> list[Step]:
+    """A whole run, and what each step trained."""
+    run, sides, steps = recording.run, list[int](), list[Step]()
+
+    def note(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if torch.is_grad_enabled():  # a search looks at its candidates without
+            sides.append(args[0].shape[-1])
+
+    (cutter,) = (module for module in run.model.modules() if isinstance(module, nn.Conv2d))
+    hook = cutter.register_forward_pre_hook(note)
+    for _ in range(run.recipe.steps):
+        blocks = run.anatomy.blocks
+        recording.record_step()
+        ran = sum(any(part.path in recording.trace.ran for part in block.linears) for block in blocks)
+        steps.append(Step(recording.trace, len(blocks), ran, sides[-1]))
+    hook.remove()
+    return steps
+
+
+def _off_schedule(steps: Sequence[Step], plan: _Plan) -> int:
+    off = sum(steps[start].ran < steps[start].depth for start in plan.starts)
+    for start, after in pairwise([*plan.starts, plan.steps]):
+        settled = [each for number, each in enumerate(steps) if start <= number < after and plan.settled(number)]
+        off += sum(each.ran < each.depth or each.side != settled[0].side for each in settled)
+    return off
+
+
+def _search_steps_off(steps: Sequence[Step], plan: _Plan) -> int:
+    changes = [number + 1 for number, each in enumerate(steps) if _depth(each.trace.before) != _depth(each.trace.after)]
+    stray = [each for each in changes if each not in plan.ends and each not in plan.starts]
+    drawn = [steps[start + 1 : end] for start, end in zip(plan.starts, plan.ends, strict=False)]
+    tried = any((each.ran, each.side) != (steps[0].ran, steps[0].side) for every in drawn for each in every)
+    return len(stray) + (not tried)
+
+
+def _depth(moment: Moment) -> int:
+    return len(_blocks(moment.parameters, _path(moment.parameters)))
+
+
+def _fell(steps: Sequence[Step], plan: _Plan) -> int:
+    settled = [steps[end] for end in plan.ends] + [steps[-1]]
+    return sum(after.ran < before.ran or after.side < before.side for before, after in pairwise(settled))
+
+
+def _choices_off(recording: Recording, steps: Sequence[Step], plan: _Plan) -> int:
+    off, depth, side = 0, plan.depths[0], plan.sides[0]
+    for stage, end in enumerate(plan.ends):
+        candidates = plan.candidates(stage, depth, side)
+        values = steps[end - 1].trace.update.after.parameters
+        kept = [_kept(depth, steps[end - 1].depth, each) for each, _ in candidates]
+        losses = [
+            _loss(recording, values, blocks, size, steps[end].trace)
+            for blocks, (_, size) in zip(kept, candidates, strict=True)
+        ]
+        block = recording.run.anatomy.blocks[0]
+        costs = [each * block_step_flops(block, 1, (size // plan.patch) ** 2) for each, size in candidates]
+        wanted = candidates[_argmin(losses, costs)]
+        depth, side = steps[end].depth, steps[end].side
+        off += wanted != (depth, side)
+    return off
+
+
+def _kept(before: int, depth: int, wanted: int) -> list[int]:
+    """The blocks of a supernet of ``depth``, grown from ``before``, that a candidate has: those that were there, each
+    followed by its copies, of which the last ones."""
+    times, further = divmod(depth, before)
+    copies, place = [], 0
+    for index in range(before):
+        several = times + (index >= before - further)
+        copies += list(range(place + 1, place + several))
+        place += several
+    gone = copies[: depth - wanted]
+    return [index for index in range(depth) if index not in gone]
+
+
+def _loss(recording: Recording, values: Values, blocks: list[int], side: int, following: Trace) -> float:
+    """Of the model with these blocks of the supernet, made for pictures of ``side``, on the step's batch."""
+    run = recording.run
+    data: Any = replace(run.data, shape=run.data.shape._replace(side=side))  # type: ignore[attr-defined,call-arg]
+    with torch.random.fork_rng(devices=[]):
+        model = run.baseline.model(run.job.setting.size, data)
+    parts = anatomy(model)
+    path = parts.main.path
+    parts.set_blocks([block.module for block in parts.blocks][: len(blocks)])
+    renamed = {name: each for name, each in values.items() if not name.startswith(f"{path}.")}
+    for place, index in enumerate(blocks):
+        old, new = f"{path}.{index}.", f"{path}.{place}."
+        renamed |= {new + name.removeprefix(old): each for name, each in values.items() if name.startswith(old)}
+    for name, parameter in model.named_parameters():
+        if parameter.shape != renamed[name].shape:
+            matrix = resampling(renamed[name].shape[1], parameter.shape[1])
+            renamed[name] = (matrix @ renamed[name].double()).to(parameter.dtype)
+    shrink = triangles(data.train.tensors["pixels"].shape[-1], side)
+    batch = dict(following.batch)
+    if side != following.batch["pixel_values"].shape[-1]:
+        batch["pixel_values"] = (shrink @ batch["pixel_values"].double() @ shrink.T).float()
+    with torch.no_grad():
+        outputs = run.baseline.forward(filled(model, renamed).eval(), batch)
+        return run.baseline.losses(outputs, batch).mean().item()
+
+
+def _argmin(losses: Sequence[float], costs: Sequence[float]) -> int:
+    """Of L T^alpha, alpha from the straight line through the points (log T, log L)."""
+    x, y = torch.tensor(costs, dtype=torch.float64).log(), torch.tensor(losses, dtype=torch.float64).log()
+    line = torch.linalg.lstsq(torch.stack([x, torch.ones_like(x)], 1), y[:, None]).solution[:, 0]
+    scores = y + max(-line[0].item(), 0.0) * x
+    return int((scores <= scores.min() + TIE).nonzero()[0])
+
+
+def _growth(steps: Sequence[Step], own: AutoProg, plan: _Plan) -> dict[str, float]:
+    """Of all steps after which the model has another depth."""
+    rate = 1 / (1 + own.memory * plan.steps)
+    counts = {"copies_off": 0.0, "changed": 0.0, "off_state": 0.0}
+    path = _path(steps[0].trace.before.parameters)
+    averages = _blocks(steps[0].trace.before.parameters, path)
+    grown = 0
+    for step in steps:
+        before, after = step.trace.update.after, step.trace.after
+        now = _blocks(before.parameters, path)
+        averages = [
+            {name: mean[name] + rate * (weights[name].double() - mean[name]) for name in mean}
+            for mean, weights in zip(averages, now, strict=True)
+        ]
+        new = _blocks(after.parameters, path)
+        if len(new) < len(now):  # a choice
+            origin, copies = _kept(plan.depths[0], len(now), len(new)), []
+        elif len(new) > len(now):  # growth
+            kept = _kept(len(now), len(new), len(now))
+            copies = [index for index in range(len(new)) if index not in kept]
+            origin = [sum(index >= each for each in kept) - 1 for index in range(len(new))]
+            grown += 1
+        else:
+            continue
+        for place, index in enumerate(origin):
+            for name, value in new[place].items():
+                if place in copies:
+                    expected = averages[index][name]
+                    off = (value.double() - expected).norm() / expected.norm().clamp(min=EPS)
+                    counts["copies_off"] = max(counts["copies_off"], off.item() / EPS)
+                else:
+                    full = f"{path}.{place}.{name}", f"{path}.{index}.{name}"
+                    counts["changed"] += not torch.equal(value, before.parameters[full[1]])
+                    counts["off_state"] += not same_state(before.state.get(full[1], {}), after.state.get(full[0], {}))
+        outside = [name for name in before.parameters if not name.startswith(f"{path}.")]
+        counts["changed"] += sum(not torch.equal(before.parameters[each], after.parameters[each]) for each in outside)
+        counts["off_state"] += sum(
+            not same_state(before.state.get(each, {}), after.state.get(each, {})) for each in outside
+        )
+        averages = [averages[index] for index in origin]
+    return counts if grown else dict.fromkeys(counts, math.nan)
+
+
+def _path(values: Values) -> str:
+    """Of the stack of blocks: what stands before the number of the first one."""
+    return next(name for name in values if ".0." in name).partition(".0.")[0]
+
+
+def _blocks(values: Values, path: str) -> list[dict[str, Tensor]]:
+    """The parameters of each block, by their names in it."""
+    blocks: dict[int, dict[str, Tensor]] = {}
+    for name, value in values.items():
+        if name.startswith(f"{path}."):
+            number, _, rest = name.removeprefix(f"{path}.").partition(".")
+            blocks.setdefault(int(number), {})[rest] = value
+    return [blocks[number] for number in sorted(blocks)]
+
+
+def _flops_over_formula(recording: Recording, plan: _Plan) -> float:
+    """Of a run that stays as small as it may: what its last block costs in a settled step of each stage."""
+    run = _smallest_always(recording.twin()).run
+    block, rows = run.anatomy.blocks[0], run.recipe.batch_size
+    starts = [*plan.ends, plan.starts[-1]]
+    sides = [plan.sides[0]] * len(plan.ends) + [plan.sides[-1]]
+    formula = sum(block_step_flops(block, rows, (side // plan.patch) ** 2) for side in sides)
+    return sum(counted_block_flops(run, starts)) / formula
