@@ -1,4 +1,5 @@
-"""Baselines of other depths, and what one step does to them: for ``rezero``, ``fixup``, ``skipinit`` and ``tfixup``.
+"""Baselines of other depths, and what one step does to them: for ``rezero``, ``fixup``, ``skipinit``, ``tfixup`` and
+``layerscale``.
 
 A step's effect is the theory behind these (Fixup, section 2; T-Fixup, section 3.2): a first update that moves the
 outputs more the deeper the network is, at one learning rate, is what diverges. The theory is of steps along the

@@ -1,9 +1,9 @@
-"""The study of which depths train: for ``rezero``, ``fixup``, ``skipinit`` and ``tfixup``.
+"""The study of which depths train: for ``rezero``, ``fixup``, ``skipinit``, ``tfixup`` and ``layerscale``.
 
-All four say that their initialisation takes the place of norms at any depth. So the baseline's blocks are as many as a
-study asks for, of the baseline's own (small) width, and three sides train as long as each other: the baseline with its
-norms, the same without them, and the technique. What has trained is the common predicate of such experiments: a loss
-below 0.8 ln V, V being the number of classes, and no NaN on the way.
+The first four say that their initialisation takes the place of norms at any depth, the last that it helps them. So the
+baseline's blocks are as many as a study asks for, of the baseline's own (small) width, and three sides train as long as
+each other: the baseline with its norms, the same without them, and the technique. What has trained is the common
+predicate of such experiments: a loss below 0.8 ln V, V being the number of classes, and no NaN on the way.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from suite.record.job import Setting
 from techniques.shared import depth, depth_study
 from techniques.shared.depth_study import Trained, plot
 
-STUDIED = [id for id in ("rezero", "fixup", "skipinit", "tfixup") if id in catalogue()]
+STUDIED = ("rezero", "fixup", "skipinit", "tfixup", "layerscale")
 
 
 @pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])

@@ -1,7 +1,5 @@
 """LayerScale against timm's, merged into the weights, and its size, gradients and depth rule."""
 
-import itertools
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +8,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from suite.contract.stack import Stack
-from suite.measure.lab import Lab
 from suite.model.anatomy import anatomy, weight_matrix
-from suite.record.job import Setting
-from techniques.initialization.layerscale.study import Deeper, Row, plot, study
 from techniques.initialization.layerscale.technique import LayerScale, LayerScaleTechnique, initial_scale
 from tests.model.further_models import further_run
 from tests.runs import new_recording, new_run
@@ -134,22 +128,3 @@ def test_probes_hold_at_another_initial_scale(baseline: str) -> None:
     if baseline != "bert":
         assert probes["moved_over_bound"] <= 1
         assert probes["jacobian_off"] < 20
-
-
-def test_a_deeper_model_has_blocks_of_its_own_at_every_depth() -> None:
-    run = new_run("gpt", Stack({"deeper": Deeper(7), "layerscale": LayerScaleTechnique()}), size="nano", steps=4)
-    assert run.anatomy.depth == 7
-    weights = [block.mlp_linears[0].module.weight for block in run.anatomy.blocks]
-    assert not any(torch.equal(one, other) for one, other in itertools.combinations(weights, 2))
-    run.train(2)
-
-
-def test_the_study_says_which_depths_train(tmp_path: Path) -> None:
-    lab = Lab(Setting(baseline="vit", size="pico", recipe="classic"), tmp_path, seeds=1, minutes=1)
-    tables = study(lab, depths=(2, 20), steps=3)
-    rows = [Row(*each) for each in tables[0].rows]
-    assert [(each.depth, each.scaled, each.scale) for each in rows] == [
-        (2, False, 1.0), (2, True, 0.1), (20, False, 1.0), (20, True, 1e-5),
-    ]  # fmt: skip
-    assert all(each.loss_ratio and each.loss_ratio > 0 for each in rows)
-    assert len(plot(tables).axes[0].lines) == 3
