@@ -21,6 +21,7 @@ from suite.model.calls import Forward, undisturbed
 
 POSITIONS = re.compile("pos")
 MOST_EXTRA = 2  # tokens before the patches: class, distillation
+TAKEN = "patch_grid_taken"  # marks a model whose grid somebody changes
 STATED = {  # attributes that state the grid
     "side": ("img_size", "image_size", "input_size"),
     "patch": ("patch_size",),
@@ -68,8 +69,13 @@ class PatchGrid:
 
 
 def patch_grid(model: nn.Module, forward: Forward) -> PatchGrid:
-    """The grid of ``model``, which ``forward`` shows some pictures. Raises ValueError with the reason where it has none
-    of its own: overlapping patches, no positions, pictures that it resizes itself."""
+    """The grid of ``model``, which ``forward`` shows some pictures, for one technique of a stack to change.
+
+    Raises ValueError with the reason where it has none of its own (overlapping patches, no positions, pictures that it
+    resizes itself), and where another technique has asked for it.
+    """
+    if vars(model).get(TAKEN):
+        raise ValueError("two techniques of the stack change the grid of patches: keep one of them")
     inside = tuple(f"{stack.path}." for stack in anatomy(model).stacks)
     cutters = [
         Part(path, module)
@@ -92,7 +98,7 @@ def patch_grid(model: nn.Module, forward: Forward) -> PatchGrid:
             stack.callback(hook.remove)
         model.eval()
         forward()
-    side, patch = shapes["cut"][-1], int(cutter.module.kernel_size[0])  # type: ignore[index,arg-type]
+    side, patch = shapes["cut"][-1], int(cutter.module.kernel_size[0])  # type: ignore[index]
     if shapes["cut"][-2:] != shapes["taken"][-2:] or side % patch or shapes["cut"][-2] != side:
         raise ValueError(f"{name} takes pictures of another size than it cuts, or of no whole number of patches")
     grid = side // patch
@@ -107,6 +113,7 @@ def patch_grid(model: nn.Module, forward: Forward) -> PatchGrid:
     )
     if not tables:
         raise ValueError(f"{name} has no table of a position for each of its {grid**2} patches: use one that has")
+    setattr(model, TAKEN, True)
     return PatchGrid(cutter, side, patch, tables, _outside(model))
 
 

@@ -9,8 +9,8 @@ is eager attention's; a fused one computes the scores once more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+
+from torch import nn
 
 from suite.contract.run import Run
 from suite.meters.flops import FlopCounter
@@ -41,15 +41,15 @@ def counted_block_flops(run: Run, starts: Sequence[int]) -> list[int]:
     while run.step < run.recipe.steps:
         if run.step in starts:
             # All must run in a run's first step; none may be skipped where growth may copy it, behind the second.
-            contexts = [nullcontext(), skipping([run.anatomy.blocks[-1].module])]
-            flops = [_flops(run, context) for context in (contexts if run.step == 0 else reversed(contexts))]
-            counted.append(abs(flops[0] - flops[1]))
+            last = [run.anatomy.blocks[-1].module]
+            first, second = ([], last) if run.step == 0 else (last, [])
+            counted.append(abs(_flops(run, first) - _flops(run, second)))
         else:
             run.train(1)
     return counted
 
 
-def _flops(run: Run, context: AbstractContextManager[Any]) -> int:
-    with FlopCounter() as counter, context:
+def _flops(run: Run, skipped: Sequence[nn.Module]) -> int:
+    with FlopCounter() as counter, skipping(skipped):
         run.train(1)
     return counter.total

@@ -26,7 +26,7 @@ def staged(data: Data, *, examples: Change | None = None, batch: Change | None =
     """
     kind: Any = type(data)
 
-    class Staged(kind):  # type: ignore[misc]
+    class Staged(kind):
         def batch(self, seed: int, position: int, count: int) -> tuple[Batch, Tensor]:
             indices = self.sampler(len(self.train), seed, position, count)
             raw = self.train[indices]

@@ -181,7 +181,9 @@ class AutoProg(Technique):
 
     @torch.no_grad()
     def follow(self, run: Run) -> None:
-        """The average goes on towards the weights."""
+        """The average goes on towards the weights. Raises ValueError where another technique changes the depth."""
+        if len(run.anatomy.blocks) != len(self.average):
+            raise ValueError("autoprog and another technique of the stack both change the depth: keep one of them")
         rate = 1 / (1 + self.memory * run.recipe.steps)
         for block, average in zip(run.anatomy.blocks, self.average, strict=True):
             for name, parameter in block.module.named_parameters():

@@ -189,3 +189,9 @@ def test_bad_settings_say_what_fits():
         new_run("mae", AutoProg(), size="pico", recipe="classic", steps=4)
     with pytest.raises(ValueError, match="modern"):
         new_run("vit", "autoprog", size="pico", recipe="compiled", steps=4)
+
+
+def test_one_technique_alone_changes_the_depth():
+    run = new_run("vit", "autoprog+progressive_stacking", size="nano", recipe="classic", steps=8)
+    with pytest.raises(ValueError, match="both change the depth"):
+        run.train(8)

@@ -164,3 +164,9 @@ def test_bad_settings_say_what_fits():
         running(ProgressiveResolution(sizes=(16, 64)), "gpt")
     with pytest.raises(ValueError, match="modern"):
         new_run("vit", "progressive_resolution", size="pico", recipe="compiled", steps=4)
+
+
+@pytest.mark.parametrize("stack", ["progressive_resolution+progressive_patch", "autoprog+progressive_resolution"])
+def test_one_technique_alone_changes_the_grid(stack: str):
+    with pytest.raises(ValueError, match="keep one of them"):
+        new_run("vit", stack, size="pico", recipe="classic", steps=4)
