@@ -1,0 +1,1 @@
+"""Convergence of over-parameterised networks."""

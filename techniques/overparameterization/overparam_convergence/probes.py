@@ -1,0 +1,20 @@
+"""What recorded steps show of a Transformer with wider MLPs (:mod:`techniques.shared.width_probes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from techniques.overparameterization.overparam_convergence.technique import OverparamConvergence
+from techniques.shared.width_probes import shows
+
+
+def records(run: Run, own: OverparamConvergence) -> bool:
+    """The start, and the middle."""
+    return run.step in (0, run.recipe.steps // 2)
+
+
+def probes(recording: Recording, own: OverparamConvergence) -> Mapping[str, float]:
+    """What :func:`techniques.shared.width_probes.shows` says."""
+    return shows(recording, own.width) if own.width > 1 else {}

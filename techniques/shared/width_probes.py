@@ -1,0 +1,73 @@
+"""What a recorded run's first step shows of wider MLPs: for the probes of those who make them (`width`)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.model.anatomy import anatomy, is_transposed
+from techniques.shared.plain import plain_model
+
+
+def shows(recording: Recording, times: int) -> dict[str, float]:
+    """``neurons``: in the MLPs, over the plain model's, at the first step; ``changed``: numbers of the plain model that
+    are not there at the start, outgoing weights divided by the root of ``times``; ``repeated``: neurons with the
+    incoming weights of another; ``off_spread``: how far the spread of a layer's new weights is from the old ones', at
+    most, of these; ``at_rest``: parameters of MLPs with a gradient that the middle step left alone."""
+    plain, first, half = plain_model(recording), recording.traces[0], recording.run.recipe.steps // 2
+    trace = next((each for each in recording.traces if each.step == half), recording.trace)
+    ours, theirs = first.before.parameters, {name: each.detach() for name, each in plain.named_parameters()}
+    incoming, outgoing = _layers(plain)
+    changed = repeated = neurons = 0
+    spreads = [1.0]
+    for name, old in theirs.items():
+        new, path = ours[name], name.rpartition(".")[0]
+        if path in incoming:
+            neurons += _rows(plain, path, name, new).shape[0] if name.endswith("weight") else 0
+        if path not in incoming and (path not in outgoing or not name.endswith("weight")):
+            changed += _different(new, old)
+            continue
+        rows, own = _rows(plain, path, name, new), _rows(plain, path, name, old)
+        if path in outgoing:
+            rows, own = rows.T, own.T / math.sqrt(times)
+        changed += _different(rows[: len(own)], own)
+        if rows.ndim == 2 and len(rows) > len(own):
+            spreads.append((rows[len(own) :].double().square().mean() / own.double().square().mean()).sqrt().item())
+            repeated += len(rows) - len(rows.unique(dim=0)) if path in incoming else 0
+    before = sum(_rows(plain, path, f"{path}.weight", theirs[f"{path}.weight"]).shape[0] for path in incoming)
+    names = [name for name in trace.of("backward")[0].gradients if name in of_mlps(plain)]
+    return {
+        "neurons": neurons / before,
+        "changed": changed,
+        "repeated": repeated,
+        "off_spread": max(abs(each - 1) for each in spreads),
+        "at_rest": sum(not trace.update.moved(name).any() for name in names),
+    }
+
+
+def of_mlps(plain: nn.Module) -> list[str]:
+    """The names of the parameters of the MLPs' layers."""
+    paths = set.union(*_layers(plain))
+    return [name for name, _ in plain.named_parameters() if name.rpartition(".")[0] in paths]
+
+
+def _layers(plain: nn.Module) -> tuple[set[str], set[str]]:
+    """The layers that make the MLPs' neurons, and those that join them."""
+    blocks = anatomy(plain).every_block
+    outgoing = {block.mlp_output.path for block in blocks if block.mlp_output}
+    return {part.path for block in blocks for part in block.mlp_linears} - outgoing, outgoing
+
+
+def _rows(plain: nn.Module, path: str, name: str, value: Tensor) -> Tensor:
+    """A weight as [out_features, in_features]; a bias as it is."""
+    return value.T if value.ndim == 2 and is_transposed(plain.get_submodule(path)) else value
+
+
+def _different(ours: Tensor, expected: Tensor) -> int:
+    """Numbers that differ by more than a rounding."""
+    if ours.shape != expected.shape:
+        return expected.numel()
+    return int(((ours.double() - expected.double()).abs() > torch.finfo(torch.float32).eps * expected.abs()).sum())
