@@ -144,8 +144,8 @@ def stack_copies(run: Run, depth: int, small: Narrowed | None = None) -> dict[nn
     new = [block.module for block in old]
     for source in sources[len(old) :]:
         own = _holders(source.module)
-        block, said = copy.deepcopy((source.module, [each for each in stated if id(each[0]) in own]))
-        new.append(block)
+        module, said = copy.deepcopy((source.module, [each for each in stated if id(each[0]) in own]))
+        new.append(module)
         stated += said
     run.anatomy.set_blocks(new)
     if small:

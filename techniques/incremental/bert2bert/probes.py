@@ -51,8 +51,8 @@ def probes(recording: Recording, own: Bert2Bert) -> Mapping[str, float]:
         return {}
     run, traces = recording.run, recording.traces
     parts = anatomy(plain_model(recording))
-    matrices = {f"{part.path}.weight": part.module.weight.numel() for part in parts.linears}
-    whole = sum(matrices.values())
+    matrices = [f"{part.path}.weight" for part in parts.linears]
+    whole = sum(parts.model.get_parameter(name).numel() for name in matrices)
     used = [sum(each.before.parameters[name].numel() for name in matrices if name in each.before.parameters)
             for each in traces]  # fmt: skip
     first = max(1, round(own.share * run.recipe.steps))

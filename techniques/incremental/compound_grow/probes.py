@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
-from suite.model.anatomy import Anatomy, Part, anatomy, is_transposed
+from suite.model.anatomy import Anatomy, Block, anatomy, is_transposed
 from techniques.incremental.compound_grow.technique import CompoundGrow
 from techniques.shared.growth import narrowed
 from techniques.shared.growth_moves import off_state, off_values
@@ -44,19 +44,20 @@ def probes(recording: Recording, own: CompoundGrow) -> Mapping[str, float]:
     parts = anatomy(plain_model(recording))
     seen, leaks, off_pools = _short_inputs(recording, own)
     whole_tokens = seen[-1]
-    matrices = {f"{part.path}.weight": part.module.weight.numel() for block in parts.blocks for part in block.linears}
-    whole = sum(matrices.values())
+    wholly = dict(parts.model.named_parameters())
+    matrices = [f"{part.path}.weight" for block in parts.blocks for part in block.linears]
+    whole = sum(wholly[name].numel() for name in matrices)
     used, off_schedule = 0, 0
     ends = [round(end * run.recipe.steps) for end in own.fractions]
     for trace, tokens in zip(traces, seen, strict=True):
         weights = trace.before.parameters
         blocks = [block for block in parts.blocks if f"{block.linears[0].path}.weight" in weights]
-        units = {_units(block.mlp_output, weights) for block in blocks if block.mlp_output}
+        units = {_units(block, weights) for block in blocks}
         stage = sum(trace.step >= end for end in ends)
         short = own.length if stage < 2 else 1
         planned = (
             parts.depth // (own.depth if stage < 1 else 1),
-            {parts.blocks[0].mlp_output.module.weight.numel() // parts.width // (own.ffn if stage < 2 else 1)},
+            {_units(parts.blocks[0], wholly) // (own.ffn if stage < 2 else 1)},
             {1 + -(-(whole_tokens - 1) // short), whole_tokens // short},  # pooled, or cut
         )
         off_schedule += (len(blocks), units) != planned[:2] or tokens not in planned[2]
@@ -113,7 +114,9 @@ def _source(name: str, small: Mapping[str, Tensor], parts: Anatomy) -> str:
     return f"{path}{int(number) % len(shallow)}.{rest}"
 
 
-def _units(output: Part, weights: Mapping[str, Tensor]) -> int:
+def _units(block: Block, weights: Mapping[str, Tensor]) -> int:
+    output = block.mlp_output
+    assert output is not None
     return weights[f"{output.path}.weight"].shape[0 if is_transposed(output.module) else 1]
 
 

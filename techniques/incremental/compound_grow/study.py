@@ -99,14 +99,14 @@ def plot(tables: Sequence[Table]) -> Figure:
     from matplotlib.figure import Figure
 
     rows = [Row(*each) for each in tables[0].rows]
-    known = [each for each in rows if each.loss is not None]
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
-    for place, each in enumerate(known):
+    for place, each in enumerate(rows):
         if each.low is not None and each.high is not None:
             axes.plot([each.low, each.high], [place, place], color="grey")
-        axes.plot([each.loss], [place], marker="o", color="black")
-    axes.set_yticks(range(len(known)), [f"{each.contender}\n{each.flops:.2f} of the FLOPs" for each in known])
+        if each.loss is not None:
+            axes.plot([each.loss], [place], marker="o", color="black")
+    axes.set_yticks(range(len(rows)), [f"{each.contender}\n{each.flops:.2f} of the FLOPs" for each in rows])
     axes.axvline(1, linestyle="--", color="grey")
     axes.set(xlabel="final loss over the reference's")
     return figure
