@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from suite.model.anatomy import BlockStack
 
 
-SAME = 1e-3  # of hidden states: over any roundings, and under what another power of a factor makes of them
+SAME = 0.02  # of hidden states: over the roundings of bfloat16, and under what another power of a factor makes of them
 
 
 class Beginning(NamedTuple):
