@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from suite.model.anatomy import Anatomy, AroundLinear, Part
+from techniques.shared.scaled_sum import scaled
 
 
 def norms(parts: Anatomy) -> tuple[Part, ...]:
@@ -53,7 +54,7 @@ class EnlargedTable(AroundLinear):
 
     def __init__(self, table: nn.Module) -> None:
         super().__init__(table)
-        weight: Tensor = table.weight.detach()  # type: ignore[operator,assignment]
+        weight: Tensor = table.weight.detach()  # type: ignore[operator]
         self.register_buffer("factor", weight.std().reciprocal().clamp(max=math.sqrt(weight.shape[1])))
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -72,8 +73,8 @@ class ScaledBranch(AroundLinear):
         self.scale = scale
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        branch = self.linear(*args, **kwargs)
-        return branch * self.scale.to(branch.dtype)  # under autocast the branch stays in its low precision
+        product: Tensor = scaled(self.linear(*args, **kwargs), self.scale)
+        return product
 
 
 def scaled_branches(model: nn.Module) -> dict[str, ScaledBranch]:

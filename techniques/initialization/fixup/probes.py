@@ -82,13 +82,15 @@ def probes(recording: Recording, own: Fixup) -> Mapping[str, float]:
 def _off_factor(block: Block, part: Part, branches: int, values: Values, names: Mapping[str, str]) -> float:
     layers = LAYERS["mlp" if part in block.mlp_linears else "attention"]
     factor = 0.0 if part in block.branches else branches ** (-1 / (2 * layers - 2))
-    usual = part.module.weight.detach()
+    linear: Any = part.module
+    usual = linear.weight.detach()
     off = values[names[f"{part.path}.weight"]].double() - factor * usual.double()
     return (off.abs().max() / usual.abs().max()).item() / EPS
 
 
 def _untie(parts: Anatomy) -> None:
-    for _, head in parts.head:
+    for _, module in parts.head:
+        head: Any = module
         head.weight = nn.Parameter(head.weight.detach().clone())
 
 
@@ -107,7 +109,8 @@ def _gradient_roundings(recording: Recording, trace: Trace, plain: nn.Module, pa
         own[part.path] = {"wrapped": wrapped, "scale": scale.double(), "before": before.double(), "weight": weight,
                           "bias": bias}  # fmt: skip
         weight_matrix(part.module).mul_(scale)
-        part.module.bias.copy_(scale * bias)
+        linear: Any = part.module
+        linear.bias.copy_(scale * bias)
     gradients = gradients_of(recording, trace, plain)
     expected: dict[str, Tensor] = {}
     for path, each in own.items():

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +68,8 @@ def fixup(parts: Anatomy, ends: Sequence[Sequence[Part]]) -> None:
             biased = BiasedByNumbers(part.module, activated=in_mlp and not is_last)
             multiplier = nn.Parameter(biased.before.new_ones(1))
             parts.replace(part.path, ScaledBranch(biased, multiplier) if is_last else biased)
-    for _, head in parts.head:
+    for _, module in parts.head:
+        head: Any = module
         head.weight = nn.Parameter(torch.zeros_like(head.weight))  # its own, where it was the embedding's
         if isinstance(head.bias, Tensor):
             head.bias.zero_()

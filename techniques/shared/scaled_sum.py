@@ -1,0 +1,103 @@
+"""x + s b of a residual stream, a branch and a number, in one pass on a GPU: for what ends branches in a number.
+
+The number stands where a branch ends, and the addition in the model's own code, some lines later. So on a GPU the
+branch leaves as a :class:`Pending` product. Dropout passes it on, since it commutes with the number; what adds it to
+the stream launches the kernel (:mod:`techniques.shared.residual_kernel`); whatever else a model does with it, it does
+with the product.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.compiler import is_compiling
+from torch.utils._pytree import tree_map
+
+SUMS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
+
+
+def scaled(branch: Tensor, scale: Tensor) -> Any:
+    """``branch`` times ``scale`` [1], in the branch's dtype; on a GPU, where a kernel takes them, a :class:`Pending`.
+    The compiler fuses by itself."""
+    pending = Pending(branch, scale)
+    return pending if not is_compiling() and launchable(branch) else pending.product
+
+
+def launchable(*tensors: Tensor) -> bool:
+    """Whether a kernel takes these tensors. Loads Triton for CUDA tensors only."""
+    if not tensors[0].is_cuda:
+        return False
+    from suite.kernels import optimizer_parts
+
+    return optimizer_parts.launchable(tensors)
+
+
+class ScaledSum(torch.autograd.Function):
+    """The kernel's two passes. ``apply(stream, branch, scale)``: tensors as in the kernel's module."""
+
+    @staticmethod
+    def forward(ctx: Any, stream: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
+        from techniques.shared import residual_kernel
+
+        ctx.save_for_backward(branch, scale)
+        ctx.dtype = stream.dtype
+        return residual_kernel.scaled_sum(stream, branch, scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        from techniques.shared import residual_kernel
+
+        of_branch, of_scale = residual_kernel.gradients(gradient.contiguous(), *ctx.saved_tensors)
+        return gradient.to(ctx.dtype), of_branch, of_scale
+
+
+def _of_the_product(operator: str) -> Any:
+    """A method of :class:`Pending`: Python looks operators up in the class, past ``__getattr__``."""
+    return lambda self, *others: getattr(self.product, operator)(*others)
+
+
+class Pending:
+    """A product of a branch and a number that is not made yet. Torch's operators and the product's own attributes make
+    it; dropout and a sum with a stream do not."""
+
+    def __init__(self, branch: Tensor, scale: Tensor) -> None:
+        self.branch, self.scale = branch, scale
+
+    @property
+    def product(self) -> Tensor:
+        return self.branch * self.scale.to(self.branch.dtype)  # under autocast the branch stays in its low precision
+
+    def __add__(self, stream: Any) -> Tensor:
+        together = isinstance(stream, Tensor) and stream.shape == self.branch.shape
+        if together and self.scale.numel() == 1 and launchable(stream, self.branch, self.scale):
+            added: Tensor = ScaledSum.apply(stream, self.branch, self.scale)
+            return added
+        return self.product + stream
+
+    __radd__ = __add__
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("branch", "scale"):  # before __init__ has run, e.g. while copying
+            raise AttributeError(name)
+        return getattr(self.product, name)
+
+    __mul__, __rmul__, __truediv__, __sub__, __rsub__, __neg__, __matmul__, __getitem__ = map(
+        _of_the_product,
+        ("__mul__", "__rmul__", "__truediv__", "__sub__", "__rsub__", "__neg__", "__matmul__", "__getitem__"),
+    )
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in SUMS and len(args) == 2 and not kwargs:
+            one, other = args
+            return one + other if isinstance(one, cls) else other + one
+        if function is F.dropout and isinstance(args[0], cls):
+            return cls(F.dropout(args[0].branch, *args[1:], **kwargs), args[0].scale)
+        args, kwargs = tree_map(lambda each: each.product if isinstance(each, cls) else each, (args, kwargs))
+        return function(*args, **kwargs)
