@@ -12,6 +12,7 @@ section 3. Of L residual branches, each of m layers:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import Anatomy, AroundLinear, Part, anatomy, is_linear, weight_matrix
 from suite.model.branches import branch_ends
+from suite.model.calls import Forward, undisturbed
 from techniques.shared.residual import ScaledBranch, remove_norms
 
 ATTENTION_LAYERS = 4  # queries, keys, values and output multiply each other, whether or not one matrix makes three
@@ -49,6 +51,24 @@ class BiasedByNumbers(AroundLinear):
     def forward(self, x: Tensor) -> Tensor:
         output = self.linear(x + self.before.to(x.dtype))
         return output if self.after is None else output + self.after.to(output.dtype)
+
+
+@torch.no_grad()
+def check_called(parts: Anatomy, forward: Forward) -> None:
+    """Raises ValueError where the model reads a layer's weight past the layer, so that nothing can stand before it."""
+    ran: set[str] = set()
+    with ExitStack() as stack:
+        stack.enter_context(undisturbed(parts.model))
+        for path, layer in parts.linears:
+            handle = layer.register_forward_hook(lambda *_, path=path: ran.add(path))
+            stack.callback(handle.remove)
+        parts.model.eval()
+        forward()
+    if past := [path for path, _ in parts.linears if path not in ran]:
+        raise ValueError(
+            f"fixup adds a number before each layer, and the model reads the weight of {past[0]} without calling it; "
+            "use a model that calls its layers"
+        )
 
 
 @torch.no_grad()
@@ -83,9 +103,11 @@ class Fixup(Technique):
     """
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
-        parts = anatomy(model)
+        parts, forward = anatomy(model), partial(run.trial, model)
         remove_norms(parts)
-        fixup(parts, branch_ends(model, parts.every_block, partial(run.trial, model)))
+        ends = branch_ends(model, parts.every_block, forward)
+        check_called(parts, forward)
+        fixup(parts, ends)
         return model
 
     def sites(self, run: Run) -> Mapping[str, Site]:
