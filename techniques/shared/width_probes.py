@@ -26,18 +26,18 @@ def shows(recording: Recording, times: int) -> dict[str, float]:
     for name, old in theirs.items():
         new, path = ours[name], name.rpartition(".")[0]
         if path in incoming:
-            neurons += _rows(plain, path, name, new).shape[0] if name.endswith("weight") else 0
+            neurons += oriented(plain, name, new).shape[0] if name.endswith("weight") else 0
         if path not in incoming and (path not in outgoing or not name.endswith("weight")):
             changed += _different(new, old)
             continue
-        rows, own = _rows(plain, path, name, new), _rows(plain, path, name, old)
+        rows, own = oriented(plain, name, new), oriented(plain, name, old)
         if path in outgoing:
             rows, own = rows.T, own.T / math.sqrt(times)
         changed += _different(rows[: len(own)], own)
         if rows.ndim == 2 and len(rows) > len(own):
             spreads.append((rows[len(own) :].double().square().mean() / own.double().square().mean()).sqrt().item())
             repeated += len(rows) - len(rows.unique(dim=0)) if path in incoming else 0
-    before = sum(_rows(plain, path, f"{path}.weight", theirs[f"{path}.weight"]).shape[0] for path in incoming)
+    before = sum(oriented(plain, f"{path}.weight", theirs[f"{path}.weight"]).shape[0] for path in incoming)
     names = [name for name in trace.of("backward")[0].gradients if name in of_mlps(plain)]
     return {
         "neurons": neurons / before,
@@ -61,9 +61,9 @@ def _layers(plain: nn.Module) -> tuple[set[str], set[str]]:
     return {part.path for block in blocks for part in block.mlp_linears} - outgoing, outgoing
 
 
-def _rows(plain: nn.Module, path: str, name: str, value: Tensor) -> Tensor:
+def oriented(plain: nn.Module, name: str, value: Tensor) -> Tensor:
     """A weight as [out_features, in_features]; a bias as it is."""
-    return value.T if value.ndim == 2 and is_transposed(plain.get_submodule(path)) else value
+    return value.T if value.ndim == 2 and is_transposed(plain.get_submodule(name.rpartition(".")[0])) else value
 
 
 def _different(ours: Tensor, expected: Tensor) -> int:

@@ -1,0 +1,1 @@
+"""Generalisation of over-parameterised networks."""

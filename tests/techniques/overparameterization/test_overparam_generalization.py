@@ -1,0 +1,127 @@
+"""The ball around the start against its definition, and the theory's predictions in its own setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.contract.stack import Stack
+from techniques.overparameterization.overparam_generalization import study
+from techniques.overparameterization.overparam_generalization.technique import OverparamGeneralization, stay_near
+from techniques.shared.width import distances, matrices
+from tests.runs import new_recording, new_run
+
+
+@given(st.integers(0, 2**31), st.floats(0.01, 3.0), st.floats(0.0, 5.0))
+def test_the_nearest_point_of_the_ball(seed: int, radius: float, far: float) -> None:
+    """In the ball, as near to where it was as the ball is, and untouched inside."""
+    random = torch.Generator().manual_seed(seed)
+    start, way = (torch.randn(4, 3, generator=random, dtype=torch.float64) for _ in range(2))
+    went = start + far * way
+    weight = went.clone()
+    stay_near(weight, start, radius)
+    ball, distance = radius * start.norm(), (went - start).norm()
+    assert (weight - start).norm() <= ball * (1 + 1e-12)
+    if distance <= ball:
+        assert torch.equal(weight, went)
+    else:
+        torch.testing.assert_close((weight - went).norm(), distance - ball)
+
+
+def test_a_weight_that_did_not_move_stays() -> None:
+    start = torch.randn(3, 3)
+    for weight in (start.clone(), torch.zeros(3, 3)):
+        stay_near(weight, weight.clone(), 0.5)
+        assert weight.isfinite().all()
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
+def test_every_step_ends_in_the_ball(baseline: str) -> None:
+    own = OverparamGeneralization(width=2, radius=0.01)
+    run = new_run(baseline, Stack({"own": own}), size="pico", recipe="classic", steps=8)
+    for _ in range(4):
+        run.train(1)
+        apart = distances(matrices(run.model), own.start)
+        assert max(map(float, apart.values())) <= 0.01 * (1 + 1e-5)
+    assert min(map(float, apart.values())) == pytest.approx(0.01, rel=1e-4)
+
+
+def test_a_saved_run_goes_on_to_the_bit(tmp_path: Path) -> None:
+    stack = "overparam_generalization:radius=0.02"
+    whole = new_run("vit", stack, size="pico", recipe="classic", steps=6)
+    whole.train(3)
+    whole.save(tmp_path / "state")
+    losses = whole.train(3)
+    resumed = new_run("vit", stack, size="pico", recipe="classic", steps=6)
+    resumed.load(tmp_path / "state")
+    assert resumed.train(3) == losses
+    assert resumed.probes() == whole.probes()
+
+
+def test_neither_width_nor_ball_is_the_baseline_to_the_bit() -> None:
+    run = new_run("gpt", "overparam_generalization:width=1,radius=0", size="pico", recipe="classic", steps=4)
+    losses = run.train(3)
+    assert new_run("gpt", size="pico", recipe="classic", steps=4).train(3) == losses
+
+
+@pytest.mark.parametrize("settings", ["radius=0.02", "radius=0", "width=1,radius=0.02"])
+def test_probes_hold_of_other_settings(settings: str) -> None:
+    recording = new_recording("bert", f"overparam_generalization:{settings}", size="pico", recipe="classic", steps=8)
+    recording.train(8)
+    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
+    assert probes["changed"] == probes["repeated"] == probes["at_rest"] == 0
+    if "radius=0.02" in settings:
+        assert probes["met"] > 0.5
+        assert max(probes["outside"], probes["off_nearest"]) < 64
+        assert probes["moved_inside"] == probes["elsewhere"] == 0
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"width": 0}, "whole multiple"), ({"radius": -1.0}, "distance")])
+def test_bad_settings_say_what_fits(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OverparamGeneralization(**settings)
+
+
+# the study ----------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_are_autograds() -> None:
+    random = torch.Generator().manual_seed(0)
+    weights = [torch.randn(8, size, generator=random, dtype=torch.float64).requires_grad_() for size in (5, 8)]
+    signs, inputs, targets = (torch.randn(*shape, generator=random).double() for shape in ((8,), (20, 5), (20,)))
+    loss = (study.output(weights, signs, inputs) - targets).square().mean() / 2
+    expected = torch.autograd.grad(loss, weights)
+    plain = [each.detach() for each in weights]
+    for ours, theirs in zip(study.gradients(plain, signs, inputs, targets), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_training_learns_and_wider_networks_stay_nearer(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {width: [study.train(study.problem(0), width, 0, steps=300)] for width in (16, 128)}
+    small, large = (runs[width][0] for width in runs)
+    assert max(small.test, large.test) < 0.6
+    assert large.distance_of_a < small.distance_of_a and large.distance_of_b < small.distance_of_b
+    monkeypatch.setattr(study, "FEATURES", (16, 256))
+    tables = [study.risks(runs), study.subnetworks([0])]
+    assert [len(axes.lines) for axes in study.plot(tables).axes] == [5, 3]
+    (_, _, *of_few), (_, _, *of_many) = tables[1].rows
+    assert of_many[0] < 0.5 * of_few[0] and of_many[1] < 0.5 * of_few[1]
+
+
+def test_the_search_is_orthogonal_matching_pursuit() -> None:
+    """On orthogonal columns the largest projections, in their order; all columns give the least squares' error."""
+    random = torch.Generator().manual_seed(0)
+    columns = torch.linalg.qr(torch.randn(30, 10, generator=random, dtype=torch.float64))[0]
+    targets = columns @ torch.arange(10).double()
+    assert study.greedy(columns, targets, 3) == [9, 8, 7]
+    assert sorted(study.greedy(columns, targets, 20)) == list(range(10))
+
+
+def test_every_example_comes_once_an_epoch() -> None:
+    seen = torch.cat(list(study.batches(80, 4, torch.Generator().manual_seed(0))))
+    assert sorted(seen[:80].tolist()) == sorted(seen[80:].tolist()) == list(range(80))
