@@ -1,0 +1,1 @@
+"""Train large, then compress."""

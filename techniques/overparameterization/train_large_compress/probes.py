@@ -1,0 +1,87 @@
+"""What recorded steps show of a wide model that is stopped early, pruned in rounds, and quantised to be evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Values
+from suite.model.anatomy import anatomy
+from techniques.overparameterization.train_large_compress.technique import TrainLargeCompress
+from techniques.shared.plain import plain_model
+from techniques.shared.width_probes import oriented, shows
+
+EPS = torch.finfo(torch.float32).eps
+
+
+def records(run: Run, own: TrainLargeCompress) -> bool:
+    """All steps: when weights go, which, and that they stay away."""
+    return not own.is_reference
+
+
+def probes(recording: Recording, own: TrainLargeCompress) -> Mapping[str, float]:
+    """Beside :func:`techniques.shared.width_probes.shows`: ``off_stop``: steps too many or few; ``off_zeros``: weights
+    of the blocks that are 0 after a step and should not be, or the other way round, by their number; ``misplaced``:
+    kept weights that are smaller than one that went; ``revived``: weights that were 0 after pruning and are no more;
+    ``elsewhere``: numbers of other parameters that a step's end changed; ``dead_gradients``: gradients of pruned
+    weights; ``off_grid``: how far the evaluated weights are from the trained ones, and ``off_levels`` from a level, in
+    units of their row's levels; ``bytes_over_formula``: the technique's own account of bytes over one by hand."""
+    if own.is_reference:
+        return {}
+    run, traces, plain = recording.run, recording.traces, plain_model(recording)
+    paths = [part.path for part in anatomy(plain).linears]
+    names = [
+        name for name in traces[0].before.parameters if name.rpartition(".")[0] in paths and name.endswith("weight")
+    ]
+    total, steps = sum(traces[0].before.parameters[name].numel() for name in names), len(traces)
+    reference = run.baseline.recipe_of(run.job.setting).steps
+    off_zeros = misplaced = revived = elsewhere = dead = earlier = 0
+    for trace in traces:
+        went, after = trace.update.after.parameters, trace.after.parameters
+        due = [max(1, round((1 - own.prune + own.prune * r / own.rounds) * steps)) for r in range(own.rounds)]
+        passed = sum(trace.step + 1 >= each for each in due) if own.sparsity else 0
+        share = 1 - (1 - own.sparsity) ** (passed / own.rounds)
+        off_zeros += abs(_zeros(after, names) - round(share * total))
+        dropped = [went[name][(after[name] == 0) & (went[name] != 0)].abs() for name in names]
+        largest = max((float(each.max()) for each in dropped if each.numel()), default=0.0)
+        if trace.step + 1 in due:
+            misplaced += sum(int((after[name][after[name] != 0].abs() < largest).sum()) for name in names)
+        before = trace.before.parameters
+        revived += sum(int(((before[name] == 0) & (after[name] != 0)).sum()) for name in names) if passed else 0
+        gradients = trace.update.before.gradients
+        dead += sum(int(gradients[name][before[name] == 0].count_nonzero()) for name in names) if earlier else 0
+        earlier = passed
+        elsewhere += sum(int((went[name] != after[name]).sum()) for name in went.keys() - set(names))
+    evaluated = dict(own.evaluated(run.model, run).named_parameters())
+    pairs = [(run.model.get_parameter(name), evaluated[name], name) for name in names]
+    grids = [_grid(oriented(plain, name, ours), oriented(plain, name, small), own.bits) for ours, small, name in pairs]
+    kept = total - _zeros(traces[-1].after.parameters, names)
+    by_hand = kept * own.bits / 32 / sum(plain.get_parameter(name).numel() for name in names)
+    return {
+        **shows(recording, own.width),
+        "off_stop": abs(steps - max(1, round(own.stop * reference))),
+        "off_zeros": off_zeros,
+        "misplaced": misplaced,
+        "revived": revived,
+        "elsewhere": elsewhere,
+        "dead_gradients": dead,
+        "off_grid": max(off for off, _ in grids),
+        "off_levels": max(off for _, off in grids),
+        "bytes_over_formula": own.probes(run)["bytes"] / by_hand,
+    }
+
+
+def _zeros(values: Values, names: list[str]) -> int:
+    return sum(int((values[name] == 0).sum()) for name in names)
+
+
+@torch.no_grad()
+def _grid(weight: torch.Tensor, evaluated: torch.Tensor, bits: int) -> tuple[float, float]:
+    if bits == 32:
+        return float((weight != evaluated).sum()), 0.0
+    unit = weight.double().abs().amax(1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny) / (2 ** (bits - 1) - 1)
+    levels = evaluated.double() / unit
+    return (levels - weight.double() / unit).abs().max().item(), (levels - levels.round()).abs().max().item()

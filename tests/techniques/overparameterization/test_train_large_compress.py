@@ -1,0 +1,147 @@
+"""Pruning by magnitude, quantisation, and what the study compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.contract.stack import Stack
+from suite.measure.lab import Lab
+from suite.record.job import Setting
+from techniques.overparameterization.train_large_compress import study
+from techniques.overparameterization.train_large_compress.technique import (
+    TrainLargeCompress,
+    largest,
+    matrices,
+    quantised,
+    sparsity_after,
+)
+from tests.runs import new_recording, new_run
+
+
+@given(st.integers(0, 2**31), st.floats(0, 0.99))
+def test_the_smallest_of_all_matrices_go(seed: int, sparsity: float) -> None:
+    random = torch.Generator().manual_seed(seed)
+    weights = {name: torch.randn(size, 3, generator=random) for name, size in (("a", 2), ("b", 5))}
+    masks = largest(weights, sparsity)
+    assert {name: mask.shape for name, mask in masks.items()} == {name: each.shape for name, each in weights.items()}
+    gone = torch.cat([weights[name][~mask].abs() for name, mask in masks.items()])
+    every = torch.cat([each.abs().flatten() for each in weights.values()])
+    assert sorted(gone.tolist()) == sorted(every.tolist())[: round(sparsity * 21)]
+
+
+@given(st.integers(0, 2**31), st.integers(2, 10))
+def test_a_weight_goes_to_the_nearest_level_of_its_row(seed: int, bits: int) -> None:
+    weight = torch.randn(4, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    levels = torch.linspace(-1, 1, 2**bits - 1, dtype=torch.float64) * weight.abs().amax(1, keepdim=True)
+    nearest = (weight[:, :, None] - levels[:, None]).abs().argmin(2)
+    torch.testing.assert_close(quantised(weight, bits), levels.gather(1, nearest))
+
+
+def test_zeros_and_a_row_of_zeros_stay() -> None:
+    weight = torch.tensor([[0.0, 0.0], [0.0, 3.0]])
+    assert torch.equal(quantised(weight, 4), weight)
+
+
+def test_every_round_keeps_the_same_share() -> None:
+    kept = [1 - sparsity_after(done, 4, 0.75) for done in range(5)]
+    assert kept == pytest.approx([1, 0.25**0.25, 0.5, 0.25**0.75, 0.25])
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
+def test_a_run_is_short_sparse_and_has_few_levels(baseline: str) -> None:
+    own = TrainLargeCompress(stop=0.5, rounds=2, prune=0.5, bits=4)
+    run = new_run(baseline, Stack({"own": own}), size="pico", recipe="classic", steps=24)
+    assert run.recipe.steps == 12
+    size = sum(each.numel() for each in matrices(run.model).values())
+    zeros = []
+    for _ in range(12):
+        run.train(1)
+        zeros.append(sum(int((each == 0).sum()) for each in matrices(run.model).values()))
+    assert zeros == [0] * 5 + [round((1 - 0.5**0.5) * size)] * 3 + [round(0.5 * size)] * 4
+    small = run.technique.evaluated(run.model, run)
+    rows = [row for part in study.anatomy(small).linears for row in study.weight_matrix(part.module)]
+    assert max(len(row.unique()) for row in rows) <= 15
+    assert all(len(each.unique()) > 100 for each in matrices(run.model).values()), (
+        "training goes on with its own weights"
+    )
+
+
+@pytest.mark.parametrize("saved_at", [2, 6])
+def test_a_saved_run_goes_on_to_the_bit(tmp_path: Path, saved_at: int) -> None:
+    stack = "train_large_compress:prune=0.6,rounds=3"
+    whole = new_run("gpt", stack, size="pico", recipe="classic", steps=30)
+    whole.train(saved_at)
+    whole.save(tmp_path / "state")
+    losses = whole.train(4)
+    resumed = new_run("gpt", stack, size="pico", recipe="classic", steps=30)
+    resumed.load(tmp_path / "state")
+    assert resumed.train(4) == losses
+    assert resumed.probes() == whole.probes()
+
+
+def test_nothing_asked_is_the_baseline_to_the_bit() -> None:
+    stack = "train_large_compress:width=1,stop=1,sparsity=0,bits=32"
+    losses = new_run("vit", stack, size="pico", recipe="classic", steps=4).train(3)
+    assert new_run("vit", size="pico", recipe="classic", steps=4).train(3) == losses
+
+
+@pytest.mark.parametrize("settings", ["prune=0.8,rounds=3,bits=4", "sparsity=0", "bits=32", "width=1,stop=1"])
+def test_probes_hold_of_other_settings(settings: str) -> None:
+    recording = new_recording("gpt", f"train_large_compress:{settings}", size="pico", recipe="classic", steps=24)
+    recording.train(recording.run.recipe.steps)
+    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
+    zero = ("changed", "off_stop", "off_zeros", "misplaced", "revived", "elsewhere", "dead_gradients")
+    assert [probes[name] for name in zero] == [0] * len(zero)
+    assert probes["off_grid"] <= 0.5001 and probes["off_levels"] <= 1e-4
+    assert probes["bytes_over_formula"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"width": 0}, "whole multiple"),
+        ({"stop": 0.0}, "share of the reference"),
+        ({"sparsity": 1.0}, "share of zeros"),
+        ({"bits": 1}, "2 to 16"),
+        ({"rounds": 0}, "rounds 1 or more"),
+    ],
+)
+def test_bad_settings_say_what_fits(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainLargeCompress(**settings)
+
+
+# the study ----------------------------------------------------------------------------------------------------------
+
+
+def test_widths_cost_the_same_and_compression_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "WIDTHS", (1, 2))
+    setting = Setting(baseline="gpt", size="pico", recipe="classic", steps=30)
+    lab = SimpleNamespace(setting=setting, seeds=1, progress=lambda share, label: None)
+    sizes, points = study.study(cast(Lab, lab))
+    (_, small, steps, *_), (_, large, fewer, *_) = sizes.rows
+    assert steps == 30
+    assert fewer == round(30 * small / large)
+    whole = [row for row in points.rows if row[1:3] == (0.0, 32)]
+    assert [row[3] for row in whole] == [4 * small, 4 * large]
+    assert [row[4] for row in whole] == [row[4] for row in sizes.rows]
+    assert [row[3] for row in points.rows if row[1:3] == (0.5, 8)] == [round(0.5 * n) for n in (small, large)]
+    assert len(study.plot([sizes, points]).axes[0].lines) == 3
+
+
+def test_the_best_have_none_below_them() -> None:
+    rows = study.front([(1, 0, 32, 4.0, 1.0), (1, 0, 8, 1.0, 2.0), (2, 0, 8, 3.0, 0.5), (2, 0, 4, 2.0, 3.0)])
+    assert [row[-1] for row in rows] == [False, True, True, False]
+
+
+def test_the_share_at_which_a_loss_is_reached() -> None:
+    losses = [2.0] * 40 + [0.0] * 40
+    assert study.share_to(losses, 1.0) == 50 / 80
+    assert study.share_to(losses, -1.0) == 2.0
