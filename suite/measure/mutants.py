@@ -41,6 +41,7 @@ from suite.record.job import Job, Setting, Size
 SIZE: Size = "pico"  # an exact claim holds at any
 FILE = "mutants.toml"
 FORK = multiprocessing.get_context("fork")
+HARNESS = __name__.partition(".")[0]
 INSTRUMENTS = ("sites", "records", "probes")  # these measure a technique, and are no part of it
 
 
@@ -90,6 +91,11 @@ def mutants_of(entry: Entry) -> list[Mutant]:
     written = _file(entry).get("mutant", [])
     edits = [replace(Mutant(entry.id, "", module=entry.module), **each) for each in written]
     for each in edits:
+        if each.module.partition(".")[0] == HARNESS:
+            raise ValueError(
+                f"{entry.folder}: {each.name}: {each.module} is the harness, which judges mutants and is none: break "
+                "what the technique itself or a module that techniques share does"
+            )
         if (times := _source(each.module).count(each.old)) != 1:
             raise ValueError(
                 f"{entry.folder}: {each.name}: its old text is {times} times in {each.module}, not once; mend it"

@@ -123,6 +123,14 @@ def test_an_edit_that_fits_no_place_is_refused(tmp_path: Path) -> None:
         mutants_of(Entry(lion.id, tmp_path, lion.module))
 
 
+def test_the_harness_itself_is_no_place_for_an_edit(tmp_path: Path) -> None:
+    lion = catalogue()["lion"]
+    edit = '[[mutant]]\nname = "blind"\nmodule = "suite.model.anatomy"\nold = "def anatomy("\nnew = "def other("\n'
+    (tmp_path / "mutants.toml").write_text(edit)
+    with pytest.raises(ValueError, match=r"blind: suite\.model\.anatomy is the harness"):
+        mutants_of(Entry(lion.id, tmp_path, lion.module))
+
+
 def test_mutants_are_tried_at_pico_or_where_their_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[str] = []
     monkeypatch.setattr(mutants, "_break", lambda mutant: None)
