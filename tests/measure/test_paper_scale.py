@@ -49,9 +49,22 @@ def all_numbers(count: StepCount) -> dict[str, Any]:
 
 def assert_equal(stack: str, setting: Setting, *, left_out: tuple[str, ...] = ("operators",)) -> None:
     ours, theirs = all_numbers(counted(stack, Scale(setting))), real(stack, setting)
+    if stack in GROWN:
+        ours, theirs = with_transients_together(ours), with_transients_together(theirs)
     assert {name: ours[name] for name in ours if name not in left_out} == {
         name: theirs[name] for name in theirs if name not in left_out
     }
+
+
+GROWN = {"bert2bert", "compound_grow", "progressive_stacking"}
+"""Their optimizer is new in the counted step. It counts its steps in numbers that ``torch.tensor`` makes, which passes
+no dispatch, so that a meter first sees them as they are read; without values it sees some of them as they are made."""
+
+
+def with_transients_together(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Whether a tensor was there before the window, or was made in it, is left open."""
+    kinds = dict(numbers["peak_by_kind"])
+    return numbers | {"peak_by_kind": kinds | {"transient": kinds.pop("temporaries", 0) + kinds.pop("other", 0)}}
 
 
 def scale(baseline: str, **settings: Any) -> Scale:
