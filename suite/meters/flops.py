@@ -122,6 +122,41 @@ def _efficient_backward(
     return _packed_backward(query, key, value, oq, ok, q, k)
 
 
+def _heads_first_or_packed(count: Formula) -> Formula:
+    """As :func:`_sequence_first` where there are offsets; without them cuDNN's operands have their heads first."""
+    packed = _sequence_first(count)
+
+    def flops(query: Tensor, key: Tensor, value: Tensor, oq: Tensor | None, ok: Tensor | None, q: int, k: int) -> int:
+        if oq is None:
+            return count(tuple(query.shape), tuple(key.shape), tuple(value.shape))
+        return packed(query, key, value, oq, oq if ok is None else ok, q, k)
+
+    return flops
+
+
+_cudnn_forward = _heads_first_or_packed(attention_flops)
+_cudnn_backward = _heads_first_or_packed(attention_backward_flops)
+
+
+def _cudnn(
+    query: Tensor, key: Tensor, value: Tensor, bias: Any, oq: Any, ok: Any, q: int, k: int, *_: Any, **__: Any
+) -> int:
+    return _cudnn_forward(query, key, value, oq, ok, q, k)
+
+
+def _cudnn_out(
+    out: Tensor, query: Tensor, key: Tensor, value: Tensor, oq: Any, ok: Any, q: int, k: int, *_: Any, **__: Any
+) -> int:
+    return _cudnn_forward(query, key, value, oq, ok, q, k)
+
+
+def _cudnn_gradients(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, seed: Any, offset: Any,
+    bias: Any, oq: Any, ok: Any, q: int, k: int, *_: Any, **__: Any,
+) -> int:  # fmt: skip
+    return _cudnn_backward(query, key, value, oq, ok, q, k)
+
+
 def _matmul(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
     """2 m n k, or 2 nnz n when one side is sparse: only stored elements are multiplied."""
     if a.layout is not torch.strided:
@@ -182,6 +217,9 @@ FORMULAS: dict[str, Formula] = {
     "_flash_attention_forward": _raw(_flash),
     "_flash_attention_forward_no_dropout_inplace": _raw(_flash_out),
     "_flash_attention_backward": _raw(_flash_backward),
+    "_cudnn_attention_forward": _raw(_cudnn),
+    "_cudnn_attention_forward_no_dropout_inplace": _raw(_cudnn_out),
+    "_cudnn_attention_backward": _raw(_cudnn_gradients),
     "_efficient_attention_forward": _raw(_efficient),
     "_efficient_attention_backward": _raw(_efficient_backward),
     **dict.fromkeys(("mm", "_int_mm", "_sparse_mm"), _raw(_matmul)),

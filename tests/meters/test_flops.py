@@ -46,10 +46,11 @@ def test_backward_of_fused_attention_is_two_and_a_half_forwards_and_of_the_writt
 
 
 def test_no_attention_operator_of_this_torch_is_without_formula():
-    # Fast-path inference operators, never in training; and the written-out one, which decomposes into counted products.
-    known = {"_native_multi_head_attention", "_scaled_dot_product_attention_math", "scaled_dot_product_attention"}
-    found = {name for name in dir(aten) if "attention" in name and not name.endswith("_meta")}
-    assert found - known <= set(FORMULAS)
+    inference = {"_native_multi_head_attention", "_triton_multi_head_attention", "_triton_scaled_dot_attention"}
+    decomposes_into_counted_products = {"_scaled_dot_product_attention_math", "scaled_dot_product_attention"}
+    operators = {name for name in operator_names() if "attention" in name and not name.endswith("_meta")}
+    assert len(operators) > 10
+    assert operators - inference - decomposes_into_counted_products <= set(FORMULAS)
 
 
 def test_every_formula_names_an_operator_that_some_torch_has():
@@ -77,6 +78,23 @@ def test_sequence_first_kernels_count_lengths_not_heads(kernel):
     unknown = offsets.to("meta")  # no data: the longest length for each, an upper bound
     bound = forward(packed, packed, packed, *bias, unknown, unknown, 228, 228, 0.0, False, out_val=None)
     assert bound == 4 * h * d * 2 * 228**2
+
+
+def test_cudnns_kernels_have_heads_first_or_are_packed():
+    b, n, h, d = 2, 128, 4, 16
+    formulas = FlopCounter().flop_registry
+    forward, backward = formulas[aten._cudnn_attention_forward], formulas[aten._cudnn_attention_backward]
+    q = torch.empty(b, h, n, d, device="meta")
+    lengths = (n, n, 0.0, False)
+    assert forward(q, q, q, None, None, None, *lengths, out_val=None) == attention_flops(*[q.shape] * 3)
+    back = backward(q, q, q, q, q, None, None, None, None, None, None, *lengths, out_val=None)
+    assert back == attention_backward_flops(*[q.shape] * 3)
+
+    packed, offsets = torch.empty(b * n, h, d, device="meta"), torch.tensor([0, 28, 256], dtype=torch.int32)
+    ragged = 4 * h * d * (28**2 + 228**2)
+    assert forward(packed, packed, packed, None, offsets, offsets, 228, 228, False, out_val=None) == ragged
+    in_place = formulas[aten._cudnn_attention_forward_no_dropout_inplace]
+    assert in_place(packed, packed, packed, packed, offsets, None, 228, 228, out_val=None) == ragged
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -174,9 +192,13 @@ MATRIX_WORK = re.compile(
 )
 
 
+def operator_names():
+    """All that torch registers: ``dir(aten)`` has only those that were used."""
+    return {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if "aten::" in name}
+
+
 def test_no_operator_of_this_torch_that_sounds_like_matrix_work_is_free():
-    names = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if "aten::" in name}
-    packets = {name: getattr(aten, name) for name in names if hasattr(aten, name)}
+    packets = {name: getattr(aten, name) for name in operator_names() if hasattr(aten, name)}
     assert sum(free(packet) for packet in packets.values()) > 500
     wrong = [name for name, packet in packets.items() if MATRIX_WORK.search(name) and free(packet)]
     assert not wrong
