@@ -22,7 +22,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from suite.judge.metrics import HEADLINE
 from suite.judge.statistics import false_alarm_interval
 from tests import plugin
 
@@ -75,7 +74,7 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     table = Table("row", "seeds", "timings", "headline", "95 %", "holds 1", "within 10 %", box=None, pad_edge=False)
     held = short = of = 0
     for row in rows:
-        if (interval := row["metrics"][HEADLINE.name]["interval"]) is None:
+        if (interval := row["metrics"]["time_to_quality"]["interval"]) is None:
             continue
         low, high = interval["low"], interval["high"]
         holds, near = low <= 1 <= high, low >= 1 - WITHIN and high <= 1 + WITHIN
