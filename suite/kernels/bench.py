@@ -36,6 +36,15 @@ REPETITIONS = 30
 FLUSH_BYTES = 2 * 2**30  # far over any L2; writing it takes the GPU half a millisecond, in which the host runs ahead
 
 
+def transformer_sizes() -> list[int]:
+    """Elements of the tensors of GPT-2's smallest model (124 million in 148): what a step is timed on."""
+    width, layers, vocabulary, context = 768, 12, 50257, 1024
+    norm = [width, width]
+    attention = [3 * width * width, 3 * width, width * width, width]
+    mlp = [4 * width * width, 4 * width, 4 * width * width, width]
+    return [vocabulary * width, context * width, *(norm + attention + norm + mlp) * layers, *norm]
+
+
 @dataclass(frozen=True)
 class Bench:
     """How the kernel of one manifest is checked and timed.
@@ -45,7 +54,9 @@ class Bench:
     that a step creates, it puts there. ``reference(inputs)`` gives in float64 what lists hold after one step, and
     leaves ``inputs`` as they are. ``tolerance`` bounds the difference in rounding units (a dtype's epsilon, times the
     reference or its root mean square over the list, whichever is larger). ``bytes_per_element`` must move in a step.
-    ``peers`` prepare as ``kernel`` does; one that cannot run here raises, and says why.
+    ``peers`` prepare as ``kernel`` does; one that cannot run here raises, and says why. ``multi_tensor`` kernels take
+    whole lists in one launch, through launch tables; others launch for each tensor. ``timed_sizes`` are the elements of
+    the tensors that a step is timed on.
     """
 
     make: Callable[[Sequence[int], torch.device, torch.Generator], Inputs]
@@ -54,6 +65,8 @@ class Bench:
     tolerance: float
     bytes_per_element: float
     peers: Mapping[str, Prepare] = field(default_factory=dict)
+    multi_tensor: bool = True
+    timed_sizes: Sequence[int] = field(default_factory=transformer_sizes)
 
 
 @dataclass(frozen=True)
@@ -96,15 +109,6 @@ def with_gradients(inputs: Inputs) -> list[nn.Parameter]:
     for parameter, gradient in zip(parameters, inputs["gradients"], strict=True):
         parameter.grad = gradient
     return parameters
-
-
-def transformer_sizes() -> list[int]:
-    """Elements of the tensors of GPT-2's smallest model (124 million in 148): what a step is timed on."""
-    width, layers, vocabulary, context = 768, 12, 50257, 1024
-    norm = [width, width]
-    attention = [3 * width * width, 3 * width, width * width, width]
-    mlp = [4 * width * width, 4 * width, 4 * width * width, width]
-    return [vocabulary * width, context * width, *(norm + attention + norm + mlp) * layers, *norm]
 
 
 def error_units(inputs: Inputs, expected: Inputs) -> float:
@@ -157,7 +161,7 @@ def examine(bench: Bench, device: torch.device, timed: bool) -> Examination:
 def timed_bench(bench: Bench, device: torch.device) -> BenchTiming:
     """Time ``bench`` on a GPU: random data, L2 flushed before each step, medians."""
     generator = torch.Generator(device).manual_seed(1)
-    sizes = transformer_sizes()
+    sizes = bench.timed_sizes
     inputs = bench.make(sizes, device, generator)
     time_s = device_time_s(bench.kernel(inputs), device)
     peers: dict[str, float | str] = {}

@@ -1,9 +1,10 @@
-"""x + s b of a residual stream, a branch and a number, in one pass on a GPU: for what ends branches in a number.
+"""x + s b of a residual stream, a branch and its scale, in one pass on a GPU: for what ends branches in a scale.
 
-The number stands where a branch ends, and the addition in the model's own code, some lines later. So on a GPU the
-branch leaves as a :class:`Pending` product. Dropout passes it on, since it commutes with the number; what adds it to
-the stream launches the kernel (:mod:`techniques.shared.residual_kernel`); whatever else a model does with it, it does
-with the product.
+The scale, a number or a vector over the width, stands where a branch ends, and the addition in the model's own code,
+some lines later. So on a GPU the branch leaves as a :class:`Pending` product. Dropout passes it on, since it commutes
+with the scale; what adds it to the stream launches the kernel (:mod:`techniques.shared.residual_kernel` for a number,
+:mod:`techniques.shared.residual_vector_kernel` for a vector); whatever else a model does with it, it does with the
+product.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ SUMS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
 
 
 def scaled(branch: Tensor, scale: Tensor) -> Any:
-    """``branch`` times ``scale`` [1], in the branch's dtype; on a GPU, where a kernel takes them, a :class:`Pending`.
-    The compiler fuses by itself."""
+    """``branch`` [..., width] times ``scale`` [1] or [width], in the branch's dtype.
+
+    On a GPU, where a kernel takes them, a :class:`Pending`. The compiler fuses by itself.
+    """
     pending = Pending(branch, scale)
     return pending if not is_compiling() and launchable(branch) else pending.product
 
@@ -36,23 +39,27 @@ def launchable(*tensors: Tensor) -> bool:
     return optimizer_parts.launchable(tensors)
 
 
+def _kernels(scale: Tensor) -> Any:
+    from techniques.shared import residual_kernel, residual_vector_kernel
+
+    return residual_kernel if scale.numel() == 1 else residual_vector_kernel
+
+
 class ScaledSum(torch.autograd.Function):
-    """The kernel's two passes. ``apply(stream, branch, scale)``: tensors as in the kernel's module."""
+    """The kernels' two passes. ``apply(stream, branch, scale)``: tensors as in the kernels' modules."""
 
     @staticmethod
     def forward(ctx: Any, stream: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
-        from techniques.shared import residual_kernel
-
         ctx.save_for_backward(branch, scale)
         ctx.dtype = stream.dtype
-        return residual_kernel.scaled_sum(stream, branch, scale)
+        summed: Tensor = _kernels(scale).scaled_sum(stream, branch, scale)
+        return summed
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        from techniques.shared import residual_kernel
-
-        of_branch, of_scale = residual_kernel.gradients(gradient.contiguous(), *ctx.saved_tensors)
+        branch, scale = ctx.saved_tensors
+        of_branch, of_scale = _kernels(scale).gradients(gradient.contiguous(), branch, scale)
         return gradient.to(ctx.dtype), of_branch, of_scale
 
 
@@ -62,7 +69,7 @@ def _of_the_product(operator: str) -> Any:
 
 
 class Pending:
-    """A product of a branch and a number that is not made yet. Torch's operators and the product's own attributes make
+    """A product of a branch and its scale that is not made yet. Torch's operators and the product's own attributes make
     it; dropout and a sum with a stream do not."""
 
     def __init__(self, branch: Tensor, scale: Tensor) -> None:
@@ -74,7 +81,8 @@ class Pending:
 
     def __add__(self, stream: Any) -> Tensor:
         together = isinstance(stream, Tensor) and stream.shape == self.branch.shape
-        if together and self.scale.numel() == 1 and launchable(stream, self.branch, self.scale):
+        fits = self.scale.numel() in (1, self.branch.shape[-1] if self.branch.ndim else 1)
+        if together and fits and launchable(stream, self.branch, self.scale):
             added: Tensor = ScaledSum.apply(stream, self.branch, self.scale)
             return added
         return self.product + stream

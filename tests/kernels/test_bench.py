@@ -112,12 +112,13 @@ def test_share_of_the_floor_and_peers(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError("No module named 'apex'")
 
     times_s = {"kernel": 2e-3, "peer": 1e-3}
-    monkeypatch.setattr(bench, "transformer_sizes", lambda: [100, 900])
     monkeypatch.setattr(bench, "device_time_s", lambda step, device: times_s[step()])
     monkeypatch.setattr(bench, "copy_bytes_per_s", lambda device: 12e6)
     monkeypatch.setattr(bench, "host_time_s", lambda step, device: 5e-5)
     peers = {"quick": lambda inputs: lambda: "peer", "apex": missing}
-    timing = timed_bench(replace(BENCH, kernel=lambda inputs: lambda: "kernel", peers=peers), CPU)
+    timing = timed_bench(
+        replace(BENCH, kernel=lambda inputs: lambda: "kernel", peers=peers, timed_sizes=[100, 900]), CPU
+    )
     assert timing == BenchTiming(
         time_s=2e-3,
         elements=1000,

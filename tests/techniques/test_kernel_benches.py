@@ -30,7 +30,9 @@ BENCHES: dict[str, Bench] = {
     for id, folder in FOLDERS.items()
     for name, bench in import_module(f"{folder}.peer").BENCHES.items()
 }
+MULTI_TENSOR = {name: bench for name, bench in BENCHES.items() if bench.multi_tensor}
 every = pytest.mark.parametrize("bench", BENCHES.values(), ids=BENCHES)
+every_multi_tensor = pytest.mark.parametrize("bench", MULTI_TENSOR.values(), ids=MULTI_TENSOR)
 
 
 def made(bench: Bench, sizes: list[int]) -> Inputs:
@@ -58,7 +60,7 @@ def test_what_is_not_finite_spoils_what_it_spoils_in_the_reference(bench: Bench)
     assert error_units(inputs, expected) <= bench.tolerance
 
 
-@every
+@every_multi_tensor
 @pytest.mark.parametrize("elements", [BLOCK, BLOCK - 1], ids=["whole", "tail"])
 def test_elements_beyond_2_to_the_31(bench: Bench, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block deep inside a tensor too large to allocate; only what this block may touch is there."""

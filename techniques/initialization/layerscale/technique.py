@@ -21,6 +21,7 @@ from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy, out_features
 from suite.model.branches import branch_ends
+from techniques.shared.scaled_sum import scaled
 
 
 def initial_scale(depth: int) -> float:
@@ -41,8 +42,8 @@ class LayerScale(AroundLinear):
         self.scale = nn.Parameter(torch.full((width,), initial, device=like.device))
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        branch = self.linear(*args, **kwargs)
-        return branch * self.scale.to(branch.dtype)  # under autocast the branch stays in its low precision
+        product: Tensor = scaled(self.linear(*args, **kwargs), self.scale)
+        return product
 
 
 @dataclass
