@@ -1,7 +1,11 @@
 """The environment, set before any kernel module is imported (Triton decides at decoration whether a kernel is
 interpreted), and ``--only ID``, which keeps the tests of one entry.
+
+Garbage is not looked for among the libraries and the collected tests, a million objects: each count of a step collects
+it before.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -14,6 +18,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # test workers share the cores; contenders set their own
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads stall a busy machine
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+gc.set_threshold(100_000)
 
 # No test fails for being slow: workers share the cores, perhaps with others.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,6 +35,14 @@ def pytest_configure(config: pytest.Config) -> None:
     wanted = config.getoption("--only")
     if wanted is not None and (problem := only.problem(wanted)):
         raise pytest.UsageError(problem)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries complain of what is not taken down at the end
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
