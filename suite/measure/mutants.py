@@ -21,9 +21,10 @@ import gc
 import multiprocessing
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec, spec_from_file_location
@@ -111,7 +112,8 @@ def _file(entry: Entry) -> dict[str, Any]:
 def noticed(entries: Sequence[Entry], on: Sequence[str], progress: Progress = silent) -> Iterator[Notice]:
     """What notices each mutant of the entries on these baselines, entry by entry in the order in which they are ready.
 
-    Raises ValueError where an exact claim is contradicted without any mutant: it can notice none.
+    A mutant is tried on one baseline after the other until one notices it. Raises ValueError where an exact claim is
+    contradicted there without any mutant: it can notice none.
     """
     number = sum(len(mutants_of(entry)) for entry in entries)
     done = 0
@@ -119,16 +121,16 @@ def noticed(entries: Sequence[Entry], on: Sequence[str], progress: Progress = si
         child.without_main(),
         ProcessPoolExecutor(cores(), child.server(), max_tasks_per_child=1) as pool,
     ):
-        futures = [pool.submit(_notices, entry.id, on) for entry in sorted(entries, key=_ranks, reverse=True)]
+        longest_first = sorted(entries, key=_ranks, reverse=True)
+        futures = {pool.submit(_notices, entry.id, on): entry.id for entry in longest_first}
         for future in as_completed(futures):
-            whole, *notices = future.result()
-            if not whole.survives:
+            try:
+                notices = future.result()
+            except ValueError:
                 pool.shutdown(wait=False, cancel_futures=True)
-                raise ValueError(
-                    f"{whole.mutant.technique} as it is: {whole.sentence}; mend that before trying mutants"
-                )
+                raise
             done += len(notices)
-            progress(done / number, f"{whole.mutant.technique}: {len(notices)} mutants")
+            progress(done / number, f"{futures[future]}: {len(notices)} mutants")
             yield from notices
 
 
@@ -138,35 +140,44 @@ def _ranks(entry: Entry) -> int:
 
 
 def _notices(id: str, on: Sequence[str]) -> list[Notice]:
-    """In a process of its own, which knows the reference: what notices the technique as it is, and each mutant."""
+    """In a process of its own, which knows the references: what notices each mutant."""
     child.server = lambda: FORK  # type: ignore[assignment,return-value]
     entry = catalogue()[id]
     applicable = [baseline for baseline in on if baseline in entry.card.baselines]
-    know_reference(entry.card, applicable, _size(entry))
-    gc.collect()
-    gc.freeze()  # what the forked ones share they need not search
-    mutants = mutants_of(entry)
-    whole = _forked(Mutant(id, "as it is"), applicable)
-    otherwise = {each.settings: _of_the_whole(entry, each.settings, applicable) for each in mutants if each.settings}
-    return [whole, *(_forked(each, applicable, otherwise.get(each.settings, frozenset())) for each in mutants)]
+    of_the_whole = cache(partial(_of_the_whole, entry))
+    return [_first_notice(each, applicable, of_the_whole) for each in mutants_of(entry)]
 
 
-def _of_the_whole(entry: Entry, settings: str, on: Sequence[str]) -> frozenset[str]:
+def _first_notice(mutant: Mutant, on: Sequence[str], of_the_whole: Callable[[str, str], frozenset[str]]) -> Notice:
+    """On the first of the baselines where something notices it."""
+    notice = Notice(mutant)
+    for baseline in on:
+        notice = _forked(mutant, baseline, of_the_whole(mutant.settings, baseline))
+        if not notice.survives:
+            break
+    return notice
+
+
+def _of_the_whole(entry: Entry, settings: str, baseline: str) -> frozenset[str]:
     """The claims that do not hold of the technique as it is with these settings: they are of others, and see nothing.
 
-    Raises ValueError where it does not run with them.
+    Raises ValueError where it does not run with them, and where one does not hold of the defaults.
     """
-    whole = Mutant(entry.id, f"as it is with {settings}", settings=settings)
-    notices = [_forked(whole, [baseline]) for baseline in on]
-    for each in notices:
-        if each.error:
-            raise ValueError(f"{entry.id} {whole.name}: {each.error}; mend {entry.folder / FILE}")
-    return frozenset(claim for each in notices for claim in each.claims)
+    know_reference(entry.card, [baseline], _size(entry))
+    gc.collect()
+    gc.freeze()  # what the forked ones share they need not search
+    whole = Mutant(entry.id, f"as it is with {settings}" if settings else "as it is", settings=settings)
+    notice = _forked(whole, baseline)
+    if settings and notice.error:
+        raise ValueError(f"{entry.id} {whole.name}: {notice.error}; mend {entry.folder / FILE}")
+    if not settings and not notice.survives:
+        raise ValueError(f"{entry.id} {whole.name}: {notice.sentence}; mend that before trying mutants")
+    return frozenset(notice.claims)
 
 
-def _forked(mutant: Mutant, on: Sequence[str], of_the_whole: frozenset[str] = frozenset()) -> Notice:
+def _forked(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozenset()) -> Notice:
     ours, theirs = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=lambda: theirs.send(_notice(mutant, on, of_the_whole)))
+    process = FORK.Process(target=lambda: theirs.send(_notice(mutant, baseline, of_the_whole)))
     process.start()
     theirs.close()
     try:
@@ -177,19 +188,18 @@ def _forked(mutant: Mutant, on: Sequence[str], of_the_whole: frozenset[str] = fr
         process.join()
 
 
-def _notice(mutant: Mutant, on: Sequence[str], of_the_whole: frozenset[str] = frozenset()) -> Notice:
-    """In a process of its own: what notices on the first baseline where something does that is not of the whole."""
+def _notice(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozenset()) -> Notice:
+    """In a process of its own: what notices it on a baseline that is not of the whole."""
     try:
         _break(mutant)
         entry = catalogue()[mutant.technique]
-        for baseline in on:
-            judgements = exact_verdicts([entry.card], [baseline], _size(entry), mutant.settings)
-            broken = {f"{each.claim.id} on {baseline}": None for each in judgements if each.verdict == "contradicted"}
-            if claims := [claim for claim in broken if claim not in of_the_whole]:
-                return Notice(mutant, tuple(claims))
-            failures = [each.reason for each in judgements if each.reason.startswith(f"{entry.id}: ")]
-            if failures and all(each.verdict == "not testable here" for each in judgements):  # of several ranks
-                return Notice(mutant, error=failures[0])
+        judgements = exact_verdicts([entry.card], [baseline], _size(entry), mutant.settings)
+        broken = {f"{each.claim.id} on {baseline}": None for each in judgements if each.verdict == "contradicted"}
+        if claims := [claim for claim in broken if claim not in of_the_whole]:
+            return Notice(mutant, tuple(claims))
+        failures = [each.reason for each in judgements if each.reason.startswith(f"{entry.id}: ")]
+        if failures and all(each.verdict == "not testable here" for each in judgements):  # of several ranks
+            return Notice(mutant, error=failures[0])
     except Exception as error:  # whatever a broken technique does
         return Notice(mutant, error=child.first_line(error))
     return Notice(mutant)

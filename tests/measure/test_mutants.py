@@ -136,7 +136,7 @@ def test_mutants_are_tried_at_pico_or_where_their_file_says(monkeypatch: pytest.
     monkeypatch.setattr(mutants, "_break", lambda mutant: None)
     monkeypatch.setattr(mutants, "exact_verdicts", lambda cards, on, size, settings: sizes.append(size) or [])
     for name in ("lion", "progressive_stacking"):
-        mutants._notice(Mutant(name, "as it is"), ["gpt"])
+        mutants._notice(Mutant(name, "as it is"), "gpt")
     assert sizes == ["pico", "nano"]
 
 
