@@ -15,7 +15,7 @@ from suite.measure.contender import Limits, check_buildable
 from suite.measure.evidence import Progress, silent
 from suite.measure.plan import Wanted, pair_of
 from suite.measure.result import result_of
-from suite.record.job import BASELINE, TASKS
+from suite.record.job import TASKS
 from suite.record.store import Store
 from suite.show.terminal import summary
 
@@ -112,7 +112,8 @@ def compare(
 
     Raises:
         LookupError: for a name that does not exist, with the nearest ones; or no record came about.
-        ValueError: for a stack that cannot be built, or data or a model that do not fit.
+        ValueError: for a stack that cannot be built, or whose cards do not name the baseline (with ``model``, anything
+            may be tried); or data or a model that do not fit.
         OSError: for data or a model that is not there.
         suite.contract.technique.Unavailable: for a device that this machine does not have.
         suite.measure.child.ContenderFailed: where a technique's module fails as it is loaded, or data does not arrive.
@@ -124,10 +125,10 @@ def compare(
         baseline=baseline, size=size, recipe=recipe, task=task, steps=steps, data=data, model=model, device=device,
         threads=threads,
     )  # fmt: skip
-    check_buildable(stack, against or BASELINE)
     if seeds < 1 or timings < 1 or ruler < 0 or minutes <= 0 or rounds < 2:
         raise ValueError("seeds and timings are 1 or more, ruler 0 or more, minutes more than 0, rounds 2 or more")
     pair = pair_of(setting, stack, against, chosen("task", task, TASKS) if task else None)
+    check_buildable(*pair.sides)
     check_model(pair.setting)
     folder = Path(results)
     wanted, limits = Wanted(seeds, timings if time else 0, ruler, learn, tune), Limits(time_limit_s, hang_limit_s)

@@ -252,10 +252,10 @@ def compare(
         from suite.show.terminal import summary
 
         setting = setting_of(target, training, machine)
-        check_buildable(stack, against or "baseline")
         if write:
             check_format(write)
         pair = pair_of(setting, stack, against, task_of(training))
+        check_buildable(*pair.sides)
         check_model(pair.setting)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             measured = measure(
@@ -309,8 +309,8 @@ def stack(
         from suite.show import stacks
 
         setting = setting_of(target, training, machine)
-        check_buildable(techniques, against or "baseline")
         pairs = pairs_of_stack(setting, techniques, against, task_of(training))
+        check_buildable(techniques, pairs[0].reference)
         check_model(setting)
         with bar(quiet=as_json) as progress:
             measured = measure(

@@ -48,9 +48,26 @@ class Pair:
 
 
 def pair_of(setting: Setting, stack: str, against: str | None = None, task: Task | None = None) -> Pair:
-    """The stack against ``against``, in ``task``; what its cards ask for where these are None."""
+    """The stack against ``against``, in ``task``; what its cards ask for where these are None.
+
+    Raises UnknownId, or ValueError where a card of either side does not name the baseline. A model of the user's own,
+    which no card knows, may be tried with everything.
+    """
     reference, own_task = reference_of(stack)
-    return Pair(setting.but(task=task or own_task), canonical(stack), canonical(against) if against else reference)
+    pair = Pair(setting.but(task=task or own_task), canonical(stack), canonical(against) if against else reference)
+    if setting.model is None:
+        _check_named(setting.baseline, pair.sides)
+    return pair
+
+
+def _check_named(baseline: str, stacks: Iterable[str]) -> None:
+    for name in dict.fromkeys(name for stack in stacks for name in techniques_of(stack)):
+        named = lookup("technique", name, catalogue()).card.baselines
+        if baseline not in named:
+            raise ValueError(
+                f"{name} is not for {baseline}: its card names {', '.join(named)}. Choose of these with -b, or try it "
+                "on a model of your own with --model"
+            )
 
 
 def pairs_of(

@@ -92,6 +92,7 @@ def test_compare_refuses_before_it_runs(tmp_path: Path) -> None:
     assert "no baseline is called 'gtp'; did you mean gpt" in refused("lion", baseline="gtp")
     assert "no size is called 'nan'; did you mean nano" in refused("lion", size="nan")
     assert "no task is called 'pretain'; did you mean pretrain" in refused("lion", task="pretain")
+    assert "progressive_patch is not for gpt: its card names vit" in refused("progressive_patch", baseline="gpt")
     assert "steps must be at least 2" in refused("lion", steps=1)
     assert "threads must be at least 1" in refused("lion", threads=0)
     assert "seeds and timings are 1 or more" in refused("lion", seeds=0)

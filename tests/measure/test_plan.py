@@ -13,7 +13,7 @@ from suite.judge.ruler import BUDGETS, steps_at
 from suite.judge.tuning import RATES
 from suite.measure.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
-from suite.measure.plan import TRIES, Pair, Plan, Wanted, pairs_of, ruler_jobs, settled
+from suite.measure.plan import TRIES, Pair, Plan, Wanted, pair_of, pairs_of, ruler_jobs, settled
 from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
 from suite.record.schema import FIFTHS, Code, Counted, Evaluation, Learned, Line, Status, Timed
@@ -57,6 +57,19 @@ def test_pairs_are_those_that_all_cards_name() -> None:
     assert (lora.stack, lora.setting.task) == ("lion+lora:rank=2", "adapt")
     with pytest.raises(UnknownId):
         pairs_of(["lionn"], ["gpt"], ["modern"], like)
+
+
+def test_what_a_card_does_not_name_is_refused_but_on_a_model_of_the_users_own() -> None:
+    words = r"progressive_patch is not for gpt: its card names vit\. Choose of these with -b, or .*--model"
+    refused: list[tuple[str, str | None]] = [
+        ("progressive_patch", None), ("lion+progressive_patch", None), ("lion", "progressive_patch"),
+    ]  # fmt: skip
+    for stack, against in refused:
+        with pytest.raises(ValueError, match=words):
+            pair_of(GPT, stack, against)
+    own = GPT.but(model="folder/of/a/model")
+    assert pair_of(own, "progressive_patch") == Pair(own, "progressive_patch")
+    assert pair_of(GPT, "lion", "adamw") == Pair(GPT, "lion", "adamw")
 
 
 def test_every_technique_comes_before_any_comes_twice_and_the_first_recipe_before_the_others() -> None:
