@@ -72,6 +72,11 @@ class LinearScalingWarmup(Technique):
             raise ValueError(f"rate multiplies the learning rate and must be positive, not {self.rate}")
 
     def recipe(self, recipe: Recipe) -> Recipe:
+        if type(recipe) is not Recipe:
+            raise ValueError(
+                "linear_scaling_warmup multiplies the recipe's own schedule, and another technique of the stack has "
+                "put one in place of it: leave one of them out"
+            )
         by = scale(self.k, self.rule)
         self.scaled()
         changed = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,22 +100,6 @@ def test_the_schedule_begins_anew() -> None:
     assert rates[20:] == pytest.approx([1 - step / 90 for step in range(1, 91)])
 
 
-@pytest.mark.parametrize("saved_at", [2, 4, 6])
-def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path, saved_at: int) -> None:
-    whole = running(EarlyBert(search=0.2))
-    whole.train(saved_at)
-    whole.save(tmp_path / "state")
-    losses = whole.train(4)
-    resumed = running(EarlyBert(search=0.2))
-    resumed.load(tmp_path / "state")
-    assert resumed.train(4) == losses
-
-
-def test_nothing_to_remove_is_the_baseline_to_the_bit() -> None:
-    losses = running(EarlyBert(heads=0.0, neurons=0.0)).train(3)
-    assert new_run("gpt", size="nano", recipe="classic", steps=20).train(3) == losses
-
-
 @pytest.mark.parametrize(("settings", "units"), [({"heads": 0.0}, "neurons"), ({"neurons": 0.0}, "heads")])
 def test_heads_or_neurons_alone(settings: dict[str, Any], units: str) -> None:
     recording = new_recording("vit", Stack({"earlybert": EarlyBert(search=0.25, **settings)}), size="nano", steps=8)
@@ -145,9 +128,16 @@ def test_a_model_too_narrow_is_refused() -> None:
         new_run("gpt", "earlybert:heads=0.2", size="pico", recipe="classic", steps=8)
 
 
-def test_a_schedule_of_another_techniques_is_refused() -> None:
-    with pytest.raises(ValueError, match="schedule twice"):
-        new_run("gpt", "linear_scaling_warmup+earlybert", size="pico", recipe="classic", steps=8)
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ("linear_scaling_warmup+earlybert", "schedule twice"),
+        ("earlybert+linear_scaling_warmup", "multiplies the recipe's own schedule"),
+    ],
+)
+def test_two_schedules_of_their_own_are_refused_in_either_order(order: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"{words}.*leave one of them out"):
+        new_run("gpt", order, size="pico", recipe="classic", steps=8)
 
 
 @pytest.mark.parametrize(
