@@ -154,11 +154,6 @@ def test_probes_hold_of_other_settings(settings: str):
     assert probes["flops_over_formula"] == pytest.approx(1, abs=1e-9)
 
 
-def test_one_stage_is_the_baseline_to_the_bit():
-    losses = running(AutoProg(stages=1)).train(3)
-    assert new_run("vit", size="nano", recipe="classic", steps=16).train(3) == losses
-
-
 @pytest.mark.parametrize("saved_at", [1, 3, 5, 9])
 def test_a_resumed_run_is_where_it_was(tmp_path: Path, saved_at: int):
     whole = running(smallest(AutoProg()))

@@ -1,7 +1,6 @@
 """bert2BERT: the paper's formulas by loops, functions and gradients before and after growth, and the run around it."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,23 +193,6 @@ def test_the_jump_is_that_of_the_first_loss_after_the_growth():
     run = running(Bert2Bert())
     losses = run.train(5)
     assert run.technique.probes(run)["bert2bert.loss_jump"] == losses[2] - losses[1]
-
-
-@pytest.mark.parametrize("carry", [False, True])
-@pytest.mark.parametrize("saved_at", [1, 2, 5])
-def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path, saved_at: int, carry: bool):
-    whole = running(Bert2Bert(depth=2, carry_optimizer=carry))
-    whole.train(saved_at)
-    whole.save(tmp_path / "state")
-    losses = whole.train(3)
-    resumed = running(Bert2Bert(depth=2, carry_optimizer=carry))
-    resumed.load(tmp_path / "state")
-    assert resumed.train(3) == losses
-    assert whole.technique.probes(whole) == resumed.technique.probes(resumed)
-
-
-def test_no_share_is_the_baseline_to_the_bit():
-    assert running(Bert2Bert(share=0)).train(3) == running(None).train(3)
 
 
 def test_a_step_can_be_counted_without_values():

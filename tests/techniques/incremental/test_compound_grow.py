@@ -1,6 +1,5 @@
 """CompoundGrow: its three operators against loops, what each stage runs, and what a run saves."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -116,23 +115,6 @@ def test_one_dimension_alone(settings: dict[str, int]):
     losses = run.train(8)
     assert all(map(torch.isfinite, map(torch.tensor, losses)))
     run.attachment.end()
-
-
-def test_no_dimension_is_the_baseline_to_the_bit():
-    assert running(CompoundGrow(depth=1, ffn=1, length=1)).train(3) == running(None).train(3)
-
-
-@pytest.mark.parametrize("carry", [False, True])
-@pytest.mark.parametrize("saved_at", [1, 2, 3, 4, 6])
-def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path, saved_at: int, carry: bool):
-    whole = running(CompoundGrow(carry_optimizer=carry))
-    whole.train(saved_at)
-    whole.save(tmp_path / "state")
-    losses = whole.train(2)
-    resumed = running(CompoundGrow(carry_optimizer=carry))
-    resumed.load(tmp_path / "state")
-    assert resumed.train(2) == losses
-    assert whole.technique.probes(whole) == resumed.technique.probes(resumed)
 
 
 def test_a_step_can_be_counted_without_values():

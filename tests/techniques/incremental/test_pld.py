@@ -2,7 +2,6 @@
 
 import math
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -104,21 +103,6 @@ def test_probes_hold_of_other_settings(settings: str, baseline: str):
     assert probes["gradient_roundings"] < 1000
     assert probes["draws_off"] < 5
     assert probes["saved_over_formula"] == pytest.approx(1, abs=1e-9)
-
-
-def test_theta_one_is_the_baseline_to_the_bit():
-    losses = running(ProgressiveLayerDropping(theta=1.0)).train(3)
-    assert new_run("gpt", size="nano", recipe="classic", steps=16).train(3) == losses
-
-
-def test_a_resumed_run_drops_the_same_blocks(tmp_path: Path):
-    whole = running(ProgressiveLayerDropping())
-    whole.train(5)
-    whole.save(tmp_path / "state")
-    losses = whole.train(6)
-    resumed = running(ProgressiveLayerDropping())
-    resumed.load(tmp_path / "state")
-    assert resumed.train(6) == losses
 
 
 def test_it_follows_a_model_that_another_technique_makes_deeper():

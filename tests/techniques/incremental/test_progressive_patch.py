@@ -1,7 +1,6 @@
 """Progressive patch size: PI-resizing, and what goes on through a change of the patch."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -87,22 +86,6 @@ def test_probes_hold_of_other_settings(settings: str):
     assert [probes[name] for name in WRONG] == [0] * len(WRONG)
     assert probes["gradient_roundings"] < 1000
     assert probes["flops_over_formula"] == pytest.approx(1, abs=1e-9)
-
-
-def test_one_stage_is_the_baseline_to_the_bit():
-    losses = running(ProgressivePatch(stages=1)).train(3)
-    assert new_run("vit", size="nano", recipe="classic", steps=8).train(3) == losses
-
-
-@pytest.mark.parametrize("saved_at", [1, 4, 6])
-def test_a_resumed_run_has_its_patches(tmp_path: Path, saved_at: int):
-    whole = running(ProgressivePatch(stages=3), 9)
-    whole.train(saved_at)
-    whole.save(tmp_path / "state")
-    losses = whole.train(3)
-    resumed = running(ProgressivePatch(stages=3), 9)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(3) == losses
 
 
 def test_plans_halve_down_to_the_patch():

@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -120,22 +119,6 @@ def test_probes_hold_of_other_settings(settings: str, baseline: str):
     assert [probes[name] for name in WRONG] == [0] * len(WRONG)
     assert probes["gradient_roundings"] < 1000
     assert probes["flops_over_formula"] == pytest.approx(1, abs=1e-9)
-
-
-def test_one_stage_is_the_baseline_to_the_bit():
-    losses = running(ProgressiveResolution(stages=1)).train(3)
-    assert new_run("vit", size="nano", recipe="classic", steps=8).train(3) == losses
-
-
-@pytest.mark.parametrize("baseline", ["mae", "gpt"])
-def test_a_resumed_run_goes_on_at_its_stage(tmp_path: Path, baseline: str):
-    whole = running(ProgressiveResolution(), baseline)
-    whole.train(3)
-    whole.save(tmp_path / "state")
-    losses = whole.train(5)
-    resumed = running(ProgressiveResolution(), baseline)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(5) == losses
 
 
 @pytest.mark.parametrize("baseline", ["vit", "gpt"])

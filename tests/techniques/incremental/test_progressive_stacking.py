@@ -1,7 +1,6 @@
 """Progressive stacking: what is copied, when, and what it costs."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,23 +100,6 @@ def test_the_jump_is_that_of_the_first_loss_after_the_last_doubling():
 def test_a_step_can_be_counted_without_values():
     count = counted("progressive_stacking", Scale(Setting(baseline="gpt", steps=20)))
     assert count.counters is not None, count.unavailable
-
-
-def test_no_stages_is_the_baseline_to_the_bit():
-    losses = running(ProgressiveStacking(stages=0)).train(3)
-    assert running(None).train(3) == losses
-
-
-@pytest.mark.parametrize("saved_at", [1, 3, 5])
-def test_a_resumed_run_grows_to_where_it_was(tmp_path: Path, saved_at: int):
-    whole = running(ProgressiveStacking(fractions=(0.2, 0.4)), steps=10)
-    whole.train(saved_at)
-    whole.save(tmp_path / "state")
-    losses = whole.train(3)
-    resumed = running(ProgressiveStacking(fractions=(0.2, 0.4)), steps=10)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(3) == losses
-    assert whole.technique.probes(whole) == resumed.technique.probes(resumed)
 
 
 def test_bad_settings_say_what_to_do():

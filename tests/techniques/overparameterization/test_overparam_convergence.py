@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,18 +17,6 @@ def test_the_distance_is_relative_to_the_start() -> None:
     start = {"w": torch.tensor([[3.0, 4.0]]), "v": torch.ones(2, 2)}
     now = {"w": torch.tensor([[3.0, 5.0]]), "v": torch.ones(2, 2)}
     assert {name: float(each) for name, each in distances(now, start).items()} == {"w": pytest.approx(0.2), "v": 0.0}
-
-
-def test_a_run_says_how_far_it_went_and_so_does_a_resumed_one(tmp_path: Path) -> None:
-    whole = new_run("gpt", "overparam_convergence", size="pico", recipe="classic", steps=6)
-    whole.train(3)
-    whole.save(tmp_path / "state")
-    losses = whole.train(3)
-    resumed = new_run("gpt", "overparam_convergence", size="pico", recipe="classic", steps=6)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(3) == losses
-    assert resumed.probes() == whole.probes()
-    assert whole.probes()["overparam_convergence.relative_distance"] > 0
 
 
 def test_the_baselines_own_width_is_the_baseline_to_the_bit_and_says_how_far_it_went() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,24 +48,6 @@ def test_every_step_ends_in_the_ball(baseline: str) -> None:
         apart = distances(matrices(run.model), own.start)
         assert max(map(float, apart.values())) <= 0.01 * (1 + 1e-5)
     assert min(map(float, apart.values())) == pytest.approx(0.01, rel=1e-4)
-
-
-def test_a_saved_run_goes_on_to_the_bit(tmp_path: Path) -> None:
-    stack = "overparam_generalization:radius=0.02"
-    whole = new_run("vit", stack, size="pico", recipe="classic", steps=6)
-    whole.train(3)
-    whole.save(tmp_path / "state")
-    losses = whole.train(3)
-    resumed = new_run("vit", stack, size="pico", recipe="classic", steps=6)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(3) == losses
-    assert resumed.probes() == whole.probes()
-
-
-def test_neither_width_nor_ball_is_the_baseline_to_the_bit() -> None:
-    run = new_run("gpt", "overparam_generalization:width=1,radius=0", size="pico", recipe="classic", steps=4)
-    losses = run.train(3)
-    assert new_run("gpt", size="pico", recipe="classic", steps=4).train(3) == losses
 
 
 @pytest.mark.parametrize("settings", ["radius=0.02", "radius=0", "width=1,radius=0.02"])

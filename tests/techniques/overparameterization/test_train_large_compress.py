@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -71,25 +70,6 @@ def test_a_run_is_short_sparse_and_has_few_levels(baseline: str) -> None:
     assert all(len(each.unique()) > 100 for each in matrices(run.model).values()), (
         "training goes on with its own weights"
     )
-
-
-@pytest.mark.parametrize("saved_at", [2, 6])
-def test_a_saved_run_goes_on_to_the_bit(tmp_path: Path, saved_at: int) -> None:
-    stack = "train_large_compress:prune=0.6,rounds=3"
-    whole = new_run("gpt", stack, size="pico", recipe="classic", steps=30)
-    whole.train(saved_at)
-    whole.save(tmp_path / "state")
-    losses = whole.train(4)
-    resumed = new_run("gpt", stack, size="pico", recipe="classic", steps=30)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(4) == losses
-    assert resumed.probes() == whole.probes()
-
-
-def test_nothing_asked_is_the_baseline_to_the_bit() -> None:
-    stack = "train_large_compress:width=1,stop=1,sparsity=0,bits=32"
-    losses = new_run("vit", stack, size="pico", recipe="classic", steps=4).train(3)
-    assert new_run("vit", size="pico", recipe="classic", steps=4).train(3) == losses
 
 
 @pytest.mark.parametrize("settings", ["prune=0.8,rounds=3,bits=4", "sparsity=0", "bits=32", "width=1,stop=1"])

@@ -98,11 +98,6 @@ def test_a_rate_of_zero_settles_at_once() -> None:
     assert own.kept
 
 
-def test_no_share_is_the_baseline_to_the_bit() -> None:
-    losses = running(EarlyBird(share=0.0)).train(3)
-    assert new_run("gpt", size="nano", recipe="classic", steps=24).train(3) == losses
-
-
 @pytest.mark.parametrize("settings", ["interval=2", "share=0.5,threshold=0.2", "memory=3"])
 def test_probes_hold_of_other_settings(settings: str) -> None:
     recording = new_recording("vit", f"early_bird:{settings}", size="pico", recipe="classic", steps=20)

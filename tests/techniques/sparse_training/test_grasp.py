@@ -1,13 +1,11 @@
 """GraSP: its Hessian-gradient product against finite differences, its sign, its batch, and its masks."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from suite.contract.run import Run
 from suite.record.job import StackError
-from techniques.shared.masks import masked, slots
+from techniques.shared.masks import masked
 from techniques.sparse_training.grasp.technique import Grasp, hessian_gradient, scores
 from tests.runs import new_recording, new_run
 
@@ -60,20 +58,6 @@ def test_score_is_half_the_rise_of_the_squared_gradient_norm_without_the_weight(
     assert values[0][2, 3].item() == pytest.approx(rise / 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit"])
-def test_masks_hold_after_every_step(baseline):
-    run = running(baseline=baseline)
-    pairs = masked(run.anatomy)
-    first = [mask.clone() for _, mask in pairs]
-    assert sum(int(mask.sum()) for mask in first) == round(0.2 * sum(mask.numel() for mask in first))
-    for _ in range(3):
-        run.train(1)
-        for (weight, mask), before in zip(pairs, first, strict=True):
-            assert torch.equal(mask, before)
-            for tensor in (weight, *slots(run, weight)):
-                assert not tensor[~mask].any()
-
-
 def test_fused_attention_has_a_second_derivative_too():
     """The modern recipe's fused kernels have none; their choice is that of the eager ones but for rounding."""
     own, fused = (masked(running(":sparsity=0.5", recipe=recipe).anatomy) for recipe in ("classic", "modern"))
@@ -115,16 +99,6 @@ def test_the_gradient_flows_on_better_than_through_the_largest_scores():
 def test_a_loss_without_a_temperature_is_refused():
     with pytest.raises(ValueError, match="no function of logits alone"):
         running(baseline="mae")
-
-
-def test_a_resumed_run_keeps_its_masks(tmp_path: Path):
-    whole = running()
-    whole.train(3)
-    whole.save(tmp_path / "state")
-    losses = whole.train(3)
-    resumed = running()
-    resumed.load(tmp_path / "state")
-    assert resumed.train(3) == losses
 
 
 def test_probes_hold_of_other_settings_and_notice_another_temperature():

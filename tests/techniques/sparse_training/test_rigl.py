@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.model.anatomy import anatomy
-from techniques.shared.masks import density, masked, slots
+from techniques.shared.masks import density, masked
 from techniques.shared.topology import erk_densities, moved_topology, random_mask
 from techniques.sparse_training.rigl.probes import relative_flops
 from techniques.sparse_training.rigl.technique import RigL, drop_fraction
@@ -73,24 +72,6 @@ def test_annealing_is_a_half_cosine():
     assert [drop_fraction(step, 75, 0.3) for step in (0, 37.5, 75, 100)] == pytest.approx([0.3, 0.15, 0.0, 0.0])
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
-def test_masks_hold_after_every_step(baseline):
-    rigl = RigL(interval=3, distribution="uniform")
-    run = running(rigl, steps=12, baseline=baseline)
-    pairs = masked(run.anatomy)
-    counts = [int(mask.sum()) for _, mask in pairs]
-    assert counts == [round((1 - 0.8) * mask.numel()) for _, mask in pairs]
-    before = [mask.clone() for _, mask in masked(run.anatomy)]
-    for _ in range(12):
-        run.train(1)
-        assert [int(mask.sum()) for _, mask in pairs] == counts
-        for weight, mask in pairs:
-            for tensor in (weight, *slots(run, weight)):
-                assert not tensor[~mask].any()
-    assert rigl.topology_updates == 3  # steps 0, 3 and 6; 9 is the end
-    assert any(not torch.equal(new, old) for (_, new), old in zip(pairs, before, strict=True))
-
-
 def test_an_update_step_reads_dense_gradients_and_moves_no_weight_otherwise(monkeypatch):
     from techniques.sparse_training.rigl import technique
 
@@ -122,22 +103,6 @@ def test_alpha_zero_is_a_static_mask():
     before = [mask.clone() for _, mask in masked(run.anatomy)]
     run.train(8)
     assert all(torch.equal(new, old) for (_, new), old in zip(masked(run.anatomy), before, strict=True))
-
-
-def test_no_sparsity_is_the_baseline_to_the_bit():
-    losses = running(RigL(sparsity=0.0)).train(3)
-    assert new_run("gpt", size="nano", recipe="classic", steps=40).train(3) == losses
-
-
-def test_a_resumed_run_keeps_its_topology(tmp_path: Path):
-    whole = running(RigL(interval=2), steps=16)
-    whole.train(3)
-    whole.save(tmp_path / "state")
-    losses = whole.train(4)
-    resumed = running(RigL(interval=2), steps=16)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(4) == losses
-    assert whole.technique.probes(whole) == resumed.technique.probes(resumed)
 
 
 @pytest.mark.parametrize("order", ["rigl+progressive_stacking", "progressive_stacking+rigl"])

@@ -1,7 +1,6 @@
 """SET: its drop and growth written a second time, its graphs' densities, and the invariants of its masks."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.record.job import StackError
-from techniques.shared.masks import density, masked, slots
+from techniques.shared.masks import density, masked
 from techniques.sparse_training.set.technique import Set, core, erdos_renyi, regrown
 from tests.runs import new_recording, new_run
 
@@ -68,24 +67,6 @@ def test_epsilon_draws_equation_1():
         assert abs(int(mask.sum()) - mean) < 5 * math.sqrt(mean * (1 - mean / (n * m)))
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
-def test_masks_hold_after_every_step_and_evolve_where_an_epoch_ends(baseline):
-    technique = Set(interval=3)
-    run = running(technique, steps=9, baseline=baseline)
-    pairs = masked(run.anatomy)
-    counts = [int(mask.sum()) for _, mask in pairs]
-    for step in range(1, 10):
-        before = [mask.clone() for _, mask in pairs]
-        run.train(1)
-        assert [int(mask.sum()) for _, mask in pairs] == counts
-        evolved = any(not torch.equal(mask, old) for (_, mask), old in zip(pairs, before, strict=True))
-        assert evolved == (step in (3, 6)), "the topology stays after the last epoch"
-        for weight, mask in pairs:
-            for tensor in (weight, *slots(run, weight)):
-                assert not tensor[~mask].any()
-    assert technique.evolved.count == 2
-
-
 def test_an_interval_is_an_epoch_or_a_25th_of_a_short_run():
     run = running(Set(), steps=8)
     epoch = math.ceil(len(run.data.train) / run.recipe.batch_size)
@@ -94,23 +75,6 @@ def test_an_interval_is_an_epoch_or_a_25th_of_a_short_run():
     assert Set().steps_between(long) == epoch
     assert Set().steps_between(running(Set(), steps=100)) == 4
     assert Set(interval=5).steps_between(long) == 5
-
-
-def test_no_sparsity_is_the_baseline_to_the_bit():
-    losses = running(Set(sparsity=0.0), steps=8).train(4)
-    assert new_run("gpt", size="pico", recipe="classic", steps=8).train(4) == losses
-
-
-def test_a_resumed_run_draws_the_same_connections(tmp_path: Path):
-    whole = running(Set(interval=2))
-    whole.train(3)
-    whole.save(tmp_path / "state")
-    losses = whole.train(5)
-    resumed = running(Set(interval=2))
-    resumed.load(tmp_path / "state")
-    assert resumed.train(5) == losses
-    for (_, one), (_, other) in zip(masked(whole.anatomy), masked(resumed.anatomy), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_two_techniques_of_sparse_training_are_refused():

@@ -1,7 +1,5 @@
 """SNIP: sensitivity against the switches' own derivative, the choice over all layers, and masks that hold."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from suite.contract.data import mixed_seed
 from suite.contract.run import Run
 from suite.record.job import StackError
-from techniques.shared.masks import density, masked, slots
+from techniques.shared.masks import density, masked
 from techniques.shared.saliency import shuffled_mask
 from techniques.shared.topology import check_connected, highest
 from techniques.sparse_training.snip.technique import sensitivities
@@ -64,21 +62,6 @@ def test_a_layer_without_connections_is_refused():
         running(":sparsity=0.9999")
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
-def test_masks_hold_after_every_step(baseline):
-    run = running(baseline=baseline)
-    pairs = masked(run.anatomy)
-    first = [mask.clone() for _, mask in pairs]
-    weights = sum(mask.numel() for mask in first)
-    assert sum(int(mask.sum()) for mask in first) == round(0.2 * weights)
-    for _ in range(4):
-        run.train(1)
-        for (weight, mask), before in zip(pairs, first, strict=True):
-            assert torch.equal(mask, before)
-            for tensor in (weight, *slots(run, weight)):
-                assert not tensor[~mask].any()
-
-
 def test_choosing_leaves_no_trace_but_the_masks():
     """Neither gradients nor the mode, the random state or the order of the examples change."""
     plain, run = new_run("bert", size="pico", recipe="classic", steps=8), running(baseline="bert")
@@ -109,20 +92,6 @@ def test_the_control_keeps_as_many_connections_in_each_layer():
     for (_, mask), (_, shuffled) in zip(own, control, strict=True):
         assert int(mask.sum()) == int(shuffled.sum())
         assert not torch.equal(mask, shuffled)
-
-
-def test_a_resumed_run_keeps_its_masks(tmp_path: Path):
-    whole = running(":shuffled=true")
-    whole.train(3)
-    whole.save(tmp_path / "state")
-    losses = whole.train(3)
-    resumed = running(":shuffled=true")
-    resumed.load(tmp_path / "state")
-    assert resumed.train(3) == losses
-
-
-def test_no_sparsity_is_the_baseline_to_the_bit():
-    assert running(":sparsity=0").train(4) == new_run("gpt", size="pico", recipe="classic", steps=8).train(4)
 
 
 def test_probes_hold_of_another_sparsity_and_notice_the_control():
