@@ -1,0 +1,166 @@
+"""What recorded steps show of fine-tuning in a subspace, beside the plain model at theta_0 + lambda P z.
+
+P is applied here by halves, H [a, b] = [H a + H b, H a - H b], in float64, with the random numbers that the run drew;
+its transpose takes the plain model's gradients to those that z and the scales must have had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.contract.trace import Moment
+from suite.model.anatomy import anatomy
+from techniques.fine_tuning.intrinsic_dim.technique import IntrinsicDimension
+from techniques.shared.plain import apart, gradients_of, plain_model
+from techniques.shared.tuning_probes import (
+    at_the_start_and_in_the_middle,
+    different_at_start,
+    heads_in,
+    trained_numbers,
+    tuning_probes,
+)
+
+OF_ITS_BASELINES = True  # whose layers are the blocks of one stack
+Z, SCALES = "intrinsic_subspace.z", "intrinsic_subspace.scales"
+DIRECTIONS = 8
+records = at_the_start_and_in_the_middle
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A parameter of the plain model: its name in the run's, its layer (None outside of the blocks), and what its
+    projection was drawn as, float64 and int64."""
+
+    theirs: str
+    layer: int | None
+    size: int
+    signs: Tensor
+    places: Tensor
+    gains: Tensor
+
+    @property
+    def norm(self) -> Tensor:
+        return (self.size * self.gains.square().sum()).sqrt()
+
+    def forth(self, z: Tensor) -> Tensor:
+        """P z, with zeros behind z up to as many numbers as there are gains."""
+        first = _hadamard(torch.cat([self.signs * z, z.new_zeros(len(self.gains) - len(z))]))
+        return _hadamard(self.gains * first[self.places])[: self.size] / self.norm
+
+    def back(self, gradient: Tensor) -> Tensor:
+        """P^T of a gradient [size]."""
+        padded = torch.cat([gradient, gradient.new_zeros(len(self.gains) - self.size)])
+        first = torch.zeros_like(padded).index_add(0, self.places, self.gains * _hadamard(padded))
+        return self.signs * _hadamard(first)[: len(self.signs)] / self.norm
+
+
+def _hadamard(x: Tensor) -> Tensor:
+    if len(x) == 1:
+        return x
+    one, other = map(_hadamard, x.chunk(2))
+    return torch.cat([one + other, one - other])
+
+
+def probes(recording: Recording, own: IntrinsicDimension) -> Mapping[str, float]:
+    """What :func:`tuning_probes` says, and ``different_at_start``: outputs other than the pre-trained model's;
+    ``dimension``: numbers that are trained beside the head, over d; ``not_projected``: parameters beside the head that
+    no projection moves; ``scales``: numbers that are trained as scales of layers, over the number of blocks;
+    ``gradient_roundings``: of the step's gradients from those that the chain rule gives; ``length``: the mean, over
+    parameters and directions, of how long a projected vector of length 1 is, squared;
+    ``not_permuted``: entries of the first transform that the permutation takes more or less often than others;
+    ``not_signs``: numbers of B that are no signs; ``bytes``: of the projections, over 8 n + d for each."""
+    plain, first, trace = plain_model(recording), recording.traces[0], recording.trace
+    heads = heads_in(plain)
+    names = _names(plain, trace.after.parameters)
+    tensors = dict(_tensors(plain, names, trace.before))
+    subspace = [name for name in (Z, SCALES) if name in trace.after.parameters]
+    result = {
+        **tuning_probes(recording, plain, heads | set(subspace), names),
+        "different_at_start": different_at_start(recording, plain),
+        "dimension": trained_numbers(trace, subspace) / own.dimension,
+        "not_projected": sum(name not in tensors.keys() | heads for name, _ in plain.named_parameters()),
+        "scales": trained_numbers(trace, [SCALES] if SCALES in subspace else []) / len(anatomy(plain).blocks),
+        "length": _length(recording, first.before, tensors),
+        "not_permuted": sum(_unevenly(each) for each in tensors.values()),
+        "not_signs": sum(int((each.signs.abs() != 1).sum()) for each in tensors.values()),
+        "bytes": _bytes(trace.before) / sum(8 * len(each.gains) + len(each.signs) for each in tensors.values()),
+    }
+    values, ours = trace.before.parameters, trace.of("backward")[0].gradients
+    z, scales = values[Z].double(), values.get(SCALES, torch.ones(0)).double()
+    moved = {name: each.forth(z) for name, each in tensors.items()}
+    factors = {name: scales[each.layer] if len(scales) and each.layer is not None else 1.0
+               for name, each in tensors.items()}  # fmt: skip
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            start = values[names[name]].double()
+            parameter.copy_(start + factors[name] * moved[name].view(start.shape) if name in tensors else start)
+    gradients = gradients_of(recording, trace, plain)
+    of_scales = torch.zeros_like(scales)
+    for name, each in tensors.items():
+        if len(scales) and each.layer is not None:
+            of_scales[each.layer] += gradients[name].flatten() @ moved[name]
+    expected = {name: gradients[name] for name in heads}
+    of_z = [factors[name] * each.back(gradients[name].flatten()) for name, each in tensors.items()]
+    expected[Z] = torch.stack(of_z).sum(0)
+    if len(scales):
+        expected[SCALES] = of_scales
+    result["gradient_roundings"] = apart(ours, expected)
+    return result
+
+
+def _names(plain: nn.Module, values: Mapping[str, Tensor]) -> dict[str, str]:
+    """For each parameter of the plain model its name in the run's, in the first of its places there."""
+    first = {id(each): name for name, each in plain.named_parameters()}
+    names: dict[str, str] = {}
+    for place, each in plain.named_parameters(remove_duplicate=False):
+        path, _, last = place.rpartition(".")
+        inside = f"{path}.parametrizations.{last}.original".lstrip(".")
+        theirs = next((name for name in (inside, place) if name in values), None)
+        if theirs is not None:
+            names[first[id(each)]] = theirs
+    return names
+
+
+def _tensors(plain: nn.Module, names: Mapping[str, str], moment: Moment) -> Iterator[tuple[str, _Tensor]]:
+    """The projected parameters by their names in the plain model."""
+    blocks = [f"{block.path}." for block in anatomy(plain).blocks]
+    for name, parameter in plain.named_parameters():
+        theirs = names.get(name, "")
+        if theirs.endswith(".original"):
+            drawn = f"{theirs.removesuffix('original')}0."
+            signs, places, gains = (moment.buffers[f"{drawn}{each}"] for each in ("signs", "places", "gains"))
+            layer = next((index for index, block in enumerate(blocks) if name.startswith(block)), None)
+            yield name, _Tensor(theirs, layer, parameter.numel(), signs.double(), places.long(), gains.double())
+
+
+def _unevenly(tensor: _Tensor) -> int:
+    """Entries that are not taken n / k times, where the transform repeats itself after k, the power of 2 from d on."""
+    period = 1
+    while period < len(tensor.signs):
+        period *= 2
+    taken = torch.bincount(tensor.places % period, minlength=period)
+    return int((taken != len(tensor.places) // period).sum())
+
+
+def _length(recording: Recording, start: Moment, tensors: Mapping[str, _Tensor]) -> float:
+    """Of what the run's own weights move by."""
+    random = torch.Generator().manual_seed(0)
+    squares = []
+    for _ in range(DIRECTIONS):
+        z = torch.randn(start.parameters[Z].shape, generator=random)
+        with recording.at({**start.parameters, Z: z / z.norm()}), torch.no_grad():
+            for name, each in tensors.items():
+                path, _, last = name.rpartition(".")
+                now = getattr(recording.run.model.get_submodule(path), last)
+                squares.append((now - start.parameters[each.theirs]).double().square().sum())
+    return torch.stack(squares).mean().item()
+
+
+def _bytes(moment: Moment) -> int:
+    drawn = [each for name, each in moment.buffers.items() if ".parametrizations." in f".{name}"]
+    return sum(each.numel() * each.itemsize for each in drawn)

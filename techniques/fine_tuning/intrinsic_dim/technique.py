@@ -1,0 +1,150 @@
+"""Intrinsic dimension (Aghajanyan, Zettlemoyer & Gupta, ACL 2021, arXiv 2012.13255): fine-tuning in a random subspace.
+
+    DID    theta = theta_0 + P z                    d numbers z, from 0; P random and fixed
+    SAID   theta_i = theta_0,i + lambda_i P_i z     with a scale, from 1, for each of m layers i, and d - m numbers z
+
+P is a Fastfood transform (Le, Sarlos & Smola, ICML 2013), whose columns have the expected length 1: with random signs
+B, a permutation Pi, normal numbers G, and H the Walsh-Hadamard matrix of the power of 2 that n is at least,
+
+    P = H G Pi H B / sqrt(D sum of G^2)             its first D rows for a tensor of D numbers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.sites import Site
+from suite.contract.technique import Technique
+from suite.model.anatomy import anatomy
+from techniques.fine_tuning.intrinsic_dim.hadamard import walsh_hadamard
+from techniques.shared.frozen import freeze, new_heads
+
+SUBSPACE = "intrinsic_subspace"  # what the model calls it
+
+
+def fastfood(z: Tensor, signs: Tensor, places: Tensor, gains: Tensor, size: int) -> Tensor:
+    """P z, float32 [``size``], for z [d], ``signs`` B [d] and ``gains`` G [n].
+
+    The transform of d numbers and then zeros repeats itself with the period k, the power of 2 that d needs: so the
+    first transform is of k numbers, and ``places`` [n], each below k, is Pi modulo k.
+    """
+    spread = walsh_hadamard(F.pad(signs * z, (0, padded(len(z)) - len(z))))
+    mixed = walsh_hadamard(gains * spread.index_select(0, places))
+    return mixed[:size] / (size * gains.square().sum()).sqrt()
+
+
+def padded(count: int) -> int:
+    """The smallest power of 2 that is at least ``count``, which is positive."""
+    return 1 << (count - 1).bit_length()
+
+
+class Subspace(nn.Module):
+    """What is trained: ``z`` [d], and ``scales`` [m] where layers have their own."""
+
+    def __init__(self, dimension: int, layers: int, like: Tensor) -> None:
+        super().__init__()
+        self.z = nn.Parameter(torch.zeros(dimension - layers, device=like.device))
+        if layers:
+            self.scales = nn.Parameter(torch.ones(layers, device=like.device))
+
+
+class Projected(nn.Module):
+    """A parametrization: a tensor theta_0 becomes theta_0 + lambda P z. ``layer`` is that of its scale, or None.
+
+    P is drawn from ``generator`` and is no part of the state: who has the seed has it.
+    """
+
+    def __init__(self, like: Tensor, subspace: Subspace, layer: int | None, generator: torch.Generator) -> None:
+        super().__init__()
+        self.shared, self.layer = (subspace,), layer  # in a tuple: the model has it once
+        count = len(subspace.z)
+        n = padded(max(count, like.numel()))
+        signs = 2 * torch.randint(2, (count,), generator=generator, dtype=torch.int8) - 1
+        places = torch.randperm(n, generator=generator) % padded(count)
+        gains = torch.randn(n, generator=generator)
+        self.register_buffer("signs", signs.to(like.device), persistent=False)
+        self.register_buffer("places", places.int().to(like.device), persistent=False)
+        self.register_buffer("gains", gains.to(like.device), persistent=False)
+
+    def forward(self, initial: Tensor) -> Tensor:
+        (subspace,) = self.shared
+        moved = fastfood(subspace.z, self.signs, self.places, self.gains, initial.numel())  # type: ignore[arg-type]
+        if self.layer is not None:
+            moved = subspace.scales[self.layer] * moved
+        return initial + moved.view(initial.shape).to(initial.dtype)
+
+
+def project(model: nn.Module, dimension: int, structure_aware: bool, generator: torch.Generator) -> Subspace:
+    """Freezes ``model``, in place, and moves all that was trainable, but a new task's output layer, in one subspace of
+    ``dimension``. A parameter that stands in several places is one. Raises ValueError where the subspace does not fit.
+    """
+    parts = anatomy(model)
+    blocks = [f"{block.path}." for block in parts.every_block]
+    heads = {id(each) for head in new_heads(parts) for each in head.module.parameters()}
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad and id(each) not in heads}
+    numbers = sum(each.numel() for each in trained.values())
+    layers = len(blocks) if structure_aware else 0
+    if not layers < dimension <= numbers:
+        raise ValueError(
+            f"a subspace of dimension {dimension} does not fit: more than the {layers} scales of layers and at most "
+            f"the {numbers} numbers that are projected"
+        )
+    freeze(parts)
+    subspace = Subspace(dimension, layers, next(model.parameters()))
+    projections: dict[int, Projected] = {}
+    for path, parameter in trained.items():
+        layer = next((index for index in range(layers) if path.startswith(blocks[index])), None)
+        projections[id(parameter)] = Projected(parameter, subspace, layer, generator)
+    for module, name, parameter in list(_places(model)):
+        if id(parameter) in projections:
+            parametrize.register_parametrization(module, name, projections[id(parameter)], unsafe=True)
+    model.add_module(SUBSPACE, subspace)
+    return subspace
+
+
+def _places(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            yield module, name, parameter
+
+
+@dataclass
+class IntrinsicDimension(Technique):
+    """``dimension`` is d, the scales of layers included where ``structure_aware`` (SAID; else DID).
+    ``learning_rate_ratio`` is over the baseline's full fine-tuning."""
+
+    dimension: int = 1000
+    structure_aware: bool = True
+    learning_rate_ratio: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.dimension < 1:
+            raise ValueError(f"dimension, the numbers to be trained, must be at least 1, not {self.dimension}")
+        if not self.learning_rate_ratio > 0:
+            raise ValueError(
+                f"learning_rate_ratio, over full fine-tuning's rate, must be positive, not {self.learning_rate_ratio}"
+            )
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return replace(recipe, learning_rate=recipe.learning_rate * self.learning_rate_ratio)
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        project(model, self.dimension, self.structure_aware, run.generator)
+        return model
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        blocks = tuple(f"{block.path}." for block in run.anatomy.every_block)
+        projections = {
+            path: module
+            for path, module in run.model.named_modules()
+            if isinstance(module, Projected) and path.startswith(blocks)
+        }
+        return {**projections, **dict(run.model.get_submodule(SUBSPACE).named_parameters(prefix=SUBSPACE))}
