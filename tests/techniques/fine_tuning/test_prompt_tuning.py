@@ -1,0 +1,139 @@
+"""Prompt tuning against peft, and against models whose table of positions has room for the prompt."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from peft import PromptTuningConfig, get_peft_model
+from torch import nn
+from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from suite.contract.data import generator
+from suite.contract.run import Run
+from suite.model.anatomy import anatomy
+from suite.model.texts import text_input, text_positions
+from techniques.fine_tuning.prompt_tuning.technique import PromptTuning, before_text, prepend, sampled_tokens
+from tests.model.further_models import further_run, logits, make
+from tests.runs import new_run
+from tests.techniques.fine_tuning.longer_tables import with_longer_table
+
+LENGTH = 5
+
+
+def adapting(baseline: str, technique: PromptTuning | None = None, steps: int = 2) -> Run:
+    return new_run(baseline, technique or "baseline", size="pico", recipe="classic", task="adapt", steps=steps)
+
+
+def test_outputs_and_gradient_equal_pefts_where_positions_have_room():
+    run, plain = adapting("gpt", PromptTuning(length=LENGTH)), adapting("gpt").model
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=LENGTH)
+    theirs = get_peft_model(with_longer_table(plain, LENGTH), config).eval()
+    weights = theirs.prompt_encoder["default"].embedding.weight
+    weights.data = run.model.prompt.data.clone()
+    batch, _ = run.data.batch(0, 0, 4)
+    ours, expected = run.baseline.forward(run.model.eval(), batch), run.baseline.forward(theirs, batch)
+    expected.logits = expected.logits[:, LENGTH:]
+    torch.testing.assert_close(ours.logits, expected.logits, rtol=1e-5, atol=1e-6)
+    for outputs in (ours, expected):
+        run.baseline.losses(outputs, batch).mean().backward()
+    torch.testing.assert_close(run.model.prompt.grad, weights.grad, rtol=1e-4, atol=1e-7)
+
+
+def test_outputs_equal_pefts_where_positions_are_relative():
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2)  # fmt: skip
+    ours = LlamaForCausalLM(config).eval()
+    theirs = get_peft_model(copy.deepcopy(ours), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=LENGTH))
+    prompt = nn.Parameter(theirs.prompt_encoder["default"].embedding.weight.detach().clone())
+    tokens = torch.randint(64, (3, 7))
+    prepend(anatomy(ours), prompt, lambda: ours(input_ids=tokens))
+    with torch.no_grad():
+        expected = theirs.eval()(input_ids=tokens).logits[:, LENGTH:]
+        torch.testing.assert_close(ours(input_ids=tokens).logits, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt"])
+def test_text_keeps_its_positions_and_sees_the_whole_prompt(baseline):
+    run, plain = adapting(baseline, PromptTuning(length=LENGTH)), adapting(baseline).model
+    longer = with_longer_table(plain, LENGTH)
+    batch, _ = run.data.batch(0, 0, 4)
+    with torch.no_grad():
+        text = longer.get_input_embeddings()(batch["input_ids"])
+        expected = longer(inputs_embeds=before_text(run.model.prompt, text)).logits[:, LENGTH:]
+        torch.testing.assert_close(run.baseline.forward(run.model.eval(), batch).logits, expected, rtol=1e-5, atol=1e-6)
+        few = {"input_ids": batch["input_ids"][:, :6]}
+        shorter = longer(inputs_embeds=before_text(run.model.prompt, text[:, :6])).logits[:, LENGTH:]
+        torch.testing.assert_close(run.baseline.forward(run.model, few).logits, shorter, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_stays_masked():
+    run = adapting("bert", PromptTuning(length=LENGTH))
+    tokens = run.data.batch(0, 0, 2)[0]["input_ids"]
+    mask = (torch.arange(tokens.shape[1]) < 10).long().expand_as(tokens)
+    with torch.no_grad():
+        padded = run.model.eval()(input_ids=tokens, attention_mask=mask, token_type_ids=torch.zeros_like(tokens))
+        torch.testing.assert_close(padded.logits[:, :10], run.model(input_ids=tokens[:, :10]).logits)
+
+
+def test_an_encoders_prompt_leaves_the_decoders_row_as_it_is():
+    run = further_run("t5", PromptTuning(length=LENGTH))
+    plain = logits(make("t5").eval(), "t5")
+    with_prompt = logits(run.model.eval(), "t5")
+    assert with_prompt.shape == plain.shape
+    assert not torch.allclose(with_prompt, plain)
+
+
+def test_positions_of_a_text_are_those_that_the_model_looks_up():
+    run = adapting("bert")
+    found = text_positions(anatomy(run.model), lambda: run.trial(run.model))
+    assert found.tolist() == [list(range(16))]
+    relative = make("t5")
+    assert text_positions(anatomy(relative), lambda: logits(relative, "t5")) is None
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt"])
+def test_the_prompt_alone_moves(baseline):
+    run = adapting(baseline, PromptTuning(length=7), steps=3)
+    before = {name: each.clone() for name, each in run.model.named_parameters()}
+    run.train(3)
+    moved = {name for name, each in run.model.named_parameters() if not torch.equal(each, before[name])}
+    assert moved == {"prompt"} == {name for name, each in run.model.named_parameters() if each.grad is not None}
+    assert run.model.prompt.numel() == 7 * anatomy(run.model).width
+
+
+@given(st.integers(1, 50), st.integers(1, 60), st.integers(1, 60), st.integers(0, 5))
+def test_tokens_are_the_most_common_and_different_where_there_are_enough(length, vocabulary, common, seed):
+    tokens = sampled_tokens(vocabulary, length, generator(seed), common)
+    assert tokens.shape == (length,)
+    assert 0 <= int(tokens.min()) <= int(tokens.max()) < min(common, vocabulary)
+    assert length > min(common, vocabulary) or len(tokens.unique()) == length
+
+
+def test_a_prompt_starts_as_embeddings_or_as_uniform_numbers():
+    run = adapting("gpt", PromptTuning(length=8))
+    table = text_input(run.model).table.weight
+    assert (run.model.prompt[:, None] == table).all(-1).any(1).all()
+    uniform = adapting("gpt", PromptTuning(length=200, initialization="uniform")).model.prompt
+    assert 0.49 < uniform.abs().max() <= 0.5
+    assert abs(uniform.mean().item()) < 0.02
+
+
+def test_no_prompt_is_full_fine_tuning_to_the_bit():
+    assert adapting("bert", PromptTuning(length=0), 3).train(3) == adapting("bert", None, 3).train(3)
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"length": -1}, "length is 1 or more"),
+                                                   ({"learning_rate_ratio": 0.0}, "must be positive")])  # fmt: skip
+def test_bad_settings_say_what_to_do(settings, message):
+    with pytest.raises(ValueError, match=message):
+        PromptTuning(**settings)
+
+
+def test_models_that_cannot_read_a_prompt_are_refused():
+    with pytest.raises(ValueError, match="takes no embeddings in place of tokens"):
+        adapting("vit", PromptTuning())
+    assert isinstance(adapting("gpt").model, GPT2LMHeadModel)
+    assert isinstance(adapting("bert").model, BertForMaskedLM)
