@@ -26,7 +26,7 @@ from suite.contract.run import Run
 from suite.contract.sites import NotAttached
 from suite.contract.stack import build
 from suite.measure.child import server
-from suite.record.job import Size, Task, join
+from suite.record.job import Size, Task, canonical, join
 from suite.record.schema import Counters
 from tests.runs import new_run
 
@@ -179,4 +179,5 @@ def test_card(name: str) -> None:
     card = catalogue()[name].card
     assert card.claim, "every technique brings at least one claim"
     assert set(card.baselines) <= set(baselines())
-    assert card.reference == "baseline" or card.reference in catalogue()
+    assert card.reference == canonical(card.reference)
+    build(card.reference)

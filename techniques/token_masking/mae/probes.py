@@ -1,0 +1,185 @@
+"""What a short run shows of the masked autoencoder: the tokens that each block gets, where patches go, what that costs.
+
+Where a patch stands in the sorted noise is counted by comparing all pairs; what it should be is computed in float64
+from the parameters of the baseline's model. The reference, whose encoder has mask tokens, is looked at likewise: a
+saving against a broken one would be none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from suite.contract.data import Batch
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.model.anatomy import anatomy
+from suite.model.segments import split_hidden
+from techniques.shared.block_flops import block_step_flops, counted_block_flops
+from techniques.token_masking.mae.technique import Mae
+
+OF_ITS_BASELINES = True  # whose modules are named here
+REFERENCE = "mae:encoder=all"
+LEADING = 1  # the class token
+TOLERANCE = 1e-4  # of values near 1: sums of a few products, and an encoder's float32 outputs through one matrix
+STEPS = 3  # of a run whose steps are counted
+
+
+def probes(recording: Recording, own: Mae) -> Mapping[str, float]:
+    """``off_tokens``: blocks that get another number of tokens than 1 + int(L (1 - r)) in the encoder and 1 + L in the
+    decoder; ``off_rows``: tokens that enter the encoder and are not the visible patches with their own positions;
+    ``misplaced``: tokens that enter the decoder and are not, at each patch's place, what the encoder made of it or the
+    mask token; ``heard``: by how much the loss changes where the pixels of visible patches do, as targets;
+    ``flops_over_formula``: of an encoder block, over the formula's for these tokens; ``scores_over_formula``:
+    attention scores of the encoder that the reference has for each of ours, over ((1 + L) / (1 + int(L (1 - r))))^2,
+    where they are made. ``reference_off``: all that is off in the reference; ``token_at_rest``: values of its mask
+    token that a step leaves alone."""
+    if own.encoder == "all":
+        return {}
+    run, batch = recording.run, recording.trace.batch
+    theirs = recording.twin(REFERENCE)
+    theirs.record_step()
+    theirs.record_step()
+    mine, others = _passed(run, batch), _passed(theirs.run, batch)
+    update = theirs.trace.update
+    tokens = [name for name in update.before.parameters if name not in dict(run.model.named_parameters())]
+    at_rest = sum(int((update.moved(name) == 0).sum()) for name in tokens) if tokens else 1
+    return {
+        **mine,
+        "heard": _heard(run, batch),
+        **_flops(recording),
+        **_scores(run, theirs.run, batch),
+        "reference_off": others["off_tokens"] + others["off_rows"] + others["misplaced"],
+        "token_at_rest": at_rest,
+    }
+
+
+def _places(noise: Tensor) -> Tensor:
+    """How many patches stand before each, int64 [batch, patches]."""
+    smaller = noise[:, None, :] < noise[:, :, None]
+    first = torch.ones(noise.shape[1], noise.shape[1], dtype=torch.bool).tril(-1)
+    return (smaller | ((noise[:, None, :] == noise[:, :, None]) & first)).sum(2)
+
+
+def _visible(run: Run, batch: Batch) -> int:
+    return int(batch["noise"].shape[1] * (1 - run.model.config.mask_ratio))  # type: ignore[union-attr,operator]
+
+
+@torch.no_grad()
+def _passed(run: Run, batch: Batch) -> dict[str, float]:
+    """``off_tokens``, ``off_rows`` and ``misplaced`` of a pass of the run's model; the reference's encoder gets all."""
+    model: Any = run.model
+    seen: dict[str, Tensor] = {}
+
+    def note(path: str, _: nn.Module, args: Any, kwargs: Any) -> None:
+        seen[path] = split_hidden(args, kwargs)[0].double()
+
+    parts = anatomy(model)
+    joint = model.decoder.decoder_embed
+    with ExitStack() as stack:
+        for block in parts.every_block:
+            hook = block.module.register_forward_pre_hook(partial(note, block.path), with_kwargs=True)
+            stack.callback(hook.remove)
+        stack.callback(joint.register_forward_hook(lambda *each: seen.update(joint=each[2].double())).remove)
+        run.baseline.forward(model, batch)
+    places, patches, visible = _places(batch["noise"]), batch["noise"].shape[1], _visible(run, batch)
+    token = next((each for name, each in model.named_parameters() if name.endswith("mask_tokens.token")), None)
+    inside = patches if token is not None else visible
+    main = {block.path for block in parts.blocks}
+    off_tokens = sum(
+        each.shape[1] != LEADING + (inside if path in main else patches)
+        for path, each in seen.items()
+        if path != "joint"
+    )
+    first, second = (seen[stack.blocks[0].path] for stack in parts.stacks)
+    joined = seen["joint"]
+    if first.shape[1] != LEADING + inside or joined.shape[1] != LEADING + inside:
+        return {"off_tokens": off_tokens, "off_rows": first.shape[1], "misplaced": second.shape[1]}
+    off_rows = _off(first[:, LEADING:], _entering(model, batch, places, visible, token)[:, :inside])
+    made = joined[:, LEADING:].gather(1, places.clamp(max=inside - 1)[..., None].expand(-1, -1, joined.shape[2]))
+    masked = model.decoder.mask_token.double().expand_as(made)
+    wanted = torch.where((places < inside)[..., None], made, masked)
+    wanted = wanted + model.decoder.decoder_pos_embed[:, LEADING:].double()
+    return {"off_tokens": off_tokens, "off_rows": off_rows, "misplaced": _off(second[:, LEADING:], wanted)}
+
+
+def _entering(model: Any, batch: Batch, places: Tensor, visible: int, token: Tensor | None) -> Tensor:
+    """All patches in the order of their noise, float64: as they are, or the mask token; with their positions."""
+    embedding = model.vit.embeddings
+    kernel = embedding.patch_embeddings.projection
+    cut = torch.nn.functional.conv2d(
+        batch["pixel_values"].double(), kernel.weight.double(), kernel.bias.double(), stride=kernel.stride
+    )
+    x = cut.flatten(2).transpose(1, 2)
+    if token is not None:
+        x = torch.where((places < visible)[..., None], x, token.double())
+    order = places.argsort(1)
+    return (x + embedding.position_embeddings[:, LEADING:].double()).gather(1, order[..., None].expand_as(x))
+
+
+def _off(ours: Tensor, wanted: Tensor) -> int:
+    """Tokens with a value that is not what is wanted."""
+    return int(((ours - wanted).abs() > TOLERANCE).any(-1).sum())
+
+
+@torch.no_grad()
+def _heard(run: Run, batch: Batch) -> float:
+    """The change of the losses, none of which may be due to a visible patch; not a number where masked ones have none,
+    either."""
+    outputs = run.baseline.forward(run.model, batch)
+    side = batch["pixel_values"].shape[-1]
+    grid = round(batch["noise"].shape[1] ** 0.5)
+    shown = (_places(batch["noise"]) < _visible(run, batch)).view(-1, 1, grid, grid)
+    pixels = shown.repeat_interleave(side // grid, 2).repeat_interleave(side // grid, 3)
+    loss = run.baseline.losses(outputs, batch)
+
+    def change(where: Tensor) -> float:
+        other = torch.where(where, -batch["pixel_values"].flip(0) + 0.5, batch["pixel_values"])
+        return (run.baseline.losses(outputs, {**batch, "pixel_values": other}) - loss).abs().sum().item()
+
+    return change(pixels) if change(~pixels) > 0 else float("nan")
+
+
+def _flops(recording: Recording) -> dict[str, float]:
+    """Of an encoder block in a training step, ours and the reference's, over the formula's."""
+    run, batch = recording.run, recording.trace.batch
+    block, rows, patches = run.anatomy.blocks[0], len(batch["noise"]), batch["noise"].shape[1]
+    tokens = {"mae": LEADING + _visible(run, batch), REFERENCE: LEADING + patches}
+    over = {
+        stack: counted_block_flops(recording.twin(stack, steps=STEPS).run, [0])[0] / block_step_flops(block, rows, each)
+        for stack, each in tokens.items()
+    }
+    return {"flops_over_formula": over["mae"], "reference_flops_over_formula": over[REFERENCE]}
+
+
+class _Scores(TorchDispatchMode):
+    """Elements of attention scores, layer by layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[int] = []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operator is torch.ops.aten._softmax.default:
+            self.elements.append(args[0].numel())
+        return operator(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def _scores(run: Run, theirs: Run, batch: Batch) -> dict[str, float]:
+    counts = []
+    for each in (run, theirs):
+        with _Scores() as scores:
+            each.baseline.forward(each.model, batch)
+        counts.append(sum(scores.elements[: each.anatomy.depth]))  # the encoder is first
+    if not all(counts):
+        return {}  # fused attention makes none
+    patches = batch["noise"].shape[1]
+    formula = ((LEADING + patches) / (LEADING + _visible(run, batch))) ** 2
+    return {"scores_over_formula": counts[1] / counts[0] / formula}
