@@ -1,0 +1,90 @@
+"""What recorded steps show of the sparse head, beside the model with the whole one: the last step's loss and gradients,
+and what a step of a twin computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.meters.flops import FlopCounter
+from suite.model.anatomy import anatomy, in_features, is_linear, out_features
+from techniques.shared.plain import apart, filled, gradients_of, outputs_of, plain_model
+from techniques.token_masking.mlm_sparse_head.technique import SparseHead
+
+OF_ITS_BASELINES = True  # whose linear layers outside of the blocks are the head's
+EPS = torch.finfo(torch.float32).eps
+
+
+def records(run: Run, own: SparseHead) -> bool:
+    """The last step, whose loss the run still has."""
+    return run.step == run.recipe.steps - 1
+
+
+def probes(recording: Recording, own: SparseHead) -> Mapping[str, float]:
+    """``loss_roundings``, ``gradient_roundings``: how far the step's loss and gradients are from those with the whole
+    head; ``rows_per_label``: rows of logits that a step computes, for each label; ``saved_over_formula``: the FLOPs
+    that a step saves, over 6 for each matrix entry of the head and position without a label; ``evaluated_otherwise``:
+    outputs in evaluation that are not the whole head's."""
+    run, trace = recording.run, recording.trace
+    plain = filled(plain_model(recording), trace.before.parameters)
+    loss = _loss(recording, plain)
+    return {
+        "loss_roundings": abs(run.loss.item() - loss) / (EPS * abs(loss)),
+        "gradient_roundings": apart(trace.of("backward")[0].gradients, gradients_of(recording, trace, plain)),
+        **_computed(recording),
+        "evaluated_otherwise": _evaluated_otherwise(recording),
+    }
+
+
+@torch.no_grad()
+def _loss(recording: Recording, plain: nn.Module) -> float:
+    baseline, trace = recording.run.baseline, recording.trace
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(trace.random)
+        return baseline.losses(baseline.forward(plain, trace.batch), trace.batch).mean().item()
+
+
+def _computed(recording: Recording) -> dict[str, float]:
+    """Of the second step of another run beside a plain one."""
+    twin, reference = recording.twin(), recording.twin("baseline")
+    rows = 0
+
+    def count(module: nn.Module, args: Any, output: Tensor) -> None:
+        nonlocal rows
+        rows += output.shape[:-1].numel()
+
+    for each in (reference, twin):
+        each.run.train(1)
+    with FlopCounter() as whole:
+        reference.run.train(1)
+    (projection,) = twin.run.anatomy.head
+    projection.module.register_forward_hook(count)
+    with FlopCounter() as sparse:
+        twin.record_step()
+    labelled = twin.trace.batch["labels"] != -100
+    left_out = labelled.numel() - int(labelled.sum())
+    formula = 6 * left_out * sum(in_features(each) * out_features(each) for each in _outside(twin.run.model))
+    return {
+        "rows_per_label": rows / int(labelled.sum()),
+        "saved_over_formula": (whole.total - sparse.total) / formula,
+    }
+
+
+def _outside(model: nn.Module) -> list[nn.Module]:
+    """The linear layers outside of the blocks."""
+    blocks = tuple(f"{stack.path}." for stack in anatomy(model).stacks)
+    return [each for path, each in model.named_modules() if is_linear(each) and not path.startswith(blocks)]
+
+
+def _evaluated_otherwise(recording: Recording) -> int:
+    run, batch = recording.run, recording.trace.batch
+    plain = filled(plain_model(recording), dict(run.model.named_parameters()))
+    with run.predicting() as predict:
+        ours = predict(batch).logits
+    return int((ours != outputs_of(recording, recording.trace, plain)).sum())
