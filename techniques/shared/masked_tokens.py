@@ -35,7 +35,7 @@ class Masks(NamedTuple):
 def masks_of(data: Data) -> Masks:
     """What the transform makes of the first examples, or of any tokens, where these have shapes alone.
 
-    Raises ValueError where it makes no batches of a masked language model.
+    Raises ValueError where it makes no batches of a masked language model, or none with a label.
     """
     with unset_fake_temporarily():
         masked = data.transform(_rows(data.train.tensors), generator(0))
@@ -43,6 +43,8 @@ def masks_of(data: Data) -> Masks:
         if shown is None or labels is None or shown.shape != labels.shape:
             raise ValueError("no labels of single tokens in a batch: this is for masked language models (-b bert)")
         labelled = labels != NO_LABEL
+        if not labelled.any():
+            raise ValueError(f"no token of a row of {labels.shape[1]} has a label: choose a larger share")
         counts = labelled.sum(1)
         even = bool((counts == counts[0]).all())
         return Masks(labels.shape[1], int(counts[0]) if even else None, int(shown[labelled].mode().values))

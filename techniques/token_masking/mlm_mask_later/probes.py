@@ -1,0 +1,147 @@
+"""What recorded steps show of 3ML: the masks of their batches, the tokens that each block gets, and the gradients,
+beside a plain model whose first blocks run on whole rows and attend to no [MASK].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.data import generator
+from suite.contract.recording import Recording
+from suite.meters.flops import FlopCounter
+from suite.model.anatomy import anatomy
+from suite.model.attention import eager
+from suite.model.segments import split_hidden
+from techniques.shared.block_flops import block_step_flops
+from techniques.shared.plain import apart, filled, gradients_of, plain_model
+from techniques.token_masking.mlm_mask_later.technique import MaskLater
+
+OF_ITS_BASELINES = True  # whose masks are as BERT's
+MASK, NO_LABEL = 1, -100
+DRAWS = 512  # rows, to see how many labelled tokens are kept as they are
+
+
+def probes(recording: Recording, own: MaskLater) -> Mapping[str, float]:
+    """``tokens_off``: by how much the tokens in blocks of a step differ from T - n in the first and T in the last;
+    ``masks_off``: rows of a batch without exactly rate T labels, or hidden rate T masks among these, or with another
+    token changed; ``kept``: the share of the labelled tokens in sight that are as they were, in many draws;
+    ``gradient_roundings``: of the step's from the plain model's; ``saved_over_formula``: FLOPs that a
+    step saves, over the formula's for n tokens less in the first blocks; ``held_out_otherwise``: tokens and labels of
+    the test that are not the baseline's own; ``evaluated_roundings``: of logits in evaluation from the plain model's.
+    """
+    if not own.rate:
+        return {}
+    trace = recording.trace
+    plain = filled(plain_model(recording), trace.before.parameters)
+    early = len(anatomy(plain).blocks) - max(1, round(own.late * len(anatomy(plain).blocks)))
+    with masks_later(plain, early):
+        roundings = apart(trace.of("backward")[0].gradients, gradients_of(recording, trace, plain))
+    return {
+        "masks_off": _masks_off(recording, own),
+        "kept": _kept(recording),
+        "gradient_roundings": roundings,
+        **_counted(recording, own, early),
+        "held_out_otherwise": _held_out_otherwise(recording),
+        "evaluated_roundings": _evaluated_roundings(recording, early),
+    }
+
+
+@contextmanager
+def masks_later(plain: nn.Module, early: int) -> Iterator[None]:
+    """While active, the first ``early`` blocks attend to no [MASK], and behind them a [MASK] is as it was embedded."""
+    blocks = [block.module for block in anatomy(plain).blocks]
+    now: dict[str, Any] = {}
+
+    def begin(module: nn.Module, args: Any, kwargs: Any) -> None:
+        now["masked"] = kwargs["input_ids"] == MASK
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, **others: Any) -> Tensor:
+        return eager(query, key, value, mask=~now["masked"][:, None, None] if "embedded" in now else mask, **others)
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        now["embedded"] = split_hidden(args, kwargs)[0]
+
+    def append(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        hidden, others, named = split_hidden(args, kwargs)
+        return (hidden.where(~now["masked"][..., None], now.pop("embedded")), *others), named
+
+    with ExitStack() as stack:
+        stack.callback(plain.register_forward_pre_hook(begin, with_kwargs=True).remove)
+        if early:
+            stack.enter_context(anatomy(plain).attention(attention))
+            stack.callback(blocks[0].register_forward_pre_hook(enter, with_kwargs=True).remove)
+            stack.callback(blocks[early].register_forward_pre_hook(append, with_kwargs=True).remove)
+        yield
+
+
+def _masks_off(recording: Recording, own: MaskLater) -> int:
+    trace = recording.trace
+    original = recording.run.data.train[trace.indices]["input_ids"].long()
+    shown, labels = trace.batch["input_ids"], trace.batch["labels"]
+    chosen, masked = labels != NO_LABEL, shown == MASK
+    count = round(own.rate * shown.shape[1])
+    right = (chosen.sum(1) == count) & (masked.sum(1) == round(own.hidden * count))
+    right &= ((shown == original) | chosen).all(1) & ((labels == original) | ~chosen).all(1) & (chosen | ~masked).all(1)
+    return int((~right).sum())
+
+
+def _kept(recording: Recording) -> float:
+    data = recording.run.data
+    batch = data.transform(data.train[torch.arange(DRAWS) % len(data.train)], generator(0))
+    shown, labels = batch["input_ids"], batch["labels"]
+    in_sight = (labels != NO_LABEL) & (shown != MASK)
+    return (shown == labels)[in_sight].double().mean().item()
+
+
+def _counted(recording: Recording, own: MaskLater, early: int) -> dict[str, float]:
+    """Of the second step of another run beside a plain one."""
+    twin, reference = recording.twin(), recording.twin("baseline")
+    for each in (reference, twin):
+        each.run.train(1)
+    with FlopCounter() as whole:
+        reference.run.train(1)
+    blocks, seen = twin.run.anatomy.blocks, []
+
+    def see(module: nn.Module, args: Any, output: Any) -> None:
+        seen.append((output[0] if isinstance(output, tuple) else output).shape[1])
+
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.callback(block.module.register_forward_hook(see).remove)
+        with FlopCounter() as fewer:
+            twin.record_step()
+    rows, tokens = twin.trace.batch["input_ids"].shape
+    masked = round(own.hidden * round(own.rate * tokens))
+    expected = [tokens - masked] * early + [tokens] * (len(blocks) - early)
+    cost = partial(block_step_flops, blocks[0], rows)
+    formula = early * (cost(tokens) - cost(tokens - masked))
+    return {
+        "tokens_off": sum(abs(ours - theirs) for ours, theirs in zip(seen, expected, strict=True)),
+        "saved_over_formula": (whole.total - fewer.total) / formula if formula else 1.0,
+    }
+
+
+def _held_out_otherwise(recording: Recording) -> int:
+    run, setting = recording.run, recording.run.job.setting
+    theirs = run.baseline.data(setting.size, setting.task, setting.data).held_out("test", 64)
+    pairs = zip(run.data.held_out("test", 64), theirs, strict=True)
+    return sum(int((ours[name] != own[name]).sum()) for ours, own in pairs for name in own)
+
+
+@torch.no_grad()
+def _evaluated_roundings(recording: Recording, early: int) -> float:
+    """On rows of the test, which have unlike numbers of masks."""
+    run = recording.run
+    batch = run.data.held_out("test", 8)[0]
+    plain = filled(plain_model(recording), dict(run.model.named_parameters())).eval()
+    with run.predicting() as predict:
+        ours = predict(batch).logits
+    with masks_later(plain, early):
+        theirs = run.baseline.forward(plain, batch).logits
+    return apart({"logits": ours}, {"logits": theirs.double()})

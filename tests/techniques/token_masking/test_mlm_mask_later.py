@@ -1,0 +1,201 @@
+"""3ML: even masks, the tokens of each block, and what early blocks must not know."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suite.contract.baseline import baselines
+from suite.contract.run import Run
+from suite.measure.paper_scale import Scale, counted
+from suite.record.job import Setting
+from techniques.shared.late_tokens import at_tokens, unattended
+from techniques.shared.masked_tokens import NO_LABEL
+from techniques.token_masking.mlm_mask_later.technique import EvenMasks, MaskLater, evened
+from tests.runs import new_recording, new_run
+
+MASK = 1
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 6))
+@settings(max_examples=40)
+def test_every_row_has_as_many_masks_where_labels_are(seed: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    original = torch.randint(4, 20, (5, 12), generator=generator)
+    chosen = torch.rand(5, 12, generator=generator).argsort(1) < 6
+    fate = torch.rand(5, 12, generator=generator)
+    shown = torch.where(chosen & (fate < 0.8), MASK, torch.where(chosen & (fate < 0.9), 7, original))
+    labels = original.where(chosen, NO_LABEL)
+    made = evened({"input_ids": shown, "labels": labels}, original, MASK, count, generator)
+    hidden = made["input_ids"] == MASK
+    assert (hidden.sum(1) == count).all()
+    assert torch.equal(made["labels"], labels)
+    assert torch.equal(made["input_ids"][~chosen], original[~chosen])
+    before = shown == MASK
+    more, fewer = before.sum(1) >= count, before.sum(1) <= count
+    assert not (hidden & ~before)[more].any(), "none is hidden in a row that has enough"
+    assert not (before & ~hidden)[fewer].any(), "none is shown in a row that has too few"
+    revealed = before & ~hidden
+    assert torch.equal(made["input_ids"][revealed], original[revealed])
+
+
+def test_fates_are_nearly_the_baselines() -> None:
+    """Of 2000 rows: 80 % masked to the token, about 10 % random, about 10 % as they were."""
+    data = new_run("bert", "mlm_mask_later", size="nano", steps=4).data
+    assert isinstance(data.transform, EvenMasks)
+    rows = data.train[torch.arange(2000)]
+    batch = data.transform(rows, torch.Generator().manual_seed(0))
+    chosen, shown = batch["labels"] != NO_LABEL, batch["input_ids"]
+    assert (chosen.sum(1) == 8).all()
+    assert ((shown == MASK).sum(1) == 6).all()  # of 8, 6.4
+    seen = chosen & (shown != MASK)
+    kept = (shown == batch["labels"])[seen].float().mean()
+    assert 0.45 < kept < 0.75  # of what is in sight; half but for the rows that had more masks
+
+
+@pytest.mark.parametrize("late", [0.25, 0.5, 0.75])
+def test_probes_hold_at_every_depth(late: float) -> None:
+    recording = new_recording(
+        "bert", f"mlm_mask_later:late={late},rate=0.4,hidden=0.9", size="nano", recipe="classic", steps=4
+    )
+    recording.train(4)
+    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
+    assert [probes[name] for name in ("masks_off", "tokens_off", "held_out_otherwise")] == [0, 0, 0]
+    assert probes["saved_over_formula"] == pytest.approx(1, abs=1e-9)
+    assert max(probes["gradient_roundings"], probes["evaluated_roundings"]) < 1000
+
+
+def test_with_all_blocks_late_it_is_a_plain_model_with_more_masks() -> None:
+    run = new_run("bert", "mlm_mask_later:late=1", size="pico", recipe="classic", steps=4)
+    plain = new_run("bert", size="pico", recipe="classic", steps=4)
+    batch, _ = run.data.batch(0, 0, 4)
+    for each in (run, plain):
+        each.model.eval()
+    assert torch.equal(*(each.baseline.forward(each.model, batch).logits for each in (run, plain)))
+    assert (batch["labels"] != NO_LABEL).sum() == 4 * 8
+    run.train(1)
+
+
+def test_rate_zero_is_the_baseline_to_the_bit() -> None:
+    run, plain = (
+        new_run("bert", each, size="pico", recipe="classic", steps=4) for each in ("mlm_mask_later:rate=0", "")
+    )
+    assert run.train(3) == plain.train(3)
+
+
+def test_what_hides_behind_a_mask_never_matters_to_early_blocks() -> None:
+    """The mask token's embedding moves late blocks alone, in training and in evaluation."""
+    run = new_run("bert", MaskLater(), size="nano", recipe="classic", steps=4)
+    batch, _ = run.data.batch(0, 0, 4)
+    last_early = run.anatomy.blocks[-2].module
+    seen: list[torch.Tensor] = []
+    last_early.register_forward_hook(lambda _, __, output: seen.append(output))
+    visible = batch["input_ids"] != MASK
+    table = run.anatomy.embeddings[0].module
+    for training in (True, False):
+        seen.clear()
+        run.model.train(training)
+        for shift in (0.0, 5.0):
+            with torch.no_grad():
+                table.weight[MASK] += shift
+                run.baseline.forward(run.model, batch)
+        before, after = seen if training else [each[visible] for each in seen]
+        assert before.shape[-2] == (10 if training else 40)
+        assert torch.equal(before, after)
+
+
+def test_a_resumed_run_goes_on_to_the_bit_and_a_copy_computes_alike(tmp_path: Path) -> None:
+    run = new_run("bert", "mlm_mask_later", size="pico", recipe="classic", steps=8)
+    run.train(3)
+    run.save(tmp_path / "state")
+    batch, _ = run.data.batch(0, 0, 4)
+    copied = copy.deepcopy(run.model)
+    assert torch.equal(*(run.baseline.forward(each, batch).logits for each in (run.model, copied)))
+    rest = run.train(3)
+    resumed = new_run("bert", "mlm_mask_later", size="pico", recipe="classic", steps=8)
+    resumed.load(tmp_path / "state")
+    assert resumed.train(3) == rest
+
+
+def test_with_a_sparse_head_on_top() -> None:
+    run, plain = (
+        new_run("bert", each, size="pico", recipe="classic", steps=8)
+        for each in ("mlm_mask_later+mlm_sparse_head", "mlm_mask_later")
+    )
+    assert run.train(3) == pytest.approx(plain.train(3), rel=1e-6)
+    assert run.count_step().flops < plain.count_step().flops
+
+
+def test_arguments_of_a_block_follow_the_tokens() -> None:
+    kept = torch.tensor([[0, 2], [1, 3]])
+    assert at_tokens(torch.arange(8.0).view(2, 4), kept, 4).tolist() == [[0, 2], [5, 7]]
+    rotation = torch.arange(4.0).view(1, 4, 1).expand(1, 4, 3)
+    assert at_tokens(rotation, kept, 4)[..., 0].tolist() == [[0, 2], [1, 3]]
+    mask = torch.arange(16).view(1, 1, 4, 4)
+    assert at_tokens(mask, kept, 4).tolist() == [[[[0, 2], [8, 10]]], [[[5, 7], [13, 15]]]]
+    for other in (None, 3, torch.tensor(1.0), torch.zeros(5, 4)):
+        assert at_tokens(other, kept, 4) is other
+
+
+def test_masks_of_every_kind_leave_late_tokens_out() -> None:
+    class Block(torch.nn.Module):
+        def forward(self, hidden: Any, attention_mask: Any = None, other: Any = None) -> None: ...
+
+    late = torch.tensor([[False, True]])
+    seen = torch.ones(1, 1, 2, 2, dtype=torch.bool)
+    assert unattended(Block(), torch.float32, late, (seen,), {})["attention_mask"][0, 0].tolist() == [[True, False]] * 2
+    for args in ((), (None,), (torch.zeros(1, 1, 1, 2), 5)):
+        bias = unattended(Block(), torch.float32, late, args, {})["attention_mask"]
+        assert bias[..., 0].eq(0).all()
+        assert bias[..., 1].eq(torch.finfo(torch.float32).min).all()
+
+
+def test_a_step_can_be_counted_without_values() -> None:
+    """Of 32 tokens 16 are chosen and 13 masked; three of four blocks run on 19. The head runs on all."""
+    scale = Scale(Setting(baseline="bert", size="micro", recipe="classic"), batch_size=1, sequence_length=32)
+    ours, plain = counted("mlm_mask_later", scale).counters, counted("baseline", scale).counters
+    assert ours is not None and plain is not None
+    width, head = 96, 32 * (96 * 96 + 96 * 31)
+    early, whole = (tokens * 8 * width**2 + 2 * tokens**2 * width for tokens in (19, 32))
+    assert ours.flops / plain.flops == pytest.approx((3 * early + whole + head) / (4 * whole + head), rel=1e-6)
+
+
+def of_family(name: str, folder: Path) -> Run:
+    (folder / "config.json").write_text(json.dumps(dict(baselines()["bert"].families()[name].config)))
+    return new_run("bert", MaskLater(), size="pico", recipe="classic", steps=4, model=str(folder))
+
+
+@pytest.mark.parametrize("name", ["roberta", "electra", "distilbert", "modernbert"])
+def test_other_encoders(name: str, tmp_path: Path) -> None:
+    """With positions that are added, and with rotations."""
+    run = of_family(name, tmp_path)
+    assert all(torch.tensor(run.train(2)).isfinite())
+
+
+@pytest.mark.parametrize(("name", "reason"), [("deberta", "blocks of"), ("t5", "stacks"), ("bart", "stacks")])
+def test_what_cannot_leave_tokens_out_is_refused(name: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=reason):
+        of_family(name, tmp_path)
+
+
+def test_bad_settings_say_what_to_do() -> None:
+    with pytest.raises(ValueError, match="share of tokens"):
+        MaskLater(rate=1.0)
+    with pytest.raises(ValueError, match="shares"):
+        MaskLater(hidden=0.0)
+    with pytest.raises(ValueError, match="shares"):
+        MaskLater(late=1.5)
+    with pytest.raises(ValueError, match="larger share"):
+        new_run("bert", "mlm_mask_later:rate=0.01", size="pico", steps=4)
+    with pytest.raises(ValueError, match="recipe modern"):
+        new_run("bert", "mlm_mask_later", size="pico", recipe="compiled", steps=4)
+    for baseline in ("gpt", "vit", "mae"):
+        with pytest.raises(ValueError, match="share"):
+            new_run(baseline, MaskLater(), size="pico", steps=4)
