@@ -1,0 +1,234 @@
+"""What recorded steps show of importance sampling by gradient norms: which examples were looked at, how, which of them
+were learned from, and with which weights.
+
+Within few steps no gate opens by itself: twins of the run, with a threshold of 0, sample from their second step on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from suite.contract.data import Batch
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from suite.meters.flops import FlopCounter
+from techniques.importance_sampling.is_gradnorm.technique import GradientNormSampling, drawn
+from techniques.shared.ball import differing
+from techniques.shared.error_probes import (
+    Look,
+    draws_off,
+    error_norms,
+    looks,
+    originals,
+    scores_in_evaluation,
+    weighted_roundings,
+)
+
+OF_ITS_BASELINES = True  # whose batches' targets it knows
+COMPARED = 3  # sampled steps that are computed again
+DRAWN = 24  # sampled steps whose draws are counted, of a model that errs in few examples
+SHARPENED = 30.0  # times its head's weights
+SKEWED = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05], dtype=torch.float64)
+DRAWS = 800  # of 8 examples each
+CLOSE = 1e-6  # to the threshold, on either side
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A step that sampled: of each of its examples the place in the pool, and the pool's s, float64."""
+
+    trace: Trace
+    loss: float
+    looks: list[Look]
+    indices: Tensor
+    s: Tensor
+    places: list[int]
+
+    @property
+    def batch(self) -> Batch:
+        return self.looks[1].batch
+
+
+def records(run: Run, own: GradientNormSampling) -> bool:
+    """All steps: tau has heard of each."""
+    return not own.is_reference
+
+
+def probes(recording: Recording, own: GradientNormSampling) -> Mapping[str, float]:
+    """While the gate is closed, ``closed_differs``: elements of the last gradients that are not the plain ones;
+    ``tau_off``: of tau from the average of sqrt(n sum s^2), relative; ``gate_off``: steps on either side of the
+    threshold (B + 3 b) / 3 b that sample where they should not, or the other way round.
+
+    Of steps that sample, ``off_passes``: passes that are too many or few, or in the wrong mode; ``pool``: B / b;
+    ``foreign``: examples learned from that are not in the pool; ``misnamed``: others than the run says;
+    ``repeated``: neighbouring steps with one pool, or one draw; ``gradient_roundings`` and ``loss_off``: from those of
+    the mean of l_i / (B s_i); ``draws_off``: of frequencies from s, in standard errors; ``cost``: FLOPs over a
+    plain step's, and ``cost_over_formula``: what they exceed it by, over that of B examples forwards."""
+    if own.is_reference:
+        return {}
+    settings = f"presample={own.presample},momentum={own.momentum}"
+    sampling = f"is_gradnorm:threshold=0,{settings}"
+    twin = recording.twin(sampling)
+    tau = _tau(0.0, own.momentum, _scores(twin, _first(twin)))
+    steps = [_sampled(twin) for _ in range(COMPARED)]
+    known = [each for each in steps if each is not None]
+    for each in known:
+        tau = _tau(tau, own.momentum, each.s)
+    (technique,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    return {
+        "closed_differs": sum(_differs(recording, each) for each in recording.traces[-2:]),
+        "tau_off": max(_tau_off(recording, own), abs(technique.tau / tau - 1)),
+        "gate_off": _gate_off(recording.twin(f"is_gradnorm:{settings}"), own),
+        "off_passes": sum(each is None or _off_passes(each.looks) for each in steps),
+        "pool": max((len(each.s) / len(each.places) for each in known), default=0.0),
+        "foreign": sum(place < 0 for each in known for place in each.places),
+        "misnamed": sum(_misnamed(twin.run, each) for each in known),
+        "repeated": sum(_repeated(one, other) for one, other in pairwise(known)),
+        "gradient_roundings": max((_gradient_roundings(twin, each) for each in known), default=math.inf),
+        "loss_off": max((_loss_off(twin, each) for each in known), default=math.inf),
+        "draws_off": max(_draws_off(), _frequencies_off(recording.twin(sampling).run)),
+        **_cost(recording, recording.twin(sampling)),
+    }
+
+
+def _differs(recording: Recording, trace: Trace) -> int:
+    return differing(trace.of("backward")[0].gradients, recording.gradients_at(trace.before.parameters, trace))
+
+
+def _tau(before: float, momentum: float, scores: Tensor) -> float:
+    """tau after one more step, from scores or from s: its formula as it stands in the paper."""
+    s, u = scores / scores.sum(), 1 / len(scores)
+    return momentum * before + (1 - momentum) / math.sqrt(1 - ((s - u).square().sum() / s.square().sum()).item())
+
+
+def _scores(recording: Recording, trace: Trace) -> Tensor:
+    """Of a step's own batch in training."""
+    return error_norms(recording.outputs_at(trace.before.parameters, trace).logits, trace.batch)
+
+
+def _tau_off(recording: Recording, own: GradientNormSampling) -> float:
+    tau = 0.0
+    for trace in recording.traces:
+        tau = _tau(tau, own.momentum, _scores(recording, trace))
+    return abs(own.tau / tau - 1)
+
+
+def _first(recording: Recording) -> Trace:
+    """A run's first step, which never samples."""
+    recording.record_step()
+    return recording.trace
+
+
+def _sampled(recording: Recording) -> Sampled | None:
+    """The next step; None where it does not sample."""
+    with looks(recording.run) as noted:
+        loss = recording.record_step()
+    if len(noted) != 2:
+        return None
+    pool, batch = noted[0].batch, noted[1].batch
+    scores = scores_in_evaluation(recording, recording.trace, pool)
+    places = _places(batch, pool)
+    return Sampled(recording.trace, loss, noted, recording.run.indices, scores / scores.sum(), places)
+
+
+def _places(batch: Batch, pool: Batch) -> list[int]:
+    """Where in the pool the examples of a batch are; -1 for what is not there."""
+    rows = _rows(pool)
+    return [rows.index(row) if row in rows else -1 for row in _rows(batch)]
+
+
+def _rows(batch: Batch) -> list[bytes]:
+    columns = [[row.numpy().tobytes() for row in tensor] for tensor in batch.values()]
+    return [b"".join(row) for row in zip(*columns, strict=True)]
+
+
+def _off_passes(noted: list[Look]) -> bool:
+    scoring, training = noted
+    return scoring.training or scoring.gradients or not (training.training and training.gradients)
+
+
+def _misnamed(run: Run, step: Sampled) -> int:
+    name = "input_ids" if "input_ids" in step.batch else "labels"
+    raw = run.data.train.tensors[name][step.indices]
+    return int((raw.long() != originals(step.batch)).sum()) if len(raw) == len(step.places) else len(raw)
+
+
+def _repeated(one: Sampled, other: Sampled) -> int:
+    further = [_rows(each.looks[0].batch)[len(each.places) :] for each in (one, other)]
+    return (further[0] == further[1]) + (one.places == other.places)
+
+
+def _weights(step: Sampled) -> Tensor:
+    return 1 / (len(step.s) * step.s[step.places])
+
+
+def _gradient_roundings(recording: Recording, step: Sampled) -> float:
+    return weighted_roundings(recording, step.trace, step.batch, _weights(step))
+
+
+def _loss_off(recording: Recording, step: Sampled) -> float:
+    run = recording.run
+    with recording.at(step.trace.before.parameters), torch.no_grad():
+        losses = run.baseline.losses(run.baseline.forward(run.model, step.batch), step.batch)
+    return abs(step.loss / (_weights(step) * losses.double()).mean().item() - 1)
+
+
+def _gate_off(recording: Recording, own: GradientNormSampling) -> int:
+    recording.record_step()
+    (technique,) = recording.run.technique.techniques.values()  # type: ignore[attr-defined]
+    batch = recording.run.recipe.batch_size
+    threshold = (own.presample * batch + 3 * batch) / (3 * batch)
+    off = 0
+    for tau, passes in ((threshold * (1 - CLOSE), 1), (threshold * (1 + CLOSE), 2)):
+        technique.tau = tau
+        with looks(recording.run) as noted:
+            recording.record_step()
+        off += len(noted) != passes
+    return off
+
+
+def _draws_off() -> float:
+    return draws_off([drawn(SKEWED, 8, 0, step) for step in range(DRAWS)], SKEWED)
+
+
+def _frequencies_off(run: Run) -> float:
+    """How far the mean s of what real steps drew is from sum s^2, in standard errors; of a model with few errors."""
+    with torch.no_grad():
+        for part in run.anatomy.head:
+            part.module.weight.mul_(SHARPENED)  # type: ignore[operator]
+    run.train(1)
+    excess = variance = 0.0
+    for _ in range(DRAWN):
+        with looks(run) as noted:
+            run.train(1)
+        if len(noted) != 2:
+            return math.inf
+        pool, batch = noted
+        scores = error_norms(pool.logits, pool.batch)
+        share = len(scores) * scores / scores.sum()  # 1 on average
+        places = _places(batch.batch, pool.batch)
+        excess += (share[places] - share.square().mean()).sum().item()
+        variance += len(places) * (share.pow(3).mean() - share.square().mean() ** 2).item()
+    return abs(excess) / math.sqrt(variance)
+
+
+def _cost(recording: Recording, twin: Recording) -> dict[str, float]:
+    plain = recording.twin("baseline").run
+    plain.train(1)
+    step = plain.count_step().flops
+    batch, _ = plain.next_batch()
+    with FlopCounter() as forward, torch.no_grad():
+        plain.baseline.forward(plain.model, batch)
+    twin.record_step()
+    with FlopCounter() as sampled:
+        twin.record_step()
+    (technique,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    over = (sampled.total - step) / (technique.presample * forward.total)
+    return {"cost": sampled.total / step, "cost_over_formula": over}
