@@ -1,0 +1,111 @@
+"""What a short run shows of GraNd: scores by definition 2.1 in float64, an example at a time, and the examples trained
+on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.baseline import Baseline
+from suite.contract.data import Batch, Data, generator
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.model.anatomy import anatomy
+from techniques.importance_sampling.grand.technique import Grand, gradient_norms
+from techniques.shared.pruning_probes import candidates_of, shows
+from techniques.shared.scouts import scouts_of
+
+EPS = torch.finfo(torch.float32).eps
+ROUNDINGS = 64  # of float32: of a forward and a backward pass, a few for each of some tens of operators
+
+
+def records(run: Run, own: Grand) -> bool:
+    """All steps: what each trained on."""
+    return not own.is_reference
+
+
+def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
+    """``score_roundings``: how far scores are from the norms of the gradients of their network; ``off_runs``: networks
+    too many or too few, or that have not trained their share of the steps; ``runs_alike``: pairs of them with equal
+    scores; ``last_layer_roundings``: where a single vector is classified, how far the output layer's part of the score
+    is from ||p - y|| ||(h, 1)||. And those of :func:`techniques.shared.pruning_probes.shows`."""
+    if own.is_reference or own.saved or own.order == "random":
+        return {}
+    run = recording.run
+    reference = run.baseline.recipe_of(run.job.setting)
+    pool = candidates_of(recording)
+    with torch.random.fork_rng(devices=[]), scouts_of(run) as noted:
+        again = replace(own)
+        again.recipe(reference)
+        again.data(run.baseline.data(run.job.setting.size, run.job.setting.task, run.job.setting.data), run)
+    networks = [each.run for each in noted]
+    expected = torch.stack([_scores(pool, each) for each in networks])
+    ranking = expected.mean(0) * (-1 if own.order == "easy" else 1)
+    steps = round(own.scout * reference.steps)
+    return {
+        "score_roundings": _roundings(own.by_network.double(), expected),
+        "off_runs": abs(len(networks) - own.runs) + sum(each.step != steps for each in networks),
+        "runs_alike": sum(torch.equal(first, second) for first, second in combinations(own.by_network, 2)),
+        **shows(recording, pool, ranking, own.keep, ROUNDINGS * EPS, own.offset),
+        **_last_layer(pool, networks[0]),
+    }
+
+
+def _scores(pool: Data, network: Run) -> Tensor:
+    """Definition 2.1 for one network, float64 [examples]."""
+    model = copy.deepcopy(network.model).double().eval()
+    weights = [each for each in model.parameters() if each.requires_grad]
+    norms = []
+    for batch in _batches(pool, network):
+        for i in range(len(next(iter(batch.values())))):
+            one = {name: each[i : i + 1].double() if each.is_floating_point() else each[i : i + 1]
+                   for name, each in batch.items()}  # fmt: skip
+            loss = network.baseline.losses(network.baseline.forward(model, one), one).sum()
+            gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+            norms.append(torch.cat([each.flatten() for each in gradients if each is not None]).norm())
+    return torch.stack(norms)
+
+
+def _batches(pool: Data, network: Run) -> Iterator[Batch]:
+    """Without augmentation, masked as in the scoring."""
+    size, transform = network.recipe.batch_size, pool.test_transform or pool.transform
+    for start in range(0, len(pool.train), size):
+        rows = torch.arange(start, min(start + size, len(pool.train)))
+        yield transform(pool.train[rows], generator(network.seed, start))
+
+
+def _last_layer(pool: Data, network: Run) -> dict[str, float]:
+    """Nothing where the output layer reads several vectors of an example."""
+    model = copy.deepcopy(network.model).eval()
+    head = anatomy(model).head[-1].module
+    batch = next(_batches(pool, network))
+    seen: list[Tensor] = []
+    with head.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0])), torch.no_grad():
+        logits = network.baseline.forward(model, batch).logits
+    if "labels" not in batch or seen[0].ndim != 2:
+        return {}
+    own = {id(each) for each in head.parameters()}
+    for each in model.parameters():
+        each.requires_grad_(id(each) in own)
+    errors = logits.double().softmax(-1)
+    errors[torch.arange(len(errors)), batch["labels"]] -= 1
+    inputs = torch.cat([seen[0].double(), torch.ones(len(errors), 1)], 1)
+    return {
+        "last_layer_roundings": _roundings(
+            _ours(model, network.baseline, batch), errors.norm(dim=1) * inputs.norm(dim=1)
+        )
+    }
+
+
+def _ours(model: nn.Module, baseline: Baseline, batch: Batch) -> Tensor:
+    return gradient_norms(model, lambda model, batch: baseline.losses(baseline.forward(model, batch), batch), batch)
+
+
+def _roundings(ours: Tensor, expected: Tensor) -> float:
+    """The largest distance, relative to what is expected."""
+    return ((ours.double() - expected).abs() / expected).max().item() / EPS
