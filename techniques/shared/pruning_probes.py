@@ -24,7 +24,7 @@ def candidates_of(recording: Recording) -> Data:
 def shows(
     recording: Recording, pool: Data, scores: Tensor, keep: float, slack: float, offset: float = 0.0
 ) -> dict[str, float]:
-    """``scores`` float64 [candidates], right within ``slack`` of their value. ``kept``: the share of the examples that
+    """``scores`` float64 [candidates], right within ``slack``. ``kept``: the share of the examples that
     is left; ``misplaced``: examples trained on that are not among the highest once the share ``offset`` is left out;
     ``off_steps``: steps too many or too few for as many passes as the reference makes."""
     run = recording.run
@@ -42,7 +42,7 @@ def _misplaced(trained: Examples, pool: Data, scores: Tensor, keep: float, slack
     ordered = scores.sort(descending=True).values
     first = round(offset * len(ordered))
     highest, lowest = ordered[first], ordered[first + max(1, round(keep * len(ordered))) - 1]
-    fitting = (scores >= lowest - slack * lowest.abs()) & (scores <= highest + slack * highest.abs())
+    fitting = (scores >= lowest - slack) & (scores <= highest + slack)
     keys = {key for key, fits in zip(_contents(pool.train), fitting.tolist(), strict=True) if fits}
     return sum(key not in keys for key in _contents(trained))
 

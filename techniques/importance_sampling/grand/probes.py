@@ -51,7 +51,7 @@ def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
         "score_roundings": _roundings(own.by_network.double(), expected),
         "off_runs": abs(len(networks) - own.runs) + sum(each.step != steps for each in networks),
         "runs_alike": sum(torch.equal(first, second) for first, second in combinations(own.by_network, 2)),
-        **shows(recording, pool, ranking, own.keep, ROUNDINGS * EPS, own.offset),
+        **shows(recording, pool, ranking, own.keep, ROUNDINGS * EPS * expected.max().item(), own.offset),
         **_last_layer(pool, networks[0]),
     }
 

@@ -1,0 +1,108 @@
+"""What a short run shows of self-supervised prototypes: embeddings by a model that is trained here once more, the
+distances and the centroids in float64, and the examples trained on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from suite.contract.baseline import baseline_of
+from suite.contract.data import Data, Examples, generator, mixed_seed
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.record.job import Job
+from techniques.importance_sampling.ssl_prototypes.technique import SslPrototypes
+from techniques.shared.pruning_probes import candidates_of, shows
+
+EPS = torch.finfo(torch.float32).eps
+ROUNDINGS = 4  # of float32, of a cosine of size 1, to which roundings of a small angle are of second order
+
+
+def records(run: Run, own: SslPrototypes) -> bool:
+    """All steps: what each trained on."""
+    return not own.is_reference
+
+
+def probes(recording: Recording, own: SslPrototypes) -> Mapping[str, float]:
+    """``difficulty_roundings``: how far a difficulty is from the cosine distance of the example's embedding to the
+    nearest centroid; ``centroid_roundings``: how far a centroid is from the mean of the examples that are nearest to
+    it; ``prototypes``: the centroids, over those asked for; ``changed_by_labels`` and ``changed_by_chance``: examples
+    whose difficulty is another, or which are kept in one case alone, where the labels are permuted, and where all is
+    done once more. And those of
+    :func:`techniques.shared.pruning_probes.shows`."""
+    if own.is_reference or own.saved or own.order == "random":
+        return {}
+    pool = candidates_of(recording)
+    embeddings = _embeddings(recording, own, pool)
+    cosines = F.normalize(embeddings, dim=1) @ F.normalize(own.centroids, dim=1).T
+    difficulties = 1 - cosines.amax(1)
+    ranking = difficulties * (-1 if own.order == "easy" else 1)
+    return {
+        "difficulty_roundings": (own.scores - difficulties).abs().max().item() / EPS,
+        "centroid_roundings": _off_centroids(embeddings, own.centroids),
+        "prototypes": len(own.centroids) / own.clusters,
+        "changed_by_labels": _changed(recording, own, permuted=True),
+        "changed_by_chance": _changed(recording, own, permuted=False),
+        **shows(recording, pool, ranking, own.keep, ROUNDINGS * EPS),
+    }
+
+
+def _embeddings(recording: Recording, own: SslPrototypes, pool: Data) -> Tensor:
+    """Of the candidates, float64 [examples, width]: the encoder's last block, all patches shown, over its tokens."""
+    run = recording.run
+    at = run.job.setting.but(baseline=own.embedder)
+    baseline = copy.copy(run.baseline if own.embedder == run.baseline.id else baseline_of(at))
+    plain = baseline.data
+    baseline.data = lambda *which: replace(plain(*which), train=pool.train)  # type: ignore[method-assign]
+    as_long = run.baseline.recipe_of(run.job.setting).steps / run.baseline.recipe(at.size, at.recipe, at.task).steps
+    steps = round(own.scout * as_long * baseline.recipe(at.size, at.recipe, "pretrain").steps)
+    embedder = Run(
+        Job(setting=at.but(steps=steps), seed=mixed_seed(run.seed, 4)), technique=Stack({}), baseline=baseline
+    )
+    embedder.train(steps)
+    model = embedder.model.eval().double()
+    model.config.mask_ratio = 0.0
+    size, means = embedder.recipe.batch_size, []
+
+    def note(module: object, inputs: object, output: Tensor) -> None:
+        means.append(output.mean(1))
+
+    with embedder.anatomy.blocks[-1].module.register_forward_hook(note), torch.no_grad():
+        for start in range(0, len(pool.train), size):
+            rows = torch.arange(start, min(start + size, len(pool.train)))
+            batch = embedder.data.transform(pool.train[rows], generator(embedder.seed, start))
+            baseline.forward(model, {name: each.double() for name, each in batch.items()})
+    return torch.cat(means)
+
+
+def _off_centroids(embeddings: Tensor, centroids: Tensor) -> float:
+    """Relative, in roundings; infinite where a centroid is nearest to no example."""
+    nearest = torch.cdist(embeddings, centroids).argmin(1)
+    farthest = 0.0
+    for number, centroid in enumerate(centroids):
+        mean = embeddings[nearest == number].mean(0)
+        farthest = max(farthest, ((mean - centroid).norm() / centroid.norm()).nan_to_num(nan=torch.inf).item() / EPS)
+    return farthest
+
+
+def _changed(recording: Recording, own: SslPrototypes, permuted: bool) -> int:
+    run, setting = recording.run, recording.run.job.setting
+    data = run.baseline.data(setting.size, setting.task, setting.data)
+    if permuted:
+        order = torch.randperm(len(data.train), generator=generator(0))
+        labels = data.train.tensors["labels"][order]
+        data = replace(data, train=Examples({**data.train.tensors, "labels": labels}))
+    again = replace(own)
+    again.recipe(run.baseline.recipe_of(setting))
+    kept, before = (_pictures(each) for each in (again.data(data, run), run.data))
+    return int((again.scores != own.scores).sum()) + len(kept ^ before)
+
+
+def _pictures(data: Data) -> set[bytes]:
+    return {each.numpy().tobytes() for each in data.train.tensors["pixels"]}

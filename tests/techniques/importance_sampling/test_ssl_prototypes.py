@@ -1,0 +1,250 @@
+"""Self-supervised prototypes: distances by their formula, labels that do not matter, and the theory's perceptron."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from baselines.vit import Vit
+from suite.contract.recording import with_few_examples
+from suite.contract.run import Run
+from techniques.importance_sampling.ssl_prototypes import study
+from techniques.importance_sampling.ssl_prototypes.perceptron import error, kept, largest_margin
+from techniques.importance_sampling.ssl_prototypes.technique import (
+    SslPrototypes,
+    balanced,
+    difficulties,
+    prototypes,
+    without_labels,
+)
+from techniques.shared import pruning_study
+from tests.runs import new_run
+from tests.techniques.importance_sampling.imagined import LOSSES, REFERENCE, imagined_lab
+
+
+def points(seed: int, count: int = 40, width: int = 5) -> torch.Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_difficulty_is_the_cosine_distance_to_the_nearest(seed: int) -> None:
+    embeddings, centres = points(seed), points(seed + 1, 4)
+    expected = [min(1 - F.cosine_similarity(each, centre, dim=0).item() for centre in centres) for each in embeddings]
+    assert difficulties(embeddings, centres).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@given(seed=st.integers(0, 1000))
+@settings(max_examples=8, deadline=None)
+def test_prototypes_are_means_of_what_is_nearest_and_follow_from_the_seed(seed: int) -> None:
+    embeddings = points(seed)
+    centres = prototypes(embeddings, 4, seed)
+    assert torch.equal(centres, prototypes(embeddings, 4, seed))
+    nearest = torch.cdist(embeddings, centres).argmin(1)
+    torch.testing.assert_close(centres, torch.stack([embeddings[nearest == each].mean(0) for each in range(4)]))
+
+
+def test_clusters_that_lie_apart_are_found() -> None:
+    centres = 10 * torch.eye(4, dtype=torch.float64)
+    embeddings = (centres[:, None] + 0.1 * points(0, 4 * 9, 4).view(4, 9, 4)).flatten(0, 1)
+    ours = prototypes(embeddings, 4, 0)
+    torch.testing.assert_close(ours[ours.argmax(1).argsort()], centres, rtol=0, atol=0.2)
+
+
+@given(seed=st.integers(0, 10_000), keep=st.floats(0.1, 1), balance=st.floats(0.05, 1))
+@settings(max_examples=40, deadline=None)
+def test_every_class_keeps_its_floor_and_the_rest_goes_to_the_highest(seed: int, keep: float, balance: float) -> None:
+    random = torch.Generator().manual_seed(seed)
+    ranking, classes = torch.rand(60, generator=random), torch.randint(3, (60,), generator=random)
+    chosen = balanced(ranking, classes, keep, balance)
+    assert len(chosen) == len(set(chosen.tolist())) == max(1, round(keep * 60))
+    within = torch.zeros(60, dtype=torch.bool)
+    within[chosen] = True
+    for each in classes.unique():
+        own = classes == each
+        floor = int(balance * keep * int(own.sum()))
+        assert int((own & within).sum()) >= floor
+        if bool((own & within).any()) and bool((own & ~within).any()):  # in a class none is passed over
+            assert ranking[own & within].min() >= ranking[own & ~within].max()
+
+
+def test_without_a_floor_hard_examples_may_leave_a_class_out() -> None:
+    ranking, classes = torch.arange(10.0), torch.tensor([0] * 5 + [1] * 5)
+    assert balanced(ranking, classes, 0.4, 0.5).tolist() == [4, 7, 8, 9]
+
+
+@pytest.mark.parametrize("baseline", ["vit", "mae"])
+def test_trains_on_the_hardest_of_what_an_embedder_saw_without_labels(
+    baseline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Run] = []
+    train = Run.train
+    monkeypatch.setattr(Run, "train", lambda self, steps: seen.append(self) or train(self, steps))  # type: ignore[func-returns-value]
+    run = new_run(baseline, "ssl_prototypes:keep=0.5,clusters=3,scout=0.5", size="pico", recipe="classic", steps=8)
+    (embedder,) = seen
+    assert embedder.baseline.id == "mae" and embedder.step == embedder.recipe.steps == 4
+    assert "labels" not in embedder.data.train.tensors and len(embedder.data.train) == 32
+    own: SslPrototypes = run.technique.techniques["ssl_prototypes"]  # type: ignore[attr-defined]
+    assert own.centroids.shape == (3, 32)
+    hardest = own.scores.argsort(descending=True, stable=True)[:16].sort().values
+    assert torch.equal(run.data.train.tensors["pixels"], embedder.data.train.tensors["pixels"][hardest])
+    assert run.recipe.steps == 4
+
+
+def test_permuted_labels_keep_the_same_pictures_unless_classes_are_balanced(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = with_few_examples(Vit(), 32)
+    plain = few.data
+
+    def kept_pictures(settings: str, permuted: bool) -> torch.Tensor:
+        def data(*which: Any) -> Any:
+            data = plain(*which)
+            labels = data.train.tensors["labels"]
+            data.train.tensors["labels"] = labels.flip(0) if permuted else labels  # type: ignore[index]
+            return data
+
+        few.data = data  # type: ignore[method-assign]
+        job = new_run("vit", size="pico", steps=8).job
+        stack = f"ssl_prototypes:clusters=3,keep=0.5{settings}"
+        return Run(job.model_copy(update={"stack": stack}), baseline=few).data.train.tensors["pixels"]
+
+    assert torch.equal(kept_pictures("", False), kept_pictures("", True))
+    assert not torch.equal(kept_pictures(",balance=1.0", False), kept_pictures(",balance=1.0", True))
+
+
+def test_keeping_everything_trains_no_embedder() -> None:
+    plain, run = (new_run("mae", each, size="pico", steps=4) for each in ("baseline", "ssl_prototypes:keep=1.0"))
+    assert plain.train(2) == run.train(2)
+
+
+def test_a_saved_run_goes_on_to_the_bit(tmp_path: Path) -> None:
+    whole = new_run("vit", "ssl_prototypes", size="pico", recipe="classic", steps=8)
+    whole.train(3)
+    whole.save(tmp_path / "state")
+    losses = whole.train(3)
+    resumed = new_run("vit", "ssl_prototypes", size="pico", recipe="classic", steps=8)
+    resumed.load(tmp_path / "state")
+    assert resumed.train(3) == losses
+
+
+def test_a_saved_choice_needs_no_embedder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stack = f"ssl_prototypes:clusters=3,saved={tmp_path / 'kept.json'}"
+    first = new_run("vit", stack, size="pico", recipe="classic", steps=4)
+    monkeypatch.setattr(SslPrototypes, "score", lambda *_: pytest.fail("it was scored again"))
+    again = new_run("vit", stack, size="pico", recipe="classic", steps=4)
+    assert torch.equal(first.data.train.tensors["pixels"], again.data.train.tensors["pixels"])
+    with pytest.raises(ValueError, match=r"chosen with clusters=3 .here 4."):
+        new_run("vit", stack.replace("clusters=3", "clusters=4"), size="pico", recipe="classic", steps=4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clusters": 0}, "number of prototypes"),
+        ({"scout": 0.0}, "steps of the embedder"),
+        ({"balance": 1.5}, "share of what equal pruning keeps"),
+        ({"keep": 0.0}, "share of the examples"),
+    ],
+)
+def test_bad_settings_say_what_fits(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SslPrototypes(**settings)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "stack", "message"),
+    [
+        ("vit", "ssl_prototypes:clusters=40", "40 prototypes for 32 examples"),
+        ("vit", "ssl_prototypes:embedder=vit", "vit cannot learn from the examples of vit without labels"),
+        ("bert", "ssl_prototypes", "mae cannot learn from the examples of bert without pixels"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_refused(baseline: str, stack: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        new_run(baseline, stack, size="pico", steps=8)
+
+
+def test_examples_without_classes_cannot_be_balanced() -> None:
+    run = new_run("bert", size="pico", steps=8)
+    with pytest.raises(ValueError, match="no classes to balance"):
+        SslPrototypes(balance=0.5).chosen(torch.rand(4), run.data)
+    assert without_labels(Vit(), new_run("vit", size="pico").data).id == "vit"
+
+
+# the theory ---------------------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_the_margin_is_the_largest(seed: int) -> None:
+    """Against a general solver: min ||w||^2 under y <w, x> >= 1."""
+    random = np.random.default_rng(seed)
+    inputs, teacher = random.standard_normal((12, 4)), random.standard_normal(4)
+    signed = np.sign(inputs @ teacher)[:, None] * inputs
+    ours = largest_margin(inputs, np.sign(inputs @ teacher))
+    constraint = {"type": "ineq", "fun": lambda w: signed @ w - 1, "jac": lambda w: signed}
+    start = teacher / (signed @ teacher).min()
+    theirs = minimize(lambda w: w @ w, start, jac=lambda w: 2 * w, constraints=[constraint], method="SLSQP")
+    assert np.linalg.norm(ours) == pytest.approx(1)
+    assert (signed @ ours).min() >= (signed @ theirs.x).min() / np.linalg.norm(theirs.x) * (1 - 1e-6)
+
+
+def test_what_cannot_be_separated_is_refused() -> None:
+    inputs = np.array([[1.0, 0.0], [1.0, 0.0]])
+    with pytest.raises(ValueError, match="no hyperplane"):
+        largest_margin(inputs, np.array([1.0, -1.0]))
+
+
+def test_small_margins_are_hard() -> None:
+    margins, random = np.array([0.3, 0.1, 0.4, 0.2]), np.random.default_rng(0)
+    assert sorted(kept(margins, 0.5, "hard", random)) == [1, 3]
+    assert sorted(kept(margins, 0.5, "easy", random)) == [0, 2]
+    assert len(kept(margins, 0.5, "random", random)) == 2
+
+
+def test_easy_examples_win_where_data_is_scarce_and_hard_ones_where_it_is_abundant() -> None:
+    def errors(alpha: float) -> list[float]:
+        return [
+            np.mean([error(40, alpha, 0.2, order, seed) for seed in range(4)]) for order in ("easy", "random", "hard")
+        ]
+
+    easy, random, hard = errors(1.0)
+    assert easy < random < hard
+    easy, random, hard = errors(40.0)
+    assert hard < easy < random
+
+
+def test_study_has_the_theory_and_the_baseline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path))
+    for name, value in {
+        "DIMENSIONS": 20, "ALPHAS": (2.0, 10.0), "KEEPS": (0.2, 1.0), "SHARES": (0.5, 1.0), "KEPT": (0.5,),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(study, name, value)
+    monkeypatch.setattr(pruning_study, "baseline_of", lambda setting: with_few_examples(Vit(), 24))
+    lab = imagined_lab(new_run("vit", size="pico", steps=4).job.setting, tmp_path)
+    theory, scaling, crossover = study.study(lab)
+    assert [row[:3] for row in theory.rows[:4]] == [
+        (2.0, 0.2, "hard"),
+        (2.0, 0.2, "easy"),
+        (2.0, 0.2, "random"),
+        (2.0, 1.0, "random"),
+    ]
+    assert all(row[2] < 0 for row in scaling.rows)
+    rows = [pruning_study.KeptRow(*row) for row in crossover.rows]
+    assert [(row.examples, row.order, row.loss) for row in rows] == [
+        (count, order, {**LOSSES, "all": REFERENCE}[order]) for count in (12, 24) for order in ("all", *LOSSES)
+    ]
+    assert len(study.plot([theory, scaling, crossover]).axes) == 3
+
+
+def test_the_envelope_falls_and_a_power_law_has_its_power() -> None:
+    assert study.envelope({1.0: 0.4, 2.0: 0.5, 3.0: 0.1}) == {1.0: 0.4, 3.0: 0.1}
+    assert study.power({kept: 0.3 * kept**-1.5 for kept in (1.0, 2.0, 8.0)}) == pytest.approx(-1.5)
+    assert study.power({1.0: 0.4}) is None
