@@ -9,6 +9,7 @@ import math
 from contextlib import suppress
 from typing import TypeVar
 
+from suite.contract.adapting import baseline_for
 from suite.contract.baseline import baselines
 from suite.contract.catalogue import UnknownId, lookup
 from suite.contract.locations import check_configuration, check_data
@@ -91,15 +92,20 @@ def check_locations(setting: Setting) -> None:
 
 
 def check_model(setting: Setting) -> None:
-    """Raises what the baseline says of a ``model`` that cannot take its own model's place: ValueError or OSError."""
+    """Raises what the baseline says of a ``model`` that cannot take its own model's place: ValueError or OSError; and
+    ValueError for the weights beside it where it is to adapt them, and they are not whole or not its own."""
     check_locations(setting)
     if not setting.model:
         return
     import torch
 
+    from suite.contract import checkpoints
     from suite.model.anatomy import anatomy
 
-    baseline = baselines()[setting.baseline]
-    data = baseline.data(setting.size, "pretrain", setting.data)
+    baseline = baseline_for(setting)
+    data = baseline.data(setting.size, setting.task, setting.data)
     with suppress(RuntimeError), torch.device("meta"):  # of a model that needs values to be built a run will tell
-        anatomy(baseline.model(setting.size, data, setting.model))
+        model = baseline.model(setting.size, data, setting.model)
+        anatomy(model)
+        if setting.task == "adapt":
+            checkpoints.check(setting.model, model)

@@ -16,6 +16,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
+from suite.contract.adapting import tasks_module
 from suite.contract.baseline import GROUP
 from suite.contract.catalogue import catalogue, lookup, package_folder
 from suite.record.code import hash_file, imports
@@ -49,8 +50,9 @@ def roots_of(setting: Setting, stack: str) -> frozenset[str]:
     """The modules with which a run of ``stack`` loads all others. Raises UnknownId."""
     entries = catalogue()
     techniques = [lookup("technique", name, entries).module for name in techniques_of(stack)]
-    loop = [LOOP, CHECKPOINT] if setting.task == "adapt" else [LOOP]
-    return frozenset([*loop, lookup("baseline", setting.baseline, _baselines()), *techniques])
+    baseline = lookup("baseline", setting.baseline, _baselines())
+    adapting = [CHECKPOINT, tasks_module(baseline)] if setting.task == "adapt" else []
+    return frozenset([LOOP, baseline, *filter(None, adapting), *techniques])
 
 
 def installed_code(setting: Setting, stack: str) -> Code | None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from suite.contract.baseline import baseline_of
+from suite.contract.adapting import baseline_for
 from suite.contract.sites import NotAttached
 from suite.judge.rows import rows, undecided
 from suite.measure.child import ContenderFailed, end_all, in_child
@@ -137,7 +137,7 @@ def load_data(setting: Setting, minutes: float) -> None:
 
 
 def _load(setting: Setting) -> None:
-    baseline_of(setting).data(setting.size, setting.task, setting.data)
+    baseline_for(setting).data(setting.size, setting.task, setting.data)
 
 
 class _Campaign:

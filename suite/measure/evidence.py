@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from suite.contract.baseline import baseline_of
+from suite.contract.adapting import baseline_for
 from suite.contract.setting import check_locations
 from suite.contract.sources import code_of
 from suite.measure.archives import is_whole
@@ -39,7 +39,7 @@ def conditions_of(setting: Setting) -> Conditions:
     Raises ValueError or OSError for data that cannot be read.
     """
     check_locations(setting)
-    baseline = baseline_of(setting)
+    baseline = baseline_for(setting)
     data = baseline.data(setting.size, setting.task, setting.data)
     known = setting.model_dump(exclude={"steps", "data"})
     steps = baseline.recipe_of(setting).steps

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from suite.contract.adapting import baseline_for
 from suite.contract.baseline import baseline_of, baselines
 from suite.contract.catalogue import catalogue
 from suite.contract.data import HeldOut
 from suite.contract.pretrained import checkpoint
-from suite.contract.recording import Recording
+from suite.contract.recording import BATCHES, Recording, with_few_examples
 from suite.contract.run import Run
 from suite.contract.technique import Unavailable
 from suite.measure.archives import intact
@@ -62,19 +63,22 @@ class Session:
 
     def prepare(self) -> None:
         setting = self.job.setting
-        baseline_of(setting).data(setting.size, setting.task, setting.data)
+        baseline_for(setting).data(setting.size, setting.task, setting.data)
         if setting.task == "adapt":
             self.weights = intact(lambda: checkpoint(setting.but(device=setting.device.partition(":")[0])))
 
     def set_up(self, recorded: bool = False) -> dict[str, Any]:
+        baseline = baseline_for(self.job.setting)
         # What was prepared may have been cached, or have trained a checkpoint: no part of this run's memory.
         settle_memory(self.job.setting.device)
         self.memory = ProcessMemory()
         self.memory.__enter__()  # closed in usage, which reads the peak
         self.clock = Clock(self.job.setting.device)
         start_s = self.clock.now_s()
-        self.recording = Recording.of(self.job, weights=self.weights, mesh=self.mesh) if recorded else None
-        self.run = self.recording.run if self.recording else Run(self.job, weights=self.weights, mesh=self.mesh)
+        if recorded:
+            baseline = with_few_examples(baseline, BATCHES * baseline.recipe_of(self.job.setting).batch_size)
+        self.run = Run(self.job, baseline=baseline, weights=self.weights, mesh=self.mesh)
+        self.recording = Recording(self.run) if recorded else None
         return {
             "setup_s": self.clock.now_s() - start_s,
             "steps": self.run.recipe.steps,
@@ -106,8 +110,9 @@ class Session:
     def load(self, path: Path) -> None:
         """Into a fresh run: one that has grown cannot shrink."""
         state = self._own(path)
+        baseline = self.run.baseline
         del self.run
-        self.run = Run(self.job, weights=self.weights, mesh=self.mesh)
+        self.run = Run(self.job, baseline=baseline, weights=self.weights, mesh=self.mesh)
         self.run.load(state)
 
     def _own(self, path: Path) -> Path:

@@ -1,0 +1,144 @@
+"""Texts with a class each: the sentences of SST-2, a row for each, of which the first token has the label."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from baselines import cache, source
+from baselines.tokens import Tokens
+from suite.contract.data import Batch, Data, Examples
+
+IGNORED = -100
+LIMITS = {"train": 100_000, "validation": 1000, "test": 4000}  # examples that are taken of each part
+
+
+@dataclass(frozen=True)
+class LabelledText(Data):
+    """Data whose labels lie in [0, ``classes``)."""
+
+    classes: int = 2
+
+
+def class_of_row(batch: Batch, generator: torch.Generator) -> Batch:
+    """``input_ids`` and ``attention_mask`` int64 [batch, length], and ``labels`` of that shape: the class at the first
+    token, IGNORED elsewhere."""
+    tokens, lengths = batch["input_ids"].long(), batch["lengths"].long()
+    labels = torch.full_like(tokens, IGNORED)
+    labels[:, 0] = batch["labels"]
+    mask = torch.arange(tokens.shape[1]) < lengths[:, None]
+    return {"input_ids": tokens, "attention_mask": mask.long(), "labels": labels}
+
+
+def is_labelled(location: str) -> bool:
+    """Whether the data has texts, each with a class. Raises ValueError or OSError for data that cannot be read."""
+
+    def look(folder: Path) -> dict[str, bool]:
+        with tempfile.TemporaryDirectory() as scratch:
+            train = splits_of(location, scratch)["train"]
+            return {"labelled": _label(train) is not None and any(map(_is_text, train.features.values()))}
+
+    return bool(cache.prepared({"labelled": source.identity(location)}, look).facts["labelled"])
+
+
+def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
+    """Rows of ``length`` tokens. Examples without a label are left out, and parts that have none are shares of the
+    training examples, chosen by their content.
+
+    Raises ValueError where there are too few, or but one class.
+    """
+
+    def build(folder: Path) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as scratch:
+            splits = splits_of(location, scratch)
+            column, label = source._column(location, splits["train"], "text"), _label(splits["train"])
+            parts = {name: _examples(split, column, label, LIMITS[name]) for name, split in splits.items()}
+        parts = _divided(location, {name: part for name, part in parts.items() if part[0]})
+        classes = 1 + max(int(labels.max()) for _, labels in parts.values())
+        if classes < 2:
+            raise ValueError(f"{location}: all of {label!r} is one class: there is nothing to tell apart")
+        for name, (texts, labels) in parts.items():
+            rows = [tokens.row(each, length, framed=True) for each in _encoded(tokens, texts)]
+            np.save(folder / f"{name}_rows.npy", np.stack([row for row, _ in rows]))
+            np.save(folder / f"{name}_lengths.npy", np.array([count for _, count in rows], dtype=np.int32))
+            np.save(folder / f"{name}_labels.npy", labels)
+        kept = "letters only" if tokens.letters else "labelled"
+        return {"name": f"{Path(location).name}, {kept}, by class", "classes": classes}
+
+    prepared = cache.prepared(
+        {"labelled text": source.identity(location), "length": length, "tokens": tokens.key, "limits": LIMITS,
+         "code": _code()}, build,
+    )  # fmt: skip
+    train, validation, test = (
+        Examples({"input_ids": prepared.array(f"{part}_rows"), "lengths": prepared.array(f"{part}_lengths"),
+                  "labels": prepared.array(f"{part}_labels")})
+        for part in ("train", "validation", "test")
+    )  # fmt: skip
+    facts = prepared.facts
+    return LabelledText(facts["name"], prepared.sha256, train, validation, test, class_of_row, classes=facts["classes"])
+
+
+def splits_of(location: str, scratch: str) -> dict[str, Any]:
+    """The data's splits by name, read without bars of progress among the command's own."""
+    with suppress(ImportError):  # the reader says it better
+        import datasets
+
+        datasets.disable_progress_bars()
+    return source._load(location, scratch)
+
+
+Part = tuple[list[str], NDArray[np.int64]]
+
+
+def _label(split: Any) -> str | None:
+    """The column of classes: one that is declared as such, or an integer one with a usual name."""
+    import datasets
+
+    declared = [name for name, feature in split.features.items() if isinstance(feature, datasets.ClassLabel)]
+    named = [name for name in source._NAMES["label"] if source._type(split.features.get(name)) == "label"]
+    return next(iter([*declared, *named]), None)
+
+
+def _is_text(feature: Any) -> bool:
+    return source._type(feature) == "text"
+
+
+def _examples(split: Any, column: str, label: str | None, limit: int) -> Part:
+    rows = source._spread(source._labelled(split, label), limit)
+    taken = split.select(rows)
+    return [str(each) for each in taken[column]], np.asarray(taken[label], dtype=np.int64)
+
+
+def _divided(location: str, parts: dict[str, Part]) -> dict[str, Part]:
+    """Training, validation and test examples; what is not there is held out of the training examples."""
+    if "train" not in parts:
+        raise ValueError(f"{location}: no training example has a label")
+    if "test" not in parts and "validation" in parts:  # GLUE keeps the labels of its tests to itself
+        parts["test"] = parts.pop("validation")
+    for name in ("test", "validation"):
+        if name not in parts:
+            texts, labels = parts["train"]
+            held = source._held_out(location, [text.encode() for text in texts])
+            held[np.flatnonzero(held)[LIMITS[name] :]] = False
+            parts[name] = [text for text, out in zip(texts, held) if out], labels[held]
+            parts["train"] = [text for text, out in zip(texts, held) if not out], labels[~held]
+    return parts
+
+
+def _encoded(tokens: Tokens, texts: Sequence[str]) -> list[NDArray[Any]]:
+    return list(tokens.encode(texts))
+
+
+def _code() -> str:
+    """What decides the rows beside :mod:`baselines.cache`'s own list of files."""
+    files = (Path(__file__), Path(__file__).with_name("tokens.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

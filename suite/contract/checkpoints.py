@@ -1,0 +1,175 @@
+"""A user's own checkpoint: a folder as Hugging Face's ``save_pretrained`` writes it, config.json beside safetensors.
+
+Only whole files are used: a safetensors file begins with the places of its tensors, so that a truncated one is known by
+its size. Tensors are told by name, with or without the base model's prefix (``bert.``). The blocks must all be there
+with their shapes; what stands around them, a head for another task or a table of another size, may begin afresh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from suite.model.anatomy import anatomy
+from suite.record.text import printable
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+UNSAFE = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+HEADER_LIMIT_BYTES = 100_000_000  # the format's own
+NAMED = 3  # tensors that a sentence names
+AGAIN = "the download is not complete: fetch the folder again, with `hf download` for one, which resumes"
+OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # of norms, in checkpoints of BERT's first years
+
+
+class Place(NamedTuple):
+    """A tensor's file and shape."""
+
+    file: Path
+    shape: tuple[int, ...]
+
+
+def weight_files(folder: str | Path) -> list[Path]:
+    """The whole weight files of a checkpoint; none where the folder has a configuration alone.
+
+    Raises ValueError, with what to do, where one is missing, truncated or of a format that may run code.
+    """
+    path = Path(folder).expanduser()
+    if (path / SINGLE).exists():
+        return [path / SINGLE]
+    if (path / INDEX).exists():
+        try:
+            shards = sorted(set(json.loads((path / INDEX).read_text("utf-8"))["weight_map"].values()))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            raise ValueError(f"--model {folder}: cannot read {INDEX}: {AGAIN}") from None
+        if foreign := [each for each in shards if not isinstance(each, str) or Path(each).name != each]:
+            raise ValueError(
+                f"--model {folder}: {INDEX} names {printable(str(foreign[0]))}, which is no file beside it"
+            )
+        if missing := [each for each in shards if not (path / each).is_file()]:
+            raise ValueError(
+                f"--model {folder}: {len(missing)} of {len(shards)} weight files are missing, {printable(missing[0])} "
+                f"for one: {AGAIN}"
+            )
+        return [path / each for each in shards]
+    if begun := [each.name for each in path.glob("*.safetensors*")]:
+        raise ValueError(f"--model {folder}: {printable(begun[0])} is there, but neither {SINGLE} nor {INDEX}: {AGAIN}")
+    if unsafe := [name for name in UNSAFE if (path / name).exists()]:
+        raise ValueError(
+            f"--model {folder}: {unsafe[0]} may hold code and is not read: load it in transformers and write it again "
+            "with save_pretrained, which makes safetensors"
+        )
+    return []
+
+
+def places(folder: str | Path) -> dict[str, Place]:
+    """Every tensor of a checkpoint by name. Raises ValueError where a file is not whole."""
+    known: dict[str, Place] = {}
+    for file in weight_files(folder):
+        known |= {name: Place(file, shape) for name, shape in _header(folder, file).items()}
+    return known
+
+
+def _header(folder: str | Path, file: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of a file's tensors. It is an 8-byte length, as much JSON, then the tensors' bytes to its end."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        beginning = opened.read(8)
+        length = struct.unpack("<Q", beginning)[0] if len(beginning) == 8 else 0
+        whole = 0 < length <= min(size - 8, HEADER_LIMIT_BYTES)
+        try:
+            header = json.loads(opened.read(length)) if whole else {}
+            tensors = {name: each for name, each in header.items() if name != "__metadata__"}
+            ends = [each["data_offsets"][1] for each in tensors.values()]
+            shapes = {name: tuple(map(int, each["shape"])) for name, each in tensors.items()}
+        except (ValueError, LookupError, TypeError, AttributeError):
+            whole = False
+    if not whole or not tensors or size != 8 + length + max(ends):
+        raise ValueError(f"--model {folder}: {printable(file.name)} is cut off or damaged ({size} bytes): {AGAIN}")
+    return shapes
+
+
+def fitted(folder: str | Path, model: nn.Module) -> dict[str, str]:
+    """For each parameter of ``model`` that the checkpoint has, in its shape, the checkpoint's name for it.
+
+    Raises ValueError for a checkpoint of another architecture: a parameter of a block is missing, or of another shape.
+    """
+    saved = places(folder)
+    by_name = _names(saved)
+    fitting: dict[str, str] = {}
+    own = dict(model.named_parameters(remove_duplicate=False))
+    for name, parameter in own.items():
+        theirs = next((by_name[each] for each in _spellings(name) if each in by_name), None)
+        if theirs is not None and saved[theirs].shape == tuple(parameter.shape):
+            fitting[name] = theirs
+    present = {id(own[name]) for name in fitting}
+    blocks = tuple(f"{stack.path}." for stack in anatomy(model).stacks)
+    inside = [name for name in own if name.startswith(blocks)]
+    if missing := [name for name in inside if id(own[name]) not in present]:
+        raise ValueError(
+            f"--model {folder}: its weights are of another architecture than its config.json says: "
+            f"{len(missing)} of {len(inside)} parameters of the blocks are missing or of another shape, "
+            f"{_listed(missing)}; take config.json and weights from one place"
+        )
+    return fitting
+
+
+def _names(saved: Mapping[str, Place]) -> dict[str, str]:
+    """The checkpoint's names by every spelling under which a model may have them."""
+    known: dict[str, str] = {}
+    for name in saved:
+        head, _, last = name.rpartition(".")
+        modern = f"{head}.{OLD_NAMES[last]}" if last in OLD_NAMES else name
+        for spelling in (name, *_spellings(modern)):
+            known.setdefault(spelling, name)
+    return known
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """A parameter's name, and that without the base model's prefix."""
+    _, _, rest = name.partition(".")
+    return (name, rest) if rest else (name,)
+
+
+def weights(folder: str | Path, model: nn.Module) -> dict[str, Tensor]:
+    """The checkpoint's tensors by the names of ``model``'s parameters. Raises ValueError as :func:`fitted`."""
+    from safetensors import safe_open  # it comes with the models' libraries
+
+    fitting, saved = fitted(folder, model), places(folder)
+    by_file: dict[Path, list[str]] = {}
+    for name, theirs in fitting.items():
+        by_file.setdefault(saved[theirs].file, []).append(name)
+    values: dict[str, Tensor] = {}
+    for file, names in by_file.items():
+        with safe_open(file, framework="pt") as opened:
+            values |= {name: opened.get_tensor(fitting[name]) for name in names}
+    return values
+
+
+def check(folder: str | Path, model: nn.Module) -> None:
+    """Raises ValueError as :func:`fitted`, also of a ``model`` without values; warns of what begins afresh."""
+    if not weight_files(folder):
+        return
+    fitting, own = fitted(folder, model), dict(model.named_parameters(remove_duplicate=False))
+    present = {id(own[name]) for name in fitting}
+    if fresh := [name for name, each in model.named_parameters() if id(each) not in present]:
+        warnings.warn(f"{len(fresh)} parameters are not in {folder} and begin afresh: {_listed(fresh)}", stacklevel=2)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join([*names[:NAMED], *(["..."] if len(names) > NAMED else [])])
+
+
+def content_of(folder: str | Path) -> str:
+    """SHA-256 of a checkpoint's weights."""
+    digest = hashlib.sha256()
+    for file in weight_files(folder):
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
