@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,6 +51,7 @@ from suite.cli.shared import (
 from suite.cli.sweep import SweepFile, blamed
 
 if TYPE_CHECKING:
+    from suite.judge.rows import Row
     from suite.measure.campaign import Effort, Measured
     from suite.measure.plan import Pair
 
@@ -122,8 +123,10 @@ def run(
         from suite.contract.setting import check_model, chosen
         from suite.measure.campaign import measure
         from suite.measure.contender import check_buildable
+        from suite.measure.peers import peer_pairs
         from suite.measure.plan import pairs_of
         from suite.record.job import RECIPES, SIZES
+        from suite.show.beside import HEAD, beside
 
         sound, broken = with_cards(catalogue())
         stacks, names = techniques or list(sound), on or list(baselines())
@@ -159,9 +162,14 @@ def run(
         ]  # fmt: skip
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
-        for each in dict.fromkeys((pair.setting.size, pair.setting.baseline) for pair in pairs):
+        for each in dict.fromkeys(pair.setting.but(recipe="modern") for pair in pairs):
             with blamed(context, "model"):
-                check_model(setting.but(size=each[0], baseline=each[1]))
+                check_model(each)
+        if techniques:
+            against_peers, absent = peer_pairs(pairs)
+            pairs += against_peers
+            for package in absent:
+                warn(f"not measured beside {package}, which is not installed: pip install {package}")
         if dry:
             return _foresee(pairs, learning.results, evidence.effort(learning), as_json)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
@@ -173,6 +181,8 @@ def run(
     else:
         for stack, status, reason in dict.fromkeys(measured.failures):
             err.print(f"{escape(stack)}: {status}: {escape(reason)}")
+        if techniques:
+            show_table(HEAD, beside(_measured(pairs, learning.results)), whole=(0, 1, 2))
         for sentence in _answers(pairs, learning.results):
             out.print(escape(sentence))
         seen = f"see all of it with: leantrain leaderboard --results {learning.results}"
@@ -194,6 +204,19 @@ def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool)
         print(json.dumps({"cores": foreseen.cores, "parts": [asdict(part) for part in foreseen.parts]}))
     else:
         out.print(f"{foreseen.sentence}; of a budget of {effort.minutes:g} min")
+
+
+def _measured(pairs: Sequence[Pair], folder: Path) -> list[Row]:
+    """The row of each pair that has one now."""
+    from suite.measure.result import result_of
+    from suite.record.store import NoRecord, Store
+
+    records, _ = Store(folder).read()
+    known = []
+    for pair in pairs:
+        with suppress(NoRecord):
+            known.append(result_of(pair, records))
+    return known
 
 
 def _answers(pairs: Sequence[Pair], folder: Path, most: int = 12) -> list[str]:
@@ -311,7 +334,7 @@ def stack(
         setting = setting_of(target, training, machine)
         pairs = pairs_of_stack(setting, techniques, against, task_of(training))
         check_buildable(techniques, pairs[0].reference)
-        check_model(setting)
+        check_model(pairs[0].setting)
         with bar(quiet=as_json) as progress:
             measured = measure(
                 pairs, learning.results, evidence.effort(learning), together=True, progress=progress, warn=warn

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.model.anatomy import anatomy, in_features, out_features, weight_matrix
-from techniques.fine_tuning.lora.technique import LoRA, merge
+from techniques.fine_tuning.lora.technique import LoRA
+from techniques.shared.low_rank import merge
 from techniques.shared.moves import rate_over_the_baselines
 from techniques.shared.plain import (
     apart,

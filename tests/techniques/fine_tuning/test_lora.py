@@ -7,7 +7,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import BertConfig, BertForMaskedLM, BertForTokenClassification, GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
 from suite.contract.data import generator
@@ -18,7 +18,8 @@ from suite.meters.activations import SavedActivations
 from suite.meters.state import state_bytes
 from suite.model.anatomy import anatomy, in_features, weight_matrix
 from suite.model.projections import projection_rows
-from techniques.fine_tuning.lora.technique import LoRA, LowRankLinear, LowRankWeight, merge, updates
+from techniques.fine_tuning.lora.technique import LoRA
+from techniques.shared.low_rank import LowRankLinear, LowRankWeight, low_rank_update, merge, updates
 from tests.model.further_models import further_run, logits, make
 from tests.runs import new_run
 
@@ -202,6 +203,78 @@ def test_rank_zero_is_full_fine_tuning_to_the_bit():
     assert adapting("gpt", LoRA(rank=0), 3).train(3) == adapting("gpt", None, 3).train(3)
 
 
+def test_the_update_is_the_formula_in_float64_and_has_its_derivatives():
+    random = generator(1)
+    linear = nn.Linear(6, 9, dtype=torch.float64)
+    layer = LowRankLinear(linear, [range(2), range(4, 9)], 3, 6.0, 0.0, "gaussian", random)
+    factors = [nn.init.normal_(each, generator=random) for each in (*layer.a, *layer.b)]
+    x = torch.randn(2, 4, 6, generator=random, dtype=torch.float64, requires_grad=True)
+    weight = linear.weight.detach().clone()
+    weight[:2] += 2 * (layer.b[0] @ layer.a[0]).detach()
+    weight[4:] += 2 * (layer.b[1] @ layer.a[1]).detach()
+    torch.testing.assert_close(layer(x), nn.functional.linear(x, weight, linear.bias))
+    assert torch.autograd.gradcheck(lambda x, *_: layer(x), (x, *factors))
+    (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):  # refused, and not wrong
+        gradient.sum().backward()
+    layer.add_to_weight(+1)
+    torch.testing.assert_close(linear.weight.detach(), weight)
+
+
+def test_bfloat16_under_autocast_is_as_torchs_own_products():
+    random = generator(2)
+    linear = nn.Linear(16, 24)
+    layer = randomised(LowRankLinear(linear, [range(24)], 4, 8.0, 0.0, "gaussian", random))
+    x = torch.randn(3, 5, 16, generator=random, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = layer(x)
+        plain = linear(x) + low_rank_update(x, layer.a[0], layer.b[0], 2.0)
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours, plain, rtol=2e-2, atol=2e-2)
+    leaves = [x, layer.a[0], layer.b[0]]
+    mine = torch.autograd.grad(ours.float().square().sum(), leaves)
+    theirs = torch.autograd.grad(plain.float().square().sum(), leaves)
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=5e-2, atol=0.5)
+
+
+@pytest.mark.parametrize("baseline", IDS)
+def test_as_peft_does_it_the_same_start_learns_the_same(baseline):
+    """Where queries and values have layers of their own, to rounding; a fused layer peft adapts whole."""
+    runs = [adapting(baseline, LoRA(rank=4, implementation=name), steps=5) for name in ("own", "peft")]
+    ours, theirs = (run.train(5) for run in runs)
+    trained = [sum(each.numel() for each in run.trained_parameters().values()) for run in runs]
+    if "qkv" in anatomy(runs[1].baseline.model("nano", runs[1].data)).blocks[0].projections:
+        assert ours != theirs
+    else:
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert trained[0] == trained[1]  # r (d + 3 d) of a fused layer, and 2 r (d + d) of two parts of it
+    assert runs[1].attachment.proven
+
+
+def test_every_target_by_role_and_by_the_models_own_name():
+    for targets, layers in (
+        (("query", "key", "value", "output"), 4), (("mlp",), 2), (("output", "mlp"), 3), (("dense",), 3),
+        (("attention.self.key",), 1),
+    ):  # fmt: skip
+        run = adapting("bert", LoRA(rank=2, targets=targets))
+        assert len(updates(run.model)) == layers * run.anatomy.depth
+
+
 def test_bad_settings_say_what_to_do():
     with pytest.raises(ValueError, match="rank is 1 or more"):
         LoRA(rank=-1)
+    with pytest.raises(ValueError, match=r"rank 65 is more than an update of .*query, 64 x 64.* choose 1 to 64"):
+        adapting("bert", LoRA(rank=65))
+    with pytest.raises(ValueError, match=r"no layer is called q_proj: name query, .* query, key, value, dense"):
+        adapting("bert", LoRA(targets=("q_proj", "value")))
+    with pytest.raises(ValueError, match="is named twice among the targets"):
+        adapting("gpt", LoRA(targets=("query", "c_attn")))
+
+
+def test_a_classifier_as_wide_as_the_table_of_segments_is_still_a_head():
+    run = adapting("bert", LoRA())
+    model = BertForTokenClassification(run.model.config)
+    adapted = LoRA().model(model, run)
+    assert adapted.classifier.weight.requires_grad and not adapted.bert.embeddings.word_embeddings.weight.requires_grad
