@@ -1,0 +1,111 @@
+"""What the steps of a short run show of FLIP: which patches each trained on, which steps saw all, and what that cost.
+
+The noise of a step is drawn again from torch's random state before it. The step's gradients are compared with those of
+a plain model whose first block gets the patches of the lowest noise, picture by picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from suite.meters.activations import SavedActivations
+from suite.model.anatomy import anatomy
+from suite.model.segments import split_hidden
+from techniques.shared.block_flops import block_step_flops, counted_block_flops
+from techniques.shared.plain import apart, filled, gradients_of, outputs_of, plain_model
+from techniques.token_masking.flip.technique import Flip
+
+OF_ITS_BASELINES = True  # whose first block gets patches alone, and which draw no other random number
+COMPARED = 3  # steps whose gradients are computed again
+
+
+def records(run: Run, own: Flip) -> bool:
+    """All steps: which of them see every patch."""
+    return own.drop > 0
+
+
+def probes(recording: Recording, own: Flip) -> Mapping[str, float]:
+    """``gradient_roundings``: how far the gradients of the first, a middle and the last masked step are from a plain
+    model's on the kept patches; ``tuned_otherwise``: numbers of the last steps' gradients that are not the plain
+    model's to the bit; ``evaluated_otherwise``: outputs in evaluation that are not; ``flops_over_formula``: of a block,
+    over the formula's for floor(L (1 - r)) tokens, and for L in the end; ``relative_block_flops``: of a masked step's
+    block, over a whole one's; ``relative_saved_bytes``: what its forward pass saves for the backward one, likewise."""
+    if own.drop == 0:
+        return {}
+    run, traces = recording.run, recording.traces
+    patches = _patches(recording)
+    kept = sum((place + 1) / patches <= 1 - own.drop + 1e-12 for place in range(patches))
+    whole_from = math.floor((1 - own.tune) * run.recipe.steps + 0.5)
+    masked = [trace for trace in traces if trace.step < whole_from]
+    chosen = [masked[index] for index in sorted({0, len(masked) // 2, len(masked) - 1})][:COMPARED]
+    return {
+        "gradient_roundings": max(_gradient_roundings(recording, trace, kept) for trace in chosen),
+        "tuned_otherwise": sum(_otherwise(recording, trace) for trace in traces if trace.step >= whole_from),
+        "evaluated_otherwise": _evaluated_otherwise(recording),
+        **_flops(recording, kept, patches, whole_from),
+        "relative_saved_bytes": _relative_saved_bytes(recording),
+    }
+
+
+def _patches(recording: Recording) -> int:
+    """Tokens in a plain model's first block."""
+    plain, seen = plain_model(recording), []
+    anatomy(plain).blocks[0].module.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    outputs_of(recording, recording.trace, plain)
+    return int(seen[0])
+
+
+def _gradient_roundings(recording: Recording, trace: Trace, kept: int) -> float:
+    plain = filled(plain_model(recording), trace.before.parameters)
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(trace.random)
+        noise = torch.rand(len(trace.indices), _patches(recording))
+    rows = torch.tensor([sorted(range(len(row)), key=row.__getitem__)[:kept] for row in noise.tolist()])
+
+    def some(_: nn.Module, args: Any, kwargs: Any) -> Any:
+        hidden, others, rest = split_hidden(args, kwargs)
+        return (torch.stack([each[row] for each, row in zip(hidden, rows, strict=True)]), *others), rest
+
+    anatomy(plain).blocks[0].module.register_forward_pre_hook(some, with_kwargs=True)
+    return apart(trace.of("backward")[0].gradients, gradients_of(recording, trace, plain))
+
+
+def _otherwise(recording: Recording, trace: Trace) -> int:
+    gradients = gradients_of(recording, trace, filled(plain_model(recording), trace.before.parameters))
+    ours = trace.of("backward")[0].gradients
+    return sum(int((each.double() != gradients[name]).sum()) for name, each in ours.items())
+
+
+def _evaluated_otherwise(recording: Recording) -> int:
+    run, batch = recording.run, recording.trace.batch
+    plain = filled(plain_model(recording), dict(run.model.named_parameters()))
+    with run.predicting() as predict:
+        ours: Tensor = predict(batch).logits
+    theirs = outputs_of(recording, recording.trace, plain)
+    return ours.numel() if ours.shape != theirs.shape else int((ours != theirs).sum())
+
+
+def _flops(recording: Recording, kept: int, patches: int, whole_from: int) -> dict[str, float]:
+    run = recording.twin().run
+    rows, block = run.recipe.batch_size, run.anatomy.blocks[-1]
+    some, whole = counted_block_flops(run, [0, whole_from])
+    formula = block_step_flops(block, rows, kept) + block_step_flops(block, rows, patches)
+    return {"flops_over_formula": (some + whole) / formula, "relative_block_flops": some / whole}
+
+
+def _relative_saved_bytes(recording: Recording) -> float:
+    """Of the first step of a run beside a plain one's."""
+    saved = []
+    for run in (recording.twin().run, recording.twin("baseline").run):
+        with SavedActivations(run.model) as activations:
+            run.train(1)
+        saved.append(activations.saved_bytes)
+    return saved[0] / saved[1]

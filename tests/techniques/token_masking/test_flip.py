@@ -1,0 +1,246 @@
+"""FLIP: which patches the blocks get, what that costs at the paper's size, and the CLIP that the study trains."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import timm
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import DeiTConfig, DeiTForImageClassification, ViTConfig, ViTForImageClassification
+
+from suite.measure.lab import Lab
+from suite.measure.paper_scale import Scale, counted
+from suite.meters.flops import FlopCounter
+from suite.model.anatomy import anatomy
+from suite.model.patch_tokens import patch_entrance
+from suite.record.job import Setting
+from techniques.token_masking.flip import study
+from techniques.token_masking.flip.technique import Flip, dropping, kept_patches
+from tests.model.further_models import further_run
+from tests.runs import new_recording, new_run
+
+SIDE, PATCHES = 16, 16
+TIMM = {"img_size": SIDE, "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 2, "num_classes": 5}
+HUGGING_FACE = {
+    "image_size": SIDE, "patch_size": 4, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
+    "intermediate_size": 32, "num_labels": 5, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+MODELS: dict[str, tuple[Any, int]] = {
+    "timm_vit": (lambda: timm.create_model("vit_tiny_patch16_224", **TIMM), 1),
+    "timm_registers": (lambda: timm.create_model("vit_tiny_patch16_224", **TIMM, reg_tokens=3), 4),
+    "timm_without_class_token": (
+        lambda: timm.create_model("vit_tiny_patch16_224", **TIMM, class_token=False, global_pool="avg"),
+        0,
+    ),
+    "timm_deit3": (lambda: timm.create_model("deit3_small_patch16_224", **TIMM), 1),
+    "hf_vit": (lambda: ViTForImageClassification(ViTConfig(**HUGGING_FACE)), 1),
+    "hf_deit": (lambda: DeiTForImageClassification(DeiTConfig(**HUGGING_FACE)), 2),
+}
+
+
+def pictures(rows: int = 2) -> Tensor:
+    return torch.randn(rows, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+
+
+def logits(model: nn.Module) -> Tensor:
+    output: Any = model(pictures())
+    return output if isinstance(output, Tensor) else output.logits
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_blocks_get_class_tokens_and_the_patches_of_the_lowest_noise(name: str) -> None:
+    make, leading = MODELS[name]
+    torch.manual_seed(0)
+    model = make().train()
+    entrance = patch_entrance(model, lambda: logits(model))
+    assert entrance[1:] == (leading, PATCHES)
+    blocks = anatomy(model).blocks
+    seen: list[Tensor] = []
+    with torch.no_grad(), noted(blocks[0].module, seen):
+        logits(model)
+    torch.manual_seed(3)
+    with dropping(entrance, 0.75), noted(blocks[0].module, seen), noted(blocks[2].module, seen):
+        logits(model).sum().backward()
+    torch.manual_seed(3)
+    noise = torch.rand(2, PATCHES).tolist()
+    whole, kept, later = seen
+    for example in range(2):
+        order = sorted(range(PATCHES), key=noise[example].__getitem__)
+        chosen = [*range(leading), *(leading + index for index in order[:4])]
+        assert torch.equal(kept[example], whole[example, chosen])
+    assert later.shape[1] == leading + 4
+    assert all(each.grad is not None for block in blocks for each in block.module.parameters())
+
+
+@contextmanager
+def noted(module: nn.Module, seen: list[Tensor]) -> Iterator[None]:
+    """The hidden states that ``module`` gets, behind hooks that were there before."""
+    hook = module.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def test_masked_gradients_are_those_of_a_model_of_the_kept_patches() -> None:
+    """In float64, of a loop over the pictures."""
+    torch.manual_seed(0)
+    model = MODELS["timm_vit"][0]().double().eval()
+    plain = copy.deepcopy(model)
+    x = pictures().double()
+    entrance = patch_entrance(model, lambda: model(x))
+    torch.manual_seed(5)
+    with dropping(entrance, 0.5):
+        model(x).square().sum().backward()
+    torch.manual_seed(5)
+    noise = torch.rand(2, PATCHES)
+    total = torch.zeros((), dtype=torch.float64)
+    for picture, values in zip(x, noise, strict=True):
+        hidden = plain._pos_embed(plain.patch_embed(picture[None]))
+        index = [0, *(1 + values.argsort()[:8]).tolist()]
+        total = total + plain.forward_head(plain.norm(plain.blocks(hidden[:, index]))).square().sum()
+    total.backward()
+    for (name, ours), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-8, atol=1e-9, msg=name)
+
+
+@given(st.integers(1, 400), st.floats(0, 0.999))
+def test_the_floor_of_the_share_is_kept(patches: int, drop: float) -> None:
+    if round((1 - drop) * patches, 6) < 1:
+        return
+    kept = kept_patches(patches, drop)
+    assert kept <= patches * (1 - drop) + 1e-6 < kept + 1 + 1e-6
+
+
+def test_shares_are_exact_where_floats_are_not() -> None:
+    assert [kept_patches(*each) for each in ((10, 0.9), (196, 0.5), (196, 0.75), (16, 0.0))] == [1, 98, 49, 16]
+
+
+def test_bad_settings_say_what_fits() -> None:
+    for settings in ({"drop": 1.0}, {"drop": -0.1}, {"tune": 1.0}):
+        with pytest.raises(ValueError, match=r"in \[0, 1\)"):
+            Flip(**settings)
+    with pytest.raises(ValueError, match=r"leaves none of 16 patches: choose at most 0\.9375"):
+        new_run("vit", Flip(drop=0.95), size="pico")
+    with pytest.raises(ValueError, match="pictures"):
+        new_run("gpt", Flip(), size="pico")
+    with pytest.raises(ValueError, match="token for each patch"):
+        new_run("mae", Flip(), size="pico")
+
+
+@pytest.mark.parametrize("name", ["swin", "pvt", "beit", "eva02", "xcit"])
+def test_models_whose_blocks_place_patches_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="patch"):
+        further_run(name, Flip())
+
+
+def test_cait_trains_on_half_of_the_patches() -> None:
+    """Its class token comes later."""
+    run = further_run("cait", Flip())
+    assert run.train(2)
+
+
+@pytest.mark.parametrize("saved_at", [2, 8])
+def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path, saved_at: int) -> None:
+    run, other = (new_run("vit", "flip:tune=0.25", size="pico", recipe="classic", steps=10) for _ in range(2))
+    run.train(saved_at)
+    run.save(tmp_path / "run.pt")
+    rest = run.train(10 - saved_at)
+    other.load(tmp_path / "run.pt")  # torch's random state, too
+    assert other.train(10 - saved_at) == rest
+
+
+def test_nothing_left_out_is_the_baseline_to_the_bit() -> None:
+    runs = [new_run("vit", stack, size="pico", recipe="classic", steps=4) for stack in ("baseline", "flip:drop=0.0")]
+    assert runs[0].train(4) == runs[1].train(4)
+
+
+def test_patches_that_change_their_number_are_left_out_all_the_same() -> None:
+    """Four large patches first, then sixteen."""
+    run = new_run("vit", "progressive_patch+flip", size="pico", recipe="classic", steps=8)
+    seen: list[int] = []
+    run.anatomy.blocks[1].module.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    run.train(8)
+    assert seen == [2] * 4 + [8] * 3 + [16]
+
+
+def test_probes_hold_of_other_settings() -> None:
+    recording = new_recording("vit", "flip:drop=0.75,tune=0.2", size="pico", recipe="classic", steps=10)
+    recording.train(10)
+    probes = recording.probes()
+    assert probes["flip.tuned_otherwise"] == probes["flip.evaluated_otherwise"] == 0
+    assert probes["flip.gradient_roundings"] < 1000
+    assert probes["flip.flops_over_formula"] == pytest.approx(1, abs=1e-9)
+
+
+def test_flops_of_the_papers_image_tower() -> None:
+    """ViT-L/16 without a class token, forward; 197 and 99 tokens with one. Matrices and attention of the blocks."""
+
+    def macs(tokens: int) -> int:
+        return 24 * (12 * tokens * 1024**2 + 2 * tokens**2 * 1024)
+
+    assert [macs(tokens) / macs(196) for tokens in (98, 49)] == pytest.approx([0.492, 0.244], abs=5e-4)
+    with torch.device("meta"):
+        config = {"img_size": 224, "patch_size": 16, "embed_dim": 1024, "num_heads": 16, "num_classes": 0}
+        model = timm.create_model("vit_tiny_patch16_224", **config, depth=2, class_token=False, global_pool="avg")
+        x = torch.randn(1, 3, 224, 224)
+    anatomy(model).set_fused_attention(False)
+    entrance = patch_entrance(model, lambda: model(x))
+    totals = []
+    for drop in (0.0, 0.5, 0.75):
+        with FlopCounter() as counter, torch.no_grad(), dropping(entrance, drop):
+            model(x)
+        totals.append(counter.total - 2 * 196 * 768 * 1024)  # the embedding is of all patches
+    assert [total / totals[0] for total in totals[1:]] == pytest.approx([0.492, 0.244], abs=5e-4)
+
+
+def test_a_step_can_be_counted_without_values() -> None:
+    count = counted("flip", Scale(Setting(baseline="vit", size="pico", steps=2)))
+    assert count.counters is not None, count.unavailable
+
+
+# the study ------------------------------------------------------------------------------------------------------------
+
+
+def test_sentences_are_told_apart_and_end() -> None:
+    rows = study.SENTENCES.flatten(0, 1)
+    assert len({tuple(row) for row in rows.tolist()}) == len(rows)
+    assert bool((rows == study.WORDS.index("<end>")).sum(1).eq(1).all())
+    with pytest.raises(ValueError, match="no such word: 'eleven'"):
+        study.tokens_of("a handwritten eleven")
+    with pytest.raises(ValueError, match="there is room for"):
+        study.tokens_of("a a a a a a a")
+
+
+def test_the_study_leaves_patches_of_the_image_tower_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "CONTENDERS", ((0.0, 1), (0.5, 1), (0.5, 2)))
+    setting = Setting(baseline="vit", size="pico", recipe="classic", steps=10)
+    lab = cast(Lab, SimpleNamespace(setting=setting, seeds=1, progress=lambda *_: None))
+    (table,) = study.study(lab)
+    whole, half, larger = (study.Result(*row) for row in table.rows)
+    assert (whole.patches, half.patches, larger.batch) == (16, 8, 2 * whole.batch)
+    assert 0.4 < half.relative_flops < 0.8
+    assert larger.step_gflops == pytest.approx(2 * half.step_gflops, rel=0.01)
+    assert all(0 <= each.accuracy <= 1 and 0 <= each.accuracy_masked <= 1 for each in (whole, half, larger))
+    assert study.plot([table]).axes[0].get_xlabel().startswith("FLOPs")
+
+
+def test_a_text_is_read_to_its_end() -> None:
+    """What is pooled is the end token's state, whatever stands behind it."""
+    torch.manual_seed(0)
+    model = study.small_clip(torch.zeros(1, 1, 8, 8)).eval()
+    rows = study.SENTENCES[:, 1]
+    behind = rows.clone()
+    behind[:, -1] = study.WORDS.index("hand")
+    one, other = (study.embedded(model.get_text_features(input_ids=each)) for each in (rows, behind))
+    torch.testing.assert_close(one, other)
+    assert not torch.allclose(one[0], one[1])
