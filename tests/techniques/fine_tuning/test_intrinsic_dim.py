@@ -201,8 +201,9 @@ def test_a_resumed_run_goes_on_to_the_bit_and_its_state_holds_no_projection(tmp_
         assert torch.equal(each, weights(other.model)[name])
 
 
-@pytest.mark.parametrize("name", ["albert", "t5", "gpt_neox", "swin"])
+@pytest.mark.parametrize("name", ["albert", "t5", "swin", "beit", "cait"])
 def test_trains_models_of_users(name: str) -> None:
+    """With one block that stands for all, two stacks, and blocks with parameters of their own (BEiT's, CaiT's)."""
     run = further_run(name, IntrinsicDimension(dimension=64))
     run.train(2)
     assert run.model.get_submodule(SUBSPACE).z.abs().max() > 0
