@@ -1,0 +1,109 @@
+"""What recorded steps show of prefix-tuning, beside the pre-trained model with another form of the same attention.
+
+Attention over a prefix and a text is a mean of the attentions over each, by the share s of the prefix (He et al., ICLR
+2022, equation 7), where no key of the one meets a mask of the other:
+
+    s softmax(q K_j') V_j + (1 - s) softmax(q K') V        s = sigmoid(logsumexp(q K_j') - logsumexp(q K'))
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.contract.trace import Values
+from suite.meters.flops import FlopCounter
+from suite.model.anatomy import anatomy, in_features, is_linear, out_features
+from suite.model.attention import AttentionFunction
+from techniques.fine_tuning.prefix_tuning.technique import PrefixTuning, drop_mlp
+from techniques.shared.plain import apart, outputs_of, plain_model
+from techniques.shared.tuning_probes import at_the_start_and_in_the_middle as records
+from techniques.shared.tuning_probes import tuning_probes
+
+__all__ = ["probes", "records"]
+
+OF_ITS_BASELINES = True  # whose blocks each compute attention once, in their order
+INNER = ("source", "weight", "bias")
+
+
+def probes(recording: Recording, own: PrefixTuning) -> Mapping[str, float]:
+    """Those of :func:`tuning_probes`; ``kept_parameters``: the prefix's once the MLP is dropped, over 2 L l d;
+    ``kept_otherwise``: outputs that this changes; ``outputs_off``: how far the logits are from the pre-trained model's
+    with the mean of attentions, of the largest, in float64; ``gradient_roundings``: of the gradients of P' and the
+    MLP from those of that model; ``flops``: of a forward pass, over the formula for l more keys in each layer."""
+    if not own.length:
+        return {}
+    run, trace = recording.run, recording.trace
+    plain = plain_model(recording)
+    parts = anatomy(plain)
+    layers = [f"{block.attention.path}.prefix" for block in parts.blocks]
+    expected = [f"{layers[0]}.inner.{name}" for name in INNER]
+    expected += [f"{layer}.{name}" for layer in layers for name in ("weight", "bias")]
+    tuned = tuning_probes(recording, plain, expected)
+    flops = _flops_over_formula(recording, plain, own)
+
+    with recording.at(trace.before.parameters):
+        kept = drop_mlp(copy.deepcopy(run.model))
+        changed = outputs_of(recording, trace, kept) != outputs_of(recording, trace, run.model)
+        ours = outputs_of(recording, trace, run.model, torch.float64)
+    added = sum(each.numel() for each in kept.parameters()) - sum(each.numel() for each in plain.parameters())
+
+    values = {name: trace.before.parameters[name].double().requires_grad_() for name in expected}
+    plain.double().requires_grad_(False)
+    heads = parts.heads or 1
+    with parts.attention(_mean_of_attentions(_prefixes(values, layers, heads))):
+        outputs = run.baseline.forward(plain, trace.batch)
+    loss = run.baseline.losses(outputs, trace.batch).mean()
+    gradients = dict(zip(expected, torch.autograd.grad(loss, list(values.values())), strict=True))
+    logits = outputs.logits.detach()
+    return {
+        **tuned,
+        "kept_parameters": added / (2 * parts.depth * own.length * parts.width),
+        "kept_otherwise": int(changed.sum()),
+        "outputs_off": ((ours - logits).abs().max() / logits.abs().max()).item(),
+        "gradient_roundings": apart(trace.of("backward")[0].gradients, gradients),
+        "flops": flops,
+    }
+
+
+def _prefixes(values: Values, layers: list[str], heads: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Keys and values [heads, l, head_dim] of each layer."""
+    source, inner, bias = (values[f"{layers[0]}.inner.{name}"] for name in INNER)
+    hidden = (source @ inner.T + bias).tanh()
+    for layer in layers:
+        rows = hidden @ values[f"{layer}.weight"].T + values[f"{layer}.bias"]
+        keys, own = (each.view(len(source), heads, -1).transpose(0, 1) for each in rows.chunk(2, dim=1))
+        yield keys, own
+
+
+def _mean_of_attentions(ahead: Iterator[tuple[Tensor, Tensor]]) -> AttentionFunction:
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
+    ) -> Tensor:
+        keys, values = next(ahead)
+        before, text = (scale * query @ each.transpose(-2, -1) for each in (keys, key))
+        if causal:
+            mask = torch.ones(text.shape[-2:], dtype=torch.bool).tril()
+        if mask is not None:
+            text = text.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else text + mask
+        share = torch.sigmoid(before.logsumexp(-1) - text.logsumexp(-1))[..., None]
+        return share * (before.softmax(-1) @ values) + (1 - share) * (text.softmax(-1) @ value)
+
+    return attention
+
+
+def _flops_over_formula(recording: Recording, plain: nn.Module, own: PrefixTuning) -> float:
+    """FLOPs of a forward pass over B (2 T entries + 4 T (T + l) d L), and those of the MLP, which a batch does not
+    multiply: each layer makes its own prefix, from P' on."""
+    batch, parts = recording.trace.batch, anatomy(plain)
+    with FlopCounter() as counter, torch.no_grad():
+        recording.run.baseline.forward(recording.run.model, batch)
+    rows, count = batch["input_ids"].shape
+    entries = sum(in_features(each) * out_features(each) for each in plain.modules() if is_linear(each))
+    attention = 4 * count * (count + own.length) * parts.width * parts.depth
+    mlp = parts.depth * own.length * 2 * (3 * parts.width * own.hidden)
+    return counter.total / (rows * (2 * count * entries + attention) + mlp)
