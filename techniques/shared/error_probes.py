@@ -20,6 +20,8 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from techniques.shared.plain import apart
 
+SHARPENED = 30.0  # times the head's weights
+
 
 def error_norms(logits: Tensor, batch: Batch) -> Tensor:
     """||softmax(f) - y||_2 of each example [batch], float64; of a text, the mean over the tokens that count."""
@@ -71,6 +73,13 @@ def looks(run: Run) -> Iterator[list[Look]]:
 
 
 @torch.no_grad()
+def sharpen(run: Run) -> None:
+    """Makes an untrained model sure of what it says: it errs in some examples, and not in others."""
+    for part in run.anatomy.head:
+        part.module.weight.mul_(SHARPENED)  # type: ignore[operator]
+
+
+@torch.no_grad()
 def scores_in_evaluation(recording: Recording, trace: Trace, batch: Batch) -> Tensor:
     """The scores of a batch before a recorded step, float64 [batch], without dropout."""
     run = recording.run
@@ -96,15 +105,14 @@ def weighted_roundings(recording: Recording, trace: Trace, batch: Batch, weights
 
 
 def draws_off(draws: Sequence[Tensor], probabilities: Tensor) -> float:
-    """How far the frequency of any example, or of any two in neighbouring places of a draw, is from what independent
-    draws with these probabilities have, in standard errors at most."""
+    """How far the frequency of any example, and of an example that is drawn twice in a row, is from that of independent
+    draws with these probabilities, in standard errors at most."""
     drawn = torch.stack(list(draws))
-    pairs = drawn[:, :-1] * len(probabilities) + drawn[:, 1:]
-    of_pairs = torch.outer(probabilities, probabilities).flatten()
-    return max(_errors(drawn.flatten(), probabilities), _errors(pairs.flatten(), of_pairs))
+    shares = torch.bincount(drawn.flatten(), minlength=len(probabilities)) / drawn.numel()
+    off = _errors(shares, probabilities, drawn.numel()).max().item()
+    again = (drawn[:, 1:] == drawn[:, :-1]).double()
+    return max(off, _errors(again.mean(), probabilities.square().sum(), again.numel()).item())
 
 
-def _errors(drawn: Tensor, probabilities: Tensor) -> float:
-    shares = torch.bincount(drawn, minlength=len(probabilities)) / len(drawn)
-    deviation = (probabilities * (1 - probabilities) / len(drawn)).sqrt()
-    return ((shares - probabilities).abs() / deviation).max().item()
+def _errors(shares: Tensor, probabilities: Tensor, draws: int) -> Tensor:
+    return (shares - probabilities).abs() / (probabilities * (1 - probabilities) / draws).sqrt()

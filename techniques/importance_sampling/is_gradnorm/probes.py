@@ -28,13 +28,13 @@ from techniques.shared.error_probes import (
     looks,
     originals,
     scores_in_evaluation,
+    sharpen,
     weighted_roundings,
 )
 
 OF_ITS_BASELINES = True  # whose batches' targets it knows
 COMPARED = 3  # sampled steps that are computed again
 DRAWN = 24  # sampled steps whose draws are counted, of a model that errs in few examples
-SHARPENED = 30.0  # times its head's weights
 SKEWED = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05], dtype=torch.float64)
 DRAWS = 800  # of 8 examples each
 CLOSE = 1e-6  # to the threshold, on either side
@@ -200,9 +200,7 @@ def _draws_off() -> float:
 
 def _frequencies_off(run: Run) -> float:
     """How far the mean s of what real steps drew is from sum s^2, in standard errors; of a model with few errors."""
-    with torch.no_grad():
-        for part in run.anatomy.head:
-            part.module.weight.mul_(SHARPENED)  # type: ignore[operator]
+    sharpen(run)
     run.train(1)
     excess = variance = 0.0
     for _ in range(DRAWN):

@@ -1,0 +1,164 @@
+"""What recorded steps show of RAIS: with which probabilities it draws, which weights it gives, and at which rate.
+
+Norms, features, ellipsoid and gain ratio are computed again in float64, the ellipsoid by a solver of the constrained
+problem as the paper has it. Several fits take more steps than a short run has: a longer twin shows them, of a model
+that errs in some examples alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from suite.contract.data import mixed_seed
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from techniques.importance_sampling.rais.technique import Rais
+from techniques.shared.ball import differing
+from techniques.shared.error_probes import draws_off, error_norms, sharpen, weighted_roundings
+
+OF_ITS_BASELINES = True  # whose batches' targets it knows
+REFIT = 5  # of the twin: its first window meets every example
+STEPS = 17  # a fit without weights, one with weights, and a step behind it
+COMPARED = 3  # steps whose gradients are computed again
+DRAWS = 2000  # of 8 examples each
+LATEST = 0.5
+
+
+@dataclass
+class Expected:
+    """What should be known after some steps: of each example whether it was seen, its latest norm and their average."""
+
+    features: Tensor
+    window: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    p: Tensor | None = None
+    gain: float = 1.0
+
+    def refit(self, own: Rais, batch: int) -> None:
+        _, *of_all = zip(*self.window)
+        weights, norms = map(torch.cat, of_all)
+        befores = []
+        for step, _, measured in self.window:
+            befores.append(self.features[step])
+            for index, norm in dict(zip(step.tolist(), measured.tolist())).items():
+                seen, _, average = self.features[index].tolist()
+                average = LATEST * norm + (1 - LATEST) * average if seen else norm
+                self.features[index] = torch.tensor([1.0, norm, average])
+        self.window.clear()
+        before = torch.cat(befores)
+        known = before[:, 0] > 0
+        if not self.features[:, 0].all() or known.sum() < 6:
+            return
+        worst = self.features @ _margins(before[known], norms[known], weights[known], self.features)
+        self.p = (1 - own.uniform) * worst / worst.sum() + own.uniform / len(worst)
+        moments = [(weights * norms**2).mean(), (weights**2 * norms**2).mean(), (weights * norms).mean() ** 2]
+        uniform, drawn, mean = (each.item() for each in moments)
+        self.gain = max(1.0, 1 + (uniform - drawn) / (drawn + (batch - 1) * mean))
+
+
+def records(run: Run, own: Rais) -> bool:
+    """None but the first: a twin shows the rest."""
+    return run.step == 0
+
+
+def probes(recording: Recording, own: Rais) -> Mapping[str, float]:
+    """``further_passes``: forward passes beside one a step; ``differs_at_first``: elements of the gradients that are
+    not the plain ones while the order is the reference's, and steps of another order; ``distribution_off``: of p from
+    what norms that were measured say, relative; ``draws_off``: of frequencies from p, in standard errors;
+    ``gradient_roundings``: from those of the mean of l_i / (n p_i); ``largest_weight``; ``rate_off``: of the learning
+    rate from the schedule's times the gain ratio, relative; ``largest_gain``: of these ratios."""
+    if own.is_reference:
+        return {}
+    twin = recording.twin(f"rais:refit={REFIT},uniform={own.uniform},scale_rate={own.scale_rate}", STEPS)
+    plain = recording.twin("baseline")
+    run, examples = twin.run, len(twin.run.data.train)
+    (technique,) = run.technique.techniques.values()  # type: ignore[attr-defined]
+    sharpen(run)
+    expected, batch = Expected(torch.zeros(examples, 3, dtype=torch.float64)), run.recipe.batch_size
+    off: dict[str, list[float]] = {name: [0.0] for name in ("first", "p", "rate", "weight")}
+    weighted: list[tuple[Trace, Tensor]] = []
+    following: list[Tensor | None] = [None, None]  # p of the next step, and of the one behind it
+    gains = [1.0]
+    for step in range(run.recipe.steps):
+        table, gain = technique.at(run.position), expected.gain
+        twin.record_step()
+        trace = twin.trace
+        ours, wanted = table and table.p, following.pop(0)
+        weights = torch.ones(batch, dtype=torch.float64)
+        if ours is None or wanted is None:
+            off["p"].append(math.inf if (ours is None) != (wanted is None) else 0.0)
+        else:
+            off["p"].append((ours / wanted - 1).abs().max().item())
+        if ours is None:
+            off["first"].append(_differs(twin, plain.run, trace))
+        else:
+            weights = 1 / (examples * ours[trace.indices])
+            weighted.append((trace, weights))
+            off["weight"].append(weights.max().item())
+        off["rate"].append(_rate_off(run, trace, gain if own.scale_rate else 1.0))
+        gains.append(gain)
+        norms = error_norms(twin.outputs_at(trace.before.parameters, trace).logits, trace.batch)
+        expected.window.append((trace.indices, weights, norms))
+        if (step + 1) % REFIT == 0:
+            expected.refit(own, batch)
+        following.append(expected.p)
+    return {
+        "further_passes": sum(len(each.of("forward")) - 1 for each in twin.traces),
+        "differs_at_first": sum(off["first"]),
+        "distribution_off": max(off["p"]),
+        "draws_off": _draws_off(run, technique),
+        "gradient_roundings": max(
+            [weighted_roundings(twin, trace, trace.batch, each) for trace, each in weighted[-COMPARED:]],
+            default=math.inf,
+        ),
+        "largest_weight": max(off["weight"]),
+        "rate_off": max(off["rate"]),
+        "largest_gain": max(gains),
+    }
+
+
+def _margins(features: Tensor, norms: Tensor, weights: Tensor, everyone: Tensor) -> Tensor:
+    """c + k d of the smallest ellipsoid, with the constraint as it stands: mean w (v - <c, s>)^2 / <d, s> <= 1. Where
+    features say nearly the same, the solver may stop early: the best of several starts."""
+    s, v, w, mean = (each.numpy() for each in (features, norms, weights, everyone.mean(0)))
+
+    def held(x: np.ndarray) -> float:
+        return float(1 - (w * (v - s @ x[:3]) ** 2 / (s @ x[3:])).mean())
+
+    solutions = [
+        minimize(
+            lambda x: x[3:] @ mean, np.repeat([size * v.mean(), 10 * size * v.mean() ** 2], 3) / np.tile(mean, 2),
+            method="SLSQP", bounds=[(1e-9, None)] * 6, constraints={"type": "ineq", "fun": held},
+            options={"maxiter": 2000, "ftol": 1e-14},
+        ).x
+        for size in (0.1, 0.3, 1.0)
+    ]  # fmt: skip
+    c, d = np.split(min(solutions, key=lambda x: (1 - min(held(x), 0.0)) * (x[3:] @ mean)), 2)
+    return torch.from_numpy(c + d / math.sqrt(d @ mean))
+
+
+def _differs(twin: Recording, plain: Run, trace: Trace) -> int:
+    seed, batch = mixed_seed(plain.seed, 2), plain.recipe.batch_size
+    order = plain.data.sampler(len(plain.data.train), seed, trace.step * batch, batch)
+    gradients = trace.of("backward")[0].gradients
+    return differing(gradients, twin.gradients_at(trace.before.parameters, trace)) + (not order.equal(trace.indices))
+
+
+def _rate_off(run: Run, trace: Trace, gain: float) -> float:
+    scheduled = run.recipe.learning_rate_at(trace.step) * gain
+    return max(abs(each["lr"] / scheduled - 1) for each in trace.update.before.hyper.values()) if scheduled else 0.0
+
+
+def _draws_off(run: Run, own: Rais) -> float:
+    """Of what stands in the order far behind the run."""
+    if not own.tables:
+        return math.inf
+    p, far, seed = own.tables[-1].p, 1000 * run.position, mixed_seed(run.seed, 2)
+    return draws_off([run.data.sampler(len(p), seed, far + 8 * number, 8) for number in range(DRAWS)], p)
