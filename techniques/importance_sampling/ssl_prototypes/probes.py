@@ -67,7 +67,7 @@ def _embeddings(recording: Recording, own: SslPrototypes, pool: Data) -> Tensor:
     )
     embedder.train(steps)
     model = embedder.model.eval().double()
-    model.config.mask_ratio = 0.0
+    model.config.mask_ratio = 0.0  # type: ignore[union-attr]
     size, means = embedder.recipe.batch_size, []
 
     def note(module: object, inputs: object, output: Tensor) -> None:

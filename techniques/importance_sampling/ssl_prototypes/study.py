@@ -2,13 +2,14 @@
 
 ``perceptron``: a student's error over examples a dimension and the share of them that is kept
 (:mod:`techniques.importance_sampling.ssl_prototypes.perceptron`). Of few examples the easy ones are worth most, of
-many the hard ones (Sorscher et al., arXiv 2206.14486, section 2 and figure 1). ``scaling``: the power of the number of
-kept examples with which the error falls: at random, and at the best share of hard ones. ``crossover``: the same
-question to the baseline, over the share that is kept of all and of ever fewer of its examples.
+many the hard ones (Sorscher et al., arXiv 2206.14486, section 2 and figure 1). ``frontier``: the error at the best
+share of hard ones beside that of as many at random, over the number kept, and the powers by which both fall.
+``crossover``: the same question to the baseline, over the share that is kept of all and of ever fewer of its examples.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from statistics import fmean
@@ -25,20 +26,21 @@ if TYPE_CHECKING:
 
 BASELINES = ("vit",)
 DIMENSIONS = 60
-ALPHAS = (1.0, 3.0, 10.0, 30.0, 60.0)
-KEEPS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+KEEPS = (0.0625, 0.125, 0.25, 0.5, 1.0)  # powers of two, as ALPHAS, so that as many are kept at several shares
 SHARES = (0.1, 0.3, 1.0)
 KEPT = (0.4, 0.6, 0.8)
-PLOTTED = 0.2
+PLOTTED = 0.25
 PERCEPTRON = f"Angle of student to teacher over pi in {DIMENSIONS} dimensions; the largest margin on what is kept"
-SCALING = (
-    "Power of the kept examples a dimension with which the error falls, by least squares on the logarithms: of "
-    "examples at random, and of the lowest error over all shares of hard ones with as many kept"
+FRONTIER = (
+    "The lowest error of as many kept examples a dimension, hard ones of more or all of them, and the share at which "
+    f"it is, of at most {ALPHAS[-1]:g} to choose from; the error of as many at random. Powers: of the number kept, by "
+    "which the errors fall from the row above"
 )
 
 
 def study(lab: Lab) -> list[Table]:
-    """The tables ``perceptron``, ``scaling`` and ``crossover``; nothing is recorded of the first two."""
+    """The tables ``perceptron``, ``frontier`` and ``crossover``; nothing is recorded of the first two."""
     seeds = range(lab.seeds)
     rows = []
     for done, alpha in enumerate(ALPHAS):
@@ -53,38 +55,27 @@ def study(lab: Lab) -> list[Table]:
     ]
     return [
         Table("perceptron", columns, rows, PERCEPTRON),
-        scaling(rows),
+        frontier(rows),
         kept_table("crossover", trained),
     ]
 
 
-def scaling(rows: Sequence[tuple[Any, ...]]) -> Table:
-    """The powers that SCALING describes."""
-    at_random = {kept: err for _, keep, order, kept, err, _ in rows if order == "random" and keep == 1}
-    hard: dict[float, list[float]] = {}
-    for _, keep, order, kept, err, _ in rows:
-        if order == "hard" or keep == 1:
-            hard.setdefault(round(kept, 9), []).append(err)
-    best = envelope({kept: min(errors) for kept, errors in hard.items()})
-    made = [(name, len(each), power(each)) for name, each in (("random", at_random), ("best of hard", best))]
-    return Table("scaling", ("order", "points", "power"), made, SCALING)
+def frontier(rows: Sequence[tuple[Any, ...]]) -> Table:
+    """A row for each number of examples that a whole data set has, too."""
+    made: list[tuple[float, float, float, float | None, float, float | None]] = []
+    for kept, at_random in sorted((kept, err) for _, keep, _, kept, err, _ in rows if keep == 1):
+        best, share = min(
+            (err, keep) for _, keep, order, own, err, _ in rows if own == kept and (order == "hard" or keep == 1)
+        )
+        before = made[-1] if made else None
+        powers = [power(before[0], before[i], kept, err) if before else None for i, err in ((2, best), (4, at_random))]
+        made.append((kept, share, best, powers[0], at_random, powers[1]))
+    return Table("frontier", ("kept_alpha", "share", "best_of_hard", "power", "random", "random_power"), made, FRONTIER)
 
 
-def envelope(errors: dict[float, float]) -> dict[float, float]:
-    """Those by the number kept that no smaller number undercuts."""
-    lowest: dict[float, float] = {}
-    for kept, err in sorted(errors.items()):
-        if not lowest or err < min(lowest.values()):
-            lowest[kept] = err
-    return lowest
-
-
-def power(errors: dict[float, float]) -> float | None:
-    """The slope of log error over log examples; None of fewer than two points."""
-    if len(errors) < 2:
-        return None
-    x, y = (np.log(list(each)) for each in (errors.keys(), errors.values()))
-    return float(np.polyfit(x, y, 1)[0])
+def power(x: float, y: float, next_x: float, next_y: float) -> float:
+    """The p of y = c x^p through two points."""
+    return math.log(next_y / y) / math.log(next_x / x)
 
 
 def plot(tables: Sequence[Table]) -> Figure:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -102,7 +103,7 @@ class SslPrototypes(DataPruning):
             rows = torch.arange(start, min(start + size, len(pool.train)))
             examples = transform(own.data.train[rows], generator(own.seed, start))
             batch = {name: tensor.to(own.device) for name, tensor in examples.items()}
-            parts.append(embedded(own.model, lambda batch=batch: own.baseline.forward(own.model, batch)).cpu())
+            parts.append(embedded(own.model, partial(own.baseline.forward, own.model, batch)).cpu())
         return torch.cat(parts).double()
 
     def _embedder(self, pool: Data, run: Run) -> Run:
