@@ -67,14 +67,15 @@ class LateTokens:
     def read(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, first: bool) -> Arguments:
         """Before an early block: what it may know."""
         hidden, others, named = split_hidden(args, kwargs)
-        assert self.late is not None
-        if self.kept is None:
-            if first:
-                self.embedded = hidden
-            return (hidden,), unattended(block, hidden.dtype, self.late, others, named)
+        late, kept = self.late, self.kept
+        assert late is not None
         if first:
-            self.embedded, hidden = hidden, at_tokens(hidden, self.kept, self.late.shape[1])
-        others, named = tree_map(lambda each: at_tokens(each, self.kept, self.late.shape[1]), (others, named))
+            self.embedded = hidden
+        if kept is None:
+            return (hidden,), unattended(block, hidden.dtype, late, others, named)
+        if first:
+            hidden = at_tokens(hidden, kept, late.shape[1])
+        others, named = tree_map(lambda each: at_tokens(each, kept, late.shape[1]), (others, named))
         return (hidden, *others), named
 
     def join(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:

@@ -39,7 +39,7 @@ def probes(recording: Recording, own: MaskLater) -> Mapping[str, float]:
         return {}
     trace = recording.trace
     plain = filled(plain_model(recording), trace.before.parameters)
-    early = len(anatomy(plain).blocks) - max(1, round(own.late * len(anatomy(plain).blocks)))
+    early = 0 if own.late is None else max(1, len(anatomy(plain).blocks) - own.late)
     with masks_later(plain, early):
         roundings = apart(trace.of("backward")[0].gradients, gradients_of(recording, trace, plain))
     return {

@@ -55,12 +55,13 @@ class EvenMasks:
 @dataclass
 class MaskLater(Technique):
     """``rate``: the share of tokens to predict in training (validation and test have the baseline's own masks);
-    ``hidden``: the share of these that become [MASK]; ``late``: the share of the blocks that see those, one at least.
+    ``hidden``: the share of these that become [MASK]; ``late``: how many of the last blocks see those, at most all but
+    one, or None for all, so that there are more masks and nothing else.
     """
 
     rate: float = 0.5
     hidden: float = 0.8
-    late: float = 1 / 6
+    late: int | None = 2
     zero_strength: ClassVar[Mapping[str, Any]] = {"rate": 0.0}
 
     token: int = field(init=False, repr=False, default=0)
@@ -74,8 +75,10 @@ class MaskLater(Technique):
             raise ValueError(
                 f"rate, the share of tokens to predict, lies in (0, 1), or is 0 to do nothing: {self.rate}"
             )
-        if not (0 < self.hidden <= 1 and 0 < self.late <= 1):
-            raise ValueError(f"hidden and late are shares in (0, 1], not {self.hidden} and {self.late}")
+        if not 0 < self.hidden <= 1:
+            raise ValueError(f"hidden is a share in (0, 1], not {self.hidden}")
+        if self.late is not None and self.late < 1:
+            raise ValueError(f"late counts blocks, 1 or more, or is none for all, not {self.late}")
 
     def data(self, data: Data, run: Run) -> Data:
         if self.is_reference:
@@ -99,7 +102,9 @@ class MaskLater(Technique):
         parts = anatomy(model)
         if len(parts.stacks) > 1:
             raise ValueError(f"{type(model).__name__} has {len(parts.stacks)} stacks of blocks: this is for an encoder")
-        self.early = parts.depth - max(1, round(self.late * parts.depth))
+        if parts.depth < 2:
+            raise ValueError(f"{type(model).__name__} has one block, before which no other can do without masks")
+        self.early = 0 if self.late is None else max(1, parts.depth - self.late)
         if self.early:
             late = LateTokens(self.token, self.count, self.early, self.joined)
             late.attach(model, parts.blocks)
@@ -109,5 +114,5 @@ class MaskLater(Technique):
         return model
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        blocks = {block.path: block.module for block in run.anatomy.blocks}
-        return {**blocks, "masks more": self.masked} | ({"appends masks": self.joined} if self.early else {})
+        blocks: dict[str, Site] = {block.path: block.module for block in run.anatomy.blocks}
+        return {**blocks, "masks more": self.masked, **({"appends masks": self.joined} if self.early else {})}

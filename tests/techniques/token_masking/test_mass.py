@@ -1,0 +1,164 @@
+"""MASS: fragments, and a decoder that reads them alone beside one that has all tokens in their places."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suite.contract.baseline import baselines
+from suite.contract.run import Run
+from suite.contract.stack import build
+from suite.measure.paper_scale import Scale, counted
+from suite.model.anatomy import anatomy
+from suite.record.job import Setting
+from techniques.shared.masked_tokens import NO_LABEL
+from techniques.token_masking.mass.technique import ABSENT, Fragments, Mass, earlier_of, fragments
+from tests.runs import new_recording, new_run
+
+REFERENCE = "mass:decoder=all"
+
+
+@given(length=st.integers(2, 200), share=st.floats(0.05, 1), block=st.integers(1, 80), seed=st.integers(0, 1000))
+@settings(max_examples=60)
+def test_a_run_of_a_share_of_each_block(length: int, share: float, block: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [min(block, length - start) for start in range(1, length, block)]
+    counts = [int(share * size) for size in sizes]
+    if not sum(counts):
+        with pytest.raises(ValueError, match="mask more"):
+            fragments(3, length, share, block, generator)
+        return
+    positions = fragments(3, length, share, block, generator)
+    assert positions.shape == (3, sum(counts))
+    for row in positions.tolist():
+        assert all(later > earlier for earlier, later in pairwise(row))
+        for number, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+            inside = [each for each in row if 1 + number * block <= each < 1 + number * block + size]
+            assert inside == list(range(inside[0], inside[0] + count)) if count else not inside
+
+
+def test_the_papers_figure() -> None:
+    """x3 x4 x5 x6 of eight are masked: the decoder reads x2 x3 x4 x5, and writes x3 x4 x5 x6."""
+    text = torch.tensor([[11, 12, 13, 14, 15, 16, 17, 18]])
+
+    def hidden(batch: dict[str, torch.Tensor], generator: torch.Generator) -> dict[str, torch.Tensor]:
+        return {"input_ids": torch.ones_like(text)}
+
+    share = 4.5 / 7
+
+    def noise(seed: int) -> torch.Generator:
+        return torch.Generator().manual_seed(seed)
+
+    seed = next(each for each in range(99) if fragments(1, 8, share, 64, noise(each))[0, 0] == 2)
+    short, whole = (
+        Fragments(hidden, share, 64, reads)({"input_ids": text}, noise(seed)) for reads in ("fragment", "all")
+    )
+    assert short["input_ids"][0, 0].tolist() == [11, 12, 1, 1, 1, 1, 17, 18]
+    assert short["input_ids"][0, 1].tolist() == [-1, -1, 12, 13, 14, 15, -1, -1]
+    assert short["labels"].tolist() == [[13, 14, 15, 16]]
+    assert torch.equal(whole["input_ids"], short["input_ids"])
+    assert whole["labels"].tolist() == [[NO_LABEL, NO_LABEL, 13, 14, 15, 16, NO_LABEL, NO_LABEL]]
+
+
+def test_a_decoder_of_the_fragment_is_one_of_all_tokens() -> None:
+    """Logits, losses of several steps, metrics: to roundings. Gradients are the probe's."""
+    short, whole = (new_run("bert", each, size="pico", recipe="classic", steps=8) for each in ("mass", REFERENCE))
+    batch, theirs = (run.data.batch(0, 0, 4)[0] for run in (short, whole))
+    assert torch.equal(batch["input_ids"], theirs["input_ids"])
+    inside = theirs["labels"] != NO_LABEL
+    assert torch.equal(theirs["labels"][inside], batch["labels"].flatten())
+    with torch.no_grad():
+        logits = short.baseline.forward(short.model, batch).logits
+        expected = whole.baseline.forward(whole.model, theirs).logits[inside]
+    torch.testing.assert_close(logits.flatten(0, 1), expected, rtol=1e-4, atol=1e-5)
+    assert short.train(4) == pytest.approx(whole.train(4), rel=1e-5)
+    assert short.evaluate() == pytest.approx(whole.evaluate(), rel=1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["classic", "modern"])
+def test_both_attentions(recipe: str) -> None:
+    """Eager and fused, where a row before the fragment sees itself alone."""
+    short, whole = (new_run("bert", each, size="nano", recipe=recipe, steps=8) for each in ("mass", REFERENCE))
+    assert short.train(2) == pytest.approx(whole.train(2), rel=1e-4)
+
+
+@pytest.mark.parametrize("stack", ["mass:share=1", "mass:share=0.07", "mass:block=5", "mass:share=0.3,block=8"])
+def test_limits(stack: str) -> None:
+    """From one token, which is masked language modelling, to all, which is causal language modelling."""
+    recording = new_recording("bert", stack, size="pico", recipe="classic", steps=4)
+    recording.train(4)
+    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
+    assert [probes[name] for name in ("rows_off", "off_tokens")] == [0, 0]
+    assert probes["gradient_roundings"] < 1000
+    count = recording.trace.batch["labels"].shape[1]
+    assert count == {"mass:share=1": 15, "mass:share=0.07": 1, "mass:block=5": 6}.get(stack, 4)
+
+
+def test_what_a_token_sees() -> None:
+    inside = torch.tensor([[False, True, True, False]])
+    seen = (earlier_of(inside, torch.float32)[0, 0] == 0).int().tolist()
+    assert seen == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]]
+
+
+def test_the_decoder_begins_as_a_fresh_model_and_reads_with_the_encoders_embeddings() -> None:
+    run = new_run("bert", "mass", size="nano", steps=4)
+    encoder, decoder = anatomy(run.model).stacks
+    assert encoder.depth == decoder.depth == 4
+    ours, theirs = (stack.blocks[0].branches for stack in (decoder, encoder))
+    norms = [branch.module.weight.norm().item() for branch in (*ours[:2], theirs[0])]
+    assert norms == pytest.approx([norms[0]] * 3, rel=0.1)
+    assert not torch.equal(ours[0].module.weight, theirs[0].module.weight)
+    tables = [part.module for part in anatomy(run.model).embeddings]
+    assert len(tables) == len({id(each) for each in tables}) == 3
+    (head,) = anatomy(run.model).head
+    assert head.module.weight is tables[0].weight
+
+
+def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
+    run = new_run("bert", "mass", size="pico", recipe="classic", steps=8)
+    run.train(3)
+    run.save(tmp_path / "state")
+    rest = run.train(3)
+    resumed = new_run("bert", "mass", size="pico", recipe="classic", steps=8)
+    resumed.load(tmp_path / "state")
+    assert resumed.train(3) == rest
+
+
+def test_a_step_can_be_counted_without_values() -> None:
+    count = counted("mass", Scale(Setting(baseline="bert", size="pico", recipe="classic")))
+    assert count.counters is not None, count.unavailable
+
+
+def of_family(name: str, folder: Path) -> Run:
+    (folder / "config.json").write_text(json.dumps(dict(baselines()["bert"].families()[name].config)))
+    return new_run("bert", Mass(), size="pico", recipe="classic", steps=4, model=str(folder))
+
+
+def test_another_encoder(tmp_path: Path) -> None:
+    assert all(torch.tensor(of_family("electra", tmp_path).train(2)).isfinite())
+
+
+@pytest.mark.parametrize("name", ["albert", "deberta", "distilbert", "modernbert", "t5", "bart", "roberta"])
+def test_encoders_without_such_a_decoder_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="encoder of BERT's kind"):
+        of_family(name, tmp_path)
+
+
+def test_bad_settings_say_what_to_do() -> None:
+    for wrong in ("share=0", "share=1.5", "block=0"):
+        with pytest.raises(ValueError, match="share lies in"):
+            build(f"mass:{wrong}")
+    with pytest.raises(ValueError, match="fragment, all"):
+        build("mass:decoder=half")
+    with pytest.raises(ValueError, match="mask more"):
+        new_run("bert", "mass:share=0.01", size="pico", steps=4)
+    for baseline in ("gpt", "vit", "mae"):
+        with pytest.raises(ValueError, match="masked language models"):
+            new_run(baseline, Mass(), size="pico", steps=4)
+    assert ABSENT < 0
