@@ -7,13 +7,14 @@ from dataclasses import replace
 from itertools import combinations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from suite.contract.data import Batch, Data, Examples, generator, mixed_seed
+from suite.contract.data import Data, Examples, generator, mixed_seed
 from suite.contract.recording import Recording
 from suite.contract.run import Run
+from suite.meters.flops import FlopCounter
 from techniques.importance_sampling.el2n.technique import El2n
+from techniques.shared.error_probes import error_norms
 from techniques.shared.scouts import scouts_of
 
 EPS = torch.finfo(torch.float32).eps
@@ -26,16 +27,18 @@ def records(run: Run, own: El2n) -> bool:
 
 
 def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
-    """``score_roundings``: how far scores are from ||softmax(f) - y||_2 of their scout; ``off_scouts``: scouts that are
-    too many or few, or have not trained their share of the steps; ``scouts_alike``: pairs of them with equal scores;
-    ``kept``: the share of the examples that is left; ``misplaced``: examples trained on that are not among those with
-    the highest scores on average; ``passes``: over what is kept, for each of the reference's over all."""
+    """``largest_score``; ``score_roundings``: how far scores are from ||softmax(f) - y||_2 of their scout;
+    ``off_scouts``: scouts that are too many or few, or have not trained their share of the steps; ``scouts_alike``:
+    pairs of them with equal scores; ``kept``: the share of the examples that is left; ``misplaced``: examples trained
+    on that are not among those with the highest scores on average; ``passes``: over what is kept, for each of the
+    reference's over all; ``cost_over_formula``: FLOPs of the scoring, in reference runs, over those of K short runs and
+    K passes forwards."""
     if own.keep == 1:
         return {}
     run, setting = recording.run, recording.run.job.setting
     reference = run.baseline.recipe_of(setting)
     data = run.baseline.data(setting.size, setting.task, setting.data)
-    with torch.random.fork_rng(devices=[]), scouts_of(run) as noted:
+    with torch.random.fork_rng(devices=[]), scouts_of(run) as noted, FlopCounter() as scoring:
         replace(own).data(data, run)  # scores once more: a run is deterministic
     scouts = [each.run for each in noted]
     visited = min(len(data.train), reference.steps * reference.batch_size)
@@ -44,12 +47,18 @@ def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
     steps = max(1, round(own.scout * reference.steps))
     seen = sum(len(trace.indices) for trace in recording.traces)
     trained = Examples(run.data.train[torch.cat([trace.indices for trace in recording.traces])])
+    plain = recording.twin("baseline").run
+    plain.train(1)
+    cost = scoring.total / (plain.count_step().flops * reference.steps)
+    formula = own.runs * (steps / reference.steps + visited / (3 * reference.steps * reference.batch_size))
     return {
+        "largest_score": own.scores.max().item(),
         "score_roundings": (own.scores.double() - scores).abs().max().item() / EPS,
         "off_scouts": abs(len(scouts) - own.runs) + sum(scout.step != steps for scout in scouts),
         "scouts_alike": sum(torch.equal(first, second) for first, second in combinations(own.scores, 2)),
         "kept": len(run.data.train) / len(pool.train),
         "misplaced": _misplaced(trained, pool, scores.mean(0), own),
+        "cost_over_formula": cost / formula,
         "passes": (seen / len(run.data.train)) / (reference.steps * reference.batch_size / len(pool.train)),
     }
 
@@ -63,18 +72,8 @@ def _scores(pool: Data, scout: Run) -> Tensor:
     for start in range(0, len(pool.train), size):
         examples = pool.train[torch.arange(start, min(start + size, len(pool.train)))]
         batch = transform(examples, generator(scout.seed, start))
-        scores.append(_error_norms(scout.baseline.forward(scout.model, batch).logits.double(), batch))
+        scores.append(error_norms(scout.baseline.forward(scout.model, batch).logits, batch))
     return torch.cat(scores)
-
-
-def _error_norms(logits: Tensor, batch: Batch) -> Tensor:
-    if "labels" in batch:
-        targets = batch["labels"]
-    else:
-        logits, targets = logits[:, :-1], batch["input_ids"][:, 1:]
-    counted = targets >= 0
-    norms = (logits.softmax(-1) - F.one_hot(targets.clamp(min=0), logits.shape[-1])).norm(dim=-1) * counted
-    return norms if norms.ndim == 1 else norms.sum(1) / counted.sum(1).clamp(min=1)
 
 
 def _misplaced(trained: Examples, pool: Data, scores: Tensor, own: El2n) -> int:

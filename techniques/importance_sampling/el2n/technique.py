@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import mean
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
@@ -23,17 +22,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
-
-
-def error_norms(losses: Tensor, logits: Tensor) -> Tensor:
-    """||softmax(f) - y||_2 of each example [batch], without knowing the targets, from per-example cross-entropies.
-
-    The gradient of a cross-entropy in its logits [batch, ..., classes] is softmax(f) - y. Where an example's loss is
-    the mean over n tokens, each token's gradient is 1/n of that, and their norms add up to the mean over tokens.
-    """
-    (errors,) = torch.autograd.grad(losses.sum(), logits)
-    norms = errors.float().norm(dim=-1)
-    return norms.flatten(1).sum(1) if norms.ndim > 1 else norms
+from techniques.shared.error_norms import losses_and_scores
 
 
 def highest(scores: Tensor, keep: float, offset: float = 0.0) -> Tensor:
@@ -102,18 +91,11 @@ class El2n(Technique):
             examples = transform(pool.train[chosen], generator(seed, start))
             batch = {name: tensor.to(scout.device) for name, tensor in examples.items()}
             with torch.no_grad(), scout.autocast():
-                logits = run.baseline.forward(scout.model, batch).logits
-            outputs = SimpleNamespace(logits=logits.detach().float().requires_grad_())
-            try:
-                losses = run.baseline.losses(outputs, batch)
-            except AttributeError:
-                raise ValueError(
-                    f"el2n scores an example by the error of its predicted classes, and the loss of {run.baseline.id} "
-                    "is no function of logits alone; measure it on a baseline that its card names"
-                ) from None
+                outputs = run.baseline.forward(scout.model, batch)
+            losses, norms = losses_and_scores(run.baseline, outputs, batch)
             for name, values in {"loss": losses, **run.baseline.metrics(outputs, batch)}.items():
                 sums[name] = sums.get(name, 0.0) + values.detach().double().sum().item()
-            scores.append(error_norms(losses, outputs.logits).cpu())
+            scores.append(norms.cpu())
         means = {name: total / len(pool.train) for name, total in sums.items()}
         self.scouts.append({**means, "loss_over_untrained": means["loss"] / untrained})
         return torch.cat(scores)

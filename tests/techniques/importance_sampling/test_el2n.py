@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from suite.contract.run import Run
-from techniques.importance_sampling.el2n.technique import error_norms, highest
+from techniques.importance_sampling.el2n.technique import highest
+from techniques.shared.error_norms import error_norms
 from tests.runs import new_recording, new_run
 
 
@@ -95,6 +96,7 @@ def test_probes_hold_of_other_settings_and_notice_another_offset() -> None:
     assert [probes[f"el2n.{name}"] for name in ("misplaced", "off_scouts", "scouts_alike", "kept")] == [0, 0, 0, 0.25]
     assert probes["el2n.passes"] == 1.0
     assert probes["el2n.score_roundings"] <= 16
+    assert probes["el2n.cost_over_formula"] == pytest.approx(1.0, abs=0.02)
     recording.run.technique.techniques["el2n"].offset = 0.0  # type: ignore[attr-defined]
     assert recording.probes()["el2n.misplaced"] > 0
 
