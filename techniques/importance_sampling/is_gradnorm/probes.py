@@ -36,7 +36,7 @@ OF_ITS_BASELINES = True  # whose batches' targets it knows
 COMPARED = 3  # sampled steps that are computed again
 DRAWN = 24  # sampled steps whose draws are counted, of a model that errs in few examples
 SKEWED = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05], dtype=torch.float64)
-DRAWS = 800  # of 8 examples each
+DRAWS = 1600  # of 4 examples each
 CLOSE = 1e-6  # to the threshold, on either side
 
 
@@ -195,7 +195,7 @@ def _gate_off(recording: Recording, own: GradientNormSampling) -> int:
 
 
 def _draws_off() -> float:
-    return draws_off([drawn(SKEWED, 8, 0, step) for step in range(DRAWS)], SKEWED)
+    return draws_off([drawn(SKEWED, 4, 0, step) for step in range(DRAWS)], SKEWED)
 
 
 def _frequencies_off(run: Run) -> float:
