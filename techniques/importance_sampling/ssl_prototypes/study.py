@@ -62,13 +62,15 @@ def study(lab: Lab) -> list[Table]:
 
 def frontier(rows: Sequence[tuple[Any, ...]]) -> Table:
     """A row for each number of examples that a whole data set has, too."""
-    made: list[tuple[float, float, float, float | None, float, float | None]] = []
+    points: list[tuple[float, float, float, float]] = []
     for kept, at_random in sorted((kept, err) for _, keep, _, kept, err, _ in rows if keep == 1):
-        best, share = min(
-            (err, keep) for _, keep, order, own, err, _ in rows if own == kept and (order == "hard" or keep == 1)
-        )
-        before = made[-1] if made else None
-        powers = [power(before[0], before[i], kept, err) if before else None for i, err in ((2, best), (4, at_random))]
+        hard = [(err, keep) for _, keep, order, own, err, _ in rows if own == kept and (order == "hard" or keep == 1)]
+        points.append((kept, *min(hard), at_random))
+    made: list[tuple[float | None, ...]] = []
+    for before, (kept, best, share, at_random) in zip((None, *points), points):
+        powers: tuple[float | None, float | None] = (None, None)
+        if before:
+            powers = power(before[0], before[1], kept, best), power(before[0], before[3], kept, at_random)
         made.append((kept, share, best, powers[0], at_random, powers[1]))
     return Table("frontier", ("kept_alpha", "share", "best_of_hard", "power", "random", "random_power"), made, FRONTIER)
 
