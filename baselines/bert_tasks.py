@@ -1,15 +1,15 @@
-"""BERT on texts with classes, as on GLUE (Devlin et al., section 4.1): the first token's last state is classified.
+"""BERT on texts with classes, as on GLUE (Devlin et al., section 4.1), with the mean over a text's tokens classified.
 
-There is no next-sentence task here and so no pooler that it trained: the classifier reads the state itself. The
-checkpoint is trained on rows as long as these.
+The paper classifies the first token's state, which the next-sentence task has trained: there is none here, and nothing
+has taught that token where to look. The checkpoint is trained on rows as long as these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, BertForMaskedLM, BertForTokenClassification
 
 from baselines import bert, models
@@ -23,6 +23,12 @@ from suite.contract.data import Batch, Data
 from suite.record.job import Setting, Size
 
 LENGTH: dict[Size, int] = {"pico": 32, "nano": 64, "micro": 128, "base": 128, "large": 128}
+
+
+class OfTexts(NamedTuple):
+    """An object with ``logits`` [batch, 1, classes]: what is said of a text, as of one token."""
+
+    logits: Tensor
 
 
 def form(setting: Setting) -> Baseline | None:
@@ -78,4 +84,8 @@ class BertClassifier(Bert):
         return []
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
-        return model(**{name: each for name, each in batch.items() if name != "labels"})
+        if (mask := batch.get("attention_mask")) is None:  # the checkpoint's own rows
+            return super().forward(model, batch)
+        tokens = model(input_ids=batch["input_ids"], attention_mask=mask).logits
+        share = (mask / mask.sum(1, keepdim=True)).to(tokens.dtype)
+        return OfTexts((tokens * share[..., None]).sum(1, keepdim=True))

@@ -1,4 +1,4 @@
-"""Texts with a class each: the sentences of SST-2, a row for each, of which the first token has the label."""
+"""Texts with a class each, like the sentences of SST-2: a row and a label for each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from baselines import cache, source
 from baselines.tokens import Tokens
 from suite.contract.data import Batch, Data, Examples
 
-IGNORED = -100
 LIMITS = {"train": 100_000, "validation": 1000, "test": 4000}  # examples that are taken of each part
 
 
@@ -30,13 +29,10 @@ class LabelledText(Data):
 
 
 def class_of_row(batch: Batch, generator: torch.Generator) -> Batch:
-    """``input_ids`` and ``attention_mask`` int64 [batch, length], and ``labels`` of that shape: the class at the first
-    token, IGNORED elsewhere."""
+    """``input_ids`` and ``attention_mask`` int64 [batch, length], and ``labels`` int64 [batch, 1]."""
     tokens, lengths = batch["input_ids"].long(), batch["lengths"].long()
-    labels = torch.full_like(tokens, IGNORED)
-    labels[:, 0] = batch["labels"]
     mask = torch.arange(tokens.shape[1]) < lengths[:, None]
-    return {"input_ids": tokens, "attention_mask": mask.long(), "labels": labels}
+    return {"input_ids": tokens, "attention_mask": mask.long(), "labels": batch["labels"][:, None]}
 
 
 def is_labelled(location: str) -> bool:

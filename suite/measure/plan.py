@@ -8,10 +8,12 @@ witness, which takes a tenth of the steps, or where there is none the first seed
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 
 from suite.contract.catalogue import catalogue, lookup, reference_of, tunes
 from suite.contract.sources import installed_code
@@ -22,6 +24,7 @@ from suite.judge.ruler import BUDGETS, steps_at
 from suite.measure.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
 from suite.measure.timing import LEAST_BLOCKS
+from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, join, parts_of, techniques_of
 from suite.record.machine import fingerprint
 from suite.record.schema import FIFTHS, Counted, Ended, Learned, Line, Status, Timed, Trained, Witness
@@ -48,16 +51,38 @@ class Pair:
 
 
 def pair_of(setting: Setting, stack: str, against: str | None = None, task: Task | None = None) -> Pair:
-    """The stack against ``against``, in ``task``; what its cards ask for where these are None.
+    """The stack against ``against``, in ``task``; what its cards ask for where these are None. Where no data is named,
+    both sides adapt to what a technique of the stack brings.
 
     Raises UnknownId, or ValueError where a card of either side does not name the baseline. A model of the user's own,
     which no card knows, may be tried with everything.
     """
     reference, own_task = reference_of(stack)
-    pair = Pair(setting.but(task=task or own_task), canonical(stack), canonical(against) if against else reference)
+    setting = setting.but(task=task or own_task)
+    if setting.data is None and setting.task == "adapt":
+        setting = setting.but(data=own_data(stack))
+    pair = Pair(setting, canonical(stack), canonical(against) if against else reference)
     if setting.model is None:
         _check_named(setting.baseline, pair.sides)
     return pair
+
+
+def own_data(stack: str) -> str | None:
+    """Where the data is that a technique of the stack is about; None where it is about any.
+
+    Its ``data.py`` writes it, a JSON file for the cache, the same at every call.
+    """
+    for name in techniques_of(stack):
+        entry = catalogue()[name]
+        if (entry.folder / "data.py").is_file():
+            text = import_module(entry.module.removesuffix("technique") + "data").as_text()
+            key = hashlib.sha256(text.encode()).hexdigest()[:24]
+            path = cache_folder() / "own_data" / key / f"{name}.json"
+            if not path.exists():
+                with replacing(path) as partial:
+                    partial.write_text(text, "utf-8")
+            return str(path)
+    return None
 
 
 def _check_named(baseline: str, stacks: Iterable[str]) -> None:
