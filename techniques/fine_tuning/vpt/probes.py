@@ -1,0 +1,120 @@
+"""What recorded steps show of visual prompt tuning, beside the pre-trained model with the prompts put into each of its
+blocks alone, and taken out behind it: between blocks there are none, unless they are shallow.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.trace import Trace
+from suite.model.anatomy import anatomy
+from suite.model.segments import split_hidden
+from techniques.fine_tuning.vpt.technique import Vpt
+from techniques.shared.plain import apart, outputs_of, plain_model
+from techniques.shared.tuning_probes import at_the_start_and_in_the_middle as records
+from techniques.shared.tuning_probes import heads_in, trained_numbers, tuning_probes
+
+__all__ = ["probes", "records"]
+
+OF_ITS_BASELINES = True
+LEADING = {"vit": 0, "mae": 1}  # class tokens: a ViT of the CPU sizes has none
+PATCH_INPUTS = 4  # 2 x 2 grey pixels, at the CPU sizes
+
+
+def probes(recording: Recording, own: Vpt) -> Mapping[str, float]:
+    """Those of :func:`tuning_probes`; ``prompt_parameters``: what is trained beside the head, over L p d, or p d;
+    ``spread``: the largest number of the prompts at the start, over sqrt(6 / (inputs of a patch + d)); ``lengths``:
+    lengths of a row in the blocks, beside the one that is p longer; ``misplaced``: numbers of a block's row, where its
+    prompt should be, that are not the prompt's, and of the first block's class token that are not the class token's;
+    ``outputs_off``: how far the outputs are from those of the pre-trained model whose blocks each read the prompt,
+    of the largest, in float64; ``gradient_roundings``: of the gradients of prompts and head from that model's;
+    ``training``: modules of the model that are in training mode in a step."""
+    if not own.length:
+        return {}
+    run, trace = recording.run, recording.trace
+    plain = plain_model(recording).eval()
+    parts, leading = anatomy(plain), LEADING[run.baseline.id]
+    prompts = [f"{block.path}.prompt" for block in (parts.blocks if own.deep else parts.blocks[:1])]
+    trained = [*prompts, *sorted(heads_in(plain))]
+    tuned = tuning_probes(recording, plain, trained)
+    start = recording.traces[0].before.parameters
+    bound = (6 / (PATCH_INPUTS + parts.width)) ** 0.5
+    largest = max((start[name].abs().max().item() for name in prompts if name in start), default=torch.inf)
+
+    with recording.at(trace.before.parameters):
+        ours = outputs_of(recording, trace, run.model, torch.float64)
+        rows = _rows(recording, trace, run.model)
+    plain_row = _rows(recording, trace, plain)[0]
+    misplaced = int((rows[0][:, :leading] != plain_row[:, :leading]).sum())
+    for name, row in zip(prompts, rows, strict=False):
+        expected = trace.before.parameters[name]
+        found = row[:, leading : leading + own.length]
+        misplaced += int((found != expected).sum()) if found.shape[1:] == expected.shape else expected.numel()
+
+    plain.double().requires_grad_(False)
+    values = {name: trace.before.parameters[name].double().requires_grad_() for name in trained}
+    for name in heads_in(plain):
+        module, _, last = name.rpartition(".")
+        del plain.get_submodule(module)._parameters[last]
+        setattr(plain.get_submodule(module), last, values[name])
+    batch = {name: each.double() if each.is_floating_point() else each for name, each in trace.batch.items()}
+    segments = [(index, index + 1) for index in range(parts.depth)]
+    with parts.segmented(segments, _reading([values[name] for name in prompts], leading)):
+        outputs = run.baseline.forward(plain, batch)
+    loss = run.baseline.losses(outputs, batch).mean()
+    gradients = dict(zip(trained, torch.autograd.grad(loss, list(values.values())), strict=True))
+    logits = outputs.logits.detach()
+    return {
+        **tuned,
+        "prompt_parameters": trained_numbers(trace, prompts) / (len(prompts) * own.length * parts.width),
+        "spread": largest / bound,
+        "lengths": len({row.shape[1] for row in rows} ^ {plain_row.shape[1] + own.length}),
+        "misplaced": misplaced,
+        "outputs_off": ((ours - logits).abs().max() / logits.abs().max()).item(),
+        "gradient_roundings": apart(trace.of("backward")[0].gradients, gradients),
+        "training": _training_in_a_step(recording),
+    }
+
+
+def _training_in_a_step(recording: Recording) -> int:
+    """Modules in training mode, of the model that a step of the same run is made with."""
+    run = recording.twin().run
+    seen: list[int] = []
+    run.model.register_forward_pre_hook(lambda model, _: seen.append(sum(each.training for each in model.modules())))
+    run.train(1)
+    return max(seen)
+
+
+@torch.no_grad()
+def _rows(recording: Recording, trace: Trace, model: Any) -> list[Tensor]:
+    """What each block of the main stack reads."""
+    rows: list[Tensor] = []
+    copied = copy.deepcopy(model).eval()
+    for block in anatomy(copied).blocks:
+        block.module.register_forward_pre_hook(
+            lambda _, args, kwargs: rows.append(split_hidden(args, kwargs)[0]), with_kwargs=True
+        )
+    recording.run.baseline.forward(copied, trace.batch)
+    return rows
+
+
+def _reading(prompts: list[Tensor], leading: int) -> Callable[[Callable[[Tensor], Any], Tensor], Any]:
+    """Each block as a segment: it reads its prompt, or what the one before it has made of a shallow one."""
+    length, waiting = len(prompts[0]), list(prompts)
+
+    def read(block: Callable[[Tensor], Any], row: Tensor) -> Tensor:
+        prompt = waiting.pop(0)
+        prompt = prompt.expand(len(row), *prompt.shape[-2:])
+        output: Tensor = block(torch.cat([row[:, :leading], prompt, row[:, leading:]], dim=1))
+        before, made, behind = output.split([leading, length, row.shape[1] - leading], dim=1)
+        if not waiting:
+            waiting.append(made)
+        return torch.cat([before, behind], dim=1)
+
+    return read
