@@ -47,16 +47,18 @@ def probes(recording: Recording, own: Adapters) -> Mapping[str, float]:
     in_norms = {id(each) for module in layer_norms for each in module.parameters()}
     trained = {name for name, each in plain.named_parameters() if id(each) in in_norms} | heads_in(plain)
     expected = {names[name] for name in trained} | set(own_names)
-    matrices = [first.before.parameters[name] for name in own_names if not name.endswith("bias")]
+    begun = first.before.parameters
+    matrices = [begun[name] for name in own_names if name in begun and not name.endswith("bias")]
     drawn = torch.cat([each.double().flatten() for each in matrices])
+    adapted = [end for end in ends if f"{end.path}.up" in begun]
     formula = sum(2 * own.bottleneck * d + own.bottleneck + d for d in (out_features(end.module) for end in ends))
     return {
         **tuning_probes(recording, plain, expected),
-        "off_identity": _off_identity(recording, first, ends),
+        "off_identity": _off_identity(recording, first, adapted),
         "initial": (drawn.square().mean().sqrt() / (CUT_OFF * INITIAL)).item(),
         "largest": (drawn.abs().max() / (2 * INITIAL)).item(),
         "adapter_parameters": trained_numbers(trace, own_names) / formula,
-        "gradient_roundings": _gradient_roundings(recording, trace, plain, ends, {n: names[n] for n in trained}),
+        "gradient_roundings": _gradient_roundings(recording, trace, plain, adapted, {n: names[n] for n in trained}),
     }
 
 
@@ -73,7 +75,7 @@ def _off_identity(recording: Recording, first: Trace, ends: list[Part]) -> float
     model = recording.run.model
 
     def note(module: Any, args: Any, output: Tensor) -> None:
-        before = getattr(module, "linear", module)(*args)
+        before = module.linear(*args)
         ratios.append(((output - before).norm() / before.norm()).item())
 
     with ExitStack() as stack:

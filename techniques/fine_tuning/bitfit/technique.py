@@ -47,7 +47,7 @@ def train_biases(model: nn.Module) -> nn.Module:
 class BitFit(Technique):
     """``learning_rate_ratio`` is over the baseline's full fine-tuning."""
 
-    learning_rate_ratio: float = 10.0
+    learning_rate_ratio: float = 30.0
 
     def __post_init__(self) -> None:
         if not self.learning_rate_ratio > 0:

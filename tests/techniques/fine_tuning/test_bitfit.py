@@ -48,7 +48,7 @@ def test_trains_as_full_fine_tuning_does_whose_weights_are_put_back(baseline: st
     optimizer = torch.optim.AdamW(groups, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps)
     for step in range(4):
         for group in optimizer.param_groups:
-            group["lr"] = 10 * recipe.learning_rate_at(step)
+            group["lr"] = 30 * recipe.learning_rate_at(step)
         batch, _ = plain.data.batch(0, 0, 4)
         run.train_step(batch, torch.arange(4))
         plain.model.zero_grad()
