@@ -1,4 +1,4 @@
-"""What Alpaca-LoRA is measured on: instructions about words and small numbers in Alpaca's schema, the same at every call.
+"""What Alpaca-LoRA is measured on: instructions about words and small numbers in its schema, the same at every call.
 
 Numbers are words, since the CPU sizes read letters alone.
 """
