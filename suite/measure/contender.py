@@ -203,6 +203,10 @@ class Contender:
         """The technique's own measurements, for its claims; of a recorded run what its steps show."""
         return self._checked(dict[str, float], self._call("probes")[0], "probes")
 
+    def all_probes(self) -> dict[str, float]:
+        """Of a recorded run at its end: both what its steps show and the technique's own."""
+        return self._checked(dict[str, float], self._call("all_probes")[0], "all_probes")
+
     def save(self, path: Path) -> None:
         """Writes the training state, a file for each rank."""
         self._call("save", path)

@@ -8,6 +8,7 @@ need none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,18 +18,18 @@ import torch
 
 from suite.contract.card import Card, Claim
 from suite.contract.recording import Recording
+from suite.contract.run import Diverged
 from suite.judge.claims import ClaimPlace, Judgement, Observation, exact_command, exactly, is_exact, judge, unfit
-from suite.judge.known import Facts, counters_of
+from suite.judge.known import Facts
 from suite.measure import paper_scale
-from suite.measure.contender import world_size
-from suite.measure.counting import count
-from suite.measure.learning import learn
+from suite.measure.child import ContenderFailed
+from suite.measure.contender import Contender, world_size
 from suite.measure.paper_scale import PROVENANCE, Scale
 from suite.record.job import Job, RecipeName, Setting, Size, canonical
 from suite.record.schema import COUNTS, Evaluation
 
 STEPS = 16  # a whole run: schedules by progress come round
-RANK_STEPS = 4
+EVALUATED = 4  # batches of the test part: both sides see the same ones, and no exact claim is about how good they are
 SIZE: Size = "nano"
 TRAINED: tuple[Size, ...] = ("pico", SIZE)  # small enough to be run
 RECIPE: RecipeName = "classic"  # exact arithmetic of the papers' time: float32, no fused kernel
@@ -110,7 +111,11 @@ def counted(setting: Setting, stack: str) -> Facts:
         recording = Recording.of(Job(setting=setting.but(steps=STEPS), stack=stack))
         run = recording.run
         recording.train(run.recipe.steps)
-        scores = run.evaluate("test")
+        few = run.data.held_out("test", run.baseline.recipe_of(run.job.setting).batch_size)[:EVALUATED]
+        with run.predicting() as predict:
+            scores = run.baseline.mean_scores(predict, few)
+        if not math.isfinite(scores["loss"]):
+            raise Diverged(f"the test loss became {scores['loss']} after step {run.step}")
         probes = run.probes() | recording.probes()
         counters = run.count_step()
     final = Evaluation(step=run.recipe.steps, loss=scores.pop("loss"), metrics=scores)
@@ -120,12 +125,16 @@ def counted(setting: Setting, stack: str) -> Facts:
 @cache
 def counted_in_processes(setting: Setting, stack: str) -> Facts:
     """The same of a stack of several ranks, which are processes."""
-    learned = learn(Job(setting=setting.but(steps=RANK_STEPS), stack=stack))
-    one = count(setting, stack)
-    failed = next(
-        (f"{each.status}: {each.reason}" for each in (learned, one) if each.status != "ok" or each.reason), ""
-    )
-    return Facts(stack, learned.steps, counters_of(one), learned.final, learned.probes | one.probes, failed)
+    try:
+        with Contender(Job(setting=setting.but(steps=STEPS), stack=stack)) as contender:
+            contender.prepare()
+            steps = contender.set_up(recorded=True).steps
+            contender.block(steps)
+            final = contender.evaluate("test", steps)
+            probes = contender.all_probes()
+            return Facts(stack, steps, contender.count(), final, probes)
+    except ContenderFailed as failure:
+        return Facts(stack, unavailable=f"{failure.status}: {failure.reason}")
 
 
 @contextmanager

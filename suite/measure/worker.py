@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,10 @@ class Session:
         return self.run.count_step()
 
     def probes(self) -> dict[str, float]:
-        probes = self.recording.probes() if self.recording else self.run.probes()
-        if len(probes) > MOST_PROBES:
-            raise ValueError(f"{len(probes)} probes are more than a record takes ({MOST_PROBES})")
-        return {str(name): float(value) for name, value in probes.items()}
+        return _kept(self.recording.probes() if self.recording else self.run.probes())
+
+    def all_probes(self) -> dict[str, float]:
+        return _kept(self.run.probes() | (self.recording.probes() if self.recording else {}))
 
     def save(self, path: Path) -> None:
         self.run.save(self._own(path))
@@ -146,3 +147,10 @@ class Session:
             relative_error_bound=reading.relative_error_bound,
             reason=reading.reason or ("" if steps else "no window was asked for"),
         )
+
+
+def _kept(probes: Mapping[str, float]) -> dict[str, float]:
+    """As plain values. Raises ValueError where they are more than a record takes."""
+    if len(probes) > MOST_PROBES:
+        raise ValueError(f"{len(probes)} probes are more than a record takes ({MOST_PROBES})")
+    return {str(name): float(value) for name, value in probes.items()}
