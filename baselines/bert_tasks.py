@@ -7,7 +7,7 @@ has taught that token where to look. The checkpoint is trained on rows as long a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, BertForMaskedLM, BertForTokenClassification
@@ -56,18 +56,18 @@ class BertClassifier(Bert):
     def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
         if override is not None:
             return self._of_a_user(override, size, data)
-        config = super().model(size, data).config
+        config: Any = super().model(size, data).config
         config.max_position_embeddings = max(LENGTH[size], config.max_position_embeddings)
         if isinstance(data, LabelledText):
             config.num_labels = data.classes
-            model: nn.Module = BertForTokenClassification(config)
+            model: Any = BertForTokenClassification(config)
         else:
             model = BertForMaskedLM(config)
         if size in LONGEST_WAVE:
             longest = LONGEST_WAVE[size] * LENGTH[size] / bert.LENGTH[size]
             begin_at_sinusoids(model.bert.embeddings.position_embeddings, longest, config.initializer_range)
             shrink_branches(model, BRANCHES)
-        return model
+        return cast(nn.Module, model)
 
     def _of_a_user(self, folder: str, size: Size, data: Data) -> nn.Module:
         if not isinstance(data, LabelledText):

@@ -52,12 +52,12 @@ class GptOnInstructions(Gpt):
             if hasattr(config, "is_decoder"):  # an encoder's architecture is causal only when told so
                 config.is_decoder = True
             return self.tokens.model(AutoModelForCausalLM, config, override, CUTOFF)
-        config = super().model(size, data).config
-        config.n_positions = max(CUTOFF, config.n_positions)
-        model = GPT2LMHeadModel(config)
+        own: Any = super().model(size, data).config
+        own.n_positions = max(CUTOFF, own.n_positions)
+        model = GPT2LMHeadModel(own)
         if size in LONGEST_WAVE:
             longest = LONGEST_WAVE[size] * CUTOFF / gpt.LENGTH[size]
-            begin_at_sinusoids(model.transformer.wpe, longest, config.initializer_range)
+            begin_at_sinusoids(model.transformer.wpe, longest, own.initializer_range)
         return model
 
     def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:

@@ -148,7 +148,7 @@ def _text(location: str, entry: Entry) -> str:
 def _divided(location: str, parts: dict[str, list[str]]) -> dict[str, list[str]]:
     """Training, validation and test texts; what is not there is held out of the training texts, by content."""
     if "train" not in parts:
-        parts["train"] = parts.pop("validation", None) or parts.pop("test")
+        parts["train"] = parts.pop("validation" if "validation" in parts else "test")
     for name in ("test", "validation"):
         if not parts.get(name):
             held = source._held_out(location, [text.encode() for text in parts["train"]])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -92,15 +92,19 @@ def _by_peft(
 
     layers = {rows[0].layer.path: rows[0].layer.module for rows in targets}
     for transposed in sorted({is_transposed(each) for each in layers.values()}):
+        alpha: Any = update.alpha  # any number, which its annotation does not say
         config = LoraConfig(
-            r=update.rank, lora_alpha=update.alpha, lora_dropout=update.dropout, fan_in_fan_out=transposed,
+            r=update.rank,
+            lora_alpha=alpha,
+            lora_dropout=update.dropout,
+            fan_in_fan_out=transposed,
             target_modules=[path for path, each in layers.items() if is_transposed(each) == transposed],
-        )  # fmt: skip
+        )
         inject_adapter_in_model(config, model)
     for path in layers:
-        a = model.get_submodule(f"{path}.lora_A.default").weight
+        a: Any = model.get_submodule(f"{path}.lora_A.default").weight
         with torch.no_grad():
-            a.copy_(first_factor(*a.shape, update.initialization, generator))
+            a.copy_(first_factor(update.rank, a.shape[1], update.initialization, generator))
     model.requires_grad_(False)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(any(part in name for part in PEFT_FACTORS))

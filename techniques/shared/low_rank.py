@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -173,7 +173,7 @@ def targets_of(run: Run, model: nn.Module, names: Sequence[str]) -> list[list[Ro
         by_layer: dict[str, list[Rows]] = {}
         for name in dict.fromkeys(names):
             if name in ROLES:
-                wanted = [roles[cast(Role, name)]]
+                wanted = [roles[name]]
             elif name == "output":
                 wanted = [_whole(each) for each in (block.attention_output,) if each]
             elif name == "mlp":
@@ -186,8 +186,8 @@ def targets_of(run: Run, model: nn.Module, names: Sequence[str]) -> list[list[Ro
         targets += by_layer.values()
     if missing := [name for name in names if name not in matched]:
         raise ValueError(f"no layer is called {' or '.join(missing)}: {_there_is(parts)}")
-    for each in targets:
-        _check_disjoint(each)
+    for rows in targets:
+        _check_disjoint(rows)
     return targets
 
 
