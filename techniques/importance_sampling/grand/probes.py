@@ -57,17 +57,25 @@ def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
 
 
 def _scores(pool: Data, network: Run) -> Tensor:
-    """Definition 2.1 for one network, float64 [examples]."""
-    model = copy.deepcopy(network.model).double().eval()
+    """Definition 2.1 for one network, float64 [examples]; of gradients in float32 where a model's products have no
+    other type (those of a mixture of experts)."""
+    try:
+        return _norms(pool, network, torch.float64)
+    except RuntimeError:
+        return _norms(pool, network, torch.float32)
+
+
+def _norms(pool: Data, network: Run, dtype: torch.dtype) -> Tensor:
+    model = copy.deepcopy(network.model).to(dtype).eval()
     weights = [each for each in model.parameters() if each.requires_grad]
     norms = []
     for batch in _batches(pool, network):
-        for i in range(len(next(iter(batch.values())))):
-            one = {name: each[i : i + 1].double() if each.is_floating_point() else each[i : i + 1]
-                   for name, each in batch.items()}  # fmt: skip
+        typed = {name: each.to(dtype) if each.is_floating_point() else each for name, each in batch.items()}
+        for i in range(len(next(iter(typed.values())))):
+            one = {name: each[i : i + 1] for name, each in typed.items()}
             loss = network.baseline.losses(network.baseline.forward(model, one), one).sum()
             gradients = torch.autograd.grad(loss, weights, allow_unused=True)
-            norms.append(torch.cat([each.flatten() for each in gradients if each is not None]).norm())
+            norms.append(torch.cat([each.flatten().double() for each in gradients if each is not None]).norm())
     return torch.stack(norms)
 
 
