@@ -32,9 +32,10 @@ INNER = ("source", "weight", "bias")
 
 def probes(recording: Recording, own: PrefixTuning) -> Mapping[str, float]:
     """Those of :func:`tuning_probes`; ``kept_parameters``: the prefix's once the MLP is dropped, over 2 L l d;
-    ``kept_otherwise``: outputs that this changes; ``outputs_off``: how far the logits are from the pre-trained model's
-    with the mean of attentions, of the largest, in float64; ``gradient_roundings``: of the gradients of P' and the
-    MLP from those of that model; ``flops``: of a forward pass, over the formula for l more keys in each layer."""
+    ``kept_share``: the same over the model's; ``kept_otherwise``: outputs that this changes; ``outputs_off``: how far
+    the logits are from the pre-trained model's with the mean of attentions, of the largest, in float64;
+    ``gradient_roundings``: of the gradients of P' and the MLP from those of that model; ``flops``: of a forward pass,
+    over the formula for l more keys in each layer."""
     if not own.length:
         return {}
     run, trace = recording.run, recording.trace
@@ -63,6 +64,7 @@ def probes(recording: Recording, own: PrefixTuning) -> Mapping[str, float]:
     return {
         **tuned,
         "kept_parameters": added / (2 * parts.depth * own.length * parts.width),
+        "kept_share": added / sum(each.numel() for each in plain.parameters()),
         "kept_otherwise": int(changed.sum()),
         "outputs_off": ((ours - logits).abs().max() / logits.abs().max()).item(),
         "gradient_roundings": apart(trace.of("backward")[0].gradients, gradients),
