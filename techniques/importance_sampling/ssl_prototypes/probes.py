@@ -56,8 +56,9 @@ def probes(recording: Recording, own: SslPrototypes) -> Mapping[str, float]:
 def _embeddings(recording: Recording, own: SslPrototypes, pool: Data) -> Tensor:
     """Of the candidates, float64 [examples, width]: the encoder's last block, all patches shown, over its tokens."""
     run = recording.run
-    at = run.job.setting.but(baseline=own.embedder)
-    baseline = copy.copy(run.baseline if own.embedder == run.baseline.id else baseline_of(at))
+    same = own.embedder == run.baseline.id
+    at = run.job.setting.but(baseline=own.embedder, model=run.job.setting.model if same else None)
+    baseline = copy.copy(run.baseline if same else baseline_of(at))
     plain = baseline.data
     baseline.data = lambda *which: replace(plain(*which), train=pool.train)  # type: ignore[method-assign]
     as_long = run.baseline.recipe_of(run.job.setting).steps / run.baseline.recipe(at.size, at.recipe, at.task).steps
