@@ -232,7 +232,7 @@ def test_a_machine_that_is_too_busy_is_not_timed_and_the_exit_code_says_so(
     code, told, error = called("run", *SHORT, "-t", "lion", "--no-tune", "--results", tmp_path)
     assert code == Exit.UNFIT
     assert "too busy to time: others use 2.0 cores" in error
-    assert told.startswith("counted 2 stacks, learned from 2 runs, timings are left; ")
+    assert "\ncounted 2 stacks, learned from 2 runs, timings are left; " in told
     records = plugin.records(tmp_path)
     assert (len(records.counted), len(records.learned), records.timed) == (2, 2, [])
     assert called("run", *SHORT, "-t", "lion", "--no-tune", "--results", tmp_path, "--no-time")[0] == Exit.FINE

@@ -52,8 +52,8 @@ def test_scores_are_norms_of_single_examples_gradients(baseline: str, recipe: st
 def test_a_linear_classifiers_score_is_error_times_input(seed: int, spread: float) -> None:
     """||p - y|| ||(h, 1)||."""
     random = torch.Generator().manual_seed(seed)
-    model = nn.Linear(5, 3)
-    batch = {"x": spread * torch.randn(8, 5, generator=random), "y": torch.randint(3, (8,), generator=random)}
+    model = nn.Linear(5, 3).double()
+    batch = {"x": spread * torch.randn(8, 5, generator=random).double(), "y": torch.randint(3, (8,), generator=random)}
     ours = gradient_norms(
         model, lambda model, each: F.cross_entropy(model(each["x"]), each["y"], reduction="none"), batch
     )

@@ -1,4 +1,4 @@
-"""Tokens that enter a stack late: its early blocks read the others alone. For ``mlm_mask_later``.
+"""Tokens that enter a stack late: its early blocks read the others alone.
 
 ::
 
