@@ -66,13 +66,15 @@ def frontier(rows: Sequence[tuple[Any, ...]]) -> Table:
     for kept, at_random in sorted((kept, err) for _, keep, _, kept, err, _ in rows if keep == 1):
         hard = [(err, keep) for _, keep, order, own, err, _ in rows if own == kept and (order == "hard" or keep == 1)]
         points.append((kept, *min(hard), at_random))
-    made: list[tuple[float | None, ...]] = []
+    table: list[tuple[float | None, ...]] = []
     for before, (kept, best, share, at_random) in zip((None, *points), points):
         powers: tuple[float | None, float | None] = (None, None)
         if before:
             powers = power(before[0], before[1], kept, best), power(before[0], before[3], kept, at_random)
-        made.append((kept, share, best, powers[0], at_random, powers[1]))
-    return Table("frontier", ("kept_alpha", "share", "best_of_hard", "power", "random", "random_power"), made, FRONTIER)
+        table.append((kept, share, best, powers[0], at_random, powers[1]))
+    return Table(
+        "frontier", ("kept_alpha", "share", "best_of_hard", "power", "random", "random_power"), table, FRONTIER
+    )
 
 
 def power(x: float, y: float, next_x: float, next_y: float) -> float:

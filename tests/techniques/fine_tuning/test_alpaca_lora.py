@@ -63,8 +63,8 @@ def test_llama_7b_trains_4_194_304_parameters() -> None:
     with weightless():
         model = LlamaForCausalLM(LlamaConfig())
         forward = partial(model, torch.zeros(1, 4, dtype=torch.int64), use_cache=False)
-        found = projection_rows(model, anatomy(model).every_block, forward)
-    assert sum(8 * (4096 + len(each[role].rows)) for each in found for role in ("query", "value")) == 4_194_304
+        projections = projection_rows(model, anatomy(model).every_block, forward)
+    assert sum(8 * (4096 + len(each[role].rows)) for each in projections for role in ("query", "value")) == 4_194_304
 
 
 def test_nothing_but_the_factors_trains() -> None:

@@ -88,8 +88,8 @@ def test_an_encoders_prompt_leaves_the_decoders_row_as_it_is():
 
 def test_positions_of_a_text_are_those_that_the_model_looks_up():
     run = adapting("bert")
-    found = text_positions(anatomy(run.model), lambda: run.trial(run.model))
-    assert found.tolist() == [list(range(16))]
+    positions = text_positions(anatomy(run.model), lambda: run.trial(run.model))
+    assert positions.tolist() == [list(range(16))]
     relative = make("t5")
     assert text_positions(anatomy(relative), lambda: logits(relative, "t5")) is None
 

@@ -33,17 +33,17 @@ def test_every_row_has_as_many_masks_where_labels_are(seed: int, count: int) -> 
     fate = torch.rand(5, 12, generator=generator)
     shown = torch.where(chosen & (fate < 0.8), MASK, torch.where(chosen & (fate < 0.9), 7, original))
     labels = original.where(chosen, NO_LABEL)
-    made = evened({"input_ids": shown, "labels": labels}, original, MASK, count, generator)
-    hidden = made["input_ids"] == MASK
+    batch = evened({"input_ids": shown, "labels": labels}, original, MASK, count, generator)
+    hidden = batch["input_ids"] == MASK
     assert (hidden.sum(1) == count).all()
-    assert torch.equal(made["labels"], labels)
-    assert torch.equal(made["input_ids"][~chosen], original[~chosen])
+    assert torch.equal(batch["labels"], labels)
+    assert torch.equal(batch["input_ids"][~chosen], original[~chosen])
     before = shown == MASK
     more, fewer = before.sum(1) >= count, before.sum(1) <= count
     assert not (hidden & ~before)[more].any(), "none is hidden in a row that has enough"
     assert not (before & ~hidden)[fewer].any(), "none is shown in a row that has too few"
     revealed = before & ~hidden
-    assert torch.equal(made["input_ids"][revealed], original[revealed])
+    assert torch.equal(batch["input_ids"][revealed], original[revealed])
 
 
 def test_fates_are_nearly_the_baselines() -> None:

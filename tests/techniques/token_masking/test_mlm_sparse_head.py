@@ -148,9 +148,9 @@ def test_rows_with_unlike_numbers_of_labels_lose_none(monkeypatch: pytest.Monkey
     exact = masks.__call__
 
     def bernoulli(self: Any, batch: Any, generator: torch.Generator) -> Any:
-        made = exact(self, batch, generator)
-        some = torch.rand(made["labels"].shape, generator=generator) < 0.7
-        return made | {"labels": made["labels"].where(some, NO_LABEL)}
+        batch_of_all = exact(self, batch, generator)
+        some = torch.rand(batch_of_all["labels"].shape, generator=generator) < 0.7
+        return batch_of_all | {"labels": batch_of_all["labels"].where(some, NO_LABEL)}
 
     monkeypatch.setattr(masks, "__call__", bernoulli)
     run, plain = (new_run("bert", each, size="pico", recipe="classic", steps=8) for each in ("mlm_sparse_head", ""))
