@@ -1,0 +1,392 @@
+"""Two tiers of memory: a device's, which is small and counted, and a second one that tensors go to and come back from.
+
+::
+
+    tier.store(tensor) ── out ──▶ the tier's copy ── Stored.fetch() ── in ──▶ Stored.take()
+                      one at a time               one at a time
+
+The second tier is the host's memory (:class:`HostTier`) or files (:class:`FileTier`). On a GPU transfers go by a side
+stream each way, from and to pinned memory. On a CPU both tiers are one memory, so the tier plays the host: its bytes
+are no tensors, and no meter of the step's live tensors sees them. A link of ``link_bytes_per_s`` paces transfers, which
+then go on beside the computation, so that predicted times can be checked on any machine. On a CPU without such a link
+a copy is done when the call returns, so that what is alive, and counted, is the same in every run.
+
+A tier copies storages, not tensors: views of one storage are stored once, come back once, and share it again. Tensors
+without values (torch's fake ones) leave their shapes alone and come back without values: at a paper's own size what a
+device would hold is counted on a laptop.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import tempfile
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+ALIGNMENT_BYTES = 64  # as torch's own: some libraries sum in another order at other addresses
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+Memory = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class TierFull(MemoryError):
+    """The tier cannot hold one more tensor; the message says what would fit. What it holds stays whole."""
+
+
+class Stored:
+    """A tensor in a tier: its shape, and a share in the copy of its storage."""
+
+    def __init__(self, copy: _Copy, tensor: Tensor) -> None:
+        self._copy: _Copy | None = copy
+        self.shape, self.dtype = tensor.shape, tensor.dtype
+        self._stride, self._offset = tensor.stride(), tensor.storage_offset()
+        copy.shares += 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its storage, which other stored views may share; 0 once it is freed."""
+        return self._copy.nbytes if self._copy else 0
+
+    def fetch(self) -> None:
+        """Starts the way back; again, it changes nothing."""
+        self._held.fetch()
+
+    def take(self, keep: bool = False) -> Tensor:
+        """The tensor on its device: its own shape, strides and values to the bit. Waits for the way back.
+
+        Views of one storage share what came back while any of them lives. The tier lets go of its copy with the last
+        of them, unless it is to ``keep`` it: weights come again and again, and change in the tier.
+        """
+        tensor = self._viewed(self._held.take(), self._held.device)
+        if not keep:
+            self.free()
+        return tensor
+
+    def wait(self) -> None:
+        """What the device does from now on comes after the copy: only then may the stored tensor be written to."""
+        _await(self._held.out, self._held.device)
+
+    def host(self) -> Tensor:
+        """The tier's copy itself, as a CPU tensor: what is written to it is stored, at no traffic.
+
+        For work on the host, on a thread of its own (:attr:`Tier.worker`), where no meter takes it for the device's.
+        Raises RuntimeError where the tier keeps shapes alone.
+        """
+        if self._held.memory is None:
+            raise RuntimeError("a tensor without values has none on the host: leave work on the host out")
+        if (copied := self._held.out.result()) is not None:
+            copied.synchronize()
+        return self._viewed(torch.from_numpy(self._held.memory).untyped_storage(), torch.device("cpu"))
+
+    def write(self, tensor: Tensor) -> None:
+        """Copies a tensor's values (of this shape and type) over the tier's; what came back before is old then."""
+        if tensor.shape != self.shape or tensor.dtype != self.dtype:
+            raise ValueError(f"stored is {self.dtype} {list(self.shape)}, not {tensor.dtype} {list(tensor.shape)}")
+        if tensor.stride() != self._stride or tensor.storage_offset() != 0 or self._offset != 0:
+            raise ValueError("only a whole tensor in the stored one's layout can take its place")
+        self._held.write(tensor)
+
+    def free(self) -> None:
+        """Lets go of the tier's copy, which ends with its last share."""
+        if self._copy is not None:
+            self._copy.release()
+            self._copy = None
+
+    @property
+    def _held(self) -> _Copy:
+        if self._copy is None:
+            raise RuntimeError("this tensor was taken or freed: keep it in the tier with take(keep=True)")
+        return self._copy
+
+    def _viewed(self, storage: torch.UntypedStorage, device: torch.device) -> Tensor:
+        empty = torch.empty(0, dtype=self.dtype, device=device)
+        return empty.set_(storage, self._offset, self.shape, self._stride)
+
+
+@dataclass(eq=False)
+class _Copy:
+    """One storage's bytes in a tier. ``memory`` is None for tensors without values; ``back`` has what is on its way to
+    the device, and ``there`` what was taken and may still live."""
+
+    tier: Tier
+    device: torch.device
+    nbytes: int
+    memory: Memory | None
+    out: Future[Any]
+    shares: int = 0
+    key: tuple[int, int] | None = None
+    back: tuple[torch.UntypedStorage, Future[Any]] | None = None
+    there: weakref.ref[torch.UntypedStorage] | None = None
+
+    def fetch(self) -> None:
+        if self.back is None and (self.there is None or self.there() is None):
+            storage = torch.empty(self.nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
+            self.back = storage, self.tier._move_in(self, storage)
+
+    def take(self) -> torch.UntypedStorage:
+        living = self.there() if self.there is not None else None
+        if living is not None:
+            return living
+        self.fetch()
+        assert self.back is not None
+        (storage, arrival), self.back = self.back, None
+        _await(arrival, self.device)
+        self.there = weakref.ref(storage)
+        return storage
+
+    def write(self, tensor: Tensor) -> None:
+        self.back = self.there = None
+        self.out = self.tier._move_out(tensor.untyped_storage(), tensor.device, self.nbytes, self.memory)
+
+    def release(self) -> None:
+        self.shares -= 1
+        if self.shares == 0:
+            self.tier._forget(self)
+
+
+class Tier:
+    """What host and file tiers share: accounts, and a link with one transfer at a time each way.
+
+    ``capacity_bytes``: None for no limit. ``link_bytes_per_s``: how fast each way of the link is, None for as fast as
+    the machine.
+
+    Attributes:
+        bytes_out, bytes_in: moved from the device and to it, so far.
+        held_bytes, peak_bytes: stored now, and the most that ever was.
+    """
+
+    kind = "tier"
+
+    def __init__(self, capacity_bytes: int | None = None, link_bytes_per_s: float | None = None) -> None:
+        if capacity_bytes is not None and capacity_bytes < 0:
+            raise ValueError(f"capacity_bytes is 0 or more, or None for no limit, not {capacity_bytes}")
+        if link_bytes_per_s is not None and not link_bytes_per_s > 0:
+            raise ValueError(f"link_bytes_per_s is positive, or None for no limit, not {link_bytes_per_s}")
+        self.capacity_bytes, self.link_bytes_per_s = capacity_bytes, link_bytes_per_s
+        self.bytes_out = self.bytes_in = self.held_bytes = self.peak_bytes = 0
+        self._copies: dict[tuple[int, int], tuple[weakref.ref[torch.UntypedStorage], _Copy]] = {}
+
+    def store(self, tensor: Tensor) -> Stored:
+        """Copies a tensor out, with its storage, and returns at once where the link is paced or the tensor on a GPU.
+
+        The tensor may be dropped; it must not be written to before :meth:`Stored.wait` returns. Raises TierFull where
+        there is no room, and TypeError for what is no dense tensor.
+        """
+        if is_traceable_wrapper_subclass(tensor) or tensor.layout is not torch.strided or tensor.is_conj():
+            raise TypeError(f"a tier stores dense tensors, not {type(tensor).__name__} of layout {tensor.layout}")
+        tensor = tensor.detach()
+        storage = tensor.untyped_storage()
+        key = storage._cdata, 0 if tensor.is_inference() else tensor._version
+        known = self._copies.get(key)
+        if known is not None and known[0]() is not None:  # a dead storage's place may be another's now
+            return Stored(known[1], tensor)
+        nbytes = storage.nbytes()
+        memory = self._reserved(nbytes, of_values=not isinstance(tensor, FakeTensor))
+        copy = _Copy(self, tensor.device, nbytes, memory, self._move_out(storage, tensor.device, nbytes, memory))
+        copy.key = key
+        self._copies[key] = weakref.ref(storage), copy
+        return Stored(copy, tensor)
+
+    def zeros(self, like: Tensor, dtype: torch.dtype) -> Stored:
+        """Zeros in the shape and on the device of a tensor, which begin in the tier: at no traffic."""
+        with torch.utils._python_dispatch._disable_current_modes():
+            shape = torch.empty(like.shape, dtype=dtype, device="meta")
+        nbytes = shape.numel() * dtype.itemsize
+        memory = self._reserved(nbytes, of_values=not isinstance(like, FakeTensor))
+        if memory is not None:
+            memory[:] = 0
+        return Stored(_Copy(self, like.device, nbytes, memory, _done()), shape)
+
+    @cached_property
+    def worker(self) -> ThreadPoolExecutor:
+        """A thread for work on the host. Meters of a step are those of the thread that makes it."""
+        return ThreadPoolExecutor(1, f"{self.kind}-worker")
+
+    # room -----------------------------------------------------------------------------------------------------------
+
+    def _reserved(self, nbytes: int, of_values: bool) -> Memory | None:
+        """Memory of ``nbytes``, aligned; None, but accounted for, where there are no values to keep."""
+        if self.capacity_bytes is not None and self.held_bytes + nbytes > self.capacity_bytes:
+            raise TierFull(
+                f"the {self.kind} of {self.capacity_bytes:,} bytes holds {self.held_bytes:,}, and {nbytes:,} more do "
+                f"not fit: give it {self.held_bytes + nbytes:,} or more, or store less"
+            )
+        memory = self._allocated(max(1, nbytes))[:nbytes] if of_values else None
+        self.held_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        return memory
+
+    def _allocated(self, nbytes: int) -> Memory:
+        raise NotImplementedError
+
+    def _forget(self, copy: _Copy) -> None:
+        self.held_bytes -= copy.nbytes
+        if copy.key is not None and self._copies.get(copy.key, (None, None))[1] is copy:
+            del self._copies[copy.key]
+
+    # transfers ------------------------------------------------------------------------------------------------------
+
+    def _move_out(
+        self, storage: torch.UntypedStorage, device: torch.device, nbytes: int, memory: Memory | None
+    ) -> Future[Any]:
+        self.bytes_out += nbytes
+        if memory is None:
+            return _done()
+        return self._out.move(lambda: _copied(memory, storage, nbytes, device, out=True), nbytes, device)
+
+    def _move_in(self, copy: _Copy, storage: torch.UntypedStorage) -> Future[Any]:
+        self.bytes_in += copy.nbytes
+        memory, out = copy.memory, copy.out
+        if memory is None:
+            return _done()
+
+        def move() -> None:
+            _copied(memory, storage, copy.nbytes, copy.device, out=False)
+
+        return self._in.move(move, copy.nbytes, copy.device, after=out)
+
+    @cached_property
+    def _out(self) -> _Lane:
+        return _Lane(f"{self.kind}-out", self.link_bytes_per_s)
+
+    @cached_property
+    def _in(self) -> _Lane:
+        return _Lane(f"{self.kind}-in", self.link_bytes_per_s)
+
+
+class HostTier(Tier):
+    """The host's memory; pinned, where a GPU's tensors go to it."""
+
+    kind = "host tier"
+
+    def _allocated(self, nbytes: int) -> Memory:
+        if torch.cuda.is_initialized():
+            with torch.utils._python_dispatch._disable_current_modes():
+                return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
+        larger = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
+        start = -larger.ctypes.data % ALIGNMENT_BYTES
+        return larger[start : start + nbytes]
+
+
+class FileTier(Tier):
+    """Files in ``folder``, mapped into memory: one for each storage, of which nothing is left however the run ends.
+
+    Raises TierFull where the disk is full, before anything is written.
+    """
+
+    kind = "file tier"
+
+    def __init__(
+        self, folder: Path | str, capacity_bytes: int | None = None, link_bytes_per_s: float | None = None
+    ) -> None:
+        super().__init__(capacity_bytes, link_bytes_per_s)
+        self.folder = Path(folder).expanduser()
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def _allocated(self, nbytes: int) -> Memory:
+        with tempfile.TemporaryFile(dir=self.folder) as file:  # without a name: it ends with its mapping
+            try:
+                os.posix_fallocate(file.fileno(), 0, nbytes)  # or a full disk would be a signal, not an error
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                space = os.statvfs(self.folder)
+                raise TierFull(
+                    f"the file tier holds {self.held_bytes:,} bytes and needs {nbytes:,} more, but {self.folder} has "
+                    f"{space.f_bavail * space.f_frsize:,} free: make room, or choose another folder"
+                ) from None
+            return np.frombuffer(mmap.mmap(file.fileno(), nbytes), np.uint8)
+
+
+class _Lane:
+    """One way of the link: transfers one after the other, each for as long as its bytes take at ``bytes_per_s``.
+
+    On a GPU, and where the link is paced, they are a thread's own; else they are done at once.
+    """
+
+    def __init__(self, name: str, bytes_per_s: float | None) -> None:
+        self.name, self.bytes_per_s = name, bytes_per_s
+
+    @cached_property
+    def thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, self.name)
+
+    @cached_property
+    def stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()
+
+    def move(
+        self, transfer: Callable[[], None], nbytes: int, device: torch.device, after: Future[Any] | None = None
+    ) -> Future[Any]:
+        """What is done when the transfer is, which begins ``after`` another; on a GPU its result is the event after
+        which the device has it."""
+        if device.type == "cuda":
+            ready = torch.cuda.current_stream(device).record_event()
+            return self.thread.submit(self._on_stream, transfer, nbytes, device, after, ready)
+        if self.bytes_per_s is not None:
+            return self.thread.submit(self._paced, transfer, nbytes, device, after)
+        transfer()
+        return _done()
+
+    def _paced(
+        self, transfer: Callable[[], None], nbytes: int, device: torch.device, after: Future[Any] | None
+    ) -> None:
+        if after is not None:
+            _await(after, device)
+        begin_s = time.perf_counter()
+        transfer()
+        if self.bytes_per_s is not None:
+            time.sleep(max(0.0, begin_s + nbytes / self.bytes_per_s - time.perf_counter()))
+
+    def _on_stream(
+        self,
+        transfer: Callable[[], None],
+        nbytes: int,
+        device: torch.device,
+        after: Future[Any] | None,
+        ready: torch.cuda.Event,
+    ) -> torch.cuda.Event:
+        with torch.cuda.stream(self.stream):
+            self.stream.wait_event(ready)
+            self._paced(transfer, nbytes, device, after)
+            return self.stream.record_event()
+
+
+def _copied(memory: Memory, storage: torch.UntypedStorage, nbytes: int, device: torch.device, out: bool) -> None:
+    """Copies a storage's bytes to the tier's memory (``out``) or back; on a CPU beside torch's dispatcher."""
+    if device.type == "cpu":
+        there, here = memory.ctypes.data, storage.data_ptr()
+        ctypes.memmove(*((there, here) if out else (here, there)), nbytes)
+        return
+    on_device = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
+    on_host = torch.from_numpy(memory)
+    target, source = (on_host, on_device) if out else (on_device, on_host)
+    target.copy_(source, non_blocking=True)
+    on_device.record_stream(torch.cuda.current_stream(device))
+
+
+def _await(transfer: Future[Any], device: torch.device) -> None:
+    """Waits for a transfer: on a GPU its current stream does, not the host."""
+    if (event := transfer.result()) is not None:
+        torch.cuda.current_stream(device).wait_event(event)
+
+
+def _done() -> Future[Any]:
+    done: Future[Any] = Future()
+    done.set_result(None)
+    return done
