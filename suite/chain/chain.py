@@ -1,0 +1,95 @@
+"""A chain: consecutive blocks of a model with their costs in time and bytes, in the middle of the rest of the model.
+
+Block i makes activation x_{i+1} of x_i. Its backward pass needs its *graph*, what autograd saves as it runs: x_i,
+sometimes x_{i+1}, and tensors of its own (Beaumont et al.'s a_i and \\bar a_i). The rest of the model is two numbers in
+bytes, what lives beside the chain in its forward and in its backward pass, and the *turn*: from x_L to the loss and
+back to the gradient of x_L.
+
+All bytes are of distinct storages, parameters left out. Times are seconds, of the clock or of FLOPs over a rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One block's costs.
+
+    Attributes:
+        run_s, save_s, back_s: a forward pass that keeps no graph, one that keeps it, and the backward pass, in seconds.
+        output_bytes: of x_{i+1}, and of its gradient.
+        saved_bytes: the graph's own tensors, one number each: neither x_i, nor x_{i+1}, nor weights.
+        holds_output: whether the graph keeps x_{i+1} alive. It always keeps x_i.
+        run_peak_bytes, save_peak_bytes, back_peak_bytes: most bytes alive in each, above those alive at its start. At
+            the start of ``back`` the graph and the gradient of x_{i+1} are.
+        weight_bytes: of the block's parameters.
+        gradient_bytes: of its parameters' gradients, which are there from its backward pass on.
+    """
+
+    run_s: float
+    save_s: float
+    back_s: float
+    output_bytes: int
+    saved_bytes: tuple[int, ...]
+    run_peak_bytes: int
+    save_peak_bytes: int
+    back_peak_bytes: int
+    holds_output: bool = False
+    weight_bytes: int = 0
+    gradient_bytes: int = 0
+
+    @property
+    def graph_bytes(self) -> int:
+        """What ``save`` leaves, x_i left out and x_{i+1} with it: the literature's \\bar a."""
+        return self.output_bytes + sum(self.saved_bytes)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Blocks in their order, and the rest of the model around them.
+
+    Attributes:
+        input_bytes: of x_0, and of its gradient.
+        forward_bytes, backward_bytes: what lives beside the chain in its forward and in its backward pass.
+        turn_s: seconds from the end of the chain's forward pass to the start of its backward pass.
+        turn_peak_bytes: most bytes alive in the turn, above those alive at its start.
+        outside_bytes: most bytes alive before the chain's forward pass and after its backward pass.
+    """
+
+    stages: tuple[Stage, ...]
+    input_bytes: int
+    forward_bytes: int = 0
+    backward_bytes: int = 0
+    turn_s: float = 0.0
+    turn_peak_bytes: int = 0
+    outside_bytes: int = 0
+
+    @property
+    def depth(self) -> int:
+        return len(self.stages)
+
+    @cached_property
+    def activation_bytes(self) -> tuple[int, ...]:
+        """Of x_0, ..., x_L."""
+        return (self.input_bytes, *(stage.output_bytes for stage in self.stages))
+
+    @property
+    def plain_s(self) -> float:
+        """Seconds of a pass that keeps every graph."""
+        return sum(stage.save_s + stage.back_s for stage in self.stages) + self.turn_s
+
+
+@dataclass(frozen=True)
+class Link:
+    """The way to the second tier of memory and back, which may be busy at once: bytes per second."""
+
+    out_bytes_per_s: float
+    in_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        for rate in (self.out_bytes_per_s, self.in_bytes_per_s):
+            if not rate > 0:
+                raise ValueError(f"a link carries more than 0 bytes per second, not {rate}")

@@ -1,0 +1,446 @@
+"""The executor: any schedule, on the blocks of a real model, with gradients equal to the bit.
+
+The model's own forward loops over its blocks and its own backward pass comes back through them. Each block's call
+carries the schedule on to that block; so does the way back::
+
+    model's forward     block 0   block 1   block 2   head, loss
+    schedule            f0        f1 -x1    F2 >x0    |
+    autograd's way      block 0   block 1   block 2   head
+    back                B0        F1 B1     <x0 B2
+                             the schedule goes on as far as B1, then block 1's gradient is there
+
+A graph of a block is one of its own, cut from the model's at the block's inputs; its backward pass runs within the
+model's. A block that runs again finds the random state, the autocast mode and the running statistics of its first run.
+What the second tier gets are whole storages, once each, however many views autograd saves.
+
+A block's other arguments (masks, positions, the encoder's outputs) stay as they were given; their gradients flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from suite.chain.schedule import Op, Schedule, Value
+from suite.meters.storage import storages
+from suite.model.segments import SegmentError, _Replays, _without_cache, split_hidden
+
+if TYPE_CHECKING:
+    from suite.chain.tiers import Stored, Tier
+
+Around = Callable[[Op, "Pass"], AbstractContextManager[Any]]
+"""Active while an operation of a pass runs: for clocks, meters and counts. The turn comes when it is over."""
+
+
+def unwatched(_: Op, __: Pass) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@contextmanager
+def executed(
+    blocks: Sequence[nn.Module],
+    schedule: Schedule,
+    tier: Tier | None = None,
+    around: Around = unwatched,
+    separate: bool = False,
+    name: str = "the stack",
+) -> Iterator[None]:
+    """While active, ``schedule`` says how the forward and backward passes of ``blocks`` run.
+
+    ``tier`` takes what the schedule offloads. ``separate`` keeps every graph's tensors apart, as offloading does, so
+    that a meter sees each. Without gradients the blocks run as ever.
+
+    Raises SegmentError, in the model's forward, where blocks run in another order than theirs, or where a block does
+    not get what the one before it gave; ValueError for a schedule of another depth, or that moves values without a
+    tier.
+    """
+    if schedule.depth != len(blocks):
+        raise ValueError(f"a schedule of {schedule.depth} blocks does not fit {name} of {len(blocks)}")
+    if schedule.moves and tier is None:
+        raise ValueError("this schedule moves values to a second tier: pass one")
+    executor = _Executor(blocks, schedule, tier, around, separate, name)
+    patched = []
+    try:
+        for index, block in enumerate(blocks):
+            patched.append((block, "forward" in vars(block), block.forward))
+            block.forward = executor.called(index)
+        yield
+    finally:
+        for block, was_own, forward in reversed(patched):
+            if was_own:
+                block.forward = forward
+            else:
+                del block.forward
+
+
+class Slot:
+    """A storage on the device, or in the second tier."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor: Tensor | None = tensor
+        self.kept: Tensor | None = None
+        self.stored: Stored | None = None
+
+    def keep(self) -> None:
+        """Hands the tensor to autograd's saved-tensor hooks, as of what a forward pass leaves behind."""
+        if self.tensor is not None and self.kept is None:
+            with torch.enable_grad():
+                self.kept = _Keep.apply(self.tensor, torch.empty(0, requires_grad=True))
+            self.tensor = None
+
+    def get(self) -> Tensor:
+        if self.kept is not None:
+            (saved,) = self.kept.grad_fn.saved_tensors  # type: ignore[union-attr]
+            return saved
+        if self.tensor is None:
+            assert self.stored is not None
+            self.tensor, self.stored = self.stored.take(), None
+        return self.tensor
+
+    def offload(self, tier: Tier) -> None:
+        self.stored = tier.store(self.get())
+        self.tensor = self.kept = None
+
+    def wait(self) -> None:
+        if self.stored is not None:
+            self.stored.wait()
+
+    def prefetch(self) -> None:
+        if self.tensor is None and self.kept is None and self.stored is not None:
+            self.stored.fetch()
+
+
+class _Keep(torch.autograd.Function):
+    """A graph of one node, which saves a tensor as any node does."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, anchor: Tensor) -> Tensor:
+        ctx.save_for_backward(tensor)
+        return anchor.view_as(anchor)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> None:  # nothing flows here
+        raise NotImplementedError
+
+
+class _Packed(NamedTuple):
+    slot: Slot
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+    def tensor(self) -> Tensor:
+        return self.slot.get().as_strided(self.size, self.stride, self.offset)
+
+
+class _Box:
+    """Where a gradient ends up."""
+
+    gradient: Tensor | None = None
+
+
+class _Entry(torch.autograd.Function):
+    """The hidden states as a block's graph begins: unlike a leaf, it does not keep them."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, hidden: Tensor, box: _Box) -> Tensor:
+        ctx.box = box
+        return hidden.view_as(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[None, None, None]:
+        (ctx.box.gradient,) = gradients
+        return None, None, None
+
+
+class Graph:
+    """A block's own graph: where it begins, where it ends, and its tensors in the order in which they were saved."""
+
+    def __init__(self) -> None:
+        self.box = _Box()
+        self.others: list[Tensor] = []
+        self.ends: list[GradientEdge | None] = []
+        self.slots: list[Slot] = []
+        self.holds_output = False
+
+
+class _Call:
+    """A block's call by the model: everything but the hidden states."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> None:
+        args = tuple(_without_cache(value, index) for value in args)
+        kwargs = {key: _without_cache(value, index) for key, value in kwargs.items()}
+        self.leaves, self.form = tree_flatten((args, kwargs))
+        self.flowing = [n for n, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
+
+    @property
+    def differentiable(self) -> list[Tensor]:
+        return [self.leaves[n] for n in self.flowing]
+
+    def arguments(self, differentiable: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        leaves = list(self.leaves)
+        for n, tensor in zip(self.flowing, differentiable, strict=True):
+            leaves[n] = tensor
+        return tree_unflatten(leaves, self.form)
+
+
+class _Executor:
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        schedule: Schedule,
+        tier: Tier | None,
+        around: Around,
+        separate: bool,
+        name: str,
+    ) -> None:
+        self.blocks, self.schedule, self.tier, self.around = blocks, schedule, tier, around
+        self.separate, self.name = separate, name
+        self.forwards = [block.forward for block in blocks]
+        self.moving = {op.block for op in schedule.ops if op.kind == "offload"}
+        self.again = {block for block in range(schedule.depth) if schedule.runs(block) > 1}
+        self.current: Pass | None = None
+
+    def called(self, index: int) -> Callable[..., Any]:
+        """What stands in for a block's forward."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return self.forwards[index](*args, **kwargs)
+            hidden, args, kwargs = split_hidden(args, kwargs)
+            if index == 0:
+                self.current = Pass(self)
+            if self.current is None or self.current.due != index:
+                raise SegmentError(
+                    f"block {index} of {self.name} runs out of order, so that no schedule holds; leave out what skips "
+                    "or repeats blocks, or take a technique that plans no schedule, as ckpt_chen_sqrt"
+                )
+            return self.current.forward(index, hidden, _Call(args, kwargs, index))
+
+        return forward
+
+
+class Pass:
+    """One forward pass of the model, and its backward pass.
+
+    ``activations`` and ``graphs`` are what the schedule keeps now, by block; ``turned``: the way back has begun.
+    """
+
+    def __init__(self, executor: _Executor) -> None:
+        self.executor = executor
+        self.ops = list(executor.schedule.ops)
+        self.position = 0
+        self.due = 0
+        self.turned = False
+        self.calls: list[_Call] = []
+        self.activations: dict[int, Slot] = {}
+        self.graphs: dict[int, Graph] = {}
+        self.random: dict[int, list[Tensor]] = {}
+        self.autocast: dict[int, tuple[str, torch.dtype, bool]] = {}
+        self.replays = [_Replays(list(block.modules())) for block in executor.blocks]
+        self.passed: Tensor | None = None  # what the last block gave to the model
+        self.output: list[Any] = []
+        self.form: Any = None
+
+    # the way there ------------------------------------------------------------------------------------------------
+
+    def forward(self, index: int, hidden: Tensor, call: _Call) -> Any:
+        if index and hidden is not self.passed:
+            raise SegmentError(
+                f"the model changes the hidden states before block {index} of {self.executor.name}, so that its blocks "
+                f"are no chain; ckpt_chen_sqrt:count={len(self.executor.blocks)} recomputes each block by itself"
+            )
+        self.calls.append(call)
+        anchor = torch.empty(0, requires_grad=True)
+        outputs = _Block.apply(self, index, anchor, hidden, *call.differentiable)
+        leaves, tensors = list(self.output), iter(outputs)
+        leaves = [next(tensors) if leaf is _TENSOR else leaf for leaf in leaves]
+        self.output = []
+        output = tree_unflatten(leaves, self.form)
+        self.passed = output[0] if isinstance(output, tuple) else output
+        self.due = index + 1
+        if self.due == len(self.executor.blocks):
+            self.passed = None
+            self.executor.current = None
+        return output
+
+    def go_there(self, index: int, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Block ``index``'s first run, and what follows it up to the next block's."""
+        self.activations.setdefault(index, Slot(hidden.detach()))
+        outputs: list[Any] = []
+        while self.position < len(self.ops):
+            op = self.ops[self.position]
+            if op.kind == "turn" or (op.computes and op.block != index):
+                break
+            self.position += 1
+            with self.executor.around(op, self):
+                if op.computes:
+                    outputs = self.run(op, first=True)
+                else:
+                    self.move(op)
+        for block, slot in self.activations.items():
+            if block <= index:
+                slot.keep()
+        self.output = [_TENSOR if isinstance(each, Tensor) else each for each in outputs]
+        return tuple(each.detach() for each in outputs if isinstance(each, Tensor))  # these get the model's graph
+
+    # the way back -------------------------------------------------------------------------------------------------
+
+    def go_back(self, index: int, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        """The schedule as far as block ``index``'s backward pass; the gradients of its inputs."""
+        self.turned = True
+        while True:
+            op = self.ops[self.position]
+            self.position += 1
+            with self.executor.around(op, self):
+                if op.kind == "back":
+                    assert op.block == index
+                    return self.back(index, gradients)
+                if op.computes:
+                    self.run(op, first=False)
+                else:
+                    self.move(op)
+
+    def back(self, index: int, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        graph = self.graphs.pop(index)
+        graph.slots.clear()  # each tensor lives as long as the backward pass needs it
+        flowing = [(end, each) for end, each in zip(graph.ends, gradients, strict=True) if end and each is not None]
+        if flowing:
+            torch.autograd.backward([end for end, _ in flowing], [each for _, each in flowing])
+        return graph.box.gradient, *(leaf.grad for leaf in graph.others)
+
+    # operations ---------------------------------------------------------------------------------------------------
+
+    def move(self, op: Op) -> None:
+        if op.kind == "drop":
+            self.activations.pop(op.block, None)
+        elif op.kind == "offload":
+            assert self.executor.tier is not None
+            self.slot(op.value).offload(self.executor.tier)
+        elif op.kind == "prefetch":
+            self.slot(op.value).prefetch()
+        elif op.kind == "wait":
+            self.slot(op.value).wait()
+
+    def slot(self, value: Value) -> Slot:
+        return self.activations[value.block] if value.item is None else self.graphs[value.block].slots[value.item]
+
+    def run(self, op: Op, first: bool) -> list[Any]:
+        """A block's forward pass, with or without its graph; its output's leaves, of which tensors have no graph."""
+        index, call = op.block, self.calls[op.block]
+        hidden = self.activations[index].get()
+        with self.as_at_first(index, hidden, first), self.replays[index].run():
+            if op.kind == "run":
+                with torch.no_grad():
+                    args, kwargs = call.arguments([each.detach() for each in call.differentiable])
+                    leaves, self.form = tree_flatten(self.executor.forwards[index](hidden, *args, **kwargs))
+            else:
+                leaves = self.save(index, hidden, call)
+        leaves = [each.detach() if isinstance(each, Tensor) else each for each in leaves]
+        self.activations[index + 1] = self.shared(index, leaves[0])
+        return leaves
+
+    def save(self, index: int, hidden: Tensor, call: _Call) -> list[Any]:
+        graph = self.graphs[index] = Graph()
+        graph.others = [each.detach().requires_grad_() for each in call.differentiable]
+        with torch.enable_grad(), self.packing(index, graph):
+            begun = _Entry.apply(torch.empty(0, requires_grad=True), hidden, graph.box)
+            args, kwargs = call.arguments(graph.others)
+            leaves, self.form = tree_flatten(self.executor.forwards[index](begun, *args, **kwargs))
+        tensors = [each for each in leaves if isinstance(each, Tensor)]
+        graph.ends = [get_gradient_edge(each) if each.requires_grad else None for each in tensors]
+        return leaves
+
+    @contextmanager
+    def packing(self, index: int, graph: Graph) -> Iterator[None]:
+        """Gives each storage that a block saves a slot, where the schedule moves some of them."""
+        moving = self.executor.moving
+        if not (self.executor.separate or index in moving or index + 1 in moving):
+            yield
+            return
+        block = self.executor.blocks[index]
+        stay = [*block.parameters(), *block.buffers(), *filter(torch.is_tensor, self.calls[index].leaves)]
+        staying = {storage._cdata for each in stay for storage in storages(each)}
+        slots = {_key(self.activations[index].get()): self.activations[index]}
+
+        def pack(tensor: Tensor) -> Any:
+            if tensor.layout is not torch.strided or any(s._cdata in staying for s in storages(tensor)):
+                return tensor
+            key = _key(tensor)
+            if key not in slots:
+                slots[key] = Slot(tensor.detach())
+                graph.slots.append(slots[key])
+            return _Packed(slots[key], tensor.size(), tensor.stride(), tensor.storage_offset())
+
+        with saved_tensors_hooks(pack, lambda packed: packed.tensor() if isinstance(packed, _Packed) else packed):
+            yield
+        slots.clear()  # autograd keeps the hooks
+
+    def shared(self, index: int, output: Tensor) -> Slot:
+        """The slot of a block's output: the graph's, where the graph has saved it."""
+        graph = self.graphs.get(index)
+        for slot in graph.slots if graph else ():
+            if slot.tensor is not None and _key(slot.tensor) == _key(output):
+                graph.slots.remove(slot)  # type: ignore[union-attr]
+                graph.holds_output = True  # type: ignore[union-attr]
+                slot.tensor = output
+                return slot
+        return Slot(output)
+
+    @contextmanager
+    def as_at_first(self, index: int, hidden: Tensor, first: bool) -> Iterator[None]:
+        """The random state and the autocast mode of the block's first run."""
+        kind = hidden.device.type
+        if first:
+            dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+            self.autocast[index] = kind, dtype, enabled
+            if index in self.executor.again:
+                self.random[index] = _random_state(hidden)
+        kind, dtype, enabled = self.autocast[index]
+        with ExitStack() as stack:
+            if not first:
+                stack.enter_context(torch.random.fork_rng([hidden.device] if hidden.is_cuda else []))
+                _set_random_state(hidden, self.random[index])
+            if enabled:  # a cached cast of a weight would outlive the run, or come from one without a graph
+                stack.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
+            yield
+
+
+_TENSOR = object()
+
+
+class _Block(torch.autograd.Function):
+    """A block as the model's graph sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, one: Pass, index: int, anchor: Tensor, hidden: Tensor, *others: Tensor) -> Any:
+        ctx.one, ctx.index = one, index
+        ctx.set_materialize_grads(False)
+        outputs = one.go_there(index, hidden)
+        ctx.mark_non_differentiable(*(each for each in outputs if not each.is_floating_point()))
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, None, None, *ctx.one.go_back(ctx.index, gradients)
+
+
+def _key(tensor: Tensor) -> tuple[int, torch.dtype]:
+    return tensor.untyped_storage()._cdata, tensor.dtype
+
+
+def _random_state(hidden: Tensor) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(hidden.device)] if hidden.is_cuda else states
+
+
+def _set_random_state(hidden: Tensor, states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if hidden.is_cuda:
+        torch.cuda.set_rng_state(states[1], hidden.device)

@@ -1,0 +1,135 @@
+"""Planning: a solver makes a schedule of a chain, a budget in bytes and a link; a model's chains share one budget.
+
+A solver is a pure function. Its schedule's predicted peak is within the budget, or it raises Infeasible with the least
+that it could do. All of them answer to one simulation, so that they can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from suite.chain.chain import Chain, Link
+from suite.chain.profile import step_peak_bytes
+from suite.chain.schedule import TURN, Op, Schedule, plain, tidied
+from suite.chain.simulate import Prediction, predicted
+
+HALVINGS = 8  # in the search for the share of the budget that several chains take
+
+
+class Infeasible(ValueError):
+    """No schedule of this solver fits the budget.
+
+    Attributes:
+        least_bytes: the least budget that it could meet, as far as it knows.
+    """
+
+    def __init__(self, what: str, budget_bytes: int, least_bytes: int) -> None:
+        super().__init__(
+            f"{what} does not fit in {budget_bytes / 1e6:.6g} MB: its least is {least_bytes / 1e6:.6g} MB; raise the "
+            "budget, or shrink the batch"
+        )
+        self.least_bytes = least_bytes
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """What plans schedules: a technique with this method."""
+
+    def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
+        """A schedule whose predicted peak is at most ``budget_bytes``. Raises Infeasible."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule for each chain of a model, and what they cost together.
+
+    Attributes:
+        peak_bytes: most bytes alive in a pass, weights, optimizer state and batch left out.
+        time_s: of the chains and their turns.
+    """
+
+    schedules: tuple[Schedule, ...]
+    predictions: tuple[Prediction, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        return step_peak_bytes(self.predictions)
+
+    @property
+    def time_s(self) -> float:
+        return sum(each.time_s for each in self.predictions)
+
+
+def plan_of(schedules: Sequence[Schedule], chains: Sequence[Chain], link: Link | None = None) -> Plan:
+    """These schedules, with their predicted costs."""
+    pairs = zip(schedules, chains, strict=True)
+    return Plan(tuple(schedules), tuple(predicted(schedule, chain, link) for schedule, chain in pairs))
+
+
+def unplanned(chains: Sequence[Chain]) -> Plan:
+    """What autograd does: every graph is kept."""
+    return plan_of([plain(chain.depth) for chain in chains], chains)
+
+
+def from_the_input(depth: int) -> Schedule:
+    """x_0 alone is kept, and every block's input computed again from it: L (L + 1) / 2 runs."""
+    ops = [Op("run", i) for i in range(depth)] + [TURN]
+    for i in reversed(range(depth)):
+        ops += [*(Op("run", j) for j in range(i)), Op("save", i), Op("back", i)]
+    return tidied(depth, ops)
+
+
+def least(chains: Sequence[Chain]) -> Plan:
+    """The smallest peak without a second tier."""
+    return plan_of([from_the_input(chain.depth) for chain in chains], chains)
+
+
+def planned(solver: Solver, chains: Sequence[Chain], budget_bytes: int, link: Link | None = None) -> Plan:
+    """The solver's schedules for a model's chains, whose peak together is at most ``budget_bytes``.
+
+    One chain gets the budget. Several get equal shares of the way from their least to all that they want: an earlier
+    one holds memory while a later one computes, so the largest share that fits is searched for.
+
+    Raises Infeasible; ValueError where a solver breaks its promise.
+    """
+
+    def at(budgets: Sequence[int]) -> Plan:
+        each = zip(chains, budgets, strict=True)
+        return plan_of([solver.solve(chain, budget, link) for chain, budget in each], chains, link)
+
+    if len(chains) == 1:
+        plan = at([budget_bytes])
+    else:
+        lows = [plan_of([from_the_input(chain.depth)], [chain]).peak_bytes for chain in chains]
+        highs = [unplanned([chain]).peak_bytes for chain in chains]
+
+        def shared(share: float) -> Plan | Infeasible:
+            try:
+                return at([int(low + share * (high - low)) for low, high in zip(lows, highs, strict=True)])
+            except Infeasible as error:
+                return error
+
+        best: Plan | None = None
+        low, high, share = 0.0, 1.0, 1.0
+        smallest = unplanned(chains).peak_bytes
+        for _ in range(HALVINGS):
+            tried = shared(share)
+            if isinstance(tried, Plan):
+                smallest = min(smallest, tried.peak_bytes)
+            if isinstance(tried, Infeasible):
+                low = share
+            elif tried.peak_bytes > budget_bytes:
+                high = share
+            else:
+                low, best = share, tried if best is None or tried.time_s < best.time_s else best
+                if share == 1.0:
+                    break
+            share = (low + high) / 2
+        if best is None:
+            raise Infeasible("a schedule of these chains", budget_bytes, smallest)
+        plan = best
+    if plan.peak_bytes > budget_bytes:
+        raise ValueError(f"{type(solver).__name__} planned {plan.peak_bytes} bytes in a budget of {budget_bytes}")
+    return plan

@@ -1,0 +1,195 @@
+"""The language of schedules: what runs when on a chain, and which values are on the device meanwhile.
+
+    run 3        block 3 from x_3, without a graph                 f3
+    save 3       block 3 from x_3, with its graph                  F3
+    turn         the rest of the model, to the loss and back       |
+    back 3       block 3's backward pass, which uses its graph up  B3
+    drop v       forgets a value                                   -x3
+    offload v    starts its way to the second tier                 >x3 >s3.0
+    prefetch v   starts its way back                               <x3
+    wait v       until it has left the device                      ~x3
+    load 3       block 3's weights come to the device              +w3
+    free 3       they leave it                                     -w3
+
+A value is x_i or one of the tensors of block i's own graph. Before the turn every block runs once, in order. What a
+block needs and the second tier has comes back by itself, late; ``prefetch`` makes it come in time.
+
+Solvers write down what computes and what moves; :func:`tidied` drops each activation after its last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Kind = Literal["run", "save", "turn", "back", "drop", "offload", "prefetch", "wait", "load", "free"]
+
+SIGNS: dict[Kind, str] = {
+    "run": "f", "save": "F", "turn": "|", "back": "B", "drop": "-",
+    "offload": ">", "prefetch": "<", "wait": "~", "load": "+w", "free": "-w",
+}  # fmt: skip
+COMPUTES = frozenset({"run", "save", "back"})
+
+
+class Value(NamedTuple):
+    """x_block, or the graph of ``block``'s own tensor number ``item``."""
+
+    block: int
+    item: int | None = None
+
+    def __str__(self) -> str:
+        return f"x{self.block}" if self.item is None else f"s{self.block}.{self.item}"
+
+
+class Op(NamedTuple):
+    """One operation; ``block`` is -1 for the turn, and ``item`` chooses a value of a block's graph."""
+
+    kind: Kind
+    block: int = -1
+    item: int | None = None
+
+    @property
+    def value(self) -> Value:
+        """What a drop or a move is about."""
+        return Value(self.block, self.item)
+
+    @property
+    def computes(self) -> bool:
+        return self.kind in COMPUTES
+
+    def __str__(self) -> str:
+        sign = SIGNS[self.kind]
+        if self.kind == "turn":
+            return sign
+        return f"{sign}{self.block}" if self.computes or self.kind in ("load", "free") else f"{sign}{self.value}"
+
+
+class ScheduleError(ValueError):
+    """Operations that cannot run in this order; the message names the first that cannot."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Operations over a chain of ``depth`` blocks. Raises ScheduleError where a block's input or graph is not there."""
+
+    depth: int
+    ops: tuple[Op, ...]
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.ops))
+
+    @property
+    def forward(self) -> tuple[Op, ...]:
+        """The operations before the turn."""
+        return self.ops[: self.ops.index(TURN)]
+
+    @property
+    def backward(self) -> tuple[Op, ...]:
+        """The operations after the turn."""
+        return self.ops[self.ops.index(TURN) + 1 :]
+
+    def runs(self, block: int) -> int:
+        """How often a block's forward pass runs."""
+        return sum(op.kind in ("run", "save") and op.block == block for op in self.ops)
+
+    @property
+    def extra_forwards(self) -> int:
+        """Forward passes of blocks beyond the one that each has anyway."""
+        return sum(op.kind in ("run", "save") for op in self.ops) - self.depth
+
+    @property
+    def moves(self) -> bool:
+        """Whether a second tier is needed."""
+        return any(op.kind in ("offload", "load") for op in self.ops)
+
+
+TURN = Op("turn")
+
+
+def tidied(depth: int, ops: Iterable[Op]) -> Schedule:
+    """The schedule in which each activation is dropped as soon as no operation needs it before it is made again.
+
+    Moves may name an activation that is needed no more; those moves are left out.
+    """
+    listed = list(ops)
+    kept: list[Op] = []
+    needed: set[int] = set()  # activations that a later operation reads
+    for op in reversed(listed):
+        dropped = []
+        if op.kind in ("run", "save"):
+            made, read = op.block + 1, op.block
+            if made not in needed:
+                dropped.append(Op("drop", made))
+            needed.discard(made)
+            if read not in needed:
+                dropped.append(Op("drop", read))
+            needed.add(read)
+        elif op.item is None and op.kind in ("offload", "prefetch", "wait") and op.block not in needed:
+            continue
+        kept += [*dropped, op]
+    return Schedule(depth, tuple(reversed(kept)))
+
+
+def plain(depth: int) -> Schedule:
+    """Every graph is kept: what autograd does."""
+    return tidied(depth, [*(Op("save", i) for i in range(depth)), TURN, *backs(range(depth))])
+
+
+def every_input(depth: int) -> Schedule:
+    """Every activation is kept and no graph: each block runs a second time."""
+    again = (op for i in reversed(range(depth)) for op in (Op("save", i), Op("back", i)))
+    return tidied(depth, [*(Op("run", i) for i in range(depth)), TURN, *again])
+
+
+def segmented(depth: int, ranges: Sequence[tuple[int, int]]) -> Schedule:
+    """Blocks [start, end) of each range keep the first one's input alone and run again together; others keep graphs."""
+    ends = {end - 1: start for start, end in ranges}
+    inside = {i for start, end in ranges for i in range(start, end)}
+    ops = [Op("run" if i in inside else "save", i) for i in range(depth)] + [TURN]
+    for i in reversed(range(depth)):
+        if i in ends:
+            ops += [Op("save", j) for j in range(ends[i], i + 1)]
+        ops.append(Op("back", i))
+    return tidied(depth, ops)
+
+
+def backs(blocks: Sequence[int]) -> Iterator[Op]:
+    """The backward passes of consecutive blocks, the last first."""
+    return (Op("back", i) for i in reversed(blocks))
+
+
+def _check(schedule: Schedule) -> None:
+    depth, ops = schedule.depth, schedule.ops
+    first = [op.block for op in ops[: ops.index(TURN)] if op.computes] if ops.count(TURN) == 1 else None
+    if first != list(range(depth)):
+        raise ScheduleError(f"{depth} blocks run once each, in order, before the one turn; here {first} do")
+    activations, graphs, due = {0}, set[int](), depth - 1
+    for number, op in enumerate(ops):
+        where = f"operation {number}, {op}"
+        if op.kind in ("run", "save"):
+            if op.block not in activations:
+                raise ScheduleError(f"{where}: x{op.block} is not there")
+            activations.add(op.block + 1)
+            if op.kind == "save":
+                graphs.add(op.block)
+        elif op.kind == "back":
+            if op.block not in graphs or op.block != due:
+                raise ScheduleError(
+                    f"{where}: the next backward pass is of block {due}, from graphs of {sorted(graphs)}"
+                )
+            graphs.remove(op.block)
+            due -= 1
+        elif op.kind in ("drop", "offload", "prefetch", "wait"):
+            there = op.block in (activations if op.item is None else graphs)
+            if not there:
+                raise ScheduleError(f"{where}: {op.value} is not there")
+            if op.kind == "drop":
+                if op.item is not None:
+                    raise ScheduleError(f"{where}: a graph is whole, or its block runs without one")
+                activations.remove(op.block)
+    if due != -1:
+        raise ScheduleError(f"blocks 0 to {due} have no backward pass")

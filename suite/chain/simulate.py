@@ -1,0 +1,205 @@
+"""What a schedule costs, predicted: an event simulation of one compute stream and a link each way.
+
+Computation is serial. A transfer starts when its operation comes and the link its way is free; an offloaded value
+leaves the device when its transfer ends, a prefetched one takes its place there when its transfer is asked for. An
+operation that needs a value waits for it. Bytes that leave the device during an operation count until its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from suite.chain.chain import Chain, Link
+from suite.chain.schedule import Op, Schedule, ScheduleError, Value
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An operation of a simulated schedule: when it ran, in seconds, and the bytes alive at its start and its peak."""
+
+    op: Op
+    start_s: float
+    end_s: float
+    live_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A schedule's cost on a chain.
+
+    Attributes:
+        time_s: of the whole pass. ``compute_s`` of it is computation, the rest waits for transfers.
+        peak_bytes: most bytes alive on the device, weights left out unless the schedule moves them.
+        turn_bytes: what the chain holds during the turn.
+        out_bytes, in_bytes: transferred each way.
+        moments: every operation.
+    """
+
+    time_s: float
+    compute_s: float
+    peak_bytes: int
+    turn_bytes: int
+    out_bytes: int
+    in_bytes: int
+    moments: tuple[Moment, ...]
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds in which computation waits."""
+        return self.time_s - self.compute_s
+
+
+@dataclass
+class _Held:
+    """One storage: who holds it, and where it is."""
+
+    nbytes: int
+    holders: set[str] = field(default_factory=set)
+    on_device: bool = True
+    leaves_s: float = math.inf  # when its way out ends
+    arrives_s: float = 0.0  # when its way in ends
+
+
+def predicted(schedule: Schedule, chain: Chain, link: Link | None = None) -> Prediction:
+    """Simulates the schedule. Raises ScheduleError for moves without a link, or of what is not on the device."""
+    if schedule.depth != chain.depth:
+        raise ScheduleError(f"a schedule of {schedule.depth} blocks does not fit a chain of {chain.depth}")
+    return _Simulation(chain, link).of(schedule)
+
+
+class _Simulation:
+    def __init__(self, chain: Chain, link: Link | None) -> None:
+        self.chain, self.link = chain, link
+        self.now = self.compute_s = self.out_free_s = self.in_free_s = 0.0
+        self.out_bytes = self.in_bytes = 0
+        self.values: dict[Value, _Held] = {Value(0): _Held(chain.input_bytes, {"kept"})}
+        self.gradients = 0  # of activations and weights
+        self.beside = chain.forward_bytes
+        self.weights: dict[int, int] = {}
+        self.moments: list[Moment] = []
+        self.turn_bytes = 0
+
+    def of(self, schedule: Schedule) -> Prediction:
+        for op in schedule.ops:
+            self._release()
+            start, live = self.now, self.live()
+            above = self._do(op)
+            self._release()
+            self.moments.append(Moment(op, start, self.now, live, max(live + above, self.live())))
+        return Prediction(
+            time_s=max(self.now, self.out_free_s if self.out_bytes else 0.0),
+            compute_s=self.compute_s,
+            peak_bytes=max(self.chain.outside_bytes, *(moment.peak_bytes for moment in self.moments)),
+            turn_bytes=self.turn_bytes,
+            out_bytes=self.out_bytes,
+            in_bytes=self.in_bytes,
+            moments=tuple(self.moments),
+        )
+
+    def live(self) -> int:
+        held = sum(each.nbytes for each in self.values.values() if each.on_device)
+        return held + self.gradients + self.beside + sum(self.weights.values())
+
+    def _do(self, op: Op) -> int:
+        """Carries the operation out; returns the bytes above those alive at its start."""
+        chain, block = self.chain, op.block
+        if op.kind in ("run", "save"):
+            stage = chain.stages[block]
+            self._need(Value(block))
+            self._compute(stage.run_s if op.kind == "run" else stage.save_s)
+            self._hold(Value(block + 1), stage.output_bytes, "kept")
+            if op.kind == "run":
+                return stage.run_peak_bytes
+            self._hold(Value(block), chain.activation_bytes[block], f"graph {block}")
+            if stage.holds_output:
+                self._hold(Value(block + 1), stage.output_bytes, f"graph {block}")
+            for item, nbytes in enumerate(stage.saved_bytes):
+                self._hold(Value(block, item), nbytes, f"graph {block}")
+            return stage.save_peak_bytes
+        if op.kind == "back":
+            stage, graph = chain.stages[block], f"graph {block}"
+            for value in [value for value, held in self.values.items() if graph in held.holders]:
+                self._need(value)
+                self._let_go(value, graph)
+            self._compute(stage.back_s)
+            self.gradients += stage.gradient_bytes + chain.activation_bytes[block] - stage.output_bytes
+            return stage.back_peak_bytes
+        if op.kind == "turn":
+            self.turn_bytes = self.live() - self.beside
+            self._compute(chain.turn_s)
+            self.beside = chain.backward_bytes
+            self.gradients += chain.activation_bytes[-1]
+            return chain.turn_peak_bytes
+        if op.kind == "drop":
+            self._let_go(op.value, "kept")
+        elif op.kind == "offload":
+            self._offload(self.values[op.value])
+        elif op.kind == "prefetch":
+            self._fetch(self.values[op.value])
+        elif op.kind == "wait":
+            held = self.values[op.value]
+            if held.leaves_s < math.inf:
+                self.now = max(self.now, held.leaves_s)
+        elif op.kind == "load":
+            self.weights[block] = chain.stages[block].weight_bytes
+            self._wait_until(self._over_link("in", self.weights[block]))
+        else:
+            self.weights.pop(block, None)
+        return 0
+
+    def _hold(self, value: Value, nbytes: int, holder: str) -> None:
+        held = self.values.get(value)
+        if held is None or (holder == "kept" and not held.on_device):
+            held = self.values[value] = _Held(nbytes, held.holders if held else set())
+        held.holders.add(holder)
+
+    def _let_go(self, value: Value, holder: str) -> None:
+        held = self.values[value]
+        held.holders.discard(holder)
+        if not held.holders:
+            del self.values[value]
+
+    def _offload(self, held: _Held) -> None:
+        held.leaves_s = self._over_link("out", held.nbytes)
+
+    def _fetch(self, held: _Held) -> None:
+        if held.on_device and held.leaves_s == math.inf:
+            return
+        begins = held.leaves_s if held.on_device else self.now
+        held.on_device, held.leaves_s = True, math.inf
+        held.arrives_s = self._over_link("in", held.nbytes, begins)
+
+    def _need(self, value: Value) -> None:
+        held = self.values[value]
+        if not held.on_device:
+            self._fetch(held)
+        self._wait_until(held.arrives_s)
+
+    def _over_link(self, way: str, nbytes: int, earliest: float = 0.0) -> float:
+        """When a transfer that is asked for now ends."""
+        if self.link is None:
+            raise ScheduleError("this schedule moves values to a second tier: give the link's bytes per second")
+        if way == "out":
+            self.out_bytes += nbytes
+            self.out_free_s = max(self.now, self.out_free_s) + nbytes / self.link.out_bytes_per_s
+            return self.out_free_s
+        self.in_bytes += nbytes
+        self.in_free_s = max(self.now, earliest, self.in_free_s) + nbytes / self.link.in_bytes_per_s
+        return self.in_free_s
+
+    def _compute(self, seconds: float) -> None:
+        self.now += seconds
+        self.compute_s += seconds
+
+    def _wait_until(self, moment_s: float) -> None:
+        self.now = max(self.now, moment_s)
+
+    def _release(self) -> None:
+        for held in self._leaving():
+            held.on_device, held.leaves_s = False, math.inf
+
+    def _leaving(self) -> Iterator[_Held]:
+        return (held for held in self.values.values() if held.leaves_s <= self.now)

@@ -1,0 +1,63 @@
+"""Live bytes as they are now, of what operators have made since the window opened: for the cost of one block.
+
+:class:`suite.meters.tensors.TensorBytes` settles kinds and the peak of a whole step at its end; this answers at any
+moment inside. Storages from before the window count nothing, nor do their deaths.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from suite.meters.storage import storages
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of distinct storages.
+
+    Attributes:
+        live_bytes: now.
+        high_bytes: most since the window opened, or since :meth:`mark`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live_bytes = self.high_bytes = 0
+        self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def mark(self) -> int:
+        """Starts a new high; returns the bytes that are alive now."""
+        self.high_bytes = self.live_bytes
+        return self.live_bytes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor):
+                self._meet(leaf, 0)
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self._meet(leaf, None)
+        return out
+
+    def _meet(self, tensor: Tensor, counted: int | None) -> None:
+        """Counts the storages that are new: as ``counted`` bytes each, or as what they hold."""
+        for storage in storages(tensor):
+            key = storage._cdata
+            if key not in self._known:
+                nbytes = storage.nbytes() if counted is None else counted
+                self._known[key] = weakref.ref(storage, self._died(key, nbytes))
+                self.live_bytes += nbytes
+                self.high_bytes = max(self.high_bytes, self.live_bytes)
+
+    def _died(self, key: int, nbytes: int) -> Any:
+        def died(_: Any) -> None:
+            self._known.pop(key, None)
+            self.live_bytes -= nbytes
+
+        return died

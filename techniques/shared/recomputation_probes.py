@@ -1,0 +1,99 @@
+"""What a recorded step shows of recomputation: how often each block ran, whether gradients changed, its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import nn
+
+from suite.contract.recording import Recording
+from suite.contract.trace import Values
+from suite.meters.live import LiveBytes
+from suite.model.anatomy import BlockStack
+from suite.model.calls import undisturbed
+from techniques.shared.scheduled import Scheduled
+
+DROPPED = 0.5  # the baselines drop nothing out at the small sizes
+
+
+def scheduled_probes(recording: Recording, own: Scheduled) -> Mapping[str, float]:
+    """Of a technique that plans. ``changed`` and ``changed_with_dropout``: as :func:`changed_gradients`;
+    ``runs_beside_plan``: forward passes of blocks in the step, more or fewer than planned; ``extra_forwards``: over
+    the blocks there are; ``peak_over_predicted``: most bytes alive in a pass, over the simulation's; and
+    ``peak_over_budget``."""
+    run, plan = recording.run, own.plan(recording.run)
+    orders = [order_of(stack, recording.trace.ran) for stack in run.anatomy.stacks]
+    beside = sum(
+        abs(order.count(block) - schedule.runs(block))
+        for order, schedule in zip(orders, plan.schedules, strict=True)
+        for block in range(schedule.depth)
+    )
+    depth = sum(schedule.depth for schedule in plan.schedules)
+    peak_bytes = pass_peak_bytes(recording, own)
+    return changed_gradients(recording) | {
+        "runs_beside_plan": beside,
+        "extra_forwards": sum(map(len, orders)) / depth - 1,
+        "peak_over_predicted": peak_bytes / plan.peak_bytes,
+        "peak_over_budget": peak_bytes / own.budget_bytes(own.chains),
+    }
+
+
+def changed_gradients(recording: Recording) -> dict[str, float]:
+    """``changed``: gradients that are another than a plain pass's by a bit; ``changed_with_dropout``: where dropout
+    happens."""
+    run, trace = recording.run, recording.trace
+    parameters, ours = trace.before.parameters, trace.of("backward")[0].gradients
+    with dropping(run.model):
+        dropped = recording.gradients_at(parameters)
+        with run.technique.around_step(run):
+            recomputed = recording.gradients_at(parameters)
+    return {
+        "changed": changed(ours, recording.gradients_at(parameters)),
+        "changed_with_dropout": changed(recomputed, dropped),
+    }
+
+
+def pass_peak_bytes(recording: Recording, own: Scheduled) -> int:
+    """Most bytes alive in a forward and a backward pass of the recorded batch; weights, state and batch left out."""
+    run = recording.run
+    gradients = [(parameter, parameter.grad) for parameter in run.model.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    live = LiveBytes()
+    with undisturbed(run.model), own.around_step(run), live:
+        with run.autocast():
+            outputs = run.baseline.forward(run.model, recording.trace.batch)
+        loss = run.baseline.losses(outputs, recording.trace.batch).mean()
+        del outputs
+        loss.backward()  # type: ignore[no-untyped-call]
+    for parameter, gradient in gradients:
+        parameter.grad = gradient
+    return live.high_bytes
+
+
+def order_of(stack: BlockStack, ran: list[str]) -> list[int]:
+    """The blocks by number, as they ran; hooks on a block itself would see no more than its segment's ends."""
+    numbers = {block.mlp_linears[0].path: number for number, block in enumerate(stack.blocks)}
+    return [numbers[name] for name in ran if name in numbers]
+
+
+def changed(ours: Values, plain: Values) -> int:
+    """Values that differ, or names that only one side has."""
+    if ours.keys() != plain.keys():
+        return len(ours.keys() ^ plain.keys())
+    return sum(int((ours[name] != each).sum()) for name, each in plain.items())
+
+
+@contextmanager
+def dropping(model: nn.Module) -> Iterator[None]:
+    """While active, half of what dropout sees is dropped."""
+    dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    rates = [module.p for module in dropouts]
+    for module in dropouts:
+        module.p = DROPPED
+    try:
+        yield
+    finally:
+        for module, rate in zip(dropouts, rates, strict=True):
+            module.p = rate

@@ -1,0 +1,147 @@
+"""Techniques that plan: a profile of the model's chains, a solver's schedule within a budget, the one executor.
+
+    set-up     profile the chains ── solve within the budget
+    each step  run the schedule on the model's own blocks
+
+Gradients are the reference's to the bit, whatever the schedule: only time and memory change. A subclass has a
+``solve`` (:class:`suite.chain.plan.Solver`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from suite.chain.chain import Chain, Link
+from suite.chain.execute import Pass, executed
+from suite.chain.plan import Plan, planned, unplanned
+from suite.chain.profile import clocked, profiled
+from suite.chain.schedule import Op, Schedule
+from suite.chain.tiers import HostTier, Tier
+from suite.contract.data import mixed_seed
+from suite.contract.run import Run
+from suite.contract.sites import Act, Site
+from suite.contract.technique import Technique, Unavailable
+from suite.model.calls import undisturbed
+
+FLOPS_PER_S = 1e12  # of a device whose seconds are counted; only their ratio to the link's matters
+
+
+@dataclass
+class Scheduled(Technique):
+    """A schedule within ``budget``, a share of the peak of all activations and gradients that a plain pass has.
+
+    ``seconds`` of the blocks are "counted" FLOPs, which give the same schedule everywhere, or "clocked" at set-up.
+    """
+
+    budget: float = 0.5
+    seconds: Literal["counted", "clocked"] = "counted"
+
+    zero_strength: ClassVar[Mapping[str, Any]] = {"budget": 1.0}
+
+    plans: dict[tuple[int, ...], Plan] = field(init=False, repr=False, default_factory=dict)
+    chains: list[Chain] = field(init=False, repr=False, default_factory=list)
+    acts: dict[str, Act] = field(init=False, repr=False, default_factory=dict)
+    second_tier: Tier | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.budget <= 1:
+            raise ValueError(f"budget is a share of a plain pass's peak, above 0 and up to 1, not {self.budget}")
+        if self.seconds not in ("counted", "clocked"):
+            raise ValueError(f"seconds are counted or clocked, not {self.seconds!r}")
+
+    def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
+        raise NotImplementedError
+
+    def link(self) -> Link | None:
+        """The link to the second tier; None where there is none."""
+        return None
+
+    def tier(self) -> Tier:
+        """The second tier."""
+        return HostTier()
+
+    def budget_bytes(self, chains: Sequence[Chain]) -> int:
+        """Of one pass: activations, their gradients and those of the weights."""
+        return int(self.budget * unplanned(chains).peak_bytes)
+
+    def plan(self, run: Run) -> Plan:
+        """The schedules for the stacks as deep as they are now."""
+        depths = tuple(stack.depth for stack in run.anatomy.stacks)
+        if depths not in self.plans:
+            self.chains = self.profile(run)
+            self.plans[depths] = planned(self, self.chains, self.budget_bytes(self.chains), self.link())
+        return self.plans[depths]
+
+    def profile(self, run: Run) -> list[Chain]:
+        """What the blocks cost on a batch of the run's own size. Leaves the run as it was."""
+        batch, _ = run.data.batch(mixed_seed(run.seed, 2), 0, run.recipe.batch_size)
+        batch = {name: tensor.to(run.device) for name, tensor in batch.items()}
+
+        def loss() -> Tensor:
+            with run.autocast():
+                outputs = run.baseline.forward(run.model, batch)
+            return run.baseline.losses(outputs, batch).mean()
+
+        stacks = blocks_of(run)
+        gradients = [(parameter, parameter.grad) for parameter in run.model.parameters()]
+        for parameter, _ in gradients:
+            parameter.grad = None
+        with undisturbed(run.model):
+            run.model.train()
+            chains = profiled(stacks, loss, FLOPS_PER_S)
+            if self.seconds == "clocked":
+                chains = clocked(chains, stacks, loss)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        return chains
+
+    @contextmanager
+    def around_step(self, run: Run) -> Iterator[None]:
+        with ExitStack() as contexts:
+            if not self.is_reference:
+                self._run_schedules(run, contexts)
+            yield
+
+    def _run_schedules(self, run: Run, contexts: ExitStack) -> None:
+        schedules = self.plan(run).schedules
+        if self.second_tier is None and any(schedule.moves for schedule in schedules):
+            self.second_tier = self.tier()
+        for stack, schedule, blocks in zip(run.anatomy.stacks, schedules, blocks_of(run), strict=True):
+            acts = self.acts.setdefault(stack.path, Act())
+            contexts.enter_context(
+                executed(blocks, schedule, self.second_tier, around=_counting(acts), name=stack.path)
+            )
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        if self.is_reference:
+            return {}
+        if run.recipe.compile:
+            raise Unavailable("a schedule runs the blocks one by one; under torch.compile take ckpt_chen_sqrt")
+        if run.mesh is not None:
+            raise Unavailable("a schedule is of one process: its blocks' backward passes bypass the reduction's hooks")
+        schedules = self.plan(run).schedules
+        for stack, schedule in zip(run.anatomy.stacks, schedules, strict=True):
+            if schedule.extra_forwards or schedule.moves:
+                self.acts[stack.path] = Act()
+        return self.acts
+
+
+def blocks_of(run: Run) -> list[list[nn.Module]]:
+    """The blocks of each stack, which are its chain."""
+    return [[block.module for block in stack.blocks] for stack in run.anatomy.stacks]
+
+
+def _counting(act: Act) -> Any:
+    """Notes what a plain pass does not do: a second run of a block, a transfer."""
+
+    def around(op: Op, one: Pass) -> AbstractContextManager[None]:
+        if op.kind == "offload" or (op.kind in ("run", "save") and one.turned):
+            act()
+        return nullcontext()
+
+    return around
