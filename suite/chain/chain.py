@@ -1,9 +1,9 @@
 """A chain: consecutive blocks of a model with their costs in time and bytes, in the middle of the rest of the model.
 
-Block i makes activation x_{i+1} of x_i. Its backward pass needs its *graph*, what autograd saves as it runs: x_i,
-sometimes x_{i+1}, and tensors of its own (Beaumont et al.'s a_i and \\bar a_i). The rest of the model is two numbers in
-bytes, what lives beside the chain in its forward and in its backward pass, and the *turn*: from x_L to the loss and
-back to the gradient of x_L.
+Block i makes activation x_{i+1} of x_i. Its backward pass needs its *graph*, what autograd saves as it runs: mostly
+x_i, sometimes x_{i+1}, and tensors of its own (Beaumont et al.'s a_i and \\bar a_i). The rest of the model is two
+numbers in bytes, what lives beside the chain in its forward and in its backward pass, and the *turn*: from x_L to the
+loss and back to the gradient of x_L.
 
 All bytes are of distinct storages, parameters left out. Times are seconds, of the clock or of FLOPs over a rate.
 """
@@ -22,7 +22,7 @@ class Stage:
         run_s, save_s, back_s: a forward pass that keeps no graph, one that keeps it, and the backward pass, in seconds.
         output_bytes: of x_{i+1}, and of its gradient.
         saved_bytes: the graph's own tensors, one number each: neither x_i, nor x_{i+1}, nor weights.
-        holds_output: whether the graph keeps x_{i+1} alive. It always keeps x_i.
+        holds_input, holds_output: whether the graph keeps x_i and x_{i+1} alive.
         run_peak_bytes, save_peak_bytes, back_peak_bytes: most bytes alive in each, above those alive at its start. At
             the start of ``back`` the graph and the gradient of x_{i+1} are.
         weight_bytes: of the block's parameters.
@@ -37,6 +37,7 @@ class Stage:
     run_peak_bytes: int
     save_peak_bytes: int
     back_peak_bytes: int
+    holds_input: bool = True
     holds_output: bool = False
     weight_bytes: int = 0
     gradient_bytes: int = 0

@@ -13,7 +13,8 @@ A graph of a block is one of its own, cut from the model's at the block's inputs
 model's. A block that runs again finds the random state, the autocast mode and the running statistics of its first run.
 What the second tier gets are whole storages, once each, however many views autograd saves.
 
-A block's other arguments (masks, positions, the encoder's outputs) stay as they were given; their gradients flow.
+A block's other arguments (masks, positions, the encoder's outputs) stay as they were given; their gradients flow. Where
+several blocks read one that has a gradient, its terms are added block by block: equal up to rounding.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Graph:
         self.others: list[Tensor] = []
         self.ends: list[GradientEdge | None] = []
         self.slots: list[Slot] = []
-        self.holds_output = False
+        self.holds_input = self.holds_output = False
 
 
 class _Call:
@@ -373,10 +374,11 @@ class Pass:
             if tensor.layout is not torch.strided or any(s._cdata in staying for s in storages(tensor)):
                 return tensor
             key = _key(tensor)
+            graph.holds_input |= slots.get(key) is self.activations[index]
             if key not in slots:
                 slots[key] = Slot(tensor.detach())
                 graph.slots.append(slots[key])
-            return _Packed(slots[key], tensor.size(), tensor.stride(), tensor.storage_offset())
+            return _Packed(slots[key], tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
         with saved_tensors_hooks(pack, lambda packed: packed.tensor() if isinstance(packed, _Packed) else packed):
             yield

@@ -86,6 +86,12 @@ def least(chains: Sequence[Chain]) -> Plan:
     return plan_of([from_the_input(chain.depth) for chain in chains], chains)
 
 
+def budget_between(chains: Sequence[Chain], share: float) -> int:
+    """Bytes: that share of the way from the least peak without a second tier (0) to a plain pass's (1)."""
+    low, high = least(chains).peak_bytes, unplanned(chains).peak_bytes
+    return low + int(share * (high - low))
+
+
 def planned(solver: Solver, chains: Sequence[Chain], budget_bytes: int, link: Link | None = None) -> Plan:
     """The solver's schedules for a model's chains, whose peak together is at most ``budget_bytes``.
 

@@ -114,7 +114,7 @@ def _pass(
     with ExitStack() as running:
         for number, blocks in enumerate(stacks):
             running.enter_context(executed(blocks, every_input(len(blocks)), None, around(number), separate))
-        loss_of().backward()  # type: ignore[no-untyped-call]
+        loss_of().backward()
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class _Watch:
     def __init__(self) -> None:
         self.live, self.flops = LiveBytes(), FlopCounter()
         self.costs: dict[tuple[int, Op], _Cost] = {}
-        self.graphs: dict[tuple[int, int], tuple[tuple[int, ...], bool]] = {}
+        self.graphs: dict[tuple[int, int], tuple[tuple[int, ...], bool, bool]] = {}
         self.activations: dict[tuple[int, int], int] = {}
         self.gradients: dict[tuple[int, int], int] = {}
         self.gap_bytes: Counter[int] = Counter()
@@ -165,7 +165,7 @@ class _Watch:
             if op.kind == "save":
                 graph = one.graphs[op.block]
                 sizes = tuple(unique_bytes([slot.get()]) for slot in graph.slots)
-                self.graphs[number, op.block] = sizes, graph.holds_output
+                self.graphs[number, op.block] = sizes, graph.holds_input, graph.holds_output
             for block, slot in one.activations.items():
                 self.activations[number, block] = unique_bytes([slot.get()])
             self.live.mark()
@@ -176,13 +176,13 @@ class _Watch:
         """The chain without seconds, and without the rest of the model."""
         stages = []
         for i, block in enumerate(blocks):
-            saved, holds_output = self.graphs[number, i]
+            saved, holds_input, holds_output = self.graphs[number, i]
             trained = [weight for weight in block.parameters() if weight.requires_grad]
             peaks = {kind: self.costs[number, Op(kind, i)].peak_bytes for kind in ("run", "save", "back")}
             stages.append(
                 Stage(
                     0.0, 0.0, 0.0, self.activations[number, i + 1], saved,
-                    peaks["run"], peaks["save"], peaks["back"], holds_output,
+                    peaks["run"], peaks["save"], peaks["back"], holds_input, holds_output,
                     weight_bytes=unique_bytes(block.parameters()), gradient_bytes=unique_bytes(trained),
                 )
             )  # fmt: skip
@@ -195,7 +195,7 @@ class _Clock:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[tuple[int, Op], float] = {}
-        self.turns: Counter[int] = Counter()
+        self.turns: defaultdict[int, float] = defaultdict(float)
         self.left_at = self.now()
 
     def now(self) -> float:

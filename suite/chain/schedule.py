@@ -178,9 +178,7 @@ def _check(schedule: Schedule) -> None:
                 graphs.add(op.block)
         elif op.kind == "back":
             if op.block not in graphs or op.block != due:
-                raise ScheduleError(
-                    f"{where}: the next backward pass is of block {due}, from graphs of {sorted(graphs)}"
-                )
+                raise ScheduleError(f"{where}: block {due} is next, and the graphs are of {sorted(graphs)}")
             graphs.remove(op.block)
             due -= 1
         elif op.kind in ("drop", "offload", "prefetch", "wait"):

@@ -84,6 +84,7 @@ class _Simulation:
 
     def of(self, schedule: Schedule) -> Prediction:
         for op in schedule.ops:
+            self._bring(op)
             self._release()
             start, live = self.now, self.live()
             above = self._do(op)
@@ -103,27 +104,34 @@ class _Simulation:
         held = sum(each.nbytes for each in self.values.values() if each.on_device)
         return held + self.gradients + self.beside + sum(self.weights.values())
 
+    def _bring(self, op: Op) -> None:
+        """Waits until all that the operation computes with is on the device."""
+        if op.kind in ("run", "save"):
+            self._need(Value(op.block))
+        elif op.kind == "back":
+            for value in self._of_graph(op.block):
+                self._need(value)
+
     def _do(self, op: Op) -> int:
         """Carries the operation out; returns the bytes above those alive at its start."""
         chain, block = self.chain, op.block
         if op.kind in ("run", "save"):
             stage = chain.stages[block]
-            self._need(Value(block))
             self._compute(stage.run_s if op.kind == "run" else stage.save_s)
             self._hold(Value(block + 1), stage.output_bytes, "kept")
             if op.kind == "run":
                 return stage.run_peak_bytes
-            self._hold(Value(block), chain.activation_bytes[block], f"graph {block}")
+            if stage.holds_input:
+                self._hold(Value(block), chain.activation_bytes[block], _graph(block))
             if stage.holds_output:
-                self._hold(Value(block + 1), stage.output_bytes, f"graph {block}")
+                self._hold(Value(block + 1), stage.output_bytes, _graph(block))
             for item, nbytes in enumerate(stage.saved_bytes):
-                self._hold(Value(block, item), nbytes, f"graph {block}")
+                self._hold(Value(block, item), nbytes, _graph(block))
             return stage.save_peak_bytes
         if op.kind == "back":
-            stage, graph = chain.stages[block], f"graph {block}"
-            for value in [value for value, held in self.values.items() if graph in held.holders]:
-                self._need(value)
-                self._let_go(value, graph)
+            stage = chain.stages[block]
+            for value in self._of_graph(block):
+                self._let_go(value, _graph(block))
             self._compute(stage.back_s)
             self.gradients += stage.gradient_bytes + chain.activation_bytes[block] - stage.output_bytes
             return stage.back_peak_bytes
@@ -149,6 +157,9 @@ class _Simulation:
         else:
             self.weights.pop(block, None)
         return 0
+
+    def _of_graph(self, block: int) -> list[Value]:
+        return [value for value, held in self.values.items() if _graph(block) in held.holders]
 
     def _hold(self, value: Value, nbytes: int, holder: str) -> None:
         held = self.values.get(value)
@@ -203,3 +214,7 @@ class _Simulation:
 
     def _leaving(self) -> Iterator[_Held]:
         return (held for held in self.values.values() if held.leaves_s <= self.now)
+
+
+def _graph(block: int) -> str:
+    return f"graph {block}"

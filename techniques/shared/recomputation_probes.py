@@ -66,7 +66,7 @@ def pass_peak_bytes(recording: Recording, own: Scheduled) -> int:
             outputs = run.baseline.forward(run.model, recording.trace.batch)
         loss = run.baseline.losses(outputs, recording.trace.batch).mean()
         del outputs
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
     for parameter, gradient in gradients:
         parameter.grad = gradient
     return live.high_bytes

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from suite.chain.chain import Chain, Link
 from suite.chain.execute import Pass, executed
-from suite.chain.plan import Plan, planned, unplanned
+from suite.chain.plan import Plan, budget_between, planned
 from suite.chain.profile import clocked, profiled
 from suite.chain.schedule import Op, Schedule
 from suite.chain.tiers import HostTier, Tier
@@ -33,7 +33,8 @@ FLOPS_PER_S = 1e12  # of a device whose seconds are counted; only their ratio to
 
 @dataclass
 class Scheduled(Technique):
-    """A schedule within ``budget``, a share of the peak of all activations and gradients that a plain pass has.
+    """A schedule within ``budget``: a share of the way from the least peak of a pass, with everything computed again
+    from the chain's input (0), to a plain pass's (1).
 
     ``seconds`` of the blocks are "counted" FLOPs, which give the same schedule everywhere, or "clocked" at set-up.
     """
@@ -49,8 +50,10 @@ class Scheduled(Technique):
     second_tier: Tier | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
-        if not 0 < self.budget <= 1:
-            raise ValueError(f"budget is a share of a plain pass's peak, above 0 and up to 1, not {self.budget}")
+        if not 0 <= self.budget <= 1:
+            raise ValueError(
+                f"budget is a share of the way from the least peak (0) to a plain one's (1), not {self.budget}"
+            )
         if self.seconds not in ("counted", "clocked"):
             raise ValueError(f"seconds are counted or clocked, not {self.seconds!r}")
 
@@ -67,7 +70,7 @@ class Scheduled(Technique):
 
     def budget_bytes(self, chains: Sequence[Chain]) -> int:
         """Of one pass: activations, their gradients and those of the weights."""
-        return int(self.budget * unplanned(chains).peak_bytes)
+        return budget_between(chains, self.budget)
 
     def plan(self, run: Run) -> Plan:
         """The schedules for the stacks as deep as they are now."""
