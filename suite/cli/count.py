@@ -1,8 +1,9 @@
-"""The command that counts what a step costs."""
+"""The commands that count what a step costs, and plan what it may."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated
 
 import typer
@@ -91,3 +92,88 @@ def count(
         out.print()
     if all(each.stack.counters is None for each in counts):
         raise typer.Exit(int(Exit.UNFIT))
+
+
+def _bytes(text: str) -> float:
+    """24GB, 24GiB, 500MB/s: bytes. Raises ValueError."""
+    amount = re.fullmatch(r"([\d.]+)\s*([kMGT]?)(i?)B?(?:/s)?", text.strip())
+    if amount is None or not float(amount[1]) > 0:
+        raise ValueError(f"{text!r} is no amount of bytes: write 24GB, 24GiB or 25GB/s")
+    return float(amount[1]) * (1024 if amount[3] else 1000) ** " kMGT".index(amount[2] or " ")
+
+
+def _flops(text: str) -> float:
+    """400T: FLOPs per second. Raises ValueError."""
+    amount = re.fullmatch(r"([\d.]+)\s*([MGTP]?)(?:FLOPS?(?:/s)?)?", text.strip(), re.IGNORECASE)
+    if amount is None or not float(amount[1]) > 0:
+        raise ValueError(f"{text!r} is no rate: write 400T for 400 TFLOP/s")
+    return float(amount[1]) * 1000 ** {"": 0, "M": 2, "G": 3, "T": 4, "P": 5}[amount[2].upper()]
+
+
+@app.command(rich_help_panel=MEASURE)
+def plan(
+    memory: Annotated[str, typer.Option("--memory", help="The device's: 24GB, 80GiB.")],
+    stacks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-t",
+            "--technique",
+            help="A technique that plans schedules, like rotor; repeatable. [all of them]",
+            autocompletion=technique_names,
+        ),
+    ] = None,
+    baselines: OneBaseline = None,
+    size: SizeOption = "base",
+    recipes: OneRecipe = None,
+    model: ModelOption = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option("--sequence-length", min=8, help="Tokens a sequence. [the baseline's]")
+    ] = None,
+    rate: Annotated[
+        str, typer.Option("--flops", help="FLOPs a second that the device reaches on matrix products.")
+    ] = "400T",
+    link: Annotated[str, typer.Option("--link", help="Bytes a second to the host, and as many back.")] = "50GB/s",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            help="Whose operators: cuda, a GPU's (none is needed), or cpu.",
+            autocompletion=words("cpu", "cuda"),
+        ),
+    ] = "cuda",
+    as_json: Json = False,
+) -> None:
+    """Plan a step within a device's memory: each solver's best schedule, with its predicted time and peak, in seconds.
+
+    Recomputation and offloading only move the cost; the plan says what of. Peaks are counted at the model's own size,
+    on tensors without values; times are modelled, FLOPs over --flops and bytes over --link. Exit code 1 if no solver
+    fits the memory.
+    """
+    with understandable(as_json):
+        from suite.measure import memory_plan
+        from suite.measure.paper_scale import Scale
+        from suite.show.memory_plan import lines, title
+
+        scale = Scale(
+            setting_of(TargetOptions(baselines, size, recipes), TrainingOptions(model=model)).but(
+                device=device_named(device)
+            ),
+            batch_size=batch,
+            sequence_length=sequence_length,
+        )
+        with bar(quiet=as_json) as progress:
+            planned = memory_plan.plan_all(
+                scale, int(_bytes(memory)), memory_plan.Device(_flops(rate), _bytes(link)), stacks or (), progress
+            )
+    if as_json:
+        print(json.dumps(planned.as_dict(), indent=1))
+    else:
+        for line in title(planned):
+            out.print(escape(line))
+        show_table(("technique", "time", "of plain", "peak", "runs again", "moved out", "solved in"), lines(planned))
+        for each in planned.answers:
+            if each.plan is None:
+                out.print(escape(f"{each.technique}: {each.why_not}"))
+    if all(each.plan is None for each in planned.answers):
+        raise typer.Exit(int(Exit.REGRESSED))

@@ -22,8 +22,8 @@ may hold more for a moment. Never run on a GPU to compare: the kernels are those
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -125,19 +125,13 @@ def counted(stack: str, scale: Scale) -> StepCount:
     stack or a model that cannot be built.
     """
     setting = scale.setting if scale.setting.steps else scale.setting.but(steps=STEPS)
-    baseline = _shaped(baseline_of(setting), scale)
     technique = build(stack)
-    recipe = technique.recipe(baseline.recipe_of(setting))
+    recipe = technique.recipe(baseline_of(setting).recipe_of(setting))
     if recipe.world_size > 1:
         return StepCount(stack, unavailable=f"takes {recipe.world_size} ranks, and one process is counted")
     try:
-        with weightless(setting.device), partitioned_graphs() if recipe.compile else nullcontext():
-            job = Job(setting=setting.but(device="cpu"), stack=stack)  # where fake tensors say they are
-            run = Run(job, technique=technique, baseline=baseline)
-            _fits(run, scale)
-            for _ in range(run.recipe.steps):
-                run.train_step(*run.next_batch())
-            shapes = {name: tuple(tensor.shape) for name, tensor in run.next_batch()[0].items()}
+        with trained_at(stack, scale) as run:
+            shapes = shapes_of(run)
             counters = run.count_step()
             if recipe.compile:  # the counters' dispatch modes turn compilation off: the saved bytes have a step alone
                 with SavedActivations(run.model) as saved:
@@ -151,6 +145,30 @@ def counted(stack: str, scale: Scale) -> StepCount:
         return StepCount(stack, unavailable=str(error))
     except RuntimeError as error:  # what torch raises where a tensor without values is asked for some
         return StepCount(stack, unavailable=_why(error))
+
+
+@contextmanager
+def trained_at(stack: str, scale: Scale) -> Iterator[Run]:
+    """A run of the stack at that scale, after its steps; inside, tensors have no values.
+
+    Raises ValueError where the scale does not fit the baseline or the model, and what `build` and `Run` raise.
+    """
+    setting = scale.setting if scale.setting.steps else scale.setting.but(steps=STEPS)
+    baseline = _shaped(baseline_of(setting), scale)
+    technique = build(stack)
+    recipe = technique.recipe(baseline.recipe_of(setting))
+    with weightless(setting.device), partitioned_graphs() if recipe.compile else nullcontext():
+        job = Job(setting=setting.but(device="cpu"), stack=stack)  # where fake tensors say they are
+        run = Run(job, technique=technique, baseline=baseline)
+        _fits(run, scale)
+        for _ in range(run.recipe.steps):
+            run.train_step(*run.next_batch())
+        yield run
+
+
+def shapes_of(run: Run) -> dict[str, tuple[int, ...]]:
+    """The shapes of a batch, by name."""
+    return {name: tuple(tensor.shape) for name, tensor in run.next_batch()[0].items()}
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor, nn
-
 from suite.chain.chain import Chain, Link
 from suite.chain.execute import Pass, executed
 from suite.chain.plan import Plan, budget_between, planned
-from suite.chain.profile import clocked, profiled
 from suite.chain.schedule import Op, Schedule
 from suite.chain.tiers import HostTier, Tier
-from suite.contract.data import mixed_seed
+from suite.contract.chains import blocks_of, chains_of
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique, Unavailable
-from suite.model.calls import undisturbed
-
-FLOPS_PER_S = 1e12  # of a device whose seconds are counted; only their ratio to the link's matters
 
 
 @dataclass
@@ -82,26 +76,7 @@ class Scheduled(Technique):
 
     def profile(self, run: Run) -> list[Chain]:
         """What the blocks cost on a batch of the run's own size. Leaves the run as it was."""
-        batch, _ = run.data.batch(mixed_seed(run.seed, 2), 0, run.recipe.batch_size)
-        batch = {name: tensor.to(run.device) for name, tensor in batch.items()}
-
-        def loss() -> Tensor:
-            with run.autocast():
-                outputs = run.baseline.forward(run.model, batch)
-            return run.baseline.losses(outputs, batch).mean()
-
-        stacks = blocks_of(run)
-        gradients = [(parameter, parameter.grad) for parameter in run.model.parameters()]
-        for parameter, _ in gradients:
-            parameter.grad = None
-        with undisturbed(run.model):
-            run.model.train()
-            chains = profiled(stacks, loss, FLOPS_PER_S)
-            if self.seconds == "clocked":
-                chains = clocked(chains, stacks, loss)
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        return chains
+        return chains_of(run, on_the_clock=self.seconds == "clocked")
 
     @contextmanager
     def around_step(self, run: Run) -> Iterator[None]:
@@ -132,11 +107,6 @@ class Scheduled(Technique):
             if schedule.extra_forwards or schedule.moves:
                 self.acts[stack.path] = Act()
         return self.acts
-
-
-def blocks_of(run: Run) -> list[list[nn.Module]]:
-    """The blocks of each stack, which are its chain."""
-    return [[block.module for block in stack.blocks] for stack in run.anatomy.stacks]
 
 
 def _counting(act: Act) -> Any:

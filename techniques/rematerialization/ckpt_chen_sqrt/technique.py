@@ -20,6 +20,10 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from suite.chain.chain import Chain, Link
+from suite.chain.plan import Infeasible
+from suite.chain.schedule import Schedule, plain, segmented
+from suite.chain.simulate import predicted
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
@@ -39,6 +43,17 @@ def segments(depth: int, count: int) -> list[Range]:
 def peak_slots(depth: int, count: int) -> int:
     """Blocks' worth of memory at the peak: one input for each segment and the inside of one, k + ceil(L / k)."""
     return count + math.ceil(depth / count)
+
+
+def equal_segments(chain: Chain, budget_bytes: int) -> Schedule:
+    """The fastest of a plain pass and of 1 to L equal segments whose peak is within the budget. Raises Infeasible."""
+    counts = range(1, chain.depth + 1)
+    ways = [plain(chain.depth), *(segmented(chain.depth, segments(chain.depth, count)) for count in counts)]
+    costs = [predicted(way, chain) for way in ways]
+    fitting = [n for n, cost in enumerate(costs) if cost.peak_bytes <= budget_bytes]
+    if not fitting:
+        raise Infeasible("any number of equal segments", budget_bytes, min(cost.peak_bytes for cost in costs))
+    return ways[min(fitting, key=lambda n: (costs[n].time_s, costs[n].peak_bytes))]
 
 
 def recomputed(act: Act, function: Callable[[Tensor], Any], hidden: Tensor) -> Any:
@@ -95,6 +110,10 @@ class ChenSqrt(Technique):
         if key not in self.plans:
             self.plans[key] = self.recomputed(joinable(run.model, stack.blocks, partial(run.trial, run.model)))
         return self.plans[key]
+
+    def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
+        """The fastest schedule of equal segments that fits, for plans of memory. Raises Infeasible."""
+        return equal_segments(chain, budget_bytes)
 
     @contextmanager
     def around_step(self, run: Run) -> Iterator[None]:

@@ -1,0 +1,163 @@
+"""What every solver would do with a budget of memory: on a model of any size, in seconds, without its memory.
+
+The model's blocks are profiled on tensors without values (:mod:`suite.measure.paper_scale`); seconds are FLOPs over a
+rate that the device reaches, so predicted times are modelled, and peaks are exact. Parameters, optimizer state and the
+batch are in the device's memory besides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from suite.chain.chain import Chain, Link
+from suite.chain.plan import Infeasible, Plan, Solver, least, planned, unplanned
+from suite.chain.schedule import ScheduleError
+from suite.contract.catalogue import catalogue
+from suite.contract.chains import chains_of
+from suite.contract.stack import build
+from suite.measure.evidence import Progress, silent
+from suite.measure.paper_scale import Scale, shapes_of, trained_at
+from suite.meters.state import state_tensors
+from suite.meters.storage import unique_bytes
+from suite.record.job import BASELINE
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a device does in a second: FLOPs that it reaches on matrix products, bytes over its link each way."""
+
+    flops_per_s: float
+    link_bytes_per_s: float
+
+    @property
+    def link(self) -> Link:
+        return Link(self.link_bytes_per_s, self.link_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """One solver's answer: a plan, or why there is none; ``solve_s`` is what that took."""
+
+    technique: str
+    plan: Plan | None
+    why_not: str
+    solve_s: float
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Every solver's answer to one budget.
+
+    Attributes:
+        chains: of the model.
+        resident_bytes: parameters, buffers, optimizer state, batch.
+        memory_bytes: of the device; what is left of it is the budget.
+        batch: shapes, by name.
+    """
+
+    scale: Scale
+    device: Device
+    chains: tuple[Chain, ...]
+    resident_bytes: int
+    memory_bytes: int
+    batch: Mapping[str, tuple[int, ...]]
+    answers: tuple[Solved, ...]
+
+    @property
+    def budget_bytes(self) -> int:
+        return self.memory_bytes - self.resident_bytes
+
+    @property
+    def plain(self) -> Plan:
+        return unplanned(self.chains)
+
+    @property
+    def least(self) -> Plan:
+        return least(self.chains)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "scale": self.scale.setting.model_dump(),
+            "flops_per_s": self.device.flops_per_s,
+            "link_bytes_per_s": self.device.link_bytes_per_s,
+            "memory_bytes": self.memory_bytes,
+            "resident_bytes": self.resident_bytes,
+            "plain": {"time_s": self.plain.time_s, "peak_bytes": self.resident_bytes + self.plain.peak_bytes},
+            "least_bytes": self.resident_bytes + self.least.peak_bytes,
+            "batch": {name: list(shape) for name, shape in self.batch.items()},
+            "provenance": "bytes counted, seconds modelled",
+            "answers": [
+                {
+                    "technique": each.technique,
+                    "time_s": each.plan and each.plan.time_s,
+                    "peak_bytes": each.plan and self.resident_bytes + each.plan.peak_bytes,
+                    "schedules": each.plan and [str(schedule) for schedule in each.plan.schedules],
+                    "why_not": each.why_not,
+                    "solve_s": each.solve_s,
+                }
+                for each in self.answers
+            ],
+        }
+
+
+def solvers(names: Iterable[str] = ()) -> dict[str, Solver]:
+    """The techniques that plan schedules, by id; of ``names``, where there are any.
+
+    Raises ValueError for a technique that plans none.
+    """
+    wanted = list(names)
+    known: dict[str, Solver] = {}
+    for spelling in wanted or list(catalogue()):
+        technique = build(spelling)
+        alone = next(iter(getattr(technique, "techniques", {spelling: technique}).values()))
+        if isinstance(alone, Solver):
+            known[spelling] = alone
+        elif wanted:
+            raise ValueError(f"{spelling} plans no schedule; those that do: {', '.join(solvers())}")
+    return known
+
+
+def profile_at(scale: Scale, device: Device) -> tuple[tuple[Chain, ...], int, dict[str, tuple[int, ...]]]:
+    """The model's chains at that scale, the bytes that are there besides, and the batch's shapes."""
+    with trained_at(BASELINE, scale) as run:
+        chains = chains_of(run, flops_per_s=device.flops_per_s)
+        batch, _ = run.next_batch()
+        besides = [*run.model.parameters(), *run.model.buffers(), *state_tensors(run.optimizer), *batch.values()]
+        return tuple(chains), unique_bytes(besides), shapes_of(run)
+
+
+def plan_all(
+    scale: Scale, memory_bytes: int, device: Device, techniques: Iterable[str] = (), progress: Progress = silent
+) -> MemoryPlan:
+    """Every solver's plan for the baseline at that scale, the fastest first.
+
+    Raises ValueError where the weights alone do not fit, SegmentError where the model's blocks are no chain.
+    """
+    asked = solvers(techniques)
+    progress(0.0, "profile")
+    chains, resident, batch = profile_at(scale, device)
+    if memory_bytes <= resident:
+        raise ValueError(
+            f"parameters, optimizer state and batch take {resident / 1e9:.4g} GB of {memory_bytes / 1e9:.4g}: no "
+            "schedule of activations helps; look at zero_offload, adam8bit_blockwise, lora, or a smaller model"
+        )
+    answers = []
+    for done, (name, solver) in enumerate(asked.items()):
+        progress(done / len(asked), name)
+        answers.append(solved(name, solver, chains, memory_bytes - resident, device.link))
+    answers.sort(key=lambda each: each.plan.time_s if each.plan else float("inf"))
+    return MemoryPlan(scale, device, chains, resident, memory_bytes, batch, tuple(answers))
+
+
+def solved(name: str, solver: Solver, chains: Iterable[Chain], budget_bytes: int, link: Link | None) -> Solved:
+    """One solver's answer to one budget."""
+    started = time.perf_counter()
+    try:
+        plan, why = planned(solver, list(chains), budget_bytes, link), ""
+    except (Infeasible, ScheduleError) as error:
+        plan, why = None, str(error)
+    return Solved(name, plan, why, time.perf_counter() - started)

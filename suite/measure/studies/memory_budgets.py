@@ -1,0 +1,181 @@
+"""Time against memory: every solver at a series of budgets, as predicted and as measured, on a baseline's own model.
+
+Chains are profiled on this machine's clock. Each plan is then executed: its pass is timed beside a plain one, in turn,
+and its peak counted. The second tier is the host's memory behind a link that is paced: it carries what a plain pass
+saves in the time that pass takes, so that neither offloading nor recomputation is free.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from suite.chain.chain import Chain, Link
+from suite.chain.execute import executed
+from suite.chain.plan import Plan, budget_between, unplanned
+from suite.chain.tiers import HostTier
+from suite.contract.chains import blocks_of, chains_of
+from suite.contract.run import Run
+from suite.measure.exact import one_thread
+from suite.measure.lab import Lab, Table
+from suite.measure.memory_plan import solved, solvers
+from suite.meters.live import LiveBytes
+from suite.model.calls import undisturbed
+from suite.record.job import BASELINE, Job
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHARES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+PASSES = 7
+TABLE = "time_against_memory"
+NOTE = (
+    "Budgets are shares of the way from the least peak without a second tier (0) to a plain pass's (1). Times are over "
+    "a plain pass's: predicted from the profile on this clock, measured as the median of passes in turn with plain "
+    "ones. Peaks are of a pass: activations and gradients. n/a: the solver has no schedule for the budget"
+)
+
+
+class BudgetRow(NamedTuple):
+    """One solver at one budget; None where it has no schedule."""
+
+    technique: str
+    budget_share: float
+    budget_bytes: int
+    predicted_time: float | None
+    measured_time: float | None
+    predicted_peak_bytes: int | None
+    measured_peak_bytes: int | None
+    extra_forwards: int | None
+    moved_bytes: int | None
+    solve_s: float
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """A model, its chains, and a batch to pass through it."""
+
+    run: Run
+    chains: list[Chain]
+    link: Link
+    one_pass: Callable[[], None]
+
+    def executed(self, plan: Plan) -> ExitStack:
+        """The context in which the plan runs, with a tier of its own."""
+        contexts, tier = ExitStack(), HostTier(link_bytes_per_s=self.link.out_bytes_per_s)
+        for blocks, schedule in zip(blocks_of(self.run), plan.schedules, strict=True):
+            contexts.enter_context(executed(blocks, schedule, tier))
+        return contexts
+
+    def peak_bytes(self, plan: Plan) -> int:
+        live = LiveBytes()
+        with self.executed(plan), live:
+            self.one_pass()
+        return live.high_bytes
+
+    def time_ratio(self, plan: Plan) -> float:
+        """The median over PASSES of a pass's seconds over those of the plain pass beside it."""
+        ratios = []
+        with self.executed(plan):
+            self.one_pass()
+        for turn in range(PASSES):
+            seconds = {}
+            for planned in (True, False) if turn % 2 else (False, True):
+                with self.executed(plan) if planned else ExitStack():
+                    started = time.perf_counter()
+                    self.one_pass()
+                    seconds[planned] = time.perf_counter() - started
+            ratios.append(seconds[True] / seconds[False])
+        return median(ratios)
+
+
+def study(lab: Lab) -> list[Table]:
+    """The table ``time_against_memory``: a row for each solver and budget."""
+    with one_thread():
+        bench = _bench(lab)
+        with undisturbed(bench.run.model):
+            bench.run.model.train()
+            return [Table(TABLE, BudgetRow._fields, _rows(lab, bench), NOTE)]
+
+
+def _bench(lab: Lab) -> _Bench:
+    run = Run(Job(setting=lab.setting, stack=BASELINE))
+    batch, _ = run.next_batch()
+
+    def one_pass() -> None:
+        run.optimizer.zero_grad(set_to_none=True)
+        with run.autocast():
+            outputs = run.baseline.forward(run.model, batch)
+        loss = run.baseline.losses(outputs, batch).mean()
+        del outputs
+        loss.backward()
+
+    chains = chains_of(run, on_the_clock=True)
+    plain = unplanned(chains)
+    rate = sum(each.turn_bytes for each in plain.predictions) / plain.time_s
+    return _Bench(run, chains, Link(rate, rate), one_pass)
+
+
+def _rows(lab: Lab, bench: _Bench) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    known: dict[tuple[object, ...], tuple[float, int]] = {}  # schedules that were executed
+    plain_s = unplanned(bench.chains).time_s
+    wanted = [(name, solver, share) for name, solver in solvers().items() for share in SHARES]
+    for done, (name, solver, share) in enumerate(wanted):
+        lab.progress(done / len(wanted), name)
+        budget = budget_between(bench.chains, share)
+        answer = solved(name, solver, bench.chains, budget, bench.link)
+        plan = answer.plan
+        if plan is None:
+            rows.append((name, share, budget, *[None] * 6, answer.solve_s))
+            continue
+        if plan.schedules not in known:
+            known[plan.schedules] = bench.time_ratio(plan), bench.peak_bytes(plan)
+        measured_time, measured_peak = known[plan.schedules]
+        rows.append(
+            tuple(
+                BudgetRow(
+                    name, share, budget, plan.time_s / plain_s, measured_time, plan.peak_bytes, measured_peak,
+                    sum(schedule.extra_forwards for schedule in plan.schedules),
+                    sum(each.out_bytes for each in plan.predictions), answer.solve_s,
+                )
+            )
+        )  # fmt: skip
+    return rows
+
+
+def plot(tables: Sequence[Table]) -> Figure:
+    """Time over a plain pass's against the peak: a line for each solver as predicted, points as measured."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.add_subplot()
+    (table,) = (each for each in tables if each.name == TABLE)
+    rows = [BudgetRow(*row) for row in table.rows]
+    plain = max(row.budget_bytes for row in rows)
+    for number, name in enumerate(dict.fromkeys(row.technique for row in rows)):
+        own = [row for row in rows if row.technique == name and row.predicted_time is not None]
+        predicted, measured = (
+            [(float(peak or 0) / plain, float(time_ratio or 0)) for peak, time_ratio in cells]
+            for cells in (
+                [(row.predicted_peak_bytes, row.predicted_time) for row in own],
+                [(row.measured_peak_bytes, row.measured_time) for row in own],
+            )
+        )
+        colour, line = f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
+        axes.plot(*_columns(sorted(predicted)), color=colour, linestyle=line, linewidth=1.2, label=name)
+        axes.plot(*_columns(measured), "o", color=colour, markersize=3.5)
+    axes.axhline(1, color="0.7", linewidth=0.8)
+    axes.set_xlabel("peak of a pass, over a plain pass's (activations and gradients)")
+    axes.set_ylabel("time of a pass, over a plain pass's")
+    axes.set_title("Lines: predicted. Points: measured here.", fontsize=10, loc="left")
+    axes.legend(fontsize=8, ncols=2, frameon=False, loc="upper right")
+    return figure
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]

@@ -1,0 +1,65 @@
+"""Plans of memory: every solver answers, within the budget or with the reason, on a model that never existed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from suite.chain.plan import budget_between, unplanned
+from suite.measure.lab import Lab
+from suite.measure.memory_plan import Device, plan_all, solvers
+from suite.measure.paper_scale import Scale
+from suite.measure.studies import memory_budgets
+from suite.record.job import Setting
+
+H100 = Device(4e14, 5e10)
+
+
+def scale(baseline: str = "gpt", size: str = "base") -> Scale:
+    return Scale(Setting(baseline=baseline, size=size, recipe="modern", device="cuda"))
+
+
+def test_every_solver_keeps_within_the_memory_or_says_why_not() -> None:
+    planned = plan_all(scale(), int(9e9), H100)
+    assert {each.technique for each in planned.answers} == set(solvers())
+    for each in planned.answers:
+        if each.plan is None:
+            assert each.why_not
+        else:
+            assert planned.resident_bytes + each.plan.peak_bytes <= 9e9
+            assert each.plan.time_s >= planned.plain.time_s
+    times = [each.plan.time_s for each in planned.answers if each.plan]
+    assert times == sorted(times) and times
+    assert json.dumps(planned.as_dict())
+
+
+def test_plenty_of_memory_needs_no_schedule() -> None:
+    planned = plan_all(scale("mae", "nano"), int(1e12), H100, ["ckpt_chen_sqrt"])
+    assert planned.answers[0].plan == planned.plain
+
+
+def test_weights_that_do_not_fit_and_techniques_that_plan_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="no schedule of activations helps"):
+        plan_all(scale(), int(1e9), H100)
+    with pytest.raises(ValueError, match=r"lion plans no schedule; those that do: .*ckpt_chen_sqrt"):
+        plan_all(scale(), int(1e10), H100, ["lion"])
+
+
+def test_the_study_of_budgets_executes_what_it_predicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_budgets, "SHARES", (0.5, 1.0))
+    monkeypatch.setattr(memory_budgets, "PASSES", 1)
+    (table,) = memory_budgets.study(Lab(Setting(baseline="mae", size="pico", steps=4), tmp_path, 1, 1))
+    rows = [memory_budgets.BudgetRow(*row) for row in table.rows]
+    assert {row.technique for row in rows} == set(solvers())
+    for row in rows:
+        if row.predicted_peak_bytes is not None and not row.moved_bytes:
+            assert row.predicted_peak_bytes == row.measured_peak_bytes <= row.budget_bytes
+    assert memory_budgets.plot([table]).axes
+
+
+def test_a_budget_is_a_share_of_the_way_from_the_least_peak() -> None:
+    chains = plan_all(scale("gpt", "nano"), int(1e12), H100, ["ckpt_chen_sqrt"]).chains
+    assert budget_between(chains, 1.0) == unplanned(chains).peak_bytes
+    assert budget_between(chains, 0.0) < budget_between(chains, 0.3)
