@@ -1,0 +1,53 @@
+"""What recorded steps show of ZeRO-Offload: AdamW's steps to the bit, what the device keeps, what crosses the link.
+
+The expected steps are torch's own AdamW's, after torch's clipping, on the recorded gradients. Half precision and the
+delayed update are other settings: each is a short run of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count, state_bytes
+from techniques.offloading.zero_offload.technique import ZeroOffload
+from techniques.shared.host_adam import HostAdamW
+from techniques.shared.host_moves import changed, waiting_gradients
+
+STEPS = 3  # before the first, AdamW knows of nothing
+
+
+def records(run: Run, own: ZeroOffload) -> bool:
+    """The first steps, so that the optimizer's state is known."""
+    return run.step < STEPS
+
+
+def probes(recording: Recording, own: ZeroOffload) -> Mapping[str, float]:
+    """``changed``: values that another than AdamW's step gave, ``changed_in_half`` in half precision, and
+    ``changed_when_late`` where the update is delayed after the first step; per parameter and in half precision,
+    ``device_bytes`` of parameters, gradients and state between steps, the most ``host_bytes``, and a step's
+    ``bytes_down`` to the device and ``bytes_up`` from it; ``waiting``: the most gradients on the device when another
+    one arrives."""
+    half = recording.twin("zero_offload:half=true", steps=STEPS)
+    waiting = waiting_gradients(half.run.model)
+    half.train(STEPS - 1)
+    run = half.run
+    assert isinstance(run.optimizer, HostAdamW)
+    tier = run.optimizer.tier
+    down, up = tier.bytes_in, tier.bytes_out
+    half.train(1)
+    late = recording.twin("zero_offload:delay_after=1", steps=STEPS)
+    late.train(STEPS)
+    trained = sum(each.numel() for each in run.trained_parameters().values())
+    on_device = parameter_bytes(run.model) + gradient_bytes(run.model) + state_bytes(run.optimizer)
+    return {
+        "changed": changed(recording),
+        "changed_in_half": changed(half),
+        "changed_when_late": changed(late, delay_after=1),
+        "device_bytes": on_device / parameter_count(run.model),
+        "host_bytes": tier.peak_bytes / trained,
+        "bytes_down": (tier.bytes_in - down) / trained,
+        "bytes_up": (tier.bytes_out - up) / trained,
+        "waiting": max(waiting),
+    }

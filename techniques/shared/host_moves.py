@@ -1,0 +1,65 @@
+"""Whether a run's first steps are those of AdamW on the device, to the bit: for probes of what updates on the host."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from suite.contract.recording import Recording
+from suite.contract.trace import Values
+
+
+def changed(recording: Recording, delay_after: int | None = None) -> int:
+    """Values that differ after any of the recorded steps, which begin with the first, from where torch's AdamW, clipped
+    by torch, takes float32 copies of the parameters, rounded to their type; after ``delay_after`` steps, one update
+    less."""
+    run, count = recording.run, 0
+    start = recording.traces[0].before.parameters
+    masters = {
+        id(parameter): nn.Parameter(start[name].float())
+        for name, parameter in run.model.named_parameters()
+        if parameter.requires_grad
+    }
+    names = {id(parameter): name for name, parameter in run.model.named_parameters()}
+    groups = [
+        {"params": [masters[id(each)] for each in group["params"]], "weight_decay": group["weight_decay"]}
+        for group in run.default_parameters()
+    ]
+    recipe = run.recipe
+    adamw = torch.optim.AdamW(
+        groups, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps, foreach=False, fused=recipe.fused_optimizer
+    )
+    before = {names[key]: each.detach().clone() for key, each in masters.items()}
+    for number, trace in enumerate(recording.traces, 1):
+        gradients: Values = trace.of("backward")[0].gradients
+        for key, master in masters.items():
+            master.grad = gradients[names[key]].float() if names[key] in gradients else None
+        clipped = [each for group in adamw.param_groups for each in group["params"]]
+        if recipe.gradient_clip:
+            nn.utils.clip_grad_norm_(clipped, recipe.gradient_clip)
+        for group in adamw.param_groups:
+            group["lr"] = recipe.learning_rate_at(trace.step)
+        adamw.step()
+        after = {names[key]: each.detach().clone() for key, each in masters.items()}
+        late = number > (math.inf if delay_after is None else delay_after)
+        expected = before if late else after
+        for name, each in expected.items():
+            ours = trace.after.parameters[name]
+            count += int((ours != each.to(ours.dtype)).sum())
+        before = after
+    return count
+
+
+def waiting_gradients(model: nn.Module) -> list[int]:
+    """How many gradients the model's parameters hold each time that one more arrives, from now on; begins with 0."""
+    counts = [0]
+    parameters = [each for each in model.parameters() if each.requires_grad]
+
+    def note(_: torch.Tensor) -> None:
+        counts.append(sum(each.grad is not None for each in parameters))
+
+    for each in parameters:
+        each.register_hook(note)
+    return counts
