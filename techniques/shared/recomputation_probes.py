@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from suite.contract.recording import Recording
 from suite.contract.trace import Values
@@ -43,11 +44,12 @@ def changed_gradients(recording: Recording) -> dict[str, float]:
     """``changed``: gradients that are another than a plain pass's by a bit; ``changed_with_dropout``: where dropout
     happens."""
     run, trace = recording.run, recording.trace
-    parameters, ours = trace.before.parameters, trace.of("backward")[0].gradients
+    parameters = trace.before.parameters
+    ours = {name: each for one in trace.of("backward") for name, each in one.gradients.items()}  # a block's are its own
     with dropping(run.model):
         dropped = recording.gradients_at(parameters)
-        with run.technique.around_step(run):
-            recomputed = recording.gradients_at(parameters)
+        with recording.at(parameters), run.technique.around_step(run):
+            recomputed = pass_of(recording)[0]
     return {
         "changed": changed(ours, recording.gradients_at(parameters)),
         "changed_with_dropout": changed(recomputed, dropped),
@@ -56,20 +58,28 @@ def changed_gradients(recording: Recording) -> dict[str, float]:
 
 def pass_peak_bytes(recording: Recording, own: Scheduled) -> int:
     """Most bytes alive in a forward and a backward pass of the recorded batch; weights, state and batch left out."""
-    run = recording.run
+    with own.around_step(recording.run):
+        return pass_of(recording)[1]
+
+
+def pass_of(recording: Recording) -> tuple[dict[str, Tensor], int]:
+    """A forward and a backward pass of the recorded batch, with its dropout: what accumulates as gradients, which
+    ``torch.autograd.grad`` does not see of blocks that go back by themselves; and most bytes alive in it."""
+    run, live = recording.run, LiveBytes()
     gradients = [(parameter, parameter.grad) for parameter in run.model.parameters()]
     for parameter, _ in gradients:
         parameter.grad = None
-    live = LiveBytes()
-    with undisturbed(run.model), own.around_step(run), live:
+    with undisturbed(run.model), live:
+        torch.set_rng_state(recording.trace.random)
         with run.autocast():
             outputs = run.baseline.forward(run.model, recording.trace.batch)
         loss = run.baseline.losses(outputs, recording.trace.batch).mean()
         del outputs
         loss.backward()
+    seen = {name: each.grad for name, each in run.model.named_parameters() if each.grad is not None}
     for parameter, gradient in gradients:
         parameter.grad = gradient
-    return live.high_bytes
+    return seen, live.high_bytes
 
 
 def order_of(stack: BlockStack, ran: list[str]) -> list[int]:
