@@ -1,0 +1,185 @@
+"""The best memory-persistent schedules of a chain, within every budget at once (Herrmann et al., 2019, section 4).
+
+A schedule is persistent if what it keeps stays until its last use. The fastest one over blocks a..b, whose input x_a is
+there, is then one of
+
+    keep       F_a, the fastest over a+1..b, B_a
+    split at j  f_a ... f_{j-1}, the fastest over j..b while x_j is kept for it, the fastest over a..j-1
+
+The paper tabulates its time by memory in slots. Here the table of a..b is a frontier: the bytes at which its time
+falls, and the time from there on. Nothing is rounded, and one table answers every budget. Only a frontier of more than
+``SLOTS`` points has its bytes rounded up to slots, so that a schedule never needs more than the table says.
+
+The turn is the chain's last block, L. What lives beside the chain depends on b alone: before the turn (b = L) what the
+forward pass has there; after it what the backward pass has, the gradient of x_{b+1}, and later blocks' weights'.
+
+For rotor, and for what joins recomputation and offloading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suite.chain.chain import Chain
+from suite.chain.plan import Infeasible
+from suite.chain.schedule import TURN, Op
+
+SLOTS = 500  # the paper's
+TICKS = 2**40  # of a plain pass: whole numbers, so that equal blocks have equal times in any order of summation
+KEEP = -1
+
+Integers = NDArray[np.int64]
+
+
+class Frontier(NamedTuple):
+    """From ``nbytes[i]`` on (rising) a range takes ``ticks[i]`` (falling), by ``ways[i]``: KEEP, or where it splits."""
+
+    nbytes: Integers
+    ticks: Integers
+    ways: Integers
+
+    def at(self, nbytes: int) -> int:
+        """The index of the fastest within ``nbytes``; -1 where there is none."""
+        return int(np.searchsorted(self.nbytes, nbytes, "right")) - 1
+
+    def ticks_at(self, nbytes: Integers) -> Integers:
+        """The least time within each of these, none of which is below the least."""
+        return self.ticks[np.searchsorted(self.nbytes, nbytes, "right") - 1]
+
+
+class Persistent:
+    """The frontiers of all ranges of a chain, ends included; block L is the turn.
+
+    A range's bytes are all that is on the device while it runs, but for x_a and for what the chain keeps outside it.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.tick_s = chain.plain_s / TICKS or 1.0
+        self.beside = _beside(chain)
+        self.kept = [_kept(chain, a) for a in range(chain.depth)]
+        self.slot_bytes = max(1, -(-(sum(chain.activation_bytes) + sum(self.kept) + max(self.beside)) // SLOTS))
+        self.run_ticks = [0, *accumulate(self._ticks(stage.run_s) for stage in chain.stages)]
+        self.frontiers: dict[tuple[int, int], Frontier] = {}
+        for b in range(chain.depth + 1):
+            for a in range(b, -1, -1):
+                self.frontiers[a, b] = self._frontier(a, b)
+
+    @property
+    def least_bytes(self) -> int:
+        """The smallest budget of the whole chain."""
+        return max(int(self._whole.nbytes[0]) + self.chain.input_bytes, self.chain.outside_bytes)
+
+    def seconds(self, budget_bytes: int) -> float:
+        """The time of the fastest schedule within a budget that is not below the least."""
+        return float(self._whole.ticks[self._whole.at(budget_bytes - self.chain.input_bytes)]) * self.tick_s
+
+    def ops(self, a: int, b: int, nbytes: int) -> Iterator[Op]:
+        """What computes in the fastest schedule of a range within ``nbytes``. Raises Infeasible."""
+        frontier = self.frontiers[a, b]
+        index = frontier.at(nbytes)
+        if index < 0:
+            raise Infeasible(f"the range from block {a} to {b}", nbytes, int(frontier.nbytes[0]))
+        way = int(frontier.ways[index])
+        if a == self.chain.depth:
+            yield TURN
+        elif way == KEEP:
+            yield Op("save", a)
+            if a < b:
+                yield from self.ops(a + 1, b, nbytes - self.kept[a])
+            yield Op("back", a)
+        else:
+            yield from (Op("run", k) for k in range(a, way))
+            yield from self.ops(way, b, nbytes - self.chain.activation_bytes[way])
+            yield from self.ops(a, way - 1, nbytes)
+
+    @property
+    def _whole(self) -> Frontier:
+        return self.frontiers[0, self.chain.depth]
+
+    def _ticks(self, seconds: float) -> int:
+        return round(seconds / self.tick_s)
+
+    def _frontier(self, a: int, b: int) -> Frontier:
+        if a == b == self.chain.depth:
+            return _points([(np.array([self._turn_bytes()]), np.array([self._ticks(self.chain.turn_s)]), KEEP)])
+        stage, sizes = self.chain.stages[a], self.chain.activation_bytes
+        there, back = self.beside[b] + max(stage.save_peak_bytes, stage.graph_bytes), self._back_bytes(a)
+        ticks = self._ticks(stage.save_s) + self._ticks(stage.back_s)
+        if a == b:
+            return _points([(np.array([max(there, back)]), np.array([ticks]), KEEP)])
+        inner = self.frontiers[a + 1, b]
+        ways = [(np.maximum(inner.nbytes + self.kept[a], max(there, back)), inner.ticks + ticks, KEEP)]
+        running = 0
+        for j in range(a + 1, b + 1):
+            before = self.chain.stages[j - 1]
+            held = sizes[j - 1] if j - 1 > a else 0
+            running = max(running, self.beside[b] + held + max(before.run_peak_bytes, before.output_bytes))
+            inner, rest = self.frontiers[j, b], self.frontiers[a, j - 1]
+            nbytes = np.concatenate((inner.nbytes + sizes[j], rest.nbytes))
+            nbytes = np.unique(np.maximum(nbytes, max(running, inner.nbytes[0] + sizes[j], rest.nbytes[0])))
+            runs = self.run_ticks[j] - self.run_ticks[a]
+            ways.append((nbytes, runs + inner.ticks_at(nbytes - sizes[j]) + rest.ticks_at(nbytes), j))
+        frontier = _points(ways)
+        if len(frontier.nbytes) > SLOTS:
+            slots = -(-frontier.nbytes // self.slot_bytes) * self.slot_bytes
+            slots[0] = frontier.nbytes[0]  # the least stays feasible
+            frontier = _best(slots, frontier.ticks, frontier.ways)
+        return frontier
+
+    def _back_bytes(self, a: int) -> int:
+        """Of block a's backward pass: its graph and the gradient of its output are there."""
+        chain, stage = self.chain, self.chain.stages[a]
+        own = sum(stage.saved_bytes) + stage.output_bytes * stage.holds_output
+        left = stage.gradient_bytes + chain.activation_bytes[a] - stage.output_bytes - own
+        return self.beside[a] + own - _freed(chain, a) + max(stage.back_peak_bytes, left)
+
+    def _turn_bytes(self) -> int:
+        chain = self.chain
+        left = chain.backward_bytes + chain.activation_bytes[-1] - chain.forward_bytes
+        freed = 0 if chain.stages[-1].holds_output else chain.activation_bytes[-1]
+        return chain.forward_bytes + max(chain.turn_peak_bytes, left) - freed
+
+
+@lru_cache(maxsize=8)
+def persistent(chain: Chain) -> Persistent:
+    """The chain's table, which every budget shares."""
+    return Persistent(chain)
+
+
+def _beside(chain: Chain) -> list[int]:
+    """Bytes that are neither activations nor graphs while a range that ends at b runs, by b."""
+    after = [0, *accumulate(stage.gradient_bytes for stage in reversed(chain.stages))][-2::-1]
+    back = [chain.backward_bytes + later + stage.output_bytes for later, stage in zip(after, chain.stages, strict=True)]
+    return [*back, chain.forward_bytes]
+
+
+def _kept(chain: Chain, a: int) -> int:
+    """What block a's kept graph takes from the blocks behind it, their input with it."""
+    return chain.stages[a].graph_bytes - _freed(chain, a)
+
+
+def _freed(chain: Chain, a: int) -> int:
+    """x_a, where nothing needs it once block a's graph is there."""
+    needed = chain.stages[a].holds_input or (a > 0 and chain.stages[a - 1].holds_output)
+    return 0 if needed else chain.activation_bytes[a]
+
+
+def _points(ways: list[tuple[Integers, Integers, int]]) -> Frontier:
+    nbytes = np.concatenate([nbytes for nbytes, _, _ in ways])
+    ticks = np.concatenate([ticks for _, ticks, _ in ways])
+    return _best(nbytes, ticks, np.repeat([way for _, _, way in ways], [len(nbytes) for nbytes, _, _ in ways]))
+
+
+def _best(nbytes: Integers, ticks: Integers, ways: Integers) -> Frontier:
+    """The points that are faster than all that need no more bytes."""
+    order = np.lexsort((ways, ticks, nbytes))
+    nbytes, ticks, ways = nbytes[order], ticks[order], ways[order]
+    faster = np.concatenate(([True], ticks[1:] < np.minimum.accumulate(ticks)[:-1]))
+    return Frontier(nbytes[faster], ticks[faster], ways[faster])

@@ -1,0 +1,98 @@
+"""Every persistent schedule of a short chain, one by one: what a solver of such schedules is compared with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+
+from suite.chain.chain import Chain, Stage
+from suite.chain.plan import Infeasible
+from suite.chain.schedule import TURN, Op, Schedule, every_input, plain, segmented, tidied
+from suite.chain.simulate import Prediction, predicted
+
+DEEPEST = 6  # 1,806 schedules
+Solve = Callable[[Chain, int], Schedule]
+
+
+@cache
+def every_persistent(depth: int) -> tuple[Schedule, ...]:
+    """All of a chain of ``depth`` blocks: 2, 6, 22, 90, 394, 1806 of them from 1 block on."""
+    return tuple(tidied(depth, ops) for ops in _over(0, depth, depth))
+
+
+def _over(a: int, b: int, turn: int) -> Iterator[list[Op]]:
+    """What computes over blocks a..b, of which number ``turn`` is the turn."""
+    if a == turn:
+        yield [TURN]
+        return
+    for inner in _over(a + 1, b, turn) if a < b else [[]]:
+        yield [Op("save", a), *inner, Op("back", a)]
+    for split in range(a + 1, b + 1):
+        for late in _over(split, b, turn):
+            for early in _over(a, split - 1, turn):
+                yield [*(Op("run", k) for k in range(a, split)), *late, *early]
+
+
+def equal_segments(depth: int) -> list[Schedule]:
+    """Those that keep the inputs of nearly equal segments, of any length: all blocks recomputed, or all but the last's;
+    and the plain one."""
+    ways = [plain(depth), every_input(depth)]
+    for length in range(1, depth + 1):
+        ranges = [(start, min(start + length, depth)) for start in range(0, depth, length)]
+        ways += [segmented(depth, ranges), segmented(depth, ranges[:-1])]
+    return ways
+
+
+def rivals(depth: int) -> list[Schedule]:
+    """Every persistent schedule of a short chain, the segments of Chen et al. of a long one."""
+    return list(every_persistent(depth)) if depth <= DEEPEST else equal_segments(depth)
+
+
+def unlike_chains(count: int = 30, depth: int = 3) -> Iterator[Chain]:
+    """Chains of blocks that share no cost, each of which matters at some budget, as models' own rarely do."""
+    draw = random.Random(0)
+
+    def stage(given: int) -> Stage:
+        output, saved, gradient = draw.randint(1, 9), draw.randint(0, 20), draw.randint(0, 20)
+        return Stage(
+            run_s=draw.randint(1, 9),
+            save_s=draw.randint(1, 9),
+            back_s=draw.randint(1, 9),
+            output_bytes=output,
+            saved_bytes=(saved,),
+            run_peak_bytes=output + draw.randint(0, 20),
+            save_peak_bytes=output + saved + draw.randint(0, 9),
+            back_peak_bytes=gradient + given + draw.randint(0, 40),
+            gradient_bytes=gradient,
+        )
+
+    for _ in range(count):
+        stages = [stage(first := draw.randint(1, 9))]
+        while len(stages) < depth:
+            stages.append(stage(stages[-1].output_bytes))
+        turn, forward, backward = draw.randint(0, 60), draw.randint(0, 20), draw.randint(0, 20)
+        yield Chain(tuple(stages), first, forward, backward, turn_s=1.0, turn_peak_bytes=turn)
+
+
+def beside_rivals(solve: Solve, chain: Chain) -> tuple[float, float]:
+    """At every budget at which a rival begins to be the fastest: the solver's time over that rival's, and its predicted
+    peak over the budget; the largest of each. Infinite times where the solver does not fit a schedule in."""
+    slowest = highest = 0.0
+    for best in fastest_rivals(chain):
+        try:
+            own = predicted(solve(chain, best.peak_bytes), chain)
+        except Infeasible:
+            return float("inf"), highest
+        slowest, highest = max(slowest, own.time_s / best.time_s), max(highest, own.peak_bytes / best.peak_bytes)
+    return slowest, highest
+
+
+def fastest_rivals(chain: Chain) -> list[Prediction]:
+    """The rivals that are faster than all with a lower peak, the lowest peak first."""
+    frontier: list[Prediction] = []
+    each = [predicted(schedule, chain) for schedule in rivals(chain.depth)]
+    for one in sorted(each, key=lambda one: (one.peak_bytes, one.time_s)):
+        if not frontier or one.time_s < frontier[-1].time_s * (1 - 1e-9):
+            frontier.append(one)
+    return frontier

@@ -1,0 +1,39 @@
+"""Chains for tests: unlike blocks of a few bytes, so that every byte of a budget matters."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from suite.chain.chain import Chain, Stage
+
+
+@st.composite
+def chains(draw: st.DrawFn, least: int = 1, most: int = 4, alike: bool = False, held: bool = True) -> Chain:
+    """Chains of ``least`` to ``most`` blocks, ``alike`` or not; some graphs do not hold their block's input (``held``)
+    or do hold its output."""
+    depth = draw(st.integers(least, most))
+    few, some = st.integers(1, 9), st.integers(0, 20)
+
+    def stage(given: int) -> Stage:
+        output, saved, gradient = draw(few), draw(st.tuples(some, some)), draw(some)
+        return Stage(
+            run_s=(run := draw(few)),
+            save_s=run + draw(st.integers(0, 2)),
+            back_s=draw(few),
+            output_bytes=output,
+            saved_bytes=saved,
+            run_peak_bytes=output + draw(some),
+            save_peak_bytes=output + sum(saved) + draw(some),
+            back_peak_bytes=gradient + given + draw(some),
+            holds_input=held or draw(st.booleans()),
+            gradient_bytes=gradient,
+        )
+
+    first = draw(few)
+    stages = [stage(first)]
+    while len(stages) < depth:
+        stages.append(stages[0] if alike else stage(stages[-1].output_bytes))
+    beside = draw(st.tuples(some, some, some, some))
+    return Chain(
+        tuple(stages), first, beside[0], beside[1], turn_s=1.0, turn_peak_bytes=beside[2], outside_bytes=beside[3]
+    )

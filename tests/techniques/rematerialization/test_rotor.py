@@ -1,0 +1,119 @@
+"""Rotor: equal to every persistent schedule tried one by one, below all segments, in memory to the byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suite.chain.chain import Chain, Stage
+from suite.chain.plan import Infeasible, budget_between, from_the_input, planned
+from suite.chain.schedule import plain
+from suite.chain.simulate import predicted
+from techniques.rematerialization.rotor.technique import Rotor, fastest
+from techniques.shared import persistent as tables
+from techniques.shared.persistent import Persistent, persistent
+from techniques.shared.persistent_probes import beside_rivals, equal_segments, every_persistent, fastest_rivals
+from tests.chain.chains import chains
+from tests.runs import new_run
+
+BLOCK = Stage(1.0, 1.0, 2.0, 1, (2,), 1, 3, 1)
+
+
+@pytest.mark.parametrize(("depth", "count"), [(1, 2), (2, 6), (3, 22), (4, 90), (5, 394), (6, 1806)])
+def test_all_schedules_of_a_chain_are_tried(depth, count):
+    each = every_persistent(depth)
+    assert len(each) == len(set(each)) == count
+    assert {plain(depth), from_the_input(depth), *equal_segments(depth)} <= set(each)
+
+
+@settings(max_examples=60)
+@given(chains(most=4, held=False))
+def test_no_persistent_schedule_is_faster_at_any_budget(chain: Chain):
+    slowest, highest = beside_rivals(fastest, chain)
+    assert slowest == pytest.approx(1, rel=1e-9)
+    assert highest <= 1
+
+
+@pytest.mark.parametrize("depth", [5, 6])
+def test_nor_of_a_longer_chain(depth):
+    stages = [replace(BLOCK, output_bytes=1 + n % 3, saved_bytes=(2 * n % 5,), save_peak_bytes=9) for n in range(depth)]
+    slowest, highest = beside_rivals(fastest, Chain(tuple(stages), 2, 1, 3, 1.0, 4))
+    assert slowest == pytest.approx(1, rel=1e-9) and highest <= 1
+
+
+@settings(max_examples=100)
+@given(st.data(), chains(most=7))
+def test_the_budget_holds_and_more_of_it_costs_no_time(data: st.DataObject, chain: Chain):
+    chain = replace(chain, stages=tuple(replace(each, holds_output=data.draw(st.booleans())) for each in chain.stages))
+    least = persistent(chain).least_bytes
+    times = []
+    for budget in range(least, predicted(plain(chain.depth), chain).peak_bytes + 10, 5):
+        seen = predicted(fastest(chain, budget), chain)
+        assert seen.peak_bytes <= budget
+        times.append(seen.time_s)
+    assert times == sorted(times, reverse=True)
+    with pytest.raises(Infeasible):
+        fastest(chain, least - 1)
+
+
+@pytest.mark.parametrize("depth", [12, 24])
+@pytest.mark.parametrize("graph", [1, 3])
+def test_segments_are_no_better_at_any_budget(depth, graph):
+    chain = Chain((replace(BLOCK, saved_bytes=(graph - 1,), save_peak_bytes=graph),) * depth, 1)
+    times = []
+    for way in equal_segments(depth):
+        segments = predicted(way, chain)
+        own = predicted(fastest(chain, segments.peak_bytes), chain)
+        assert own.time_s <= segments.time_s
+        times.append((own.time_s, segments.time_s))
+    assert any(own < segments for own, segments in times)
+
+
+def test_more_points_than_slots_are_rounded_up(monkeypatch):
+    unlike = [replace(BLOCK, run_s=1 + n % 7 / 7, output_bytes=90 + n * 37 % 50, saved_bytes=(300 + n * 91 % 200,),
+                      run_peak_bytes=150, save_peak_bytes=700, back_peak_bytes=150) for n in range(9)]  # fmt: skip
+    chain = Chain(tuple(unlike), 100)
+    exact = Persistent(chain)
+    monkeypatch.setattr(tables, "SLOTS", 12)
+    rounded = Persistent(chain)
+    assert max(len(each.nbytes) for each in rounded.frontiers.values()) <= 13 < len(exact.frontiers[0, 9].nbytes)
+    assert rounded.least_bytes == exact.least_bytes
+    monkeypatch.setattr("techniques.rematerialization.rotor.technique.persistent", lambda _: rounded)
+    for budget in range(rounded.least_bytes, 6000, 97):
+        assert predicted(fastest(chain, budget), chain).peak_bytes <= budget
+        assert rounded.seconds(budget) >= exact.seconds(budget)
+
+
+def test_a_budget_below_the_least_is_refused_with_the_least():
+    chain = Chain((BLOCK,) * 4, 1)
+    with pytest.raises(Infeasible, match="its least is") as error:
+        fastest(chain, 1)
+    least = error.value.least_bytes
+    assert predicted(fastest(chain, least), chain).peak_bytes == least == fastest_rivals(chain)[0].peak_bytes
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
+def test_the_trajectory_is_the_plain_one(baseline):
+    stacks = ("baseline", "rotor:budget=0.4")
+    losses = [new_run(baseline, stack, size="pico", steps=4).train(2) for stack in stacks]
+    assert losses[0] == losses[1]
+
+
+def test_measured_chains_of_every_budget():
+    run = new_run("gpt", size="nano", steps=4)
+    own = Rotor()
+    (chain,) = own.profile(run)
+    slowest, highest = beside_rivals(fastest, chain)
+    assert slowest == pytest.approx(1, rel=1e-9) and highest <= 1
+    times = [planned(own, [chain], budget_between([chain], share / 8)).time_s for share in range(9)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1] == pytest.approx(chain.plain_s)
+
+
+@pytest.mark.parametrize("budget", [-0.1, 1.1])
+def test_bad_budgets_say_what_fits(budget):
+    with pytest.raises(ValueError, match="from the least peak"):
+        Rotor(budget=budget)
