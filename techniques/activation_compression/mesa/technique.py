@@ -1,0 +1,116 @@
+"""Mesa: activations are kept in 8 bits, over a clip range of each head that follows its running average.
+
+Pan, Chen, He, Liu, Cai & Zhuang, "Mesa: A Memory-saving Training Framework for Transformers" (arXiv 2111.11124),
+section 3, and the authors' code. Of each saved activation x, for each group h of its values (a head's):
+
+    now      beta = min x            alpha = max x - min x
+    running  beta_h <- 0.9 beta_h + 0.1 beta        alpha_h <- 0.9 alpha_h + 0.1 alpha      the first: beta, alpha
+    code     q = clip(floor(255 (x - beta_h) / alpha_h + u), 0, 255)                        u uniform in [0, 1)
+    back     x' = beta_h + q alpha_h / 255
+
+The forward pass computes with x; the backward pass with x'. What lies outside of the running range is clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.contract.data import mixed_seed
+from suite.contract.run import Run
+from suite.contract.sites import Act, Site
+from suite.contract.technique import Technique
+from techniques.shared.saved_tensors import Place, blocks, head_wise, packing
+
+LEVELS = 255  # steps of an 8-bit code
+STREAM = 11  # of the seed, for what is rounded
+
+
+def ranges(x: Tensor) -> Tensor:
+    """beta and alpha of each group, float32 [2, groups], of ``x`` [outer, groups, inner]."""
+    low, high = x.amin((0, 2)), x.amax((0, 2))
+    return torch.stack([low, high - low]).float()
+
+
+def followed(running: Tensor, now: Tensor, decay: float) -> Tensor:
+    """The running average after one more batch."""
+    return decay * running + (1 - decay) * now
+
+
+def encode(x: Tensor, clip: Tensor, noise: torch.Generator) -> Tensor:
+    """uint8 codes of ``x`` [outer, groups, inner] over ``clip`` [2, groups], rounded up or down at random. A group
+    whose range is 0 has the code 0."""
+    low, width = clip[:, :, None]
+    scale = torch.where(width > 0, LEVELS / width, 0.0)
+    u = torch.rand(x.shape, generator=noise, device=x.device)
+    return (x - low).mul_(scale).add_(u).floor_().clamp_(0, LEVELS).to(torch.uint8)
+
+
+def decode(codes: Tensor, clip: Tensor) -> Tensor:
+    """What codes stand for, float32 in their shape."""
+    low, width = clip[:, :, None]
+    return codes * (width / LEVELS) + low
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """A tensor in 8 bits: its codes, and the ranges that they were made with."""
+
+    codes: Tensor
+    clip: Tensor
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def unpack(self) -> Tensor:
+        return decode(self.codes, self.clip).to(self.dtype).view(self.shape)
+
+
+@dataclass
+class Mesa(Technique):
+    """``decay`` is that of the running ranges, 0 for each batch's own."""
+
+    decay: float = 0.9
+
+    statistics: dict[str, Tensor] = field(init=False, repr=False, default_factory=dict)
+    acts: dict[str, Act] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(
+                f"decay of the running ranges must lie in [0, 1), 0 for each batch's own; not {self.decay}"
+            )
+
+    @contextmanager
+    def around_step(self, run: Run) -> Iterator[None]:
+        noise = torch.Generator(run.device).manual_seed(mixed_seed(run.seed, STREAM, run.step))
+
+        def pack(tensor: Tensor, place: Place) -> Codes:
+            x = tensor.reshape(head_wise(tensor.shape, place)).float()
+            clip = self.follow(place.name, ranges(x))
+            self.acts.setdefault(place.module, Act())()
+            return Codes(encode(x, clip, noise), clip, tensor.shape, tensor.dtype)
+
+        with packing(run, blocks(run.anatomy), pack):
+            yield
+
+    def follow(self, name: str, now: Tensor) -> Tensor:
+        """The ranges to code with, this batch's included; a tensor seen for the first time has its batch's own."""
+        running = self.statistics.get(name)
+        known = running is not None and running.shape == now.shape
+        self.statistics[name] = followed(running, now, self.decay) if known else now
+        return self.statistics[name]
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        self.acts = {block.path: Act() for block in run.anatomy.every_block}
+        return self.acts
+
+    def state(self) -> dict[str, Any]:
+        return {"statistics": self.statistics}
+
+    def restore(self, state: dict[str, Any], run: Run) -> None:
+        self.statistics = dict(state["statistics"])
