@@ -85,9 +85,16 @@ def same_as_real(technique: str, setting: Setting) -> None:
     count = counted(technique, Scale(setting))
     if count.counters is None and technique not in NEEDS_NO_VALUES:
         assert any(words in count.unavailable for words in (f"{technique}/", "techniques/shared/", "ranks"))
+    elif technique in BY_BUDGET:
+        assert count.counters is not None
+        budget, spent = count.counters.saved_activation_bytes, real(technique, setting)["saved_activation_bytes"]
+        assert 0.9 * budget <= spent <= budget
     else:
         assert_equal(technique, setting)
 
+
+BY_BUDGET = {"actnn"}
+"""Values say who gets how many bits of a budget. Without them all get the mean, which is the most that may be spent."""
 
 STEPS = {"ssl_prototypes": 4}  # its prototypes are ten of the examples; one step does for all others
 NEEDS_NO_VALUES = {"adamw", "ckpt_chen_sqrt", "flashattention", "lawa", "layerscale", "lion", "lora", "sam"}

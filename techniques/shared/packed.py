@@ -1,0 +1,148 @@
+"""Numbers in few bits: groups of 256, each with its least value and its step, rounded up or down at random.
+
+Chen et al., "ActNN" (ICML 2021, arXiv 2104.14129), section 4.1. Of a group of G = 256 numbers h, in b bits:
+
+    m = min h, rounded down       s = (max h - m) / (2^b - 1), rounded up       both bfloat16
+    code = floor((h - m) / s + u), u uniform in [0, 1)          h' = m + s code          E[h'] = h
+
+Rounded down and up, m and s keep every number of the group within reach of a code: rounded to nearest, the ends of the
+group would be clipped, and the mean off. A number takes (b + 32 / G) / 8 bytes. For ``actnn``, ``gact``, ``mesa`` and
+``acgc``. A group in which a number is not finite comes back as NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GROUP = 256
+WIDTHS = (1, 2, 4, 8)
+"""Bits that divide a byte."""
+
+PIECE = 2**22  # numbers, at least those of a group
+LEAST_STEP = 2.0**-126  # below, its inverse is not finite: such a group comes back as its least value
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Rows of equal length, packed: ``codes`` uint8 [rows, ceil(length bits / 8)], the first number of a byte in its
+    lowest bits; ``least`` and ``steps`` bfloat16 [rows, ceil(length / 256)]."""
+
+    codes: Tensor
+    least: Tensor
+    steps: Tensor
+    bits: int
+    length: int
+
+
+def packed_bytes(rows: int, length: int, bits: int) -> int:
+    """Bytes of ``rows`` packed rows of ``length`` numbers."""
+    return rows * (math.ceil(length * bits / 8) + 4 * math.ceil(length / GROUP))
+
+
+def ranges(rows: Tensor) -> Tensor:
+    """Largest less least number of each group of ``rows`` [rows, length]: float32 [rows, groups]."""
+    groups = _grouped(rows)
+    return groups.amax(-1).float() - groups.amin(-1).float()
+
+
+def pack(rows: Tensor, bits: int, generator: torch.Generator) -> Packed:
+    """``rows`` [rows, length], of any floating-point type, in ``bits`` each. ``generator``, on the CPU, has the noise.
+
+    Raises ValueError for bits that do not divide a byte.
+    """
+    if bits not in WIDTHS:
+        raise ValueError(f"numbers are packed in {', '.join(map(str, WIDTHS))} bits, not in {bits}")
+    pieces = [_packed(piece, bits, generator) for piece in _pieces(rows)]
+    along = 0 if len(rows) > 1 else 1
+    codes, least, steps = (torch.cat(parts, along) if len(parts) > 1 else parts[0] for parts in zip(*pieces))
+    return Packed(codes, least, steps, bits, rows.shape[1])
+
+
+def _packed(rows: Tensor, bits: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    numbers = _grouped(rows.float())
+    least = rounded_down(numbers.amin(-1))
+    steps = rounded_up((numbers.amax(-1) - least.float()) / (2**bits - 1))
+    least = least.where(steps.isfinite(), torch.nan)
+    scaled = (numbers - least.float()[..., None]).mul_(inverse(steps)[..., None])
+    noise = torch.rand(rows.shape, generator=generator).to(rows.device)
+    levels = scaled.flatten(1)[:, : rows.shape[1]].add_(noise).floor_()
+    codes = levels.nan_to_num_(0.0).clamp_(0, 2**bits - 1).to(torch.uint8)
+    return in_bytes(codes, bits), least, steps
+
+
+def unpack(packed: Packed) -> Tensor:
+    """The rows, float32 [rows, length]."""
+    rows = torch.empty(len(packed.codes), packed.length, device=packed.codes.device)
+    in_a_byte = 8 // packed.bits
+    for piece, codes, least, steps in zip(
+        _pieces(rows), _pieces(packed.codes, in_a_byte), _pieces(packed.least, GROUP), _pieces(packed.steps, GROUP)
+    ):
+        numbers = _grouped(from_bytes(codes, packed.bits, piece.shape[1]).float())
+        numbers.mul_(steps.float()[..., None]).add_(least.float()[..., None])
+        piece.copy_(numbers.flatten(1)[:, : piece.shape[1]])
+    return rows
+
+
+def _pieces(rows: Tensor, each: int = 1) -> Sequence[Tensor]:
+    """``rows``, whose entries stand for ``each`` numbers, in pieces of PIECE numbers or a row: what is made of a piece
+    for a moment stays small."""
+    if len(rows) > 1:
+        return rows.split(max(1, PIECE // (rows.shape[1] * each)))
+    return rows.split(PIECE // each, 1)
+
+
+def inverse(steps: Tensor) -> Tensor:
+    """1 / steps, float32; 0 where a step is 0, too small or not finite."""
+    steps = steps.float()
+    return torch.where((steps >= LEAST_STEP) & steps.isfinite(), 1 / steps, 0.0)
+
+
+# bfloat16 in a direction ----------------------------------------------------------------------------------------------
+
+
+def rounded_down(x: Tensor) -> Tensor:
+    """The largest bfloat16 that is at most float32 ``x``; NaN stays."""
+    return -rounded_up(-x)
+
+
+def rounded_up(x: Tensor) -> Tensor:
+    """The least bfloat16 that is at least float32 ``x``; NaN stays."""
+    nearest = x.bfloat16()
+    above = torch.nextafter(nearest, torch.full_like(nearest, torch.inf))
+    return torch.where(nearest.float() < x, above, nearest)
+
+
+# bytes ----------------------------------------------------------------------------------------------------------------
+
+
+def in_bytes(codes: Tensor, bits: int) -> Tensor:
+    """``codes`` uint8 [rows, length], each below 2^bits, as uint8 [rows, ceil(length bits / 8)]."""
+    if bits == 8:
+        return codes
+    in_a_byte = 8 // bits
+    padded = torch.nn.functional.pad(codes, (0, -codes.shape[1] % in_a_byte)).view(len(codes), -1, in_a_byte)
+    return (padded << _places(bits, codes.device)).sum(-1, dtype=torch.uint8)
+
+
+def from_bytes(stored: Tensor, bits: int, length: int) -> Tensor:
+    """The inverse of :func:`in_bytes`."""
+    if bits == 8:
+        return stored
+    return ((stored[..., None] >> _places(bits, stored.device)) & (2**bits - 1)).flatten(1)[:, :length]
+
+
+def _places(bits: int, device: torch.device) -> Tensor:
+    return torch.arange(0, 8, bits, dtype=torch.uint8, device=device)
+
+
+def _grouped(rows: Tensor) -> Tensor:
+    """[rows, length] as [rows, groups, 256], the last group filled up with its last number."""
+    missing = -rows.shape[1] % GROUP
+    if missing:
+        rows = torch.cat([rows, rows[:, -1:].expand(-1, missing)], 1)
+    return rows.reshape(len(rows), -1, GROUP)

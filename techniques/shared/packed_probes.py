@@ -1,0 +1,141 @@
+"""What probes of ``actnn`` and ``gact`` share: gradient passes with packed activations, repeated with other roundings,
+and the bytes that a pass saves, against those of so many bits for each number.
+
+Nothing here asks the packing what it does: outputs and gradients are the model's, bytes those that autograd keeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from suite.contract.recording import Recording
+from suite.meters.activations import SavedActivations
+from suite.model.anatomy import Part
+
+GROUP = 256
+Around = Callable[[], AbstractContextManager[Any]]
+
+
+def gradients(recording: Recording, around: Around, outputs: list[Tensor] | None = None) -> dict[str, Tensor]:
+    """Gradients, by name, of the recorded batch at the parameters before its step, ``around`` active meanwhile; the
+    model's outputs are added to ``outputs``."""
+
+    def noted(result: Any) -> Tensor:
+        if outputs is not None:
+            outputs.append(result.logits.detach().clone())
+        return torch.zeros(())
+
+    with around():
+        return recording.gradients_at(recording.trace.before.parameters, added=noted)
+
+
+def flat(of_names: dict[str, Tensor]) -> Tensor:
+    """All gradients as one vector, float64."""
+    return torch.cat([of_names[name].flatten().double() for name in sorted(of_names)])
+
+
+def outputs_changed(recording: Recording, plain: Around, packing: Around) -> int:
+    """Numbers of the model's outputs that packing changes."""
+    outputs: list[Tensor] = []
+    for around in (plain, packing):
+        gradients(recording, around, outputs)
+    return int((outputs[0] != outputs[1]).sum())
+
+
+def drawn(recording: Recording, around: Around, draws: int) -> Tensor:
+    """Gradients [draws, numbers], float64: each of its own roundings."""
+    return torch.stack([flat(gradients(recording, around)) for _ in range(draws)])
+
+
+def bias(exact: Tensor, drawn: Tensor) -> float:
+    """The squared distance of the mean of ``drawn`` from ``exact``, over what it is on average where E drawn = exact:
+    the variance over the number of draws. Infinite where nothing is drawn at random."""
+    expected = drawn.var(0).sum().item() / len(drawn)
+    return (drawn.mean(0) - exact).square().sum().item() / expected if expected else math.inf
+
+
+def watched(recording: Recording, around: Around) -> Watched:
+    """What autograd keeps for a backward pass, the model's own aside."""
+    with Watched(recording.run.model) as saved:
+        gradients(recording, around)
+    return saved
+
+
+def budget_bytes(recording: Recording, bits: float, of_loss: int, rows: int) -> float:
+    """Bytes of a pass that takes ``bits`` for each activation, ``of_loss`` for each that the loss saves, outside of the
+    model, all else as it is; in ``rows`` rows, where a tensor's numbers divide into as many."""
+    model = recording.run.model
+    kept: dict[int, tuple[Tensor, bool, float]] = {}  # tensors stay alive, so that no storage comes back as another
+    running: list[bool] = []
+
+    def noted(tensor: Tensor) -> Tensor:
+        made = tensor.grad_fn is not None
+        whole = tensor.detach() if made else tensor
+        kept.setdefault(tensor.untyped_storage()._cdata, (whole, made, bits if running else of_loss))
+        return whole
+
+    handles = [
+        model.register_forward_pre_hook(lambda *_: running.append(True)),
+        model.register_forward_hook(lambda *_: running.clear()),
+    ]
+    gradients(recording, lambda: saved_tensors_hooks(noted, lambda tensor: tensor))
+    for handle in handles:
+        handle.remove()
+    own = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
+    total = 0.0
+    for storage, (tensor, made, width) in kept.items():
+        if storage in own:
+            continue
+        size = tensor.untyped_storage().nbytes()
+        if made and tensor.ndim > 1:
+            numbers = size // tensor.element_size()
+            parts = rows if numbers % rows == 0 else 1
+            total += numbers * width / 8 + 4 * parts * math.ceil(numbers / parts / GROUP)
+        else:
+            total += size
+    return total
+
+
+class Watched(SavedActivations):
+    """Counts, beside the bytes, tensors that autograd does not get back as they were: neither activations nor masks."""
+
+    others_packed = 0
+
+    def _packing(self, pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        own = self._owned()
+
+        def watched(tensor: Tensor) -> Any:
+            packed = pack(tensor)
+            another = not tensor.requires_grad or tensor.untyped_storage()._cdata in own
+            if another and tensor.dtype != torch.bool and not isinstance(packed, Tensor):
+                self.others_packed += 1
+            return packed
+
+        return super()._packing(watched)
+
+
+class AtLayer:
+    """While active, the input of a linear layer and the square of its output's gradient, of each pass."""
+
+    def __init__(self, layer: Part) -> None:
+        self.layer = layer
+        self.inputs: list[Tensor] = []
+        self.squares: list[Tensor] = []
+
+    def __enter__(self) -> AtLayer:
+        self.handle = self.layer.module.register_forward_hook(self._ran)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.handle.remove()
+
+    def _ran(self, module: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
+        self.inputs.append(args[0].detach())
+        output.register_hook(lambda gradient: self.squares.append(gradient.double().square().sum()))

@@ -1,0 +1,271 @@
+"""ActNN's saved activations: what is packed and what never is, once each, exactly so many bytes, and gradients that are
+right on average where they can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from suite.contract.run import Run
+from suite.measure.paper_scale import Scale, counted
+from suite.meters.activations import SavedActivations
+from suite.record.job import Setting
+from techniques.activation_compression.actnn.technique import ActNN, Layer, layer_bits, spreads
+from techniques.shared.packed import GROUP, packed_bytes
+from techniques.shared.saved_packing import Kept, Packing, Saved, packed_rows
+from tests.runs import new_run
+
+
+def packing(model: nn.Module, bits: int = 4) -> tuple[Packing, list[Saved]]:
+    """All in ``bits``, and what was packed."""
+    seen: list[Saved] = []
+    generator = torch.Generator().manual_seed(0)
+
+    def keep(saved: Saved) -> Kept:
+        seen.append(saved)
+        return packed_rows(saved.numbers.view(1, -1), [bits], generator)
+
+    return Packing(model, keep), seen
+
+
+def saved_by(model: nn.Module, *arguments: Tensor) -> tuple[int, list[Saved], Tensor]:
+    hooks, seen = packing(model)
+    with SavedActivations(model) as meter, hooks:
+        output = model(*arguments)
+    return meter.saved_bytes, seen, output
+
+
+def test_a_linear_layers_input_is_packed_and_its_weight_is_not() -> None:
+    layer = nn.Linear(64, 16)
+    x = torch.randn(8, 32, requires_grad=True) @ torch.randn(32, 64)
+    size, seen, output = saved_by(layer, x)
+    assert [each.key for each in seen] == ["linear 8x64 #1"] and seen[0].row == 64 and seen[0].first == 8
+    assert size == packed_bytes(1, 8 * 64, 4)
+    assert torch.equal(output, layer(x))
+    (exact,) = torch.autograd.grad(layer(x).sum(), x, retain_graph=True)
+    (ours,) = torch.autograd.grad(output.sum(), x, retain_graph=True)
+    assert torch.equal(exact, ours)  # its weight was there
+    output.sum().backward()
+    difference = layer.weight.grad - x.sum(0)
+    assert 0 < difference.abs().max() < 8 * seen[0].numbers.abs().max()
+
+
+class Shared(nn.Module):
+    """One tensor goes into three layers, of one also as a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third = self.layers
+        return first(x).sum() + second(x.view(4, 2, 8)).sum() + third(x.unflatten(0, (2, 4))).sum()
+
+
+def test_a_storage_that_several_save_is_packed_once() -> None:
+    model, x = Shared(), (torch.randn(8, 8, requires_grad=True) * 2)
+    size, seen, output = saved_by(model, x)
+    assert len(seen) == 1 and size == packed_bytes(1, 64, 4)
+    output.backward()
+    gradients = [each.weight.grad for each in model.layers]
+    assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[0], gradients[2])
+
+
+def test_a_storage_that_changes_or_dies_is_packed_anew() -> None:
+    layer = nn.Linear(64, 1, bias=False)
+    hooks, seen = packing(layer, 8)
+    with hooks:
+        outputs = []
+        for shift in range(5):  # each dies, and the next may stand where it stood
+            outputs.append(layer(torch.full((1, 64), float(shift), requires_grad=True) * 1.0))
+        x = torch.zeros(1, 64, requires_grad=True) * 1.0
+        outputs.append(layer(x))
+        x.add_(7.0)
+        outputs.append(layer(x))
+    expected = [0.0, 1.0, 2.0, 3.0, 4.0, 0.0, 7.0]
+    for output, value in zip(outputs, expected, strict=True):
+        (gradient,) = torch.autograd.grad(output.sum(), layer.weight)
+        torch.testing.assert_close(gradient, torch.full((1, 64), value), rtol=0, atol=0.05)
+    assert len(seen) == 7
+
+
+def test_views_come_back_as_they_were() -> None:
+    """Transposed, permuted, a part of a storage; an expanded one stays whole."""
+    leaf = torch.randn(6, 4, 10, requires_grad=True)
+    for of in (
+        lambda base: base,
+        lambda base: base.transpose(0, 2),
+        lambda base: base.permute(1, 0, 2),
+        lambda base: base[1:3, :, ::2],
+        lambda base: base[0],
+    ):
+        hooks, seen = packing(nn.Module(), 8)
+        view = of(leaf * 1.0)
+        factor = torch.ones(view.shape, requires_grad=True)
+        with hooks:
+            output = view * factor
+        output.sum().backward()
+        torch.testing.assert_close(factor.grad, view.detach(), rtol=0, atol=0.05)
+        assert [each.numbers.numel() for each in seen] == [view.numel()]
+    hooks, seen = packing(nn.Module())
+    factor = torch.ones(3, 5, requires_grad=True)
+    with hooks:
+        output = leaf[:3, :1, 0].mul(1.0).expand(3, 5) * factor
+    output.sum().backward()
+    assert not seen and torch.equal(factor.grad, leaf[:3, :1, 0].expand(3, 5))
+
+
+def test_parameters_their_views_and_casts_are_never_packed() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(16, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.weight.t()[:, :4] + x @ self.weight.bfloat16().float().t()[:, 4:8] + x @ self.weight[:4].mT
+
+    model, x = Layer(), torch.randn(5, 8, requires_grad=True)
+    _, seen, output = saved_by(model, x * 1.0)
+    assert {each.numbers.numel() for each in seen} == {5 * 8}
+    (ours,) = torch.autograd.grad(output.sum(), x)
+    (exact,) = torch.autograd.grad(model(x).sum(), x)
+    assert torch.equal(ours, exact)
+
+
+def test_statistics_logsumexp_and_integers_stay_whole() -> None:
+    """Gradients through what fused attention saves at 8 bits are nearly exact; at 2 its exponentials would explode."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm = nn.Embedding(11, 16), nn.LayerNorm(16)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.norm(self.table(tokens)).view(2, 6, 2, 8).transpose(1, 2)
+            return F.scaled_dot_product_attention(x * 2, x * 3, x).sum(-1)
+
+    model, tokens = Model(), torch.randint(11, (2, 6))
+    _, seen, _ = saved_by(model, tokens)
+    shapes = Counter(each.function for each in seen)
+    assert shapes["scaled_dot_product_attention"] == 4 and shapes["layer_norm"] == 1 and "embedding" not in shapes
+    assert {each.numbers.numel() for each in seen} == {2 * 6 * 16}
+    assert all(each.sensitive == (each.function == "scaled_dot_product_attention") for each in seen)
+
+
+def test_masks_take_a_bit_each_and_lose_nothing() -> None:
+    x = torch.randn(40, 30, requires_grad=True)
+    model = nn.Module()
+    torch.manual_seed(3)
+    exact = F.dropout(x * 1.0, 0.3)
+    hooks, _ = packing(model)
+    torch.manual_seed(3)
+    with SavedActivations(model) as meter, hooks:
+        ours = F.dropout(x * 1.0, 0.3)
+    assert torch.equal(ours, exact) and meter.saved_bytes == 40 * 30 // 8 + 4
+    assert torch.equal(*(torch.autograd.grad(each.sum(), x, retain_graph=True)[0] for each in (ours, exact)))
+    where = torch.rand(40, 30) < 0.5
+    with SavedActivations(model) as meter, packing(model)[0]:
+        masked = torch.where(where, x, 2 * x)
+    assert meter.saved_bytes <= 40 * 30 // 8 + 1 + 4
+    (gradient,) = torch.autograd.grad(masked.sum(), x)
+    assert torch.equal(gradient, torch.where(where, 1.0, 2.0))
+
+
+def test_what_recomputation_keeps_stays_whole() -> None:
+    """Gradients inside a recomputed segment are exact."""
+    layer, x = nn.Linear(16, 16), torch.randn(4, 16, requires_grad=True)
+    hooks, seen = packing(layer)
+    with hooks:
+        output = torch.utils.checkpoint.checkpoint(lambda h: layer(h).tanh(), x * 1.0, use_reentrant=False)
+    output.sum().backward()
+    assert not seen
+    ours = layer.weight.grad.clone()
+    layer.weight.grad = None
+    layer(x).tanh().sum().backward()
+    assert torch.equal(ours, layer.weight.grad)
+
+
+# in training ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
+def test_the_first_loss_is_the_baselines_and_gradients_follow(baseline: str) -> None:
+    losses = {}
+    for stack in ("baseline", "actnn:level=L2,bits=8", "actnn"):
+        losses[stack] = new_run(baseline, stack, size="pico", recipe="classic", steps=8).train(8)
+    plain, fine, coarse = losses.values()
+    assert plain[0] == fine[0] == coarse[0]
+    assert fine != plain and fine == pytest.approx(plain, rel=5e-3)
+    assert coarse == pytest.approx(plain, rel=0.2)
+
+
+def test_samples_and_layers_get_bits_by_the_papers_formulas() -> None:
+    rows = torch.zeros(2, 2 * GROUP)
+    rows[0, 0], rows[0, GROUP] = 3.0, 4.0
+    rows[1, 5] = 1.0
+    assert spreads(rows, 64) == [25 * GROUP * 64 / (4 * 2 * GROUP), GROUP * 64 / (4 * 2 * GROUP)]  # I = 8 rows of 64
+    layers = {"a": Layer([4.0, 4.0], 10), "b": Layer([1.0, 1.0], 10)}
+    assert layer_bits(layers, {"a": 1.0, "b": 1.0}, 3.0) == {"a": 4.0, "b": 2.0}
+    assert layer_bits(layers, {"a": 1.0, "b": 100.0}, 3.0) == {"a": 2.0, "b": 4.0}
+
+
+def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
+    whole, resumed = (new_run("vit", "actnn", size="pico", recipe="classic", steps=9) for _ in range(2))
+    whole.train(4)
+    whole.save(tmp_path / "state")
+    resumed.load(tmp_path / "state")
+    assert resumed.train(5) == whole.train(5)
+    assert technique_of(whole).averages == technique_of(resumed).averages != {}
+
+
+def technique_of(run: Run) -> ActNN:
+    technique = run.technique.techniques["actnn"]  # type: ignore[attr-defined]
+    assert isinstance(technique, ActNN)
+    return technique
+
+
+@pytest.mark.parametrize("stack", ["actnn+ckpt_chen_sqrt", "ckpt_chen_sqrt+actnn"])
+def test_beside_recomputation_only_the_rest_is_packed(stack: str) -> None:
+    """Segments keep exact inputs; their insides are not saved at all."""
+    saved = {}
+    for each in ("ckpt_chen_sqrt", stack):
+        run = new_run("gpt", each, size="nano", recipe="classic", steps=4)
+        run.train(2)
+        saved[each] = run.count_step().saved_activation_bytes
+    assert saved[stack] < 0.6 * saved["ckpt_chen_sqrt"]
+    assert not any(key.startswith("addmm") for key in technique_of(run).averages)
+
+
+def test_counts_without_values_are_the_most_that_a_run_may_save() -> None:
+    for stack, least in (("actnn:level=L2", 1.0), ("actnn", 0.9)):
+        setting = Setting(baseline="bert", size="pico", recipe="classic", steps=3)
+        count = counted(stack, Scale(setting)).counters
+        run = new_run("bert", stack, size="pico", recipe="classic", steps=3)
+        run.train(3)
+        real = run.count_step()
+        assert count is not None and count.flops == real.flops
+        assert least * count.saved_activation_bytes <= real.saved_activation_bytes <= count.saved_activation_bytes
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"bits": 0.5}, "from 1 to 8, not 0.5"),
+        ({"bits": 9.0}, "from 1 to 8, not 9"),
+        ({"level": "L2", "bits": 3.0}, "1, 2, 4 or 8 bits, not 3"),
+    ],
+)
+def test_bad_settings_say_what_to_do(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ActNN(**settings)
+
+
+def test_a_compiled_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="use the recipe modern"):
+        new_run("gpt", "actnn", size="pico", recipe="compiled", steps=2).train(1)
