@@ -164,11 +164,12 @@ class Graph:
     """A block's own graph: where it begins, where it ends, and its tensors in the order in which they were saved."""
 
     def __init__(self) -> None:
+        self.input: Slot | None = None
         self.box = _Box()
         self.others: list[Tensor] = []
         self.ends: list[GradientEdge | None] = []
         self.slots: list[Slot] = []
-        self.holds_input = self.holds_output = False
+        self.holds_output = False
 
 
 class _Call:
@@ -310,7 +311,8 @@ class Pass:
 
     def back(self, index: int, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         graph = self.graphs.pop(index)
-        graph.slots.clear()  # each tensor lives as long as the backward pass needs it
+        graph.slots.clear()
+        graph.input = None  # each tensor lives as long as the backward pass needs it
         flowing = [(end, each) for end, each in zip(graph.ends, gradients, strict=True) if end and each is not None]
         if flowing:
             torch.autograd.backward([end for end, _ in flowing], [each for _, each in flowing])
@@ -330,7 +332,11 @@ class Pass:
             self.slot(op.value).wait()
 
     def slot(self, value: Value) -> Slot:
-        return self.activations[value.block] if value.item is None else self.graphs[value.block].slots[value.item]
+        if value.item is not None:
+            return self.graphs[value.block].slots[value.item]
+        slot = self.activations.get(value.block) or self.graphs[value.block].input
+        assert slot is not None
+        return slot
 
     def run(self, op: Op, first: bool) -> list[Any]:
         """A block's forward pass, with or without its graph; its output's leaves, of which tensors have no graph."""
@@ -374,7 +380,8 @@ class Pass:
             if tensor.layout is not torch.strided or any(s._cdata in staying for s in storages(tensor)):
                 return tensor
             key = _key(tensor)
-            graph.holds_input |= slots.get(key) is self.activations[index]
+            if slots.get(key) is self.activations[index]:
+                graph.input = slots[key]
             if key not in slots:
                 slots[key] = Slot(tensor.detach())
                 graph.slots.append(slots[key])

@@ -165,7 +165,7 @@ class _Watch:
             if op.kind == "save":
                 graph = one.graphs[op.block]
                 sizes = tuple(unique_bytes([slot.get()]) for slot in graph.slots)
-                self.graphs[number, op.block] = sizes, graph.holds_input, graph.holds_output
+                self.graphs[number, op.block] = sizes, graph.input is not None, graph.holds_output
             for block, slot in one.activations.items():
                 self.activations[number, block] = unique_bytes([slot.get()])
             self.live.mark()

@@ -30,6 +30,7 @@ SIGNS: dict[Kind, str] = {
     "offload": ">", "prefetch": "<", "wait": "~", "load": "+w", "free": "-w",
 }  # fmt: skip
 COMPUTES = frozenset({"run", "save", "back"})
+MOVES = frozenset({"offload", "prefetch", "wait"})
 
 
 class Value(NamedTuple):
@@ -113,11 +114,12 @@ TURN = Op("turn")
 def tidied(depth: int, ops: Iterable[Op]) -> Schedule:
     """The schedule in which each activation is dropped as soon as no operation needs it before it is made again.
 
-    Moves may name an activation that is needed no more; those moves are left out.
+    A block's graph goes on holding its input. Moves may name an activation that nothing needs; they are left out.
     """
     listed = list(ops)
     kept: list[Op] = []
     needed: set[int] = set()  # activations that a later operation reads
+    graphs: set[int] = set()  # blocks whose graphs one does
     for op in reversed(listed):
         dropped = []
         if op.kind in ("run", "save"):
@@ -128,7 +130,10 @@ def tidied(depth: int, ops: Iterable[Op]) -> Schedule:
             if read not in needed:
                 dropped.append(Op("drop", read))
             needed.add(read)
-        elif op.item is None and op.kind in ("offload", "prefetch", "wait") and op.block not in needed:
+            graphs.discard(read)
+        elif op.kind == "back":
+            graphs.add(op.block)
+        elif op.kind in MOVES and op.item is None and op.block not in needed | graphs:
             continue
         kept += [*dropped, op]
     return Schedule(depth, tuple(reversed(kept)))
@@ -181,13 +186,13 @@ def _check(schedule: Schedule) -> None:
                 raise ScheduleError(f"{where}: block {due} is next, and the graphs are of {sorted(graphs)}")
             graphs.remove(op.block)
             due -= 1
-        elif op.kind in ("drop", "offload", "prefetch", "wait"):
-            there = op.block in (activations if op.item is None else graphs)
-            if not there:
+        elif op.kind == "drop":
+            if op.item is not None:
+                raise ScheduleError(f"{where}: a graph is whole, or its block runs without one")
+            if op.block not in activations:
                 raise ScheduleError(f"{where}: {op.value} is not there")
-            if op.kind == "drop":
-                if op.item is not None:
-                    raise ScheduleError(f"{where}: a graph is whole, or its block runs without one")
-                activations.remove(op.block)
+            activations.remove(op.block)
+        elif op.kind in MOVES and op.block not in (activations | graphs if op.item is None else graphs):
+            raise ScheduleError(f"{where}: {op.value} is not there")
     if due != -1:
         raise ScheduleError(f"blocks 0 to {due} have no backward pass")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from suite.chain.chain import Chain, Link
-from suite.chain.schedule import Op, Schedule, ScheduleError, Value
+from suite.chain.schedule import MOVES, Op, Schedule, ScheduleError, Value
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,16 @@ class _Simulation:
             return chain.turn_peak_bytes
         if op.kind == "drop":
             self._let_go(op.value, "kept")
-        elif op.kind == "offload":
-            self._offload(self.values[op.value])
-        elif op.kind == "prefetch":
-            self._fetch(self.values[op.value])
-        elif op.kind == "wait":
+        elif op.kind in MOVES:
+            if op.value not in self.values:
+                raise ScheduleError(f"{op}: nothing holds {op.value} any more")
             held = self.values[op.value]
-            if held.leaves_s < math.inf:
-                self.now = max(self.now, held.leaves_s)
+            if op.kind == "offload":
+                self._offload(held)
+            elif op.kind == "prefetch":
+                self._fetch(held)
+            elif held.leaves_s < math.inf:
+                self._wait_until(held.leaves_s)
         elif op.kind == "load":
             self.weights[block] = chain.stages[block].weight_bytes
             self._wait_until(self._over_link("in", self.weights[block]))
