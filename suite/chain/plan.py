@@ -7,7 +7,7 @@ that it could do. All of them answer to one simulation, so that they can be comp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from suite.chain.chain import Chain, Link
@@ -15,7 +15,7 @@ from suite.chain.profile import step_peak_bytes
 from suite.chain.schedule import TURN, Op, Schedule, plain, tidied
 from suite.chain.simulate import Prediction, predicted
 
-HALVINGS = 8  # in the search for the share of the budget that several chains take
+INNER_SHARES = (1.0, 0.6, 0.3, 0.1, 0.0)  # of what a later chain wants, for budgets that it is tried with
 
 
 class Infeasible(ValueError):
@@ -95,47 +95,37 @@ def budget_between(chains: Sequence[Chain], share: float) -> int:
 def planned(solver: Solver, chains: Sequence[Chain], budget_bytes: int, link: Link | None = None) -> Plan:
     """The solver's schedules for a model's chains, whose peak together is at most ``budget_bytes``.
 
-    One chain gets the budget. Several get equal shares of the way from their least to all that they want: an earlier
-    one holds memory while a later one computes, so the largest share that fits is searched for.
+    A later chain's pass lies in the earlier one's turn. So the later one gets several budgets, and the earlier one is
+    solved with each of its peaks in its turn; the fastest pair is taken.
 
     Raises Infeasible; ValueError where a solver breaks its promise.
     """
-
-    def at(budgets: Sequence[int]) -> Plan:
-        each = zip(chains, budgets, strict=True)
-        return plan_of([solver.solve(chain, budget, link) for chain, budget in each], chains, link)
-
-    if len(chains) == 1:
-        plan = at([budget_bytes])
-    else:
-        lows = [plan_of([from_the_input(chain.depth)], [chain]).peak_bytes for chain in chains]
-        highs = [unplanned([chain]).peak_bytes for chain in chains]
-
-        def shared(share: float) -> Plan | Infeasible:
-            try:
-                return at([int(low + share * (high - low)) for low, high in zip(lows, highs, strict=True)])
-            except Infeasible as error:
-                return error
-
-        best: Plan | None = None
-        low, high, share = 0.0, 1.0, 1.0
-        smallest = unplanned(chains).peak_bytes
-        for _ in range(HALVINGS):
-            tried = shared(share)
-            if isinstance(tried, Plan):
-                smallest = min(smallest, tried.peak_bytes)
-            if isinstance(tried, Infeasible):
-                low = share
-            elif tried.peak_bytes > budget_bytes:
-                high = share
-            else:
-                low, best = share, tried if best is None or tried.time_s < best.time_s else best
-                if share == 1.0:
-                    break
-            share = (low + high) / 2
-        if best is None:
-            raise Infeasible("a schedule of these chains", budget_bytes, smallest)
-        plan = best
+    plan = plan_of(_solved(solver, chains, budget_bytes, link), chains, link)
     if plan.peak_bytes > budget_bytes:
         raise ValueError(f"{type(solver).__name__} planned {plan.peak_bytes} bytes in a budget of {budget_bytes}")
     return plan
+
+
+def _solved(solver: Solver, chains: Sequence[Chain], budget_bytes: int, link: Link | None) -> tuple[Schedule, ...]:
+    first, rest = chains[0], chains[1:]
+    if not rest:
+        return (solver.solve(first, budget_bytes, link),)
+    best: Plan | None = None
+    failures: list[tuple[bool, int]] = []
+    for share in INNER_SHARES:
+        inner: Plan | None = None
+        try:
+            inner = plan_of(_solved(solver, rest, min(budget_between(rest, share), budget_bytes), link), rest, link)
+            turn = max(first.turn_peak_bytes, inner.peak_bytes - first.forward_bytes)
+            outer = solver.solve(replace(first, turn_peak_bytes=turn), budget_bytes, link)
+        except Infeasible as error:
+            failures.append((inner is None, error.least_bytes))  # the whole model's least, where the later ones fit
+            continue
+        plan = plan_of([outer, *inner.schedules], chains, link)
+        if best is None or plan.time_s < best.time_s:
+            best = plan
+        if best.schedules == unplanned(chains).schedules:
+            break
+    if best is None:
+        raise Infeasible("any schedule of these chains", budget_bytes, min(failures)[1])
+    return best.schedules

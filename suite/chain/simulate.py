@@ -8,11 +8,12 @@ operation that needs a value waits for it. Bytes that leave the device during an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import MOVES, Op, Schedule, ScheduleError, Value
+
+KEPT = -1  # holds what no graph does
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class _Held:
     """One storage: who holds it, and where it is."""
 
     nbytes: int
-    holders: set[str] = field(default_factory=set)
+    holders: set[int] = field(default_factory=set)
     on_device: bool = True
     leaves_s: float = math.inf  # when its way out ends
     arrives_s: float = 0.0  # when its way in ends
@@ -75,7 +76,11 @@ class _Simulation:
         self.chain, self.link = chain, link
         self.now = self.compute_s = self.out_free_s = self.in_free_s = 0.0
         self.out_bytes = self.in_bytes = 0
-        self.values: dict[Value, _Held] = {Value(0): _Held(chain.input_bytes, {"kept"})}
+        self.values: dict[Value, _Held] = {}
+        self.graphs: dict[int, list[Value]] = {}
+        self.leaving: list[_Held] = []
+        self.resident = 0  # bytes of values on the device
+        self._hold(Value(0), chain.input_bytes, KEPT)
         self.gradients = 0  # of activations and weights
         self.beside = chain.forward_bytes
         self.weights: dict[int, int] = {}
@@ -101,15 +106,14 @@ class _Simulation:
         )
 
     def live(self) -> int:
-        held = sum(each.nbytes for each in self.values.values() if each.on_device)
-        return held + self.gradients + self.beside + sum(self.weights.values())
+        return self.resident + self.gradients + self.beside + sum(self.weights.values())
 
     def _bring(self, op: Op) -> None:
         """Waits until all that the operation computes with is on the device."""
         if op.kind in ("run", "save"):
             self._need(Value(op.block))
         elif op.kind == "back":
-            for value in self._of_graph(op.block):
+            for value in self.graphs[op.block]:
                 self._need(value)
 
     def _do(self, op: Op) -> int:
@@ -118,20 +122,21 @@ class _Simulation:
         if op.kind in ("run", "save"):
             stage = chain.stages[block]
             self._compute(stage.run_s if op.kind == "run" else stage.save_s)
-            self._hold(Value(block + 1), stage.output_bytes, "kept")
+            self._hold(Value(block + 1), stage.output_bytes, KEPT)
             if op.kind == "run":
                 return stage.run_peak_bytes
+            self.graphs[block] = []
             if stage.holds_input:
-                self._hold(Value(block), chain.activation_bytes[block], _graph(block))
+                self._hold(Value(block), chain.activation_bytes[block], block)
             if stage.holds_output:
-                self._hold(Value(block + 1), stage.output_bytes, _graph(block))
+                self._hold(Value(block + 1), stage.output_bytes, block)
             for item, nbytes in enumerate(stage.saved_bytes):
-                self._hold(Value(block, item), nbytes, _graph(block))
+                self._hold(Value(block, item), nbytes, block)
             return stage.save_peak_bytes
         if op.kind == "back":
             stage = chain.stages[block]
-            for value in self._of_graph(block):
-                self._let_go(value, _graph(block))
+            for value in self.graphs.pop(block):
+                self._let_go(value, block)
             self._compute(stage.back_s)
             self.gradients += stage.gradient_bytes + chain.activation_bytes[block] - stage.output_bytes
             return stage.back_peak_bytes
@@ -142,7 +147,7 @@ class _Simulation:
             self.gradients += chain.activation_bytes[-1]
             return chain.turn_peak_bytes
         if op.kind == "drop":
-            self._let_go(op.value, "kept")
+            self._let_go(op.value, KEPT)
         elif op.kind in MOVES:
             if op.value not in self.values:
                 raise ScheduleError(f"{op}: nothing holds {op.value} any more")
@@ -160,28 +165,36 @@ class _Simulation:
             self.weights.pop(block, None)
         return 0
 
-    def _of_graph(self, block: int) -> list[Value]:
-        return [value for value, held in self.values.items() if _graph(block) in held.holders]
-
-    def _hold(self, value: Value, nbytes: int, holder: str) -> None:
+    def _hold(self, value: Value, nbytes: int, holder: int) -> None:
+        """``holder``: the block whose graph it is, or KEPT."""
         held = self.values.get(value)
-        if held is None or (holder == "kept" and not held.on_device):
-            held = self.values[value] = _Held(nbytes, held.holders if held else set())
+        if held is None:
+            held = self.values[value] = _Held(nbytes)
+            self.resident += nbytes
+        elif holder == KEPT and not held.on_device:  # made again
+            held.on_device = True
+            self.resident += nbytes
         held.holders.add(holder)
+        if holder != KEPT:
+            self.graphs[holder].append(value)
 
-    def _let_go(self, value: Value, holder: str) -> None:
+    def _let_go(self, value: Value, holder: int) -> None:
         held = self.values[value]
         held.holders.discard(holder)
         if not held.holders:
             del self.values[value]
+            self.resident -= held.nbytes if held.on_device else 0
+            held.leaves_s = math.inf
 
     def _offload(self, held: _Held) -> None:
         held.leaves_s = self._over_link("out", held.nbytes)
+        self.leaving.append(held)
 
     def _fetch(self, held: _Held) -> None:
         if held.on_device and held.leaves_s == math.inf:
             return
         begins = held.leaves_s if held.on_device else self.now
+        self.resident += 0 if held.on_device else held.nbytes
         held.on_device, held.leaves_s = True, math.inf
         held.arrives_s = self._over_link("in", held.nbytes, begins)
 
@@ -211,12 +224,8 @@ class _Simulation:
         self.now = max(self.now, moment_s)
 
     def _release(self) -> None:
-        for held in self._leaving():
-            held.on_device, held.leaves_s = False, math.inf
-
-    def _leaving(self) -> Iterator[_Held]:
-        return (held for held in self.values.values() if held.leaves_s <= self.now)
-
-
-def _graph(block: int) -> str:
-    return f"graph {block}"
+        for held in self.leaving:
+            if held.leaves_s <= self.now:
+                held.on_device, held.leaves_s = False, math.inf
+                self.resident -= held.nbytes
+        self.leaving = [held for held in self.leaving if held.leaves_s < math.inf]

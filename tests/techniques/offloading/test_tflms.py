@@ -1,0 +1,49 @@
+"""TFLMS: distance alone decides, the largest threshold that fits is taken, and no number of a run changes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+
+from suite.chain.chain import Chain, Link
+from suite.chain.plan import Infeasible
+from suite.chain.schedule import Value, plain
+from suite.chain.simulate import predicted
+from techniques.offloading.tflms.technique import TFLMS, distance
+from techniques.shared.offloaded import candidates, least_peak
+from techniques.shared.offloaded_probes import left_in
+from tests.chain.chains import chains
+from tests.runs import new_run
+
+LINK = Link(5.0, 5.0)
+
+
+def test_distances_by_hand():
+    # operations of three blocks: F0 F1 F2 B2 B1 B0
+    assert [distance(3, Value(block)) for block in range(3)] == [5, 3, 1]
+
+
+@given(chains())
+def test_more_memory_lets_more_stay(chain: Chain):
+    highest = predicted(plain(chain.depth), chain).peak_bytes
+    moved = []
+    for budget in range(least_peak(chain, candidates(chain), LINK), highest + 5, 7):
+        schedule = TFLMS().solve(chain, budget, LINK)
+        assert predicted(schedule, chain, LINK).peak_bytes <= budget
+        moved.append(left_in(schedule))
+    assert all(later <= earlier for earlier, later in pairwise(moved))
+    with pytest.raises(Infeasible):
+        TFLMS().solve(chain, 0, LINK)
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
+def test_the_trajectory_is_the_plain_one(baseline):
+    losses = [new_run(baseline, stack, size="pico", steps=4).train(2) for stack in ("baseline", "tflms")]
+    assert losses[0] == losses[1]
+
+
+def test_bad_thresholds_say_what_fits():
+    with pytest.raises(ValueError, match="0 or more"):
+        TFLMS(threshold=-1)
