@@ -16,8 +16,9 @@ from torch import Tensor
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
+from suite.contract.trace import Trace
 from techniques.activation_compression.mesa.technique import Mesa, decode, encode
+from techniques.shared.compression_probes import one_pass, relative_error
 
 OF_ITS_BASELINES = True  # the linear layers of their blocks get [..., tokens, channels]
 DRAWS = 4096
@@ -40,37 +41,20 @@ def probes(recording: Recording, own: Mesa) -> Mapping[str, float]:
     the mean of codes, rounded again and again, from the value, in standard errors; ``code_off``: the largest error of a
     value, in steps of its code; ``outside``: how far beyond its range a value comes back."""
     trace = recording.trace
-    plain, exact = _pass(recording, trace)
-    with recording.run.technique.around_step(recording.run), _kept(own):
-        packed, _ = _pass(recording, trace)
+    plain, exact = one_pass(recording, trace)
+    with _kept(own), recording.run.technique.around_step(recording.run):
+        packed, _ = one_pass(recording, trace)
     with _kept(own):
         own.statistics = {name: TINY * each for name, each in own.statistics.items()}
         with recording.run.technique.around_step(recording.run):
-            _, clipped = _pass(recording, trace)
+            _, clipped = one_pass(recording, trace)
     return {
         "changed": int((packed != plain).sum()),
-        "gradient_off": _off(trace.of("backward")[0].gradients, recording.gradients_at(trace.before.parameters)),
-        "clipped_off": _off(clipped, exact),
+        "gradient_off": relative_error(trace.of("backward")[0].gradients, exact),
+        "clipped_off": relative_error(clipped, exact),
         **_ranges(recording),
         **_codes(),
     }
-
-
-def _pass(recording: Recording, trace: Trace) -> tuple[Tensor, Values]:
-    """The outputs and the gradients of a step's batch, at the parameters before it."""
-    outputs: list[Tensor] = []
-
-    def noted(output: Any) -> Tensor:
-        outputs.append(output.logits if hasattr(output, "logits") else output)
-        return torch.zeros(())
-
-    gradients = recording.gradients_at(trace.before.parameters, trace, noted)
-    return outputs[0].detach(), gradients
-
-
-def _off(ours: Values, exact: Values) -> float:
-    difference = sum((ours[name].double() - each.double()).square().sum().item() for name, each in exact.items())
-    return math.sqrt(difference / sum(each.double().square().sum().item() for each in exact.values()))
 
 
 @contextmanager
@@ -98,9 +82,8 @@ def _ranges(recording: Recording) -> dict[str, float]:
         expected = decay * begun[name].double() + (1 - decay) * each if name else each
         off += not name or not _close(technique.statistics[name], expected)
     weights = [each for block in twin.run.anatomy.every_block for each in block.module.parameters() if each.ndim >= 2]
-    first = {name: each.detach() for name, each in zip(range(len(weights)), weights)}
     with twin.at(twin.traces[0].before.parameters):
-        lows = [each.detach().amin().item() for each in first.values()]
+        lows = [each.detach().amin().item() for each in weights]
     kept = {each[0].amin().item() for each in begun.values()}
     return {
         "first_off": names.count(""),

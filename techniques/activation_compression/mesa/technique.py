@@ -101,9 +101,10 @@ class Mesa(Technique):
     def follow(self, name: str, now: Tensor) -> Tensor:
         """The ranges to code with, this batch's included; a tensor seen for the first time has its batch's own."""
         running = self.statistics.get(name)
-        known = running is not None and running.shape == now.shape
-        self.statistics[name] = followed(running, now, self.decay) if known else now
-        return self.statistics[name]
+        if running is not None and running.shape == now.shape:
+            now = followed(running, now, self.decay)
+        self.statistics[name] = now
+        return now
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         self.acts = {block.path: Act() for block in run.anatomy.every_block}

@@ -1,0 +1,160 @@
+"""What recorded steps show of AC-GC: that the forward pass is exact, how far the gradients of weights are off against
+what is allowed, and how many bytes are kept against what the formula asks for.
+
+Bytes are read by the meter of saved activations around a pass of a recorded step. Gradient norms come from the recorded
+gradients and from a plain pass, which has the inputs of all linear layers, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from suite.meters.activations import SavedActivations
+from techniques.activation_compression.acgc.technique import ACGC, fixed_point, restored
+from techniques.shared.compression_probes import one_pass
+
+OF_ITS_BASELINES = True  # the inputs of their linear layers are saved by these alone
+FINER = 16  # of the error: 2 bits
+CHANNEL_BYTES = 4 + 1  # largest value and width
+
+
+def records(run: Run, own: ACGC) -> bool:
+    """Steps that measure norms, and the middle one."""
+    return run.step % own.interval == 0 or run.step == run.recipe.steps // 2
+
+
+@dataclass
+class Linears:
+    """What a plain pass shows of the linear layers of all blocks, by path: inputs, and squared norms of the outputs'
+    gradients."""
+
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    of_outputs: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> list[list[str]]:
+        """The layers that read one tensor, together."""
+        by_place: dict[tuple[int, int], list[str]] = {}
+        for path, x in self.inputs.items():
+            by_place.setdefault((x.data_ptr(), x.numel()), []).append(path)
+        return list(by_place.values())
+
+
+def probes(recording: Recording, own: ACGC) -> Mapping[str, float]:
+    """``changed``: outputs that are others than a plain pass's by a bit. ``over_bound``: the squared error of a
+    weight's gradient in the middle step over what is allowed, the largest. ``bytes_off``: bytes kept by a pass more or
+    fewer than the formula asks for; ``bits_for_a_sixteenth``: bits a value more where the error is a sixteenth;
+    ``first_bits``: bits of a value in the first step; ``code_off``: the largest error of a value, in units of the last
+    bit of its channel."""
+    run = recording.run
+    trace = next(each for each in recording.traces if each.step == run.recipe.steps // 2)
+    with own.around_step(run):
+        ours, _ = one_pass(recording, trace)
+    plain, exact = one_pass(recording, trace)
+    layers = _linears(recording, trace)
+    values = sum(layers.inputs[paths[0]].numel() for paths in layers.shared)
+    whole = _saved(recording, trace, nullcontext())
+    kept = _saved(recording, trace, own.around_step(run))
+    own.error /= FINER
+    finer = _saved(recording, trace, own.around_step(run))
+    own.error *= FINER
+    return {
+        "changed": int((ours != plain).sum()),
+        "over_bound": max(
+            _over_bound(trace, exact[f"{path}.weight"], f"{path}.weight", own.error) for path in layers.inputs
+        ),
+        "bytes_off": abs(kept - whole - sum(_added_bytes(recording, own, layers, paths) for paths in layers.shared)),
+        "bits_for_a_sixteenth": 8 * (finer - kept) / values,
+        "first_bits": _first_bits(recording),
+        "code_off": _code_off(),
+    }
+
+
+def _over_bound(trace: Trace, exact: Tensor, name: str, error: float) -> float:
+    difference = trace.of("backward")[0].gradients[name].double() - exact.double()
+    return difference.square().sum().item() / (error * exact.double().square().sum().item())
+
+
+def _saved(recording: Recording, trace: Trace, context: AbstractContextManager[Any]) -> int:
+    with SavedActivations(recording.run.model) as meter, context:
+        recording.gradients_at(trace.before.parameters, trace)
+    return meter.saved_bytes
+
+
+def _linears(recording: Recording, trace: Trace) -> Linears:
+    layers = Linears()
+    with _listening(recording, layers):
+        recording.gradients_at(trace.before.parameters, trace)
+    return layers
+
+
+@contextmanager
+def _listening(recording: Recording, layers: Linears) -> Iterator[None]:
+    def note(path: str, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        layers.inputs[path] = inputs[0].detach()
+        output.register_hook(lambda gradient: layers.of_outputs.update({path: gradient.double().square().sum().item()}))
+
+    handles = [
+        part.module.register_forward_hook(lambda _, inputs, output, path=part.path: note(path, inputs, output))
+        for part in recording.run.anatomy.linears
+    ]
+    try:
+        yield
+    finally:
+        for each in handles:
+            each.remove()
+
+
+def _added_bytes(recording: Recording, own: ACGC, layers: Linears, paths: list[str]) -> float:
+    """Bytes that the input of these layers takes more than as it is."""
+    x = layers.inputs[paths[0]].double()
+    x = x.reshape(-1, x.shape[-1])
+    of_weights, of_outputs = _norms(recording, own, paths)
+    allowed = own.error * of_weights / (2 * x.numel() * of_outputs)
+    largest = x.abs().amax(0) + 1e-6
+    bits = (-0.5 * math.log2(allowed) + largest.log2() - 1).trunc().clamp(1, 15) + 1
+    return bits.sum().item() * math.ceil(len(x) / 8) + CHANNEL_BYTES * x.shape[1] - 4 * x.numel()
+
+
+def _norms(recording: Recording, own: ACGC, paths: list[str]) -> tuple[float, float]:
+    """Squared norms of the gradients of these layers' weights and outputs: of each the mean of the last measurements,
+    summed."""
+    measured = [each for each in recording.traces if each.step % own.interval == 0][-own.history :]
+    plain = [_linears(recording, trace) for trace in measured]
+    recorded = [trace.of("backward")[0].gradients for trace in measured]
+    of_weights = [each[f"{path}.weight"].double().square().sum().item() for each in recorded for path in paths]
+    of_outputs = [each.of_outputs[path] for each in plain for path in paths]
+    return sum(of_weights) / len(measured), sum(of_outputs) / len(measured)
+
+
+def _first_bits(recording: Recording) -> float:
+    """From the bytes of a pass before any norm is known."""
+    twin = recording.twin()
+    (fresh,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    trace = recording.traces[0]
+    layers = _linears(twin, trace)
+    inputs = [layers.inputs[paths[0]] for paths in layers.shared]
+    channels = sum(x.shape[-1] for x in inputs)
+    added = _saved(twin, trace, fresh.around_step(twin.run)) - _saved(twin, trace, nullcontext())
+    columns = sum(math.ceil(x.numel() // x.shape[-1] / 8) * x.shape[-1] for x in inputs)
+    return (added - CHANNEL_BYTES * channels + 4 * sum(map(torch.numel, inputs))) / columns
+
+
+def _code_off() -> float:
+    """Of values below the channel's largest, which has no code of its own."""
+    bits = torch.tensor([1, 4, 9])
+    largest = torch.tensor([3.0, 0.2, 40.0])
+    x = (2 * torch.rand(3, 4096, generator=torch.Generator().manual_seed(0)) - 1) * largest[:, None]
+    unit = largest.double()[:, None] / 2.0 ** bits[:, None]
+    error = (restored(fixed_point(x, largest, bits), largest, bits).double() - x.double()).abs() / unit
+    return error[x.double() < largest.double()[:, None] - unit].max().item()

@@ -1,0 +1,30 @@
+"""What probes of compressed activations compare: a pass of a recorded step, with what is kept compressed or not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.trace import Trace, Values
+
+
+def one_pass(recording: Recording, trace: Trace) -> tuple[Tensor, Values]:
+    """The outputs and the gradients of a step's batch, at the parameters before it."""
+    outputs: list[Tensor] = []
+
+    def noted(output: Any) -> Tensor:
+        outputs.append(output.logits if hasattr(output, "logits") else output)
+        return torch.zeros(())
+
+    gradients = recording.gradients_at(trace.before.parameters, trace, noted)
+    return outputs[0].detach(), gradients
+
+
+def relative_error(ours: Values, exact: Values) -> float:
+    """The norm of the difference of gradients, over that of the exact ones."""
+    difference = sum((ours[name].double() - each.double()).square().sum().item() for name, each in exact.items())
+    return math.sqrt(difference / sum(each.double().square().sum().item() for each in exact.values()))
