@@ -30,13 +30,14 @@ LEAST_STEP = 2.0**-126  # below, its inverse is not finite: such a group comes b
 @dataclass(frozen=True)
 class Packed:
     """Rows of equal length, packed: ``codes`` uint8 [rows, ceil(length bits / 8)], the first number of a byte in its
-    lowest bits; ``least`` and ``steps`` bfloat16 [rows, ceil(length / 256)]."""
+    lowest bits; ``least`` and ``steps`` bfloat16 [rows, ceil(length / 256)]. ``dtype`` is the rows' own."""
 
     codes: Tensor
     least: Tensor
     steps: Tensor
     bits: int
     length: int
+    dtype: torch.dtype
 
 
 def packed_bytes(rows: int, length: int, bits: int) -> int:
@@ -57,35 +58,49 @@ def pack(rows: Tensor, bits: int, generator: torch.Generator) -> Packed:
     """
     if bits not in WIDTHS:
         raise ValueError(f"numbers are packed in {', '.join(map(str, WIDTHS))} bits, not in {bits}")
-    pieces = [_packed(piece, bits, generator) for piece in _pieces(rows)]
-    along = 0 if len(rows) > 1 else 1
-    codes, least, steps = (torch.cat(parts, along) if len(parts) > 1 else parts[0] for parts in zip(*pieces))
-    return Packed(codes, least, steps, bits, rows.shape[1])
+    if launchable(rows):
+        from techniques.shared import packed_kernel as kernel
+
+        codes, least, steps = kernel.pack(rows.contiguous(), bits, seed_of(generator))
+    else:
+        pieces = [codes_of(piece, bits, generator) for piece in _pieces(rows)]
+        along = 0 if len(rows) > 1 else 1
+        codes, least, steps = (torch.cat(parts, along) if len(parts) > 1 else parts[0] for parts in zip(*pieces))
+    return Packed(codes, least, steps, bits, rows.shape[1], rows.dtype)
 
 
-def _packed(rows: Tensor, bits: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def codes_of(rows: Tensor, bits: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, least values and steps of :class:`Packed`, by torch's operators."""
     numbers = _grouped(rows.float())
     least = rounded_down(numbers.amin(-1))
     steps = rounded_up((numbers.amax(-1) - least.float()) / (2**bits - 1))
     least = least.where(steps.isfinite(), torch.nan)
     scaled = (numbers - least.float()[..., None]).mul_(inverse(steps)[..., None])
-    noise = torch.rand(rows.shape, generator=generator).to(rows.device)
+    noise = torch.rand(rows.shape, generator=on_device(generator, rows.device), device=rows.device)
     levels = scaled.flatten(1)[:, : rows.shape[1]].add_(noise).floor_()
     codes = levels.nan_to_num_(0.0).clamp_(0, 2**bits - 1).to(torch.uint8)
     return in_bytes(codes, bits), least, steps
 
 
 def unpack(packed: Packed) -> Tensor:
-    """The rows, float32 [rows, length]."""
-    rows = torch.empty(len(packed.codes), packed.length, device=packed.codes.device)
-    in_a_byte = 8 // packed.bits
-    for piece, codes, least, steps in zip(
-        _pieces(rows), _pieces(packed.codes, in_a_byte), _pieces(packed.least, GROUP), _pieces(packed.steps, GROUP)
-    ):
-        numbers = _grouped(from_bytes(codes, packed.bits, piece.shape[1]).float())
-        numbers.mul_(steps.float()[..., None]).add_(least.float()[..., None])
-        piece.copy_(numbers.flatten(1)[:, : piece.shape[1]])
+    """The rows [rows, length], in their own type."""
+    if launchable(packed.codes, packed.dtype):
+        from techniques.shared import packed_kernel as kernel
+
+        return kernel.unpack(packed.codes, packed.least, packed.steps, packed.bits, packed.length, packed.dtype)
+    rows = torch.empty(len(packed.codes), packed.length, dtype=packed.dtype, device=packed.codes.device)
+    each = 8 // packed.bits
+    stored = (packed.codes, each), (packed.least, GROUP), (packed.steps, GROUP)
+    for piece, *parts in zip(_pieces(rows), *(_pieces(tensor, numbers) for tensor, numbers in stored), strict=True):
+        piece.copy_(numbers_of(Packed(*parts, packed.bits, piece.shape[1], packed.dtype)))
     return rows
+
+
+def numbers_of(packed: Packed) -> Tensor:
+    """:func:`unpack` by torch's operators, float32."""
+    numbers = _grouped(from_bytes(packed.codes, packed.bits, packed.length).float())
+    numbers = numbers.mul_(packed.steps.float()[..., None]).add_(packed.least.float()[..., None])
+    return numbers.flatten(1)[:, : packed.length]
 
 
 def _pieces(rows: Tensor, each: int = 1) -> Sequence[Tensor]:
@@ -94,6 +109,27 @@ def _pieces(rows: Tensor, each: int = 1) -> Sequence[Tensor]:
     if len(rows) > 1:
         return rows.split(max(1, PIECE // (rows.shape[1] * each)))
     return rows.split(PIECE // each, 1)
+
+
+def launchable(rows: Tensor, dtype: torch.dtype | None = None) -> bool:
+    """Whether the kernel takes rows of this ``dtype``, their own unless it is named. Loads Triton for CUDA tensors."""
+    if not rows.is_cuda:
+        return False
+    from suite.kernels.optimizer_parts import DTYPES
+
+    return (dtype or rows.dtype) in DTYPES
+
+
+def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
+    """The generator itself or, where it is not on the ``device``, one there that follows from it."""
+    return (
+        generator if generator.device.type == device.type else torch.Generator(device).manual_seed(seed_of(generator))
+    )
+
+
+def seed_of(generator: torch.Generator) -> int:
+    """A seed below 2^31, drawn."""
+    return int(torch.randint(2**31, (), generator=generator))
 
 
 def inverse(steps: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class Kept(Protocol):
     """What is kept in place of a storage: a dataclass, so that its tensors are counted."""
 
     def numbers(self) -> Tensor:
-        """The storage's numbers [elements], of any floating-point type."""
+        """The storage's numbers [elements], in their own type."""
         ...
 
 
@@ -100,7 +100,7 @@ class Rows:
         if len(self.parts) == 1:
             return unpack(self.parts[0]).flatten()
         first = self.parts[0]
-        rows = torch.empty(sum(map(len, self.places)), first.length, device=first.codes.device)
+        rows = torch.empty(sum(map(len, self.places)), first.length, dtype=first.dtype, device=first.codes.device)
         for part, places in zip(self.parts, self.places, strict=True):
             rows[places] = unpack(part)
         return rows.flatten()
@@ -121,12 +121,11 @@ class View:
     """A tensor of a storage that is kept packed."""
 
     kept: Kept
-    dtype: torch.dtype
     shape: torch.Size
     stride: tuple[int, ...]
 
     def tensor(self) -> Tensor:
-        return self.kept.numbers().to(self.dtype).as_strided(self.shape, self.stride)
+        return self.kept.numbers().as_strided(self.shape, self.stride)
 
 
 class Packing(TorchFunctionMode):
@@ -187,7 +186,7 @@ class Packing(TorchFunctionMode):
         kept, key = self.kept_of(place, whole, tensor.requires_grad)
         if key:
             self.saving.append(key)
-        return View(kept, tensor.dtype, tensor.shape, place.stride) if kept is not None else whole
+        return View(kept, tensor.shape, place.stride) if kept is not None else whole
 
     def kept_of(self, place: _Place, tensor: Tensor, activation: bool) -> tuple[Kept | None, str]:
         """What is kept of the storage, once for all who save it, and its key."""

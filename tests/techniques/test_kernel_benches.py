@@ -48,7 +48,7 @@ def test_a_step_is_the_reference(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
 @every
 def test_what_is_not_finite_spoils_what_it_spoils_in_the_reference(bench: Bench) -> None:
     inputs = made(bench, [PIECE + 5, 7, 9])
-    for tensor, value in zip(inputs["gradients"], ("nan", "inf", "-inf")):
+    for tensor, value in zip(inputs.get("gradients", next(iter(inputs.values()))), ("nan", "inf", "-inf")):
         tensor[3] = float(value)
     expected = bench.reference(inputs)
     bench.kernel(inputs)()
