@@ -1,10 +1,11 @@
-"""Every persistent schedule of a short chain, one by one: what a solver of such schedules is compared with."""
+"""What solvers are compared with: every persistent schedule of a short chain, one by one; and what schedules keep."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import accumulate
 
 from suite.chain.chain import Chain, Stage
 from suite.chain.plan import Infeasible
@@ -96,3 +97,20 @@ def fastest_rivals(chain: Chain) -> list[Prediction]:
         if not frontier or one.time_s < frontier[-1].time_s * (1 - 1e-9):
             frontier.append(one)
     return frontier
+
+
+def kept_at_turn(schedule: Schedule) -> int:
+    """Activations kept for later runs at the turn, the chain's input among them."""
+    kept = {0}
+    for op in schedule.forward:
+        if op.computes:
+            kept.add(op.block + 1)
+        elif op.kind == "drop":
+            kept.remove(op.block)
+    return len(kept)
+
+
+def most_graphs(schedule: Schedule) -> int:
+    """Most blocks whose graphs are kept at once."""
+    changes = [{"save": 1, "back": -1}.get(op.kind, 0) for op in schedule.ops]
+    return max(accumulate(changes))
