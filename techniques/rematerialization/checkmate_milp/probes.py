@@ -1,0 +1,15 @@
+"""What a recorded step shows of Checkmate: recomputation that changes nothing, within the budget, and none too much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from suite.contract.recording import Recording
+from techniques.rematerialization.checkmate_milp.technique import CheckmateMILP
+from techniques.shared.fastest_probe import over_fastest
+from techniques.shared.recomputation_probes import scheduled_probes
+
+
+def probes(recording: Recording, own: CheckmateMILP) -> Mapping[str, float]:
+    """Those of every technique that plans; time over that of the fastest of all schedules, of the step and of plans."""
+    return scheduled_probes(recording, own) | over_fastest(recording, own)

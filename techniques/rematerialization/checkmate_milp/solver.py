@@ -1,0 +1,91 @@
+"""Checkmate (Jain et al., 2020): the fastest schedule within a budget, by an integer program or its rounded relaxation.
+
+Both are checked by the simulation that all solvers answer to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from suite.chain.chain import Chain
+from suite.chain.plan import Infeasible, from_the_input
+from suite.chain.schedule import Schedule, every_input, plain, segmented
+from suite.chain.simulate import predicted
+from techniques.rematerialization.checkmate_milp.program import Program
+
+THRESHOLDS = tuple(n / 10 for n in range(1, 10))  # of S in the relaxation, from which on a value is kept
+SEEN = 0.9  # of the budget, by the relaxation, since rounding adds to what it keeps
+TIGHTENINGS = 5
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A schedule, its predicted seconds, and seconds below which no schedule within the budget gets."""
+
+    schedule: Schedule
+    time_s: float
+    bound_s: float
+
+
+def optimum(chain: Chain, budget_bytes: int, limit_s: float = math.inf) -> Solution:
+    """The fastest schedule whose predicted peak is at most ``budget_bytes``: the integer program's.
+
+    Where ``limit_s`` seconds do not suffice to prove that, it is the best of those that the search has met, of the
+    rounded ones and of :func:`checkpoints`. Raises Infeasible.
+    """
+    program, spared_bytes = Program(chain), 0
+    for _ in range(TIGHTENINGS):
+        answer = program.solved(budget_bytes - spared_bytes, limit_s)
+        if answer.values is None:
+            break
+        schedule = program.schedule(answer.values > 0.5)
+        cost = predicted(schedule, chain)
+        if answer.proven and cost.peak_bytes <= budget_bytes:
+            return Solution(schedule, cost.time_s, min(answer.bound_s, cost.time_s))
+        if cost.peak_bytes <= budget_bytes:
+            return fastest([schedule, *_others(program, budget_bytes)], chain, budget_bytes, answer.bound_s)
+        spared_bytes += cost.peak_bytes - budget_bytes  # HiGHS meets a bound to a millionth, the simulation to the byte
+    return fastest([*_others(program, budget_bytes)], chain, budget_bytes, answer.bound_s)
+
+
+def rounded(chain: Chain, budget_bytes: int) -> Solution:
+    """The fastest within the budget of the schedules that rounding the relaxation gives (section 5.2). Raises
+    Infeasible."""
+    program = Program(chain)
+    bound_s = program.solved(budget_bytes, whole=False).bound_s
+    return fastest([*_rounded(program, budget_bytes)], chain, budget_bytes, bound_s)
+
+
+def checkpoints(depth: int) -> Iterator[Schedule]:
+    """What needs no search: equal segments run again, the last blocks' graphs kept or not."""
+    yield from (plain(depth), every_input(depth), from_the_input(depth))
+    for rest in range(1, depth + 1):
+        for count in range(1, rest + 1):
+            yield segmented(depth, list(pairwise(rest * n // count for n in range(count + 1))))
+
+
+def fastest(schedules: Sequence[Schedule], chain: Chain, budget_bytes: int, bound_s: float) -> Solution:
+    """The fastest of the schedules that fit the budget. Raises Infeasible with the least that is known."""
+    costs = [(predicted(each, chain), each) for each in schedules]
+    fitting = [(cost, each) for cost, each in costs if cost.peak_bytes <= budget_bytes]
+    if not fitting:
+        known = [cost for cost, _ in costs] + [predicted(each, chain) for each in checkpoints(chain.depth)]
+        raise Infeasible("Checkmate's schedule", budget_bytes, min(cost.peak_bytes for cost in known))
+    cost, schedule = min(fitting, key=lambda pair: (pair[0].time_s, pair[0].peak_bytes))
+    return Solution(schedule, cost.time_s, min(bound_s, cost.time_s))
+
+
+def _others(program: Program, budget_bytes: int) -> Iterator[Schedule]:
+    yield from _rounded(program, budget_bytes)
+    yield from checkpoints(program.chain.depth)
+
+
+def _rounded(program: Program, budget_bytes: int) -> Iterator[Schedule]:
+    """The relaxation's S, 1 from a threshold on, with the fewest runs that make it so: the paper's two phases."""
+    for seen in (SEEN, 1.0):
+        values = program.solved(int(seen * budget_bytes), whole=False).values
+        if values is not None:
+            yield from (program.schedule(program.repaired(values >= threshold)) for threshold in THRESHOLDS)
