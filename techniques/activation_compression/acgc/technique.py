@@ -18,7 +18,6 @@ fixed point,
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -110,22 +109,22 @@ class ACGC(Technique):
 
     @contextmanager
     def around_step(self, run: Run) -> Iterator[None]:
-        shared: dict[str, list[str]] = defaultdict(list)
+        shared: dict[str, list[str]] = {}
+        block_of = {part.path: block.path for block in run.anatomy.every_block for part in block.linears}
         self.kept = [0, 0]
 
         def pack(tensor: Tensor, place: Place) -> Planes:
-            self.acts.setdefault(place.module, Act())()
+            self.acts.setdefault(block_of[place.module], Act())()
             shared[place.module] = [place.module]
             return self.packed(tensor, place.module)
 
         def again(planes: Planes, place: Place) -> None:
-            self.acts.setdefault(place.module, Act())()
             if place.module not in shared[planes.reader]:
                 shared[planes.reader].append(place.module)
 
         with packing(run, linears(run.anatomy), pack, again), self.measuring(run):
             yield
-        self.readers = dict(shared)
+        self.readers = shared
 
     def packed(self, tensor: Tensor, reader: str) -> Planes:
         """``tensor`` [..., C], which the linear layer ``reader`` reads first."""
@@ -188,7 +187,7 @@ class ACGC(Technique):
         return {"bits": bits / values}
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        self.acts = {saver.part.path: Act() for saver in linears(run.anatomy)}
+        self.acts = {block.path: Act() for block in run.anatomy.every_block}
         return self.acts
 
     def state(self) -> dict[str, Any]:

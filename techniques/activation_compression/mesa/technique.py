@@ -26,8 +26,10 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from techniques.shared.saved_tensors import Place, blocks, head_wise, packing
+from techniques.shared.scaled_sum import launchable
 
 LEVELS = 255  # steps of an 8-bit code
+KERNEL_DTYPES = frozenset({torch.float32, torch.bfloat16})
 STREAM = 11  # of the seed, for what is rounded
 
 
@@ -42,13 +44,15 @@ def followed(running: Tensor, now: Tensor, decay: float) -> Tensor:
     return decay * running + (1 - decay) * now
 
 
+def scales(clip: Tensor) -> Tensor:
+    """Levels to a unit of x, [groups]; 0 where the range is."""
+    return torch.where(clip[1] > 0, LEVELS / clip[1], 0.0)
+
+
 def encode(x: Tensor, clip: Tensor, noise: torch.Generator) -> Tensor:
-    """uint8 codes of ``x`` [outer, groups, inner] over ``clip`` [2, groups], rounded up or down at random. A group
-    whose range is 0 has the code 0."""
-    low, width = clip[:, :, None]
-    scale = torch.where(width > 0, LEVELS / width, 0.0)
+    """uint8 codes of ``x`` [outer, groups, inner] over ``clip`` [2, groups], rounded up or down at random."""
     u = torch.rand(x.shape, generator=noise, device=x.device)
-    return (x - low).mul_(scale).add_(u).floor_().clamp_(0, LEVELS).to(torch.uint8)
+    return (x - clip[0, :, None]).mul_(scales(clip)[:, None]).add_(u).floor_().clamp_(0, LEVELS).to(torch.uint8)
 
 
 def decode(codes: Tensor, clip: Tensor) -> Tensor:
@@ -59,14 +63,31 @@ def decode(codes: Tensor, clip: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """A tensor in 8 bits: its codes, and the ranges that they were made with."""
+    """A tensor in 8 bits: its codes, and the ranges that they were made with. On a GPU each way is one kernel."""
 
     codes: Tensor
     clip: Tensor
     shape: torch.Size
     dtype: torch.dtype
 
+    @classmethod
+    def of(cls, tensor: Tensor, x: Tensor, clip: Tensor, noise: torch.Generator) -> Codes:
+        """``x`` is the tensor as [outer, groups, inner]."""
+        if launchable(x):
+            from techniques.activation_compression.mesa import kernel
+
+            seed = torch.randint(2**31 - 1, (1,), generator=noise, device=x.device, dtype=torch.int32)
+            codes = kernel.encode(x, torch.stack([clip[0], scales(clip)]), seed)
+        else:
+            codes = encode(x, clip, noise)
+        return cls(codes, clip, tensor.shape, tensor.dtype)
+
     def unpack(self) -> Tensor:
+        if launchable(self.clip) and self.dtype in KERNEL_DTYPES:
+            from techniques.activation_compression.mesa import kernel
+
+            table = torch.stack([self.clip[0], self.clip[1] / LEVELS])
+            return kernel.decode(self.codes, table, self.dtype).view(self.shape)
         return decode(self.codes, self.clip).to(self.dtype).view(self.shape)
 
 
@@ -90,10 +111,10 @@ class Mesa(Technique):
         noise = torch.Generator(run.device).manual_seed(mixed_seed(run.seed, STREAM, run.step))
 
         def pack(tensor: Tensor, place: Place) -> Codes:
-            x = tensor.reshape(head_wise(tensor.shape, place)).float()
+            x = tensor.reshape(head_wise(tensor.shape, place)).contiguous()
             clip = self.follow(place.name, ranges(x))
             self.acts.setdefault(place.module, Act())()
-            return Codes(encode(x, clip, noise), clip, tensor.shape, tensor.dtype)
+            return Codes.of(tensor, x, clip, noise)
 
         with packing(run, blocks(run.anatomy), pack):
             yield
