@@ -53,7 +53,7 @@ class Stored:
 
     def __init__(self, copy: _Copy, tensor: Tensor) -> None:
         self._copy: _Copy | None = copy
-        self.shape, self.dtype = tensor.shape, tensor.dtype
+        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, copy.device
         self._stride, self._offset = tensor.stride(), tensor.storage_offset()
         copy.shares += 1
 
@@ -62,6 +62,16 @@ class Stored:
         """Bytes of its storage, which other stored views may share; 0 once it is freed."""
         return self._copy.nbytes if self._copy else 0
 
+    @property
+    def has_values(self) -> bool:
+        """Whether the tier keeps more of it than a shape."""
+        return self._held.memory is not None
+
+    @property
+    def coming(self) -> bool:
+        """Whether it is on its way back: its place on the device is taken."""
+        return self._held.back is not None
+
     def fetch(self) -> None:
         """Starts the way back; again, it changes nothing."""
         self._held.fetch()
@@ -69,20 +79,22 @@ class Stored:
     def take(self, keep: bool = False) -> Tensor:
         """The tensor on its device: its own shape, strides and values to the bit. Waits for the way back.
 
-        Views of one storage share what came back while any of them lives. The tier lets go of its copy with the last
-        of them, unless it is to ``keep`` it: weights come again and again, and change in the tier.
+        Views of one storage share what came back while the one that was taken last lives. The tier lets go of its copy
+        with the last of them, unless it is to ``keep`` it: weights come again and again, and change in the tier.
         """
-        tensor = self._viewed(self._held.take(), self._held.device)
+        tensor = self._viewed(self._held.take())
+        self._held.there = weakref.ref(tensor)
         if not keep:
             self.free()
         return tensor
 
     def wait(self) -> None:
         """What the device does from now on comes after the copy: only then may the stored tensor be written to."""
-        _await(self._held.out, self._held.device)
+        _await(self._held.out, self.device)
 
     def host(self) -> Tensor:
-        """The tier's copy itself, as a CPU tensor: what is written to it is stored, at no traffic.
+        """The tier's copy itself, as a CPU tensor: what is written to it is stored, at no traffic, and what came back
+        before is old.
 
         For work on the host, on a thread of its own (:attr:`Tier.worker`), where no meter takes it for the device's.
         Raises RuntimeError where the tier keeps shapes alone.
@@ -91,7 +103,8 @@ class Stored:
             raise RuntimeError("a tensor without values has none on the host: leave work on the host out")
         if (copied := self._held.out.result()) is not None:
             copied.synchronize()
-        return self._viewed(torch.from_numpy(self._held.memory).untyped_storage(), torch.device("cpu"))
+        self._held.back = self._held.there = None
+        return self._viewed(torch.from_numpy(self._held.memory))
 
     def write(self, tensor: Tensor) -> None:
         """Copies a tensor's values (of this shape and type) over the tier's; what came back before is old then."""
@@ -113,15 +126,14 @@ class Stored:
             raise RuntimeError("this tensor was taken or freed: keep it in the tier with take(keep=True)")
         return self._copy
 
-    def _viewed(self, storage: torch.UntypedStorage, device: torch.device) -> Tensor:
-        empty = torch.empty(0, dtype=self.dtype, device=device)
-        return empty.set_(storage, self._offset, self.shape, self._stride)
+    def _viewed(self, whole: Tensor) -> Tensor:
+        return whole.view(self.dtype).as_strided(self.shape, self._stride, self._offset)
 
 
 @dataclass(eq=False)
 class _Copy:
     """One storage's bytes in a tier. ``memory`` is None for tensors without values; ``back`` has what is on its way to
-    the device, and ``there`` what was taken and may still live."""
+    the device, and ``there`` the view of it that was taken last and may still live."""
 
     tier: Tier
     device: torch.device
@@ -130,24 +142,23 @@ class _Copy:
     out: Future[Any]
     shares: int = 0
     key: tuple[int, int] | None = None
-    back: tuple[torch.UntypedStorage, Future[Any]] | None = None
-    there: weakref.ref[torch.UntypedStorage] | None = None
+    back: tuple[Tensor, Future[Any]] | None = None
+    there: weakref.ref[Tensor] | None = None
 
     def fetch(self) -> None:
         if self.back is None and (self.there is None or self.there() is None):
-            storage = torch.empty(self.nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
-            self.back = storage, self.tier._move_in(self, storage)
+            whole = torch.empty(self.nbytes, dtype=torch.uint8, device=self.device)
+            self.back = whole, self.tier._move_in(self, whole.untyped_storage())
 
-    def take(self) -> torch.UntypedStorage:
+    def take(self) -> Tensor:
         living = self.there() if self.there is not None else None
         if living is not None:
-            return living
+            return living.detach().as_strided([self.nbytes // living.itemsize], [1], 0).view(torch.uint8)
         self.fetch()
         assert self.back is not None
-        (storage, arrival), self.back = self.back, None
+        (whole, arrival), self.back = self.back, None
         _await(arrival, self.device)
-        self.there = weakref.ref(storage)
-        return storage
+        return whole
 
     def write(self, tensor: Tensor) -> None:
         self.back = self.there = None
@@ -202,12 +213,12 @@ class Tier:
         self._copies[key] = weakref.ref(storage), copy
         return Stored(copy, tensor)
 
-    def zeros(self, like: Tensor, dtype: torch.dtype) -> Stored:
-        """Zeros in the shape and on the device of a tensor, which begin in the tier: at no traffic."""
+    def zeros(self, like: Stored, dtype: torch.dtype) -> Stored:
+        """Zeros in a stored tensor's shape and for its device, which begin in the tier: at no traffic."""
         with torch.utils._python_dispatch._disable_current_modes():
             shape = torch.empty(like.shape, dtype=dtype, device="meta")
         nbytes = shape.numel() * dtype.itemsize
-        memory = self._reserved(nbytes, of_values=not isinstance(like, FakeTensor))
+        memory = self._reserved(nbytes, like.has_values)
         if memory is not None:
             memory[:] = 0
         return Stored(_Copy(self, like.device, nbytes, memory, _done()), shape)
@@ -219,13 +230,17 @@ class Tier:
 
     # room -----------------------------------------------------------------------------------------------------------
 
-    def _reserved(self, nbytes: int, of_values: bool) -> Memory | None:
-        """Memory of ``nbytes``, aligned; None, but accounted for, where there are no values to keep."""
+    def check_room(self, nbytes: int) -> None:
+        """Raises TierFull where ``nbytes`` more are more than the tier may hold."""
         if self.capacity_bytes is not None and self.held_bytes + nbytes > self.capacity_bytes:
             raise TierFull(
                 f"the {self.kind} of {self.capacity_bytes:,} bytes holds {self.held_bytes:,}, and {nbytes:,} more do "
                 f"not fit: give it {self.held_bytes + nbytes:,} or more, or store less"
             )
+
+    def _reserved(self, nbytes: int, of_values: bool) -> Memory | None:
+        """Memory of ``nbytes``, aligned; None, but accounted for, where there are no values to keep."""
+        self.check_room(nbytes)
         memory = self._allocated(max(1, nbytes))[:nbytes] if of_values else None
         self.held_bytes += nbytes
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)

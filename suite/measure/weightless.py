@@ -43,6 +43,8 @@ class Weightless(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output: Any = super().dispatch(func, types, args, kwargs or {})
+        if output is NotImplemented:  # tensors of a kind of their own go first, and come back as fake ones
+            return output
         if _of_sizes(func, output):
             with no_dispatch():
                 real = func(*args, **(kwargs or {}))

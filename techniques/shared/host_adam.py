@@ -23,7 +23,17 @@ from torch.optim import Optimizer
 from torch.optim.adam import adam as torch_adam
 
 from suite.chain.tiers import Stored, Tier
-from suite.model.calls import lacks_values
+from suite.contract.recipe import Recipe
+from suite.contract.technique import ParameterGroups
+from techniques.shared.away import Away
+
+
+def halved(model: nn.Module) -> nn.Module:
+    """``model`` with its floating parameters in bfloat16, in place; buffers stay as they are."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(torch.bfloat16)
+    return model
 
 
 @dataclass
@@ -40,9 +50,9 @@ class HostState:
 
     @classmethod
     def of(cls, parameter: Tensor, tier: Tier) -> HostState:
-        image = tier.store(parameter)
+        image = parameter.home.stored if isinstance(parameter, Away) else tier.store(parameter)
         master = image if parameter.dtype == torch.float32 else tier.store(parameter.detach().float())
-        first, second = (tier.zeros(parameter, torch.float32) for _ in range(2))
+        first, second = (tier.zeros(image, torch.float32) for _ in range(2))
         return cls(master, first, second, image)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -83,24 +93,36 @@ class HostAdamW(Optimizer):
         self.steps = 0
         self.working: Future[None] | None = None  # the update whose result the device does not have yet
 
+    @classmethod
+    def of(cls, parameters: ParameterGroups, tier: Tier, recipe: Recipe, delay_after: int | None = None) -> HostAdamW:
+        """The AdamW that the recipe asks for, with its clipping."""
+        return cls(
+            parameters, tier, lr=recipe.learning_rate, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps,
+            fused=recipe.fused_optimizer, max_norm=recipe.gradient_clip, delay_after=delay_after,
+        )  # fmt: skip
+
     @contextmanager
     def receiving(self) -> Iterator[None]:
         """Backward passes meanwhile send each gradient to the host as soon as it is whole, and free it."""
-        hooks = [parameter.register_post_accumulate_grad_hook(self._receive) for parameter in self.host]
+        hooks = [parameter.register_post_accumulate_grad_hook(self.receive) for parameter in self.host]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _receive(self, parameter: Tensor) -> None:
+    def receive(self, parameter: Tensor) -> None:
+        """Sends a parameter's gradient, if it has one, to the host, and frees it."""
         state, gradient = self.host[parameter], parameter.grad
-        assert gradient is not None
+        if gradient is None:
+            return
+        if gradient.untyped_storage().nbytes() > gradient.nbytes:
+            gradient = gradient.clone()  # a part of something larger, which need not go along
         arrived, parameter.grad = self.tier.store(gradient), None
         if state.gradient is None:
             state.gradient = arrived
             return
-        if not lacks_values(gradient):
+        if arrived.has_values:
             self.on_host(_add, state.gradient, arrived).result()
         arrived.free()
 
@@ -127,10 +149,7 @@ class HostAdamW(Optimizer):
             work.append(({**group, "params": None}, [(each, each.gradient) for each in states if each.gradient]))
             for state in states:
                 state.gradient = None  # the next step's may come while the host works
-        if any(lacks_values(parameter) for parameter in self.host):
-            self.working = self.on_host(_free, work)
-        else:
-            self.working = self.on_host(_update, work, self.max_norm)
+        self.working = self.on_host(_update, work, self.max_norm)
         self.steps += 1
         if self.delay_after is None or self.steps <= self.delay_after:
             self.finish()
@@ -146,8 +165,9 @@ class HostAdamW(Optimizer):
             self.bring(parameter, state.image)
 
     def bring(self, parameter: Tensor, image: Stored) -> None:
-        """Copies one tile to the device."""
-        parameter.copy_(image.take(keep=True))
+        """Copies one tile to the device, unless it comes there when it is used."""
+        if not isinstance(parameter, Away):
+            parameter.copy_(image.take(keep=True))
 
     def on_host(self, work: Callable[..., None], *args: Any) -> Future[None]:
         """Starts ``work`` on the host's thread."""
@@ -184,20 +204,23 @@ Work = list[tuple[dict[str, Any], list[tuple[HostState, Stored]]]]
 
 @torch.no_grad()
 def _update(work: Work, max_norm: float) -> None:
-    gradients = [gradient.host().float() for _, states in work for _, gradient in states]
+    gradients = [gradient.host().float() for _, states in work for _, gradient in states if gradient.has_values]
     if max_norm and gradients:
         _clip(gradients, max_norm)
     remaining = iter(gradients)
     for group, states in work:
-        for state, _ in states:  # one tile at a time
+        for state, gradient in states:  # one tile at a time
+            state.step += 1
+            if not gradient.has_values:
+                continue
             tensors = state.tensors()
             torch_adam(
                 [tensors["master"]], [next(remaining)], [tensors["first_moment"]], [tensors["second_moment"]], [],
-                [torch.tensor(float(state.step))], fused=group["fused"], foreach=False, amsgrad=False, maximize=False,
+                [torch.tensor(float(state.step - 1))], fused=group["fused"], foreach=False,
+                amsgrad=False, maximize=False,
                 beta1=group["betas"][0], beta2=group["betas"][1], lr=group["lr"], eps=group["eps"],
                 weight_decay=group["weight_decay"], decoupled_weight_decay=True,
             )  # fmt: skip
-            state.step += 1
             state.imaged()
     _free(work)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from suite.contract.recording import Recording
-from suite.contract.trace import Values
+from suite.contract.trace import Trace
 
 
 def changed(recording: Recording, delay_after: int | None = None) -> int:
@@ -33,7 +33,7 @@ def changed(recording: Recording, delay_after: int | None = None) -> int:
     )
     before = {names[key]: each.detach().clone() for key, each in masters.items()}
     for number, trace in enumerate(recording.traces, 1):
-        gradients: Values = trace.of("backward")[0].gradients
+        gradients = accumulated(trace)
         for key, master in masters.items():
             master.grad = gradients[names[key]].float() if names[key] in gradients else None
         clipped = [each for group in adamw.param_groups for each in group["params"]]
@@ -52,12 +52,21 @@ def changed(recording: Recording, delay_after: int | None = None) -> int:
     return count
 
 
+def accumulated(trace: Trace) -> dict[str, Tensor]:
+    """The sums of the gradients that a step's backward passes gave, one after the other."""
+    sums: dict[str, Tensor] = {}
+    for each in trace.of("backward"):
+        for name, gradient in each.gradients.items():
+            sums[name] = sums[name] + gradient if name in sums else gradient
+    return sums
+
+
 def waiting_gradients(model: nn.Module) -> list[int]:
     """How many gradients the model's parameters hold each time that one more arrives, from now on; begins with 0."""
     counts = [0]
     parameters = [each for each in model.parameters() if each.requires_grad]
 
-    def note(_: torch.Tensor) -> None:
+    def note(_: Tensor) -> None:
         counts.append(sum(each.grad is not None for each in parameters))
 
     for each in parameters:

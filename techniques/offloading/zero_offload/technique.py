@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import nn
 
 from suite.chain.tiers import HostTier
@@ -22,15 +21,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique
-from techniques.shared.host_adam import HostAdamW
-
-
-def halved(model: nn.Module) -> nn.Module:
-    """``model`` with its floating parameters in bfloat16, in place; buffers stay as they are."""
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            parameter.data = parameter.data.to(torch.bfloat16)
-    return model
+from techniques.shared.host_adam import HostAdamW, halved
 
 
 @dataclass
@@ -59,16 +50,7 @@ class ZeroOffload(Technique):
         return halved(model) if half else model
 
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> HostAdamW:
-        self.host = HostAdamW(
-            parameters,
-            HostTier(),
-            lr=recipe.learning_rate,
-            betas=(recipe.beta1, recipe.beta2),
-            eps=recipe.eps,
-            fused=recipe.fused_optimizer,
-            max_norm=recipe.gradient_clip,
-            delay_after=self.delay_after,
-        )
+        self.host = HostAdamW.of(parameters, HostTier(), recipe, self.delay_after)
         return self.host
 
     def update(self, run: Run, batch: Batch) -> None:

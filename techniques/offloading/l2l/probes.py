@@ -1,0 +1,113 @@
+"""What recorded steps show of L2L: which layer ran when, whose gradients came out, and what crossed the link."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from suite.meters.storage import unique_bytes
+from techniques.offloading.l2l.technique import L2L
+from techniques.shared.host_moves import accumulated, changed
+from techniques.shared.plain import apart
+
+STEPS = 2  # before the first, AdamW knows of nothing
+
+
+def records(run: Run, own: L2L) -> bool:
+    """The first steps, so that the optimizer's state is known."""
+    return run.step < STEPS
+
+
+def probes(recording: Recording, own: L2L) -> Mapping[str, float]:
+    """``out_of_order``: runs of a block that come elsewhere than layers outside and micro-batches inside have them, up
+    and down again; ``changed_gradients``: values of the blocks' gradients that are others than those of micro-batches
+    that pass the whole model one after the other, and ``roundings``: how far the other parameters' are, whose sums
+    have another order; ``changed``: values that another than AdamW's step on these gave; of a step in half precision,
+    ``down``: bytes that came to the device per parameter of the blocks, ``down_of_two``: with two micro-batches,
+    ``up``: bytes of gradients that left it per parameter of the model, and ``resident``: the most of the blocks' bytes
+    on the device at once, over the largest block's; ``stashed``: layers' inputs left with the host after a step."""
+    trace = recording.traces[0]
+    sums, plain = accumulated(trace), plain_sums(recording, trace, own.micro_batches)
+    inside = {name for name in plain if name.startswith(blocks_of(recording.run))}
+    outside = plain.keys() - inside
+    down, up, resident = traffic(recording.twin("l2l:half=true", steps=STEPS))
+    two, _, _ = traffic(recording.twin("l2l:half=true,micro_batches=2", steps=STEPS))
+    return {
+        "out_of_order": out_of_order(recording.run, trace.ran, own.micro_batches),
+        "changed_gradients": sum(int((sums[name] != plain[name]).sum()) for name in inside),
+        "roundings": apart({name: sums[name] for name in outside}, {name: plain[name] for name in outside}),
+        "changed": changed(recording),
+        "down": down,
+        "down_of_two": two,
+        "up": up,
+        "resident": resident,
+        "stashed": own.stash.held_bytes,
+    }
+
+
+def blocks_of(run: Run) -> tuple[str, ...]:
+    """How the names of the blocks' parameters begin."""
+    return tuple(f"{block.path}." for block in run.anatomy.every_block)
+
+
+def out_of_order(run: Run, ran: list[str], micro_batches: int) -> int:
+    """Of the runs of blocks, read off a linear layer in each, how many are not where they should be."""
+    numbers = {block.mlp_linears[0].path: number for number, block in enumerate(run.anatomy.every_block)}
+    upwards = [number for number in range(len(numbers)) for _ in range(micro_batches)]
+    expected, seen = [*upwards, *reversed(upwards)], [numbers[name] for name in ran if name in numbers]
+    return sum(a != b for a, b in zip(seen, expected, strict=False)) + abs(len(seen) - len(expected))
+
+
+def plain_sums(recording: Recording, trace: Trace, count: int) -> dict[str, Tensor]:
+    """Gradients of a recorded batch's micro-batches, each by a pass of the whole model, added up in their order."""
+    sums: dict[str, Tensor] = {}
+    parts = {name: each.tensor_split(count) for name, each in trace.batch.items()}
+    random, examples = trace.random, len(recording.run.indices)
+    for number in range(count):
+        micro = {name: each[number] for name, each in parts.items()}
+        share = len(next(iter(micro.values()))) / examples
+        part = replace(trace, batch=micro, random=random)
+        for name, gradient in recording.gradients_at(trace.before.parameters, part).items():
+            scaled = gradient * share
+            sums[name] = sums[name] + scaled if name in sums else scaled
+        random = after_a_pass(recording, part)
+    return sums
+
+
+def after_a_pass(recording: Recording, trace: Trace) -> Tensor:
+    """The random state after a pass has drawn its noise from a trace's on."""
+    run = recording.run
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), run.autocast():
+        torch.set_rng_state(trace.random)
+        run.baseline.forward(run.model, trace.batch)
+        return torch.get_rng_state()
+
+
+def traffic(twin: Recording) -> tuple[float, float, float]:
+    """``down``, ``up`` and ``resident`` of a run's last step."""
+    run = twin.run
+    run.train(STEPS - 1)
+    own: L2L = run.technique.techniques["l2l"]  # type: ignore[attr-defined]
+    down, up, on_device = own.weights.bytes_in, own.host.tier.bytes_out, [0]
+    parameters = [each for block in run.anatomy.every_block for each in block.module.parameters()]
+    handles = [
+        block.mlp_linears[0].module.register_forward_pre_hook(lambda *_: on_device.append(unique_bytes(parameters)))
+        for block in run.anatomy.every_block
+    ]
+    run.train(1)
+    for handle in handles:
+        handle.remove()
+    blocks = [list(block.module.parameters()) for block in run.anatomy.every_block]
+    inside = sum(each.numel() for each in parameters)
+    trained = sum(each.numel() for each in run.trained_parameters().values())
+    return (
+        (own.weights.bytes_in - down) / inside,
+        (own.host.tier.bytes_out - up) / trained,
+        max(on_device) / max(sum(each.nbytes for each in block) for block in blocks),
+    )

@@ -1,0 +1,173 @@
+"""L2L, layer to layer (Pudipeddi, Mesmakhosroshahi, Xi, Bharadwaj, 2020, arXiv 2002.05645): the model is the host's,
+and the device runs one layer at a time, for all micro-batches of a minibatch.
+
+    for each layer l, upwards:      load w_l;  for each micro-batch: stash x on the host, x = f_l(x);  free w_l
+    for each micro-batch:           loss, and its gradient g for the last layer's output
+    for each layer l, downwards:    load w_l;  for each micro-batch: f_l again at the stashed x, g = its backward at g;
+                                    send the gradient of w_l to the host;  free w_l
+    the host updates
+
+The device holds one layer's weights, two while the next is on its way, however deep the model is; weights cross the
+link twice a minibatch and their gradients once, however many micro-batches there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from suite.chain.tiers import HostTier, Stored, Tier
+from suite.contract.data import Batch
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.sites import Act, Site
+from suite.contract.technique import ParameterGroups, Technique, Unavailable
+from techniques.shared.away import Unit, in_their_places, sent_away
+from techniques.shared.host_adam import HostAdamW, halved
+from techniques.shared.layerwise import Cut, Layer, MicroBatch, RandomState, micro_batches, random_state, replayed
+
+Stash = tuple[Stored, Layer, RandomState | None]
+"""A layer's input for one micro-batch, the layer with its other arguments, and the random state that it began with."""
+
+
+def up(units: list[Unit], layers: list[list[Layer]], hidden: list[Tensor], tier: Tier) -> list[list[Stash]]:
+    """Runs the layers outside and the micro-batches inside; ``hidden``, by micro-batch, is the output afterwards.
+
+    ``layers`` are by micro-batch. Returns the stashes by layer.
+    """
+    stashes: list[list[Stash]] = []
+    for number, unit in enumerate(units):
+        with unit.loaded(units[number + 1] if number + 1 < len(units) else None):
+            stashes.append([])
+            for each, of_batch in enumerate(layers):
+                layer, x = of_batch[number], hidden[each]
+                stashes[-1].append((tier.store(x), layer, random_state(x)))
+                hidden[each] = layer(x)
+    return stashes
+
+
+def down(units: list[Unit], stashes: list[list[Stash]], gradients: list[Tensor], sent: Callable[[Unit], None]) -> None:
+    """Back through the layers, each of which runs again; ``gradients``, of the output by micro-batch, are those of the
+    input afterwards. ``sent`` gets each unit when its parameters' gradients are whole."""
+    for number in reversed(range(len(units))):
+        with units[number].loaded(units[number - 1] if number else None):
+            for each, (stored, layer, state) in enumerate(stashes.pop()):
+                x = stored.take().requires_grad_()
+                with torch.enable_grad(), replayed(state, x.device):
+                    y = layer(x)
+                torch.autograd.backward(y, gradients[each])
+                gradients[each] = gradient_of(x)
+            sent(units[number])
+
+
+def gradient_of(tensor: Tensor) -> Tensor:
+    """What a backward pass has left there."""
+    assert tensor.grad is not None
+    return tensor.grad
+
+
+@dataclass
+class L2L(Technique):
+    """``micro_batches`` in a minibatch, the recipe's batch. ``half``: weights in bfloat16; None as the recipe
+    computes."""
+
+    micro_batches: int = 4
+    half: bool | None = None
+
+    weights: HostTier = field(init=False, repr=False)
+    stash: HostTier = field(init=False, repr=False)
+    units: list[list[Unit]] = field(init=False, repr=False, default_factory=list)
+    host: HostAdamW = field(init=False, repr=False)
+    cut: Cut = field(init=False, repr=False)
+    relayed: Act = field(init=False, repr=False, default_factory=Act)
+
+    def __post_init__(self) -> None:
+        if self.micro_batches < 1:
+            raise ValueError(f"micro_batches is 1 or more, not {self.micro_batches}")
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        if recipe.compile:
+            raise Unavailable("a compiled graph has all layers in it, and l2l runs one at a time: take modern")
+        if self.micro_batches > recipe.batch_size:
+            raise ValueError(
+                f"a batch of {recipe.batch_size} examples has no {self.micro_batches} micro-batches: choose fewer"
+            )
+        return replace(recipe, precision="bf16") if self.half else recipe
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        half = run.recipe.precision == "bf16" if self.half is None else self.half
+        return halved(model) if half else model
+
+    def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
+        self.weights, self.stash, self.units = HostTier(), HostTier(), []
+        for stack in run.anatomy.stacks:
+            units, places = sent_away(run.model, [block.module for block in stack.blocks], self.weights)
+            self.units.append(units)
+            groups = in_their_places(groups, places)
+        self.cut = Cut(run)
+        return groups
+
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> HostAdamW:
+        self.host = HostAdamW.of(parameters, HostTier(), recipe)
+        return self.host
+
+    def update(self, run: Run, batch: Batch) -> None:
+        self.host.zero_grad()
+        micros = micro_batches(batch, self.micro_batches)
+        stashes = self.upwards(micros)
+        run.loss, gradients = self.turn(run, micros)
+        self.downwards(micros, stashes, gradients)
+        for parameter in self.host.host:  # those outside the layers
+            self.host.receive(parameter)
+        if not run.technique.after_backward(run):
+            self.host.update()
+
+    @torch.no_grad()
+    def upwards(self, micros: list[MicroBatch]) -> list[list[list[Stash]]]:
+        """Through all stacks; their stashes."""
+        stashes = []
+        for number, units in enumerate(self.units):
+            entered = [self.cut.enter(micro, number) for micro in micros]
+            hidden = [entering for entering, _ in entered]
+            layers = [of_batch for _, of_batch in entered]
+            del entered
+            stashes.append(up(units, layers, hidden, self.stash))
+            for micro, output in zip(micros, hidden, strict=True):
+                micro.outputs.append(output)
+        return stashes
+
+    def turn(self, run: Run, micros: list[MicroBatch]) -> tuple[Tensor, list[Tensor]]:
+        """The loss, and by micro-batch its gradient for the last stack's output."""
+        losses, gradients = [], []
+        for micro in micros:
+            output = micro.outputs[-1].requires_grad_()
+            loss = self.cut.loss(micro)
+            run.backward(loss)
+            losses.append(loss.detach())
+            gradients.append(gradient_of(output))
+            micro.outputs.pop()
+        return torch.stack(losses).sum(), gradients
+
+    def downwards(self, micros: list[MicroBatch], stashes: list[list[list[Stash]]], gradients: list[Tensor]) -> None:
+        """Back through all stacks, and through what is before each of them."""
+        for number in reversed(range(len(self.units))):
+            down(self.units[number], stashes.pop(), gradients, self.send)
+            for each, micro in enumerate(micros):
+                before = [output.requires_grad_() for output in micro.outputs]
+                entering, _ = self.cut.enter(micro, number)
+                if entering.requires_grad:
+                    torch.autograd.backward(entering, gradients[each])
+                if before:
+                    gradients[each] = gradient_of(micro.outputs.pop())
+
+    def send(self, unit: Unit) -> None:
+        """Sends a layer's gradients to the host."""
+        for parameter in unit.parameters:
+            self.host.receive(parameter)
+        self.relayed()
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return {**run.trained_parameters(), "relays the layers": self.relayed}

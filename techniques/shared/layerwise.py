@@ -1,0 +1,181 @@
+"""A model's pass cut at its blocks, so that a loop over layers can be outside of one over micro-batches (``l2l``).
+
+The model's own forward stays what it is. It runs up to a stack of blocks, where the blocks, as functions of the hidden
+states, are handed out in place of being run; and it goes on from the outputs that somebody has computed with them::
+
+    enter   embedding ─▶ hidden states, [f_0 f_1 ... f_L]        (between two stacks: from the first one's output)
+    loss    the last stack's output ─▶ head ─▶ loss
+
+What a pass draws at random before a cut (masks of a masked auto-encoder, dropout of embeddings) it draws again in the
+same way after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from suite.contract.data import Batch
+from suite.contract.run import Run
+from suite.model.calls import lacks_values, undisturbed
+from suite.model.segments import split_hidden
+
+Layer = Callable[[Tensor], Tensor]
+"""A block as a function of the hidden states [batch, tokens, width], with a micro-batch's own other arguments."""
+
+Handle = Callable[[int, int, Layer, Tensor], Tensor]
+"""What stands for a block, by the numbers of its stack and itself."""
+
+
+class NotAChain(ValueError):
+    """The model's blocks do not run one after the other, each on the hidden states alone."""
+
+
+class _Reached(Exception):
+    """A pass has come as far as it is to go."""
+
+
+RandomState = tuple[Tensor, Tensor | None]
+"""torch's, and the GPU's where there is one."""
+
+
+def random_state(like: Tensor) -> RandomState | None:
+    """The random state now, on the device of ``like``, too; None for tensors without values."""
+    if lacks_values(like):
+        return None
+    return torch.get_rng_state(), torch.cuda.get_rng_state(like.device) if like.is_cuda else None
+
+
+@contextmanager
+def replayed(state: RandomState | None, device: torch.device) -> Iterator[None]:
+    """Random numbers meanwhile are those that came from ``state`` on; those after it do not notice."""
+    if state is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.set_rng_state(state[0])
+        if state[1] is not None:
+            torch.cuda.set_rng_state(state[1], device)
+        yield
+
+
+@dataclass
+class MicroBatch:
+    """A part of a batch, its share of the examples, and how far it has come: the output of each stack that it has
+    left, and the random state in which its pass began."""
+
+    batch: Batch
+    share: float
+    outputs: list[Tensor] = field(default_factory=list)
+    begun: RandomState | None = None
+
+
+def micro_batches(batch: Batch, count: int) -> list[MicroBatch]:
+    """``batch`` in ``count`` parts of nearly equal size, at most as many as it has examples."""
+    examples = len(next(iter(batch.values())))
+    parts = {name: each.tensor_split(count) for name, each in batch.items()}
+    each_part = [{name: each[number] for name, each in parts.items()} for number in range(count)]
+    return [MicroBatch(part, len(next(iter(part.values()))) / examples) for part in each_part]
+
+
+@dataclass
+class Cut:
+    """The pass of a run's model, cut at its stacks of blocks. Raises NotAChain where that gives another model."""
+
+    run: Run
+    extras: dict[tuple[int, int], tuple[Any, ...] | None] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        stacks = self.run.anatomy.stacks
+        wanted = [(s, i) for s, stack in enumerate(stacks) for i in range(stack.depth)]
+        order: list[tuple[int, int]] = []
+
+        def note(s: int, i: int, function: Callable[[Tensor], Any], hidden: Tensor) -> Any:
+            output = function(hidden)
+            order.append((s, i))
+            self.extras[s, i] = output[1:] if isinstance(output, tuple) else None
+            return output
+
+        def check(module: nn.Module, args: Any, kwargs: Any) -> None:
+            _, others, named = split_hidden(args, kwargs)
+            if any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves((others, named))):
+                raise NotAChain(
+                    f"the blocks of {type(self.run.model).__name__} read more than the hidden states before them "
+                    "(cross-attention?), so that they cannot run layer by layer: take zero_infinity_param, which can"
+                )
+
+        with ExitStack() as contexts:
+            contexts.enter_context(undisturbed(self.run.model))
+            for stack in stacks:
+                for block in stack.blocks:
+                    contexts.callback(block.module.register_forward_pre_hook(check, with_kwargs=True).remove)
+            contexts.enter_context(self._wrapped(note))
+            self.run.trial(self.run.model)
+        if order != wanted:
+            raise NotAChain(
+                f"the blocks of {type(self.run.model).__name__} do not run once each and in their order, so that they "
+                "cannot run layer by layer: take zero_infinity_param, which can"
+            )
+
+    def enter(self, micro: MicroBatch, number: int) -> tuple[Tensor, list[Layer]]:
+        """What the first block of a stack gets of a micro-batch that has left the stacks before it, and the blocks."""
+        hidden: list[Tensor] = []
+        layers: list[Layer] = []
+
+        def hand_out(s: int, i: int, layer: Layer, entering: Tensor) -> Tensor:
+            if s < number:
+                return micro.outputs[s]
+            hidden.append(entering)
+            layers.append(partial(self._layer, layer))
+            if i + 1 == self.run.anatomy.stacks[s].depth:
+                raise _Reached
+            return entering
+
+        state, micro.begun = micro.begun, micro.begun or random_state(next(iter(micro.batch.values())))
+        with replayed(state, self.run.device), self.routed(hand_out), self.run.autocast(), suppress(_Reached):
+            self.run.baseline.forward(self.run.model, micro.batch)
+        entered = hidden.pop(), layers.copy()
+        layers.clear()  # which what runs them refers to: a cycle would keep the micro-batch
+        return entered
+
+    def loss(self, micro: MicroBatch) -> Tensor:
+        """The micro-batch's share in the run's loss, from the outputs of all stacks."""
+        with replayed(micro.begun, self.run.device), self.routed(lambda s, i, layer, hidden: micro.outputs[s]):
+            return self.run.forward(micro.batch) * micro.share
+
+    @contextmanager
+    def routed(self, handle: Handle) -> Iterator[None]:
+        """``handle`` stands for every block meanwhile."""
+
+        def wrapper(s: int, i: int, function: Callable[[Tensor], Any], hidden: Tensor) -> Any:
+            output = handle(s, i, partial(_hidden, function), hidden)
+            extras = self.extras[s, i]
+            return output if extras is None else (output, *extras)
+
+        with self._wrapped(wrapper):
+            yield
+
+    @contextmanager
+    def _wrapped(self, wrapper: Callable[..., Any]) -> Iterator[None]:
+        anatomy = self.run.anatomy
+        with ExitStack() as contexts:
+            for s, stack in enumerate(anatomy.stacks):
+                for i in range(stack.depth):
+                    contexts.enter_context(anatomy.segmented([(i, i + 1)], partial(wrapper, s, i), stack))
+            yield
+
+    def _layer(self, layer: Layer, hidden: Tensor) -> Tensor:
+        with self.run.autocast():
+            return layer(hidden)
+
+
+def _hidden(function: Callable[[Tensor], Any], hidden: Tensor) -> Tensor:
+    output = function(hidden)
+    return output[0] if isinstance(output, tuple) else output
