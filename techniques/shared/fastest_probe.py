@@ -18,8 +18,9 @@ SHARES = (0.0, 0.1, 0.25, 0.4, 0.6, 0.8, 1.0)  # of the way from the least peak 
 
 def over_fastest(recording: Recording, own: Scheduled) -> dict[str, float]:
     """``over_fastest``: seconds of the blocks' runs in the recorded step, over those of the fastest of all schedules
-    within the same bytes; ``planned_over_fastest``: most of that in plans within other budgets; each of the chain
-    farthest from 1. Empty where a chain is too deep to search all of its schedules.
+    within the same bytes; ``planned_over_fastest``: of plans within other budgets; each of the chain farthest from 1;
+    ``refused``: those budgets within which there is no plan. Empty where a chain is too deep to search all of its
+    schedules.
 
     A single chain has the budget. Of several, which share it, each has what its own schedule takes.
     """
@@ -32,21 +33,23 @@ def over_fastest(recording: Recording, own: Scheduled) -> dict[str, float]:
         whole_s = ran_s + sum(stage.back_s for stage in chain.stages) + chain.turn_s
         alone = len(own.chains) == 1
         shares.append(whole_s / fastest(chain, own.budget_bytes([chain]) if alone else prediction.peak_bytes))
+    plans = [_planned(own, chain, share) for chain in own.chains for share in SHARES]
     return {
         "over_fastest": _farthest(shares),
-        "planned_over_fastest": _farthest([_planned(own, chain, share) for chain in own.chains for share in SHARES]),
+        "planned_over_fastest": _farthest([share for share in plans if share is not None]),
+        "refused": plans.count(None),
     }
 
 
-def _planned(own: Scheduled, chain: Chain, share: float) -> float:
-    """A plan's seconds over the fastest schedule's; infinite where the plan does not fit."""
+def _planned(own: Scheduled, chain: Chain, share: float) -> float | None:
+    """A plan's seconds over the fastest schedule's; infinite where it takes more bytes than it may."""
     budget_bytes = budget_between([chain], share)
     try:
         cost = predicted(own.solve(chain, budget_bytes, None), chain)
     except Infeasible:
-        return math.inf
+        return None
     return cost.time_s / fastest(chain, budget_bytes) if cost.peak_bytes <= budget_bytes else math.inf
 
 
 def _farthest(shares: list[float]) -> float:
-    return max(shares, key=lambda share: abs(share - 1))
+    return max(shares, key=lambda share: abs(share - 1), default=math.inf)
