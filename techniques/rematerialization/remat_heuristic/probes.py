@@ -1,0 +1,70 @@
+"""What a recorded step shows of rematerialisation by score, and whether plans of unlike blocks keep to the scores."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from suite.chain.chain import Chain, Stage
+from suite.chain.plan import Infeasible, unplanned
+from suite.chain.schedule import every_input, segmented
+from suite.chain.simulate import predicted
+from suite.contract.recording import Recording
+from techniques.rematerialization.remat_heuristic.technique import RematHeuristic
+from techniques.shared.fastest_probe import over_fastest
+from techniques.shared.recomputation_probes import scheduled_probes
+
+CHAINS, DEPTH = 20, 6
+ROUNDINGS = 1e-12
+
+
+def probes(recording: Recording, own: RematHeuristic) -> Mapping[str, float]:
+    """Those of every technique that plans, ``over_fastest``; ``beside_score``: in plans of random chains, graphs that
+    are kept though one of a smaller score is not; ``needless``: plans that fit the budget without their last drop;
+    ``unfit``: plans above it, or missing though dropping every graph fits."""
+    chance = random.Random(0)
+    chains = [_unlike(chance) for _ in range(CHAINS)]
+    plans = [_plan(own, chain, chance.uniform(0.2, 0.9)) for chain in chains]
+    return {
+        **scheduled_probes(recording, own),
+        **over_fastest(recording, own),
+        "beside_score": sum(each[0] for each in plans),
+        "needless": sum(each[1] for each in plans),
+        "unfit": sum(each[2] for each in plans),
+    }
+
+
+def _plan(own: RematHeuristic, chain: Chain, share: float) -> tuple[int, bool, bool]:
+    high = unplanned([chain]).peak_bytes
+    low = predicted(every_input(chain.depth), chain).peak_bytes
+    budget_bytes = low + int(share * max(0, high - low - 1))
+    try:
+        schedule = own.solve(chain, budget_bytes, None)
+    except Infeasible:
+        return 0, False, True
+    scores = _scores(chain)
+    gone = {op.block for op in schedule.forward if op.kind == "run"}
+    kept = set(range(chain.depth)) - gone
+    beside = sum(scores[i] > min(scores[j] for j in gone) * (1 + ROUNDINGS) for i in kept) if gone else 0
+    once = schedule.extra_forwards == len(gone)  # no input is dropped, so that a graph was the last
+    fewer = sorted(gone - {min(gone, key=scores.__getitem__)}) if gone else []
+    before = predicted(segmented(chain.depth, [(i, i + 1) for i in fewer]), chain).peak_bytes
+    return beside, bool(once and before <= budget_bytes), predicted(schedule, chain).peak_bytes > budget_bytes
+
+
+def _scores(chain: Chain) -> list[float]:
+    """Bytes times lifetime over recompute seconds of each block's graph."""
+    scores, later_s = [0.0] * chain.depth, chain.turn_s
+    for i in reversed(range(chain.depth)):
+        stage = chain.stages[i]
+        scores[i] = sum(stage.saved_bytes) * later_s / stage.save_s
+        later_s += stage.save_s + stage.back_s
+    return scores
+
+
+def _unlike(chance: random.Random) -> Chain:
+    def stage() -> Stage:
+        output, saved, run_s = chance.randint(1, 9), chance.randint(20, 90), float(chance.randint(1, 9))
+        return Stage(run_s, run_s, 2 * run_s, output, (saved,), output, output + saved, output)
+
+    return Chain(tuple(stage() for _ in range(DEPTH)), chance.randint(1, 9), turn_s=1.0, turn_peak_bytes=9)
