@@ -147,7 +147,7 @@ class Persistent:
         return chain.forward_bytes + max(chain.turn_peak_bytes, left) - freed
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def persistent(chain: Chain) -> Persistent:
     """The chain's table, which every budget shares."""
     return Persistent(chain)

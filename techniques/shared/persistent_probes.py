@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 
@@ -45,7 +45,7 @@ def equal_segments(depth: int) -> list[Schedule]:
     return ways
 
 
-def rivals(depth: int) -> list[Schedule]:
+def persistent_rivals(depth: int) -> list[Schedule]:
     """Every persistent schedule of a short chain, the segments of Chen et al. of a long one."""
     return list(every_persistent(depth)) if depth <= DEEPEST else equal_segments(depth)
 
@@ -76,11 +76,12 @@ def unlike_chains(count: int = 30, depth: int = 3) -> Iterator[Chain]:
         yield Chain(tuple(stages), first, forward, backward, turn_s=1.0, turn_peak_bytes=turn)
 
 
-def beside_rivals(solve: Solve, chain: Chain) -> tuple[float, float]:
+def beside_rivals(solve: Solve, chain: Chain, rivals: Sequence[Schedule] | None = None) -> tuple[float, float]:
     """At every budget at which a rival begins to be the fastest: the solver's time over that rival's, and its predicted
-    peak over the budget; the largest of each. Infinite times where the solver does not fit a schedule in."""
+    peak over the budget; the largest of each. Infinite times where the solver does not fit a schedule in. ``rivals``:
+    every persistent schedule of a short chain, equal segments of a long one."""
     slowest = highest = 0.0
-    for best in fastest_rivals(chain):
+    for best in fastest_of(chain, persistent_rivals(chain.depth) if rivals is None else rivals):
         try:
             own = predicted(solve(chain, best.peak_bytes), chain)
         except Infeasible:
@@ -89,14 +90,30 @@ def beside_rivals(solve: Solve, chain: Chain) -> tuple[float, float]:
     return slowest, highest
 
 
-def fastest_rivals(chain: Chain) -> list[Prediction]:
-    """The rivals that are faster than all with a lower peak, the lowest peak first."""
+def fastest_of(chain: Chain, rivals: Iterable[Schedule]) -> list[Prediction]:
+    """Those that are faster than all with a lower peak, the lowest peak first."""
     frontier: list[Prediction] = []
-    each = [predicted(schedule, chain) for schedule in rivals(chain.depth)]
+    each = [predicted(schedule, chain) for schedule in rivals]
     for one in sorted(each, key=lambda one: (one.peak_bytes, one.time_s)):
         if not frontier or one.time_s < frontier[-1].time_s * (1 - 1e-9):
             frontier.append(one)
     return frontier
+
+
+def equal_chain(blocks: int) -> Chain:
+    """Blocks that are alike: 1 byte of output, 4 of graph, gradients of 1."""
+    return Chain((Stage(1.0, 1.0, 2.0, 1, (4,), 1, 5, 1),) * blocks, 1)
+
+
+@cache
+def binomial_extra(steps: int, snapshots: int) -> int:
+    """E(n, s), the fewest runs of n steps beyond those with a graph, one at a time, by the recurrence."""
+    if steps == 1:
+        return 0
+    if snapshots <= 1:
+        return steps * (steps - 1) // 2
+    splits = range(1, steps)
+    return min(i + binomial_extra(i, snapshots) + binomial_extra(steps - i, snapshots - 1) for i in splits)
 
 
 def kept_at_turn(schedule: Schedule) -> int:

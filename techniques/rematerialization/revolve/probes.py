@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
-from suite.chain.chain import Chain, Stage
 from suite.contract.recording import Recording
 from techniques.rematerialization.revolve.technique import Revolve
-from techniques.shared.persistent_probes import kept_at_turn, most_graphs
+from techniques.shared.persistent_probes import binomial_extra, equal_chain, kept_at_turn, most_graphs
 from techniques.shared.recomputation_probes import order_of, scheduled_probes
 
 BLOCKS = 12
-EQUAL = Chain((Stage(1.0, 1.0, 2.0, 1, (4,), 1, 5, 1),) * BLOCKS, 1)
 LEAST_BYTES = 8  # for one snapshot, the chain's input: another block's input and graph, and two gradients
 
 
@@ -24,24 +21,14 @@ def probes(recording: Recording, own: Revolve) -> Mapping[str, float]:
     run, schedules = recording.run, own.plan(recording.run).schedules
     orders = [order_of(stack, recording.trace.ran) for stack in run.anatomy.stacks]
     pairs = list(zip(orders, schedules, strict=True))
-    on_equal = {room: own.solve(EQUAL, LEAST_BYTES + room, None) for room in range(BLOCKS - 1)}
+    on_equal = {room: own.solve(equal_chain(BLOCKS), LEAST_BYTES + room, None) for room in range(BLOCKS - 1)}
     return scheduled_probes(recording, own) | {
         "forwards_beside_formula": sum(
-            abs(len(order) - each.depth - extra(each.depth, kept_at_turn(each))) for order, each in pairs
+            abs(len(order) - each.depth - binomial_extra(each.depth, kept_at_turn(each))) for order, each in pairs
         ),
         "beside_formula_on_equal": sum(
-            abs(each.extra_forwards - extra(BLOCKS, kept_at_turn(each))) for each in on_equal.values()
+            abs(each.extra_forwards - binomial_extra(BLOCKS, kept_at_turn(each))) for each in on_equal.values()
         ),
         "snapshots_beside_room": sum(abs(kept_at_turn(each) - 1 - room) for room, each in on_equal.items()),
         "graphs": max(most_graphs(each) for each in [*schedules, *on_equal.values()]),
     }
-
-
-@cache
-def extra(steps: int, snapshots: int) -> int:
-    """E(n, s), by the recurrence."""
-    if steps == 1:
-        return 0
-    if snapshots <= 1:
-        return steps * (steps - 1) // 2
-    return min(i + extra(i, snapshots) + extra(steps - i, snapshots - 1) for i in range(1, steps))

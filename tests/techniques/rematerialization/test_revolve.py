@@ -8,19 +8,23 @@ from hypothesis import given, settings
 from suite.chain.chain import Chain, Stage
 from suite.chain.plan import Infeasible
 from suite.chain.simulate import predicted
-from techniques.rematerialization.revolve.probes import extra
 from techniques.rematerialization.revolve.technique import Revolve, revolved
 from techniques.rematerialization.rotor.technique import fastest
 from techniques.shared.divided import advances, binomial, divided
-from techniques.shared.persistent_probes import equal_segments, every_persistent, kept_at_turn, most_graphs
+from techniques.shared.persistent_probes import (
+    binomial_extra,
+    equal_chain,
+    equal_segments,
+    every_persistent,
+    kept_at_turn,
+    most_graphs,
+)
 from tests.chain.chains import chains
 from tests.runs import new_run
 
-BLOCK = Stage(1.0, 1.0, 2.0, 1, (4,), 1, 5, 1)
-
 
 def test_the_closed_form_is_the_recurrence():
-    assert all(advances(n, s) == extra(n, s) for n in range(1, 60) for s in range(1, 12))
+    assert all(advances(n, s) == binomial_extra(n, s) for n in range(1, 60) for s in range(1, 12))
 
 
 @pytest.mark.parametrize(("steps", "snapshots", "forwards"), [(12, 3, 33), (24, 4, 75), (48, 5, 164), (96, 6, 360)])
@@ -32,7 +36,7 @@ def test_forward_passes_of_the_literature(steps, snapshots, forwards):
 def test_every_schedule_runs_as_often_as_the_formula_says(depth):
     for snapshots in range(1, depth + 2):
         schedule = divided(depth, snapshots, binomial)
-        assert schedule.extra_forwards == extra(depth, snapshots)
+        assert schedule.extra_forwards == binomial_extra(depth, snapshots)
         assert kept_at_turn(schedule) == min(snapshots, depth - 1)
         assert most_graphs(schedule) == 1
 
@@ -46,7 +50,7 @@ def test_no_block_runs_more_often_than_the_repetitions_and_once_for_its_tape(dep
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 5, 6])
 def test_no_schedule_with_one_tape_runs_fewer_blocks(depth):
-    chain = Chain((BLOCK,) * depth, 1)
+    chain = equal_chain(depth)
     rivals = [each for each in every_persistent(depth) if most_graphs(each) == 1]
     for snapshots in range(1, depth):
         own = divided(depth, snapshots, binomial)
@@ -79,7 +83,7 @@ def test_segments_can_be_faster_in_the_same_memory():
 
 
 def test_96_blocks_are_planned_at_every_budget():
-    chain = Chain((BLOCK,) * 96, 1)
+    chain = equal_chain(96)
     with pytest.raises(Infeasible, match="binomial") as error:
         revolved(chain, 0)
     assert error.value.least_bytes == 8

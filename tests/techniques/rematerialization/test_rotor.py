@@ -15,7 +15,7 @@ from suite.chain.simulate import predicted
 from techniques.rematerialization.rotor.technique import Rotor, fastest
 from techniques.shared import persistent as tables
 from techniques.shared.persistent import Persistent, persistent
-from techniques.shared.persistent_probes import beside_rivals, equal_segments, every_persistent, fastest_rivals
+from techniques.shared.persistent_probes import beside_rivals, equal_segments, every_persistent, fastest_of
 from tests.chain.chains import chains
 from tests.runs import new_run
 
@@ -92,7 +92,11 @@ def test_a_budget_below_the_least_is_refused_with_the_least():
     with pytest.raises(Infeasible, match="its least is") as error:
         fastest(chain, 1)
     least = error.value.least_bytes
-    assert predicted(fastest(chain, least), chain).peak_bytes == least == fastest_rivals(chain)[0].peak_bytes
+    assert (
+        predicted(fastest(chain, least), chain).peak_bytes
+        == least
+        == fastest_of(chain, every_persistent(4))[0].peak_bytes
+    )
 
 
 @pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])

@@ -1,0 +1,208 @@
+"""Reverse mode by divide and conquer over any program of tensors, loops and branches included, with no annotation
+(Siskind and Pearlmutter, 2018, section 3).
+
+    reverse(f, x, y_bar)    a few steps: ordinary reverse mode
+                            else         z = interrupt(f, x, l)          what is alive after l steps: a capsule
+                                         z_bar = reverse(resume, z, y_bar)
+                                         x_bar = reverse(interrupt at l, x, z_bar)
+
+A step is an operator of tensors. The paper's language counts and interrupts evaluation steps; here a first run counts
+and notes the operators, without their values, so that a capsule resumes by running on from its step. What the program
+decided by its values, which branch and how many rounds, is in the notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from techniques.shared.divided import Split, bisection
+
+Values = dict[int, Tensor]
+"""Tensors by number: the inputs first, then results in the order in which they were made."""
+
+
+class Ref(NamedTuple):
+    """Where an operator reads a value."""
+
+    number: int
+
+
+class Step(NamedTuple):
+    """An operator, its arguments with values left out, the numbers of its results (None for what is no tensor), and
+    the random state that it began with, if it draws."""
+
+    operator: Any
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    results: tuple[int | None, ...]
+    random: Tensor | None
+
+
+@dataclass(frozen=True)
+class Capsule:
+    """An interrupted run: the steps that were made, and what is alive after them."""
+
+    step: int
+    values: Values
+
+
+class Program:
+    """The steps of one run of ``f`` on these inputs, which gives one tensor.
+
+    Attributes:
+        steps: every operator.
+        result, output: the result and its number.
+        made: operators that ran so far, the first run's among them.
+        most_alive: most capsules that were there at once.
+
+    Raises ValueError for operators that write in place, and for tensors from outside that want a gradient.
+    """
+
+    def __init__(self, f: Callable[..., Tensor], *inputs: Tensor) -> None:
+        notes = _Notes(inputs)
+        with torch.no_grad(), notes:
+            self.result = f(*notes.inputs)
+        self.output = notes.number(self.result)
+        self.steps, self.constants = notes.steps, notes.constants
+        self.made, self.alive, self.most_alive = len(self.steps), 0, 0
+        self.last_use = {number: step for step, each in enumerate(self.steps) for number in _read(each)}
+        self.last_use[self.output] = len(self.steps)
+
+    def begun(self, *inputs: Tensor) -> Capsule:
+        """The capsule before the first step."""
+        return self.capsule(0, {n: each.detach() for n, each in enumerate(inputs)})
+
+    def interrupt(self, capsule: Capsule, steps: int) -> Capsule:
+        """The capsule so many steps on."""
+        with torch.no_grad():
+            return self.capsule(capsule.step + steps, self.run(dict(capsule.values), capsule.step, steps))
+
+    def resume(self, capsule: Capsule) -> Tensor:
+        """The result."""
+        return self.interrupt(capsule, len(self.steps) - capsule.step).values[self.output]
+
+    def capsule(self, step: int, values: Values) -> Capsule:
+        """What later steps read."""
+        return Capsule(step, {n: each for n, each in values.items() if self.last_use.get(n, -1) >= step})
+
+    def run(self, values: Values, first: int, steps: int) -> Values:
+        """Adds the results of these steps to the values, and forgets what is not needed any more."""
+        for index in range(first, first + steps):
+            step = self.steps[index]
+            args, kwargs = self.arguments(step, values)
+            with torch.random.fork_rng(devices=[], enabled=step.random is not None):
+                if step.random is not None:
+                    torch.set_rng_state(step.random)
+                results = tree_leaves(step.operator(*args, **kwargs))
+            values |= {n: each for n, each in zip(step.results, results, strict=True) if n is not None}
+            for number in {*_read(step), *step.results}:
+                if self.last_use.get(number, -1) <= index:  # type: ignore[arg-type]
+                    values.pop(number, None)  # type: ignore[arg-type]
+        self.made += steps
+        return values
+
+    def arguments(self, step: Step, values: Values) -> Any:
+        """Positional and named, with their values."""
+        there = self.constants | values
+
+        def filled(leaf: Any) -> Any:
+            return there[leaf.number] if isinstance(leaf, Ref) else leaf
+
+        return tree_map(filled, step.arguments, is_leaf=lambda leaf: isinstance(leaf, Ref))
+
+    def taped(self, capsule: Capsule, steps: int, cotangents: Values) -> Values:
+        """Ordinary reverse mode over a few steps: the cotangents of the capsule's values, from those of later ones."""
+        leaves = {n: each.detach() for n, each in capsule.values.items()}
+        wanted = [each.requires_grad_() for each in leaves.values() if each.is_floating_point()]
+        with torch.enable_grad():
+            values = self.run(dict(leaves), capsule.step, steps)
+        reached = [n for n in cotangents if n in values and values[n].requires_grad]
+        gradients = torch.autograd.grad(
+            [values[n] for n in reached], wanted, [cotangents[n] for n in reached], allow_unused=True
+        )
+        numbers = [n for n, each in leaves.items() if each.is_floating_point()]
+        return {n: each for n, each in zip(numbers, gradients, strict=True) if each is not None}
+
+
+def reverse(
+    program: Program, capsule: Capsule, steps: int, cotangents: Values, base: int, split: Split, snapshots: int
+) -> Values:
+    """The cotangents of a capsule's values from those of what is alive ``steps`` later."""
+    program.alive += 1
+    program.most_alive = max(program.most_alive, program.alive)
+    while steps > base:
+        run = split(steps, snapshots)
+        middle = program.interrupt(capsule, run)
+        cotangents = reverse(program, middle, steps - run, cotangents, base, split, snapshots - 1)
+        del middle
+        steps = run
+    program.alive -= 1
+    return program.taped(capsule, steps, cotangents)
+
+
+def gradients(
+    f: Callable[..., Tensor],
+    inputs: Sequence[Tensor],
+    base: int = 1,
+    split: Split = bisection,
+    snapshots: int = 2**31,
+) -> tuple[Tensor, list[Tensor | None]]:
+    """``f(*inputs)``, one number, and its gradients, with tapes of at most ``base`` operators.
+
+    Equal to the bit to those of ``torch.autograd.grad``. Raises ValueError as :class:`Program`.
+    """
+    program = Program(f, *inputs)
+    cotangents = {program.output: torch.ones_like(program.result)}
+    reached = reverse(program, program.begun(*inputs), len(program.steps), cotangents, base, split, snapshots)
+    return program.result, [reached.get(n) for n in range(len(inputs))]
+
+
+class _Notes(TorchDispatchMode):
+    """Notes the operators that run, by what they read and make."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.numbers = WeakTensorKeyDictionary()
+        self.count = 0
+        self.inputs = [each.detach() for each in inputs]
+        for each in self.inputs:
+            self.new(each)
+        self.constants: Values = {}
+        self.steps: list[Step] = []
+
+    def new(self, tensor: Tensor) -> int:
+        self.numbers[tensor] = self.count
+        self.count += 1
+        return self.count - 1
+
+    def number(self, tensor: Tensor) -> int:
+        if tensor not in self.numbers:
+            if tensor.requires_grad:
+                raise ValueError("the program reads a tensor from outside that wants a gradient: make it an input")
+            self.constants[self.new(tensor)] = tensor
+        return int(self.numbers[tensor])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable:
+            raise ValueError(f"{func} writes in place, so that no capsule before it lasts: write the program without")
+        random = torch.get_rng_state() if torch.Tag.nondeterministic_seeded in func.tags else None
+        arguments = tree_map(
+            lambda leaf: Ref(self.number(leaf)) if isinstance(leaf, Tensor) else leaf, (tuple(args), kwargs or {})
+        )
+        out = func(*args, **(kwargs or {}))
+        results = tuple(self.new(each) if isinstance(each, Tensor) else None for each in tree_leaves(out))
+        if any(each is not None for each in results):  # else the program looks at a value, and decides by it
+            self.steps.append(Step(func, arguments, results, random))
+        return out
+
+
+def _read(step: Step) -> list[int]:
+    leaves = tree_leaves(step.arguments, is_leaf=lambda leaf: isinstance(leaf, Ref))
+    return [leaf.number for leaf in leaves if isinstance(leaf, Ref)]
