@@ -1,0 +1,67 @@
+"""What a recorded step shows of joint plans: all that a planned step shows, and how they stand beside both parents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from suite.chain.chain import Chain, Link
+from suite.chain.plan import Infeasible
+from suite.chain.simulate import predicted
+from suite.contract.recording import Recording
+from techniques.offloading.pofo.technique import POFO
+from techniques.shared.offloaded import candidates, least_peak
+from techniques.shared.offloaded_probes import budgets
+from techniques.shared.persistent import persistent
+from techniques.shared.persistent_probes import unlike_chains
+from techniques.shared.priorities import by_priority
+from techniques.shared.recomputation_probes import scheduled_probes
+
+SLOWER, FASTER = 1e-9, 1e12
+
+
+def probes(recording: Recording, own: POFO) -> Mapping[str, float]:
+    """Those of all that plan; ``time_over_parents``: the largest of the time over the faster parent's, over budgets and
+    links, on the model's chains and some of unlike blocks, and ``best_gain``, the smallest; ``slow_link_beside_rotor``:
+    seconds beside rotor's over a link that carries next to nothing; ``fast_link_again``: blocks that run again over one
+    that takes no time, where offloading alone fits."""
+    ratios, beside, again = [], 0.0, 0
+    for chain in (*own.chains, *unlike_chains(4)):
+        link = _even(chain)
+        for budget in budgets(chain):
+            for each in (link, _times(link, 0.2), _times(link, 5)):
+                ratios += [predicted(own.solve(chain, budget, each), chain, each).time_s / best
+                           for best in _faster_parent(chain, budget, each)]  # fmt: skip
+            if budget >= persistent(chain).least_bytes:
+                slow = _times(link, SLOWER)
+                took = predicted(own.solve(chain, budget, slow), chain, slow).time_s
+                beside = max(beside, abs(took - persistent(chain).seconds(budget)) / took)
+            fast = _times(link, FASTER)
+            if least_peak(chain, candidates(chain), fast) <= budget:
+                again += own.solve(chain, budget, fast).extra_forwards
+    return scheduled_probes(recording, own) | {
+        "time_over_parents": round(max(ratios), 9),
+        "best_gain": min(ratios),
+        "slow_link_beside_rotor": round(beside, 6),
+        "fast_link_again": again,
+    }
+
+
+def _faster_parent(chain: Chain, budget: int, link: Link) -> Iterator[float]:
+    """The time of rotor's or of the best by priority; nothing where neither fits."""
+    times = []
+    if budget >= persistent(chain).least_bytes:
+        times.append(persistent(chain).seconds(budget))
+    with suppress(Infeasible):
+        times.append(predicted(by_priority(chain, budget, link), chain, link).time_s)
+    yield from [min(times)] if times else []
+
+
+def _even(chain: Chain) -> Link:
+    """A link that carries what a plain pass saves in the time of the pass."""
+    rate = sum(chain.activation_bytes) + sum(sum(stage.saved_bytes) for stage in chain.stages)
+    return Link(rate / chain.plain_s, rate / chain.plain_s)
+
+
+def _times(link: Link, factor: float) -> Link:
+    return Link(link.out_bytes_per_s * factor, link.in_bytes_per_s * factor)
