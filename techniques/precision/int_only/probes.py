@@ -1,0 +1,183 @@
+"""What a recorded step shows of integer layers: that they keep and multiply integers, and how those were rounded.
+
+The step is run once more at its own integers with its own randomness; its gradients must be the recorded ones. The
+integer gradients that it leaves say what the recorded update should have been, to one unit, and on average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.model.anatomy import anatomy
+from techniques.precision.int_only.technique import IntOnly
+
+OF_ITS_BASELINES = True  # whose layers run once a step
+
+
+@dataclass
+class Roundings:
+    """Numbers and what they were rounded to, in units: ``beyond``: by a unit or more; and how far from the truth on
+    average, away from zero, in standard deviations of unbiased rounding to a neighbour."""
+
+    beyond: int = 0
+    sum: float = 0.0
+    variance: float = 0.0
+
+    def add(self, exact: Tensor, rounded: Tensor) -> None:
+        """Both float64."""
+        error, share = rounded - exact, exact - exact.floor()
+        self.beyond += int((error.abs() >= 1).sum())
+        self.sum += (error * exact.sign()).sum().item()
+        self.variance += (share * (1 - share)).sum().item()
+
+    @property
+    def bias(self) -> float:
+        return abs(self.sum) / math.sqrt(self.variance) if self.variance else 0.0
+
+
+@dataclass
+class Products(TorchDispatchMode):
+    """While active, looks at int8 products: their sums, and what the first operand was rounded from (``awaited``)."""
+
+    count: int = 0
+    inexact: int = 0
+    floating: int = 0
+    output_off: float = 0.0
+    grad_input_off: float = 0.0
+    awaited: Tensor | None = None
+    roundings: Roundings = field(default_factory=Roundings)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operator(*args, **(kwargs or {}))
+        name = operator.overloadpacket.__name__
+        if name == "_int_mm":
+            self.count += 1
+            self.inexact += int((result.double() != args[0].double() @ args[1].double()).sum())
+            self.floating += sum(each.dtype != torch.int8 for each in args[:2]) + (result.dtype != torch.int32)
+            if self.awaited is not None:
+                values = self.awaited.reshape(args[0].shape).double()
+                largest = values.abs().max().item() or 127.0
+                unit = 2.0 ** math.ceil(math.log2(largest / 127))
+                self.roundings.add(values / unit, args[0].double())
+                self.awaited = None
+        elif name in ("mm", "addmm") and self.awaited is not None:
+            self.floating += 1
+        return result
+
+
+def probes(recording: Recording, own: IntOnly) -> Mapping[str, float]:
+    """``floating_tensors``: parameters, buffers and optimizer state of integer layers that are not integers;
+    ``floating_operands``: of their products, the sums included; ``inexact_sums``; ``products_a_layer``;
+    ``output_off`` and ``grad_input_off``: of the worst layer, the distance from the floating-point product with the
+    weights that the integers stand for, over its norm; ``operands_beyond`` and ``operand_bias``: of
+    inputs and gradients (:class:`Roundings`); ``update_beyond`` and ``update_bias``: of the recorded update beside the
+    integer gradient; ``unlike_the_step``: floating-point gradients that are not the recorded ones, by a bit;
+    ``silent``: weights and biases that got no integer gradient."""
+    trace, run = recording.trace, recording.run
+    layers = [part.module for part in anatomy(run.model).linears]
+    before, after = trace.before, trace.after
+    with _exponents(run, before.buffers), _watched(layers) as products:
+        gradients = recording.gradients_at(before.parameters)
+    updates, silent = Roundings(), 0
+    share = run.recipe.learning_rate_at(trace.step) / run.recipe.learning_rate
+    for path, each in _integer_weights(run):
+        if each.gradient is None:
+            silent += 1
+            continue
+        gradient = each.gradient.double()
+        largest = gradient.abs().max().item()
+        units = share * 2 ** (own.step_bits + own.accumulator_bits - 8) / 2 ** (math.floor(math.log2(largest or 1)) + 1)
+        old, new = (moment.parameters[f"{path}.mantissa"].double() for moment in (before, after))
+        if before.buffers[f"{path}.exponent"] == after.buffers[f"{path}.exponent"]:  # not halved
+            updates.add(-gradient * units, new - old)
+        each.gradient = None
+    ours = trace.of("backward")[0].gradients
+    return {
+        "floating_tensors": _floating(run, layers),
+        "floating_operands": products.floating,
+        "inexact_sums": products.inexact,
+        "output_off": products.output_off,
+        "grad_input_off": products.grad_input_off,
+        "products_a_layer": products.count / len(layers),
+        "operands_beyond": products.roundings.beyond,
+        "operand_bias": products.roundings.bias,
+        "update_beyond": updates.beyond,
+        "update_bias": updates.bias,
+        "silent": silent,
+        "unlike_the_step": sum(not torch.equal(ours[name], each) for name, each in gradients.items()),
+    }
+
+
+def _integer_weights(run: Run) -> list[tuple[str, Any]]:
+    return [(path, each) for path, each in run.model.named_modules() if hasattr(each, "mantissa")]
+
+
+def _floating(run: Run, layers: list[nn.Module]) -> int:
+    kept = [tensor for each in layers for tensor in (*each.parameters(), *each.buffers())]
+    state = [value for each in kept if each in run.optimizer.state for value in run.optimizer.state[each].values()]
+    return sum(isinstance(each, Tensor) and each.is_floating_point() for each in (*kept, *state))
+
+
+@contextmanager
+def _exponents(run: Run, buffers: Mapping[str, Tensor]) -> Iterator[None]:
+    """The recorded exponents are the model's meanwhile."""
+    own = {name: each for name, each in run.model.named_buffers() if name.endswith("exponent")}
+    kept = {name: each.clone() for name, each in own.items()}
+    try:
+        for name, each in own.items():
+            each.copy_(buffers[name])
+        yield
+    finally:
+        for name, each in own.items():
+            each.copy_(kept[name])
+
+
+@contextmanager
+def _watched(layers: list[nn.Module]) -> Iterator[Products]:
+    """The products of the layers that run meanwhile."""
+    products = Products()
+
+    def begins(layer: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        own = args[0].clone()  # its gradient is this layer's alone
+        products.awaited = own.detach()
+        return (own,)
+
+    def ends(layer: Any, args: tuple[Tensor], y: Tensor) -> None:
+        weight, bias = layer.weight, layer.bias
+        plain = args[0].detach() @ weight.T + (0.0 if bias is None else bias)
+        products.output_off = max(products.output_off, _off(y.detach(), plain))
+
+        def leaves(dy: Tensor) -> None:
+            products.awaited = dy.detach()
+            args[0].register_hook(lambda dx: arrives(dx, dy.detach() @ weight))
+
+        y.register_hook(leaves)
+
+    def arrives(dx: Tensor, plain: Tensor) -> None:
+        products.grad_input_off = max(products.grad_input_off, _off(dx, plain))
+
+    hooks = [each.register_forward_pre_hook(begins) for each in layers]
+    hooks += [each.register_forward_hook(ends) for each in layers]
+    try:
+        with products:
+            yield products
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _off(ours: Tensor, plain: Tensor) -> float:
+    return ((ours - plain).norm() / plain.norm()).item()
