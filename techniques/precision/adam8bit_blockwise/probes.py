@@ -1,0 +1,51 @@
+"""What recorded steps show of the 8-bit moments, in float64, from the paper's description of the map alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from techniques.precision.adam8bit_blockwise.technique import Adam8bit
+from techniques.shared.adam_moves import first_and_middle
+from techniques.shared.low_bit_probes import ROUNDINGS, State, blocks, dynamic_map, low_bit_steps, not_nearest
+from techniques.shared.moves import off
+
+MAPS = {"first": dynamic_map(8, signed=True), "second": dynamic_map(8, signed=False)}
+
+
+def records(run: Run, own: Adam8bit) -> bool:
+    """The first step, whose moments are zeros before, and the one in the middle."""
+    return first_and_middle(run)
+
+
+def probes(recording: Recording, own: Adam8bit) -> Mapping[str, float]:
+    """What `low_bit_steps` says; and ``not_nearest``: codes that are not of the nearest value; ``scale_roundings``: how
+    far the scales are from their blocks' largest magnitudes; ``state_over_least``: bytes of the state of those with
+    8-bit moments over 2 a parameter and 8 a block."""
+
+    def decoded(state: State, weights: Tensor) -> tuple[Tensor, Tensor]:
+        m, v = (
+            blocks(values[state[f"{name}_codes"].long()], own.block) * state[f"{name}_scales"].double()[:, None]
+            for name, values in MAPS.items()
+        )
+        return tuple(each.flatten()[: weights.numel()].view(weights.shape) for each in (m, v))
+
+    def judged(state: State, m: Tensor, terms: Tensor, v: Tensor) -> Mapping[str, float]:
+        wrong, scales_off, held = 0, 0.0, 0
+        for (name, values), moment, size in zip(MAPS.items(), (m, v), (terms, v), strict=True):
+            codes, scales = state[f"{name}_codes"], state[f"{name}_scales"]
+            wanted, error, wide = blocks(moment, own.block), blocks(size, own.block), scales.double()[:, None]
+            scales_off = max(scales_off, off(scales, wanted.abs().amax(1), error.amax(1)))
+            inverse = torch.where(wide > 0, 1 / wide, 0.0)
+            zero = int((values == 0).nonzero())
+            wrong += not_nearest(blocks(codes, own.block, zero), values, wanted * inverse, ROUNDINGS * error * inverse)
+            held += codes.nbytes + scales.nbytes
+        least = 2 * m.numel() + 8 * math.ceil(m.numel() / own.block)
+        return {"not_nearest": wrong, "scale_roundings": scales_off, "state_over_least": held / least}
+
+    return low_bit_steps(recording, own.smallest, own.keep_embeddings, decoded, judged)
