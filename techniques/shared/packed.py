@@ -63,7 +63,7 @@ def pack(rows: Tensor, bits: int, generator: torch.Generator) -> Packed:
 
         codes, least, steps = kernel.pack(rows.contiguous(), bits, seed_of(generator))
     else:
-        pieces = [codes_of(piece, bits, generator) for piece in _pieces(rows)]
+        pieces = [codes_of(piece, bits, generator) for piece in _pieces(rows, rows.shape[1])]
         along = 0 if len(rows) > 1 else 1
         codes, least, steps = (torch.cat(parts, along) if len(parts) > 1 else parts[0] for parts in zip(*pieces))
     return Packed(codes, least, steps, bits, rows.shape[1], rows.dtype)
@@ -89,10 +89,15 @@ def unpack(packed: Packed) -> Tensor:
 
         return kernel.unpack(packed.codes, packed.least, packed.steps, packed.bits, packed.length, packed.dtype)
     rows = torch.empty(len(packed.codes), packed.length, dtype=packed.dtype, device=packed.codes.device)
-    each = 8 // packed.bits
-    stored = (packed.codes, each), (packed.least, GROUP), (packed.steps, GROUP)
-    for piece, *parts in zip(_pieces(rows), *(_pieces(tensor, numbers) for tensor, numbers in stored), strict=True):
-        piece.copy_(numbers_of(Packed(*parts, packed.bits, piece.shape[1], packed.dtype)))
+    in_pieces = zip(
+        _pieces(rows, packed.length),
+        _pieces(packed.codes, packed.length, 8 // packed.bits),
+        _pieces(packed.least, packed.length, GROUP),
+        _pieces(packed.steps, packed.length, GROUP),
+        strict=True,
+    )
+    for piece, codes, least, steps in in_pieces:
+        piece.copy_(numbers_of(Packed(codes, least, steps, packed.bits, piece.shape[1], packed.dtype)))
     return rows
 
 
@@ -103,11 +108,11 @@ def numbers_of(packed: Packed) -> Tensor:
     return numbers.flatten(1)[:, : packed.length]
 
 
-def _pieces(rows: Tensor, each: int = 1) -> Sequence[Tensor]:
-    """``rows``, whose entries stand for ``each`` numbers, in pieces of PIECE numbers or a row: what is made of a piece
-    for a moment stays small."""
+def _pieces(rows: Tensor, length: int, each: int = 1) -> Sequence[Tensor]:
+    """``rows`` of ``length`` numbers, whose entries stand for ``each`` of them, in pieces of PIECE numbers or a row:
+    what is made of a piece for a moment stays small."""
     if len(rows) > 1:
-        return rows.split(max(1, PIECE // (rows.shape[1] * each)))
+        return rows.split(max(1, PIECE // length))
     return rows.split(PIECE // each, 1)
 
 
@@ -122,9 +127,9 @@ def launchable(rows: Tensor, dtype: torch.dtype | None = None) -> bool:
 
 def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
     """The generator itself or, where it is not on the ``device``, one there that follows from it."""
-    return (
-        generator if generator.device.type == device.type else torch.Generator(device).manual_seed(seed_of(generator))
-    )
+    if generator.device.type == device.type:
+        return generator
+    return torch.Generator(device).manual_seed(seed_of(generator))
 
 
 def seed_of(generator: torch.Generator) -> int:

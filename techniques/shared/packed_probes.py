@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from suite.contract.recording import Recording
+from suite.contract.trace import Trace
 from suite.meters.activations import SavedActivations
 from suite.model.anatomy import Part
 
@@ -23,9 +24,12 @@ GROUP = 256
 Around = Callable[[], AbstractContextManager[Any]]
 
 
-def gradients(recording: Recording, around: Around, outputs: list[Tensor] | None = None) -> dict[str, Tensor]:
-    """Gradients, by name, of the recorded batch at the parameters before its step, ``around`` active meanwhile; the
-    model's outputs are added to ``outputs``."""
+def gradients(
+    recording: Recording, around: Around, outputs: list[Tensor] | None = None, trace: Trace | None = None
+) -> dict[str, Tensor]:
+    """Gradients, by name, of a recorded batch (the last) at the parameters before its step, ``around`` active
+    meanwhile; the model's outputs are added to ``outputs``."""
+    trace = trace or recording.trace
 
     def noted(result: Any) -> Tensor:
         if outputs is not None:
@@ -33,7 +37,7 @@ def gradients(recording: Recording, around: Around, outputs: list[Tensor] | None
         return torch.zeros(())
 
     with around():
-        return recording.gradients_at(recording.trace.before.parameters, added=noted)
+        return recording.gradients_at(trace.before.parameters, trace, added=noted)
 
 
 def flat(of_names: dict[str, Tensor]) -> Tensor:
@@ -68,17 +72,38 @@ def watched(recording: Recording, around: Around) -> Watched:
     return saved
 
 
-def budget_bytes(recording: Recording, bits: float, of_loss: int, rows: int) -> float:
+def budget_bytes(recording: Recording, bits: float, of_loss: float, rows: int) -> float:
     """Bytes of a pass that takes ``bits`` for each activation, ``of_loss`` for each that the loss saves, outside of the
     model, all else as it is; in ``rows`` rows, where a tensor's numbers divide into as many."""
+    total = 0.0
+    for tensor, activation, in_model in saved_storages(recording):
+        size = tensor.untyped_storage().nbytes()
+        if activation:
+            numbers, width = size // tensor.element_size(), bits if in_model else of_loss
+            parts = rows if numbers % rows == 0 else 1
+            total += numbers * width / 8 + 4 * parts * math.ceil(numbers / parts / GROUP)
+        else:
+            total += size
+    return total
+
+
+def activations(recording: Recording) -> int:
+    """Storages of activations that a pass saves."""
+    return sum(activation for _, activation, _ in saved_storages(recording))
+
+
+def saved_storages(recording: Recording) -> list[tuple[Tensor, bool, bool]]:
+    """A tensor of each storage that a plain pass saves, the model's own aside; whether it is an activation, with a
+    gradient and two dimensions, and whether the model saves it, and not the loss."""
     model = recording.run.model
-    kept: dict[int, tuple[Tensor, bool, float]] = {}  # tensors stay alive, so that no storage comes back as another
+    own = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
+    kept: dict[int, tuple[Tensor, bool, bool]] = {}  # tensors stay alive, so that no storage comes back as another
     running: list[bool] = []
 
     def noted(tensor: Tensor) -> Tensor:
         made = tensor.grad_fn is not None
         whole = tensor.detach() if made else tensor
-        kept.setdefault(tensor.untyped_storage()._cdata, (whole, made, bits if running else of_loss))
+        kept.setdefault(tensor.untyped_storage()._cdata, (whole, made and tensor.ndim > 1, bool(running)))
         return whole
 
     handles = [
@@ -88,19 +113,24 @@ def budget_bytes(recording: Recording, bits: float, of_loss: int, rows: int) -> 
     gradients(recording, lambda: saved_tensors_hooks(noted, lambda tensor: tensor))
     for handle in handles:
         handle.remove()
-    own = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
-    total = 0.0
-    for storage, (tensor, made, width) in kept.items():
-        if storage in own:
-            continue
-        size = tensor.untyped_storage().nbytes()
-        if made and tensor.ndim > 1:
-            numbers = size // tensor.element_size()
-            parts = rows if numbers % rows == 0 else 1
-            total += numbers * width / 8 + 4 * parts * math.ceil(numbers / parts / GROUP)
-        else:
-            total += size
-    return total
+    return [each for storage, each in kept.items() if storage not in own]
+
+
+def least_variance(costs: Tensor, weights: Tensor, mean: float, widest: int) -> Tensor:
+    """The bits of each that make sum C / (2^b - 1)^2 + multiplier sum w b least, for the least multiplier whose bits
+    are no more than ``mean`` on average; all are 1, 2, 4, 8 or 32, up to ``widest``, where nothing is lost at 32."""
+    widths = torch.tensor([width for width in (1, 2, 4, 8, 32) if width <= widest])
+    variances = torch.where(widths < 32, 1 / (2.0**widths - 1).double() ** 2, 0.0)
+
+    def at(multiplier: float) -> Tensor:
+        return widths[(costs[:, None] * variances + multiplier * weights[:, None] * widths).argmin(1)]
+
+    low, high = 0.0, costs.max().item()
+    for _ in range(200):
+        middle = (low + high) / 2
+        over = (weights * at(middle)).sum() > mean * weights.sum()
+        low, high = (middle, high) if over else (low, middle)
+    return at(high)
 
 
 class Watched(SavedActivations):
@@ -122,12 +152,12 @@ class Watched(SavedActivations):
 
 
 class AtLayer:
-    """While active, the input of a linear layer and the square of its output's gradient, of each pass."""
+    """While active, the input of a linear layer and the gradient of its output, of each pass."""
 
     def __init__(self, layer: Part) -> None:
         self.layer = layer
         self.inputs: list[Tensor] = []
-        self.squares: list[Tensor] = []
+        self.gradients: list[Tensor] = []
 
     def __enter__(self) -> AtLayer:
         self.handle = self.layer.module.register_forward_hook(self._ran)
@@ -138,4 +168,4 @@ class AtLayer:
 
     def _ran(self, module: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
         self.inputs.append(args[0].detach())
-        output.register_hook(lambda gradient: self.squares.append(gradient.double().square().sum()))
+        output.register_hook(lambda gradient: self.gradients.append(gradient.detach()))

@@ -93,7 +93,7 @@ def same_as_real(technique: str, setting: Setting) -> None:
         assert_equal(technique, setting)
 
 
-BY_BUDGET = {"actnn"}
+BY_BUDGET = {"actnn", "gact"}
 """Values say who gets how many bits of a budget. Without them all get the mean, which is the most that may be spent."""
 
 STEPS = {"ssl_prototypes": 4}  # its prototypes are ten of the examples; one step does for all others

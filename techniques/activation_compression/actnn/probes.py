@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from suite.contract.recording import Recording
 from techniques.activation_compression.actnn.technique import ActNN
@@ -21,7 +20,6 @@ from techniques.shared.packed_probes import GROUP, AtLayer
 
 OF_ITS_BASELINES = True  # whose losses alone are cross-entropies
 DRAWS = 16
-WIDTHS = torch.tensor([1, 2, 4, 8])
 
 
 def probes(recording: Recording, own: ActNN) -> Mapping[str, float]:
@@ -80,7 +78,7 @@ def _of_a_layer(recording: Recording, own: ActNN) -> dict[str, float]:
             packed_probes.gradients(recording, lambda: own.around_step(recording.run))
     finally:
         del own.keep  # the method comes back
-    (x,), (square,) = at.inputs, at.squares
+    (x,), (gradient,) = at.inputs, at.gradients
     key = keys[x.data_ptr()]
     rows = x.double().reshape(len(recording.trace.indices), -1)
     missing = -rows.shape[1] % GROUP
@@ -89,7 +87,7 @@ def _of_a_layer(recording: Recording, own: ActNN) -> dict[str, float]:
     expected = GROUP * x.shape[-1] / (4 * rows.shape[1]) * wide
     spreads = torch.tensor(own.layers[key].spreads, dtype=torch.float64) if key in own.layers else torch.zeros(1)
     return {
-        "gradient_off": abs(own.squares[key].item() / square.item() - 1),
+        "gradient_off": abs(own.squares[key].item() / gradient.double().square().sum().item() - 1),
         "spread_off": (spreads / expected - 1).abs().max().item(),
         "out_of_order": sum(_out_of_order(layer.spreads, bits[name]) for name, layer in own.layers.items()),
     }
@@ -108,22 +106,6 @@ def _layers_off(own: ActNN) -> float:
         for key, layer in layers.items()
     ]
     lengths = [torch.full((len(layer.spreads),), float(layer.length)) for layer in layers.values()]
-    chosen = _least_variance(torch.cat(costs), torch.cat(lengths).double(), own.mean_bits)
+    chosen = packed_probes.least_variance(torch.cat(costs), torch.cat(lengths).double(), own.mean_bits, 8)
     means = [each.double().mean().item() for each in chosen.split([len(each) for each in costs])]
     return max(abs(mean - own.averages[key]) for key, mean in zip(layers, means, strict=True))
-
-
-def _least_variance(costs: Tensor, weights: Tensor, mean: float) -> Tensor:
-    """The bits of each that make sum C / (2^b - 1)^2 + multiplier sum w b least, for the least multiplier whose bits
-    are no more than ``mean`` on average."""
-    variances = 1 / (2.0**WIDTHS - 1).double() ** 2
-
-    def at(multiplier: float) -> Tensor:
-        return WIDTHS[(costs[:, None] * variances + multiplier * weights[:, None] * WIDTHS).argmin(1)]
-
-    low, high = 0.0, costs.max().item()
-    for _ in range(100):
-        middle = (low + high) / 2
-        over = (weights * at(middle)).sum() > mean * weights.sum()
-        low, high = (middle, high) if over else (low, middle)
-    return at(high)

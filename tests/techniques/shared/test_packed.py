@@ -117,7 +117,7 @@ def test_the_same_generator_gives_the_same_bits_and_pieces_change_nothing_but_th
     x = drawn(3, 5 * GROUP + 9)
     one, other = (pack(x, 4, noise()) for _ in range(2))
     assert torch.equal(one.codes, other.codes)
-    for rows in (x, x.view(1, -1)):
+    for rows in (x, x.view(1, -1), drawn(7, 100)):
         whole = pack(rows, 4, noise())
         with monkeypatch.context() as small:
             small.setattr(packed, "PIECE", 2 * GROUP)

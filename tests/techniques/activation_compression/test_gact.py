@@ -1,0 +1,156 @@
+"""GACT's measured sensitivities and what follows from them: bits by need, in the budget, and a run that goes on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from suite.contract.run import Run
+from suite.contract.stack import Stack
+from suite.measure.paper_scale import Scale, counted
+from suite.record.job import Setting
+from techniques.activation_compression.gact.technique import GACT, as_it_was, distance, one_packed, sensitivity
+from techniques.shared.bit_allocation import allocated
+from tests.runs import new_run
+
+
+def technique_of(run: Run) -> GACT:
+    assert isinstance(run.technique, Stack)
+    technique = run.technique.techniques["gact"]
+    assert isinstance(technique, GACT)
+    return technique
+
+
+def gradients(*values: float) -> list[Tensor]:
+    return [torch.tensor([value]) for value in values]
+
+
+def test_the_sensitivity_is_the_largest_of_three_distances_and_bounded() -> None:
+    assert distance(gradients(1.0, 2.0), gradients(4.0, 6.0)) == 25.0
+    assert sensitivity(gradients(0.0), gradients(3.0), gradients(1.0)) == 9.0  # 9, 2 and 8
+    assert sensitivity(gradients(0.0), gradients(0.0), gradients(2.0)) == 8.0
+    assert sensitivity(gradients(0.0), gradients(1.0), gradients(3.0)) == 18.0
+    for spoilt in (math.nan, math.inf, 1e6):
+        assert sensitivity(gradients(0.0), gradients(spoilt), gradients(1.0)) == 1e10
+        assert sensitivity(gradients(spoilt), gradients(0.0), gradients(1.0)) == 1e10
+        assert sensitivity(gradients(0.0), gradients(0.0), gradients(spoilt)) == 1e10
+
+
+def test_sensitivities_are_those_of_passes_with_one_tensor_packed() -> None:
+    run = new_run("bert", "gact", size="pico", recipe="classic", steps=4)
+    before = {name: each.clone() for name, each in run.model.named_parameters()}
+    batch, _ = run.next_batch()
+    run.train(1)
+    technique = technique_of(run)
+    with torch.no_grad():
+        for name, each in run.model.named_parameters():
+            each.copy_(before[name])
+    exact = one_packed(run, batch, "none", 1, torch.Generator())
+    for key in (*list(technique.sizes)[:4], "cross_entropy 64x31 #1"):
+        draws = [one_packed(run, batch, key, 1, torch.Generator().manual_seed(seed)) for seed in range(12)]
+        variance = sum(distance(draw, exact) for draw in draws) / len(draws)
+        assert 0.5 < technique.sensitivities[key] / (2 * variance) < 2.5
+    sizes = list(technique.sizes.values())
+    costs = [technique.sensitivities[key] for key in technique.sizes]
+    assert list(technique.widths.values()) == allocated(costs, sizes, 4 * sum(sizes), 32)
+
+
+def test_what_does_not_matter_gets_a_bit_and_what_decides_stays_whole() -> None:
+    """The first norms of a masked auto-encoder divide by next to nothing."""
+    run = new_run("mae", "gact", size="pico", recipe="classic", steps=4)
+    run.train(1)
+    technique = technique_of(run)
+    assert technique.widths["layer_norm 4x9x32 #1"] == 32
+    assert technique.sensitivities["gather 4x16x32 #1"] == 0 and technique.widths["gather 4x16x32 #1"] == 1
+    total = sum(technique.widths[key] * size for key, size in technique.sizes.items())
+    assert total <= 4 * sum(technique.sizes.values())
+
+
+def test_measuring_leaves_no_trace_in_the_step() -> None:
+    """The first step's loss and gradients are those of fixed bits, and so is the randomness after it."""
+    states, weights = [], []
+    for stack in ("gact", "gact:adaptive=false"):
+        run = new_run("gpt", stack, size="pico", recipe="classic", steps=4)
+        run.train(1)
+        states.append((torch.get_rng_state(), run.generator.get_state()))
+        weights.append([each.detach().clone() for each in run.model.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*weights, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(*states, strict=True))
+
+
+def test_running_statistics_come_back() -> None:
+    run = new_run("vit", "gact", size="pico", recipe="classic", steps=4)
+    norm = nn.BatchNorm1d(3)
+    run.model.add_module("further", norm)
+    with as_it_was(run) as again:
+        drawn = torch.rand(3)
+        norm(torch.randn(5, 3))
+        again()
+        assert torch.equal(torch.rand(3), drawn)
+    assert torch.equal(norm.running_mean, torch.zeros(3)) and norm.num_batches_tracked == 0
+
+
+def test_it_is_measured_at_every_interval_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
+    stack = "gact:interval=3"
+    whole, resumed = (new_run("vit", stack, size="pico", recipe="classic", steps=8) for _ in range(2))
+    widths = []
+    for _ in range(4):
+        whole.train(1)
+        widths.append(dict(technique_of(whole).sensitivities))
+    assert widths[0] == widths[1] == widths[2] != widths[3]
+    whole.save(tmp_path / "state")
+    resumed.load(tmp_path / "state")
+    assert resumed.train(4) == whole.train(4)
+    assert technique_of(resumed).sensitivities == technique_of(whole).sensitivities
+
+
+def test_in_a_step_of_several_passes_the_first_measures() -> None:
+    run = new_run("vit", "gact+sam", size="pico", recipe="classic", steps=4)
+    passes: list[int] = []
+    run.model.register_forward_pre_hook(lambda *_: passes.append(1))
+    run.train(1)
+    assert len(passes) == 2 + 3 * len(technique_of(run).sensitivities)
+    run.train(1)
+    assert len(passes) == 4 + 3 * len(technique_of(run).sensitivities)
+
+
+@pytest.mark.parametrize("stack", ["gact+ckpt_chen_sqrt", "ckpt_chen_sqrt+gact"])
+def test_beside_recomputation_only_the_rest_is_packed(stack: str) -> None:
+    run = new_run("gpt", stack, size="nano", recipe="classic", steps=4)
+    run.train(2)
+    assert not any(key.startswith("addmm") for key in technique_of(run).widths)
+    assert run.count_step().saved_activation_bytes < 1_000_000
+
+
+def test_counts_without_values_are_the_most_that_a_run_may_save() -> None:
+    setting = Setting(baseline="bert", size="pico", recipe="classic", steps=3)
+    count = counted("gact", Scale(setting)).counters
+    run = new_run("bert", "gact", size="pico", recipe="classic", steps=3)
+    run.train(3)
+    real = run.count_step()
+    assert count is not None and count.flops == real.flops
+    assert 0.9 * count.saved_activation_bytes <= real.saved_activation_bytes <= count.saved_activation_bytes
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"bits": 0.5}, "from 1 to 32, not 0.5"),
+        ({"bits": 33.0}, "from 1 to 32, not 33"),
+        ({"bits": 3.0, "adaptive": False}, "1, 2, 4, 8 or 32 bits, not 3"),
+        ({"interval": 0}, "1 or more steps"),
+    ],
+)
+def test_bad_settings_say_what_to_do(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        GACT(**settings)
+
+
+def test_a_compiled_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="use the recipe modern"):
+        new_run("gpt", "gact", size="pico", recipe="compiled", steps=2).train(1)
