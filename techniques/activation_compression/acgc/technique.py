@@ -1,6 +1,6 @@
 """AC-GC: activations are kept in as few bits as an error bound on the gradients allows.
 
-Evans & Aamodt, "AC-GC: Lossy Activation Compression with Guaranteed Convergence" (NeurIPS 2021), section 3, and the
+Evans & Aamodt, "AC-GC: Lossy Activation Compression with Guaranteed Convergence" (NeurIPS 2021), as in the
 authors' autoquant.py. Gradients may be off by e^2 of their squared norm: E |g'|^2 <= (1 + e^2) V^2. Of a convolution
 whose input x has N C H W values and whose filters are R x S with stride T they allow each value an error of
 

@@ -1,7 +1,7 @@
 """Mesa: activations are kept in 8 bits, over a clip range of each head that follows its running average.
 
-Pan, Chen, He, Liu, Cai & Zhuang, "Mesa: A Memory-saving Training Framework for Transformers" (arXiv 2111.11124),
-section 3, and the authors' code. Of each saved activation x, for each group h of its values (a head's):
+Pan, Chen, He, Liu, Cai & Zhuang, "Mesa: A Memory-saving Training Framework for Transformers" (arXiv 2111.11124), as in
+the authors' custom_quant.py. Of each saved activation x, for each group h of its values (a head's):
 
     now      beta = min x            alpha = max x - min x
     running  beta_h <- 0.9 beta_h + 0.1 beta        alpha_h <- 0.9 alpha_h + 0.1 alpha      the first: beta, alpha
