@@ -177,7 +177,7 @@ def sent_away(
                 if parameter not in places:
                     values = parameter.detach().contiguous()
                     away = Away(Home(tier.store(values)), values, parameter.requires_grad)
-                    away._is_param = True  # type: ignore[attr-defined]  # as torch marks those of a subclass
+                    away._is_param = True  # as torch marks those of a subclass
                     places[parameter] = away
                     own.append(away)
                 part._parameters[name] = places[parameter]  # type: ignore[assignment]
