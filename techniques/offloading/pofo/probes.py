@@ -22,16 +22,19 @@ SLOWER, FASTER = 1e-9, 1e12
 
 def probes(recording: Recording, own: POFO) -> Mapping[str, float]:
     """Those of all that plan; ``time_over_parents``: the largest of the time over the faster parent's, over budgets and
-    links, on the model's chains and some of unlike blocks, and ``best_gain``, the smallest; ``slow_link_beside_rotor``:
+    links, on the model's chains and some of unlike blocks, ``best_gain``, the smallest, and
+    ``plan_over_budget``, the largest of the predicted peak over the budget there; ``slow_link_beside_rotor``:
     seconds beside rotor's over a link that carries next to nothing; ``fast_link_again``: blocks that run again over one
     that takes no time, where offloading alone fits."""
-    ratios, beside, again = [], 0.0, 0
+    ratios, over, beside, again = [], 0.0, 0.0, 0
     for chain in (*own.chains, *unlike_chains(4)):
         link = _even(chain)
         for budget in budgets(chain):
             for each in (link, _times(link, 0.2), _times(link, 5)):
-                ratios += [predicted(own.solve(chain, budget, each), chain, each).time_s / best
-                           for best in _faster_parent(chain, budget, each)]  # fmt: skip
+                for best in _faster_parent(chain, budget, each):
+                    seen = predicted(own.solve(chain, budget, each), chain, each)
+                    ratios.append(seen.time_s / best)
+                    over = max(over, seen.peak_bytes / budget)
             if budget >= persistent(chain).least_bytes:
                 slow = _times(link, SLOWER)
                 took = predicted(own.solve(chain, budget, slow), chain, slow).time_s
@@ -41,7 +44,8 @@ def probes(recording: Recording, own: POFO) -> Mapping[str, float]:
                 again += own.solve(chain, budget, fast).extra_forwards
     return scheduled_probes(recording, own) | {
         "time_over_parents": round(max(ratios), 9),
-        "best_gain": min(ratios),
+        "best_gain": round(min(ratios), 9),
+        "plan_over_budget": over,
         "slow_link_beside_rotor": round(beside, 6),
         "fast_link_again": again,
     }
