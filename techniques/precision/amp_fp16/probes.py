@@ -1,68 +1,150 @@
-"""What a recorded step shows of mixed precision in float16: the loss scale, and what a step does that overflows."""
+"""What recorded steps show of float16 training: the scale that gradients really carry, when it changes, what the update
+gets, and what is held in which precision.
+
+The scale is read off the backward pass, as the norm of its gradients over that of a pass whose loss is not scaled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from suite.contract.recording import Recording
-from suite.contract.stack import Stack
-from techniques.precision.amp_fp16.technique import AmpFp16
-from techniques.shared.half_probes import half_probes, zeros_beside
+from suite.contract.trace import Trace, Values
+from techniques.precision.amp_fp16.technique import MixedPrecision
+
+EPS = torch.finfo(torch.float32).eps
+STEPS = 4  # of a twin
 
 
-def probes(recording: Recording, own: AmpFp16) -> Mapping[str, float]:
-    """As :func:`half_probes`, of the gradients that the optimizer gets before clipping; ``scale``: the norm of what the
-    backward pass gives over that of the loss's own gradients; ``clipped_beside``: how far the norm that the optimizer
-    sees is beside the unscaled gradients', clipped; ``lost_more``: values that float16 makes zero of the scaled loss's
-    gradients and not of the loss's own; ``moved_by_overflow``: parameters that a step with an infinite gradient
-    changes; ``scale_after_overflow``: over the one before; ``scale_after_interval``: after as many good steps as the
-    interval has, over the one before."""
-    trace, parameters = recording.trace, recording.trace.before.parameters
-    scaled = trace.of("backward")[0].gradients
-    unscaled = {name: each / own.scaler.scale for name, each in scaled.items()}
-    bare = recording.gradients_at(parameters)
-    exact = recording.twin("baseline").gradients_at(parameters, trace)
-    seen = _norm(trace.update.before.gradients)
-    clip = recording.run.recipe.gradient_clip
-    expected = min(_norm(unscaled), clip) if clip else _norm(unscaled)
-    moved, factor = _overflow(recording)
-    return half_probes(recording, torch.float16, unscaled) | {
-        "scale": _norm(scaled) / _norm(bare),
-        "clipped_beside": abs(seen / expected - 1),
-        "lost_more": max(0, zeros_beside(scaled, exact) - zeros_beside(bare, exact)),
-        "moved_by_overflow": moved,
-        "scale_after_overflow": factor,
-        "scale_after_interval": _grown(recording),
+def probes(recording: Recording, own: MixedPrecision) -> Mapping[str, float]:
+    """Of the step: ``scale``; ``wide_products``: linear layers whose output is not float16; ``narrow_weights``: weights
+    that are not float32 between steps; ``update_roundings``: of the gradients that the optimizer gets from the pass's
+    over S, of both variants, clipped and not. ``moved_by_overflow``: numbers that a step with an infinite gradient
+    changes, ``backed_off``: the scale after it, over that before. ``grown_early``, ``grown``: the scale after 1999 and
+    after 2000 good steps, over that before. ``o2_rounded_masters``: numbers that the passes change of the weights which
+    the update starts from; ``o2_bytes``: of a parameter in the passes and the optimizer."""
+    o2 = recording.twin(_spelled(recording, "o2"), steps=STEPS)
+    plain = recording.twin(steps=STEPS)
+    for each in (o2, plain):
+        each.run.recipe = replace(each.run.recipe, gradient_clip=0.0)  # clipping hides a scale that is left
+        each.record_step()
+    overflow, growth = recording.twin(steps=STEPS), recording.twin(steps=STEPS)
+    with _infinite_gradient(overflow):
+        overflow.record_step()
+    overflow.record_step()
+    with _wide_products(growth) as wide:
+        _begin_at(growth, 2.0**10, 1998)
+        for _ in range(3):
+            growth.record_step()
+    skipped = overflow.traces[0]
+    scales = [_scale(growth, trace) for trace in growth.traces]
+    return {
+        "scale": _scale(recording, recording.trace),
+        "wide_products": len(wide),
+        "narrow_weights": sum(each.dtype != torch.float32 for each in recording.trace.after.parameters.values()),
+        "update_roundings": max(_update_roundings(each) for each in (recording, o2, plain)),
+        "moved_by_overflow": _differing(skipped.before.parameters, skipped.after.parameters) + len(skipped.updates),
+        "backed_off": _scale(overflow, overflow.trace) / 2.0**16,
+        "grown_early": scales[1] / scales[0],
+        "grown": scales[2] / scales[1],
+        "o2_rounded_masters": _differing(o2.trace.before.parameters, o2.trace.update.before.parameters),
+        "o2_bytes": _bytes_of_a_parameter(o2.trace),
     }
 
 
-def _norm(gradients: Mapping[str, Tensor]) -> float:
-    return torch.stack([each.double().norm() for each in gradients.values()]).norm().item()
+def _spelled(recording: Recording, variant: str) -> str:
+    stack = recording.run.job.stack
+    return f"{stack},variant={variant}" if ":" in stack else f"{stack}:variant={variant}"
 
 
-def _overflow(recording: Recording) -> tuple[int, float]:
-    """A step of a twin, one of whose gradients is infinite: values of parameters that it changes, and the scale's."""
-    run = recording.twin("amp_fp16").run
-    own, parameters = _own(run.technique), dict(run.model.named_parameters())
-    before, scale = {name: each.detach().clone() for name, each in parameters.items()}, own.scaler.scale
-    handle = next(iter(parameters.values())).register_hook(lambda gradient: gradient * float("inf"))
-    run.train(1)
-    handle.remove()
-    moved = sum(int((each != before[name]).sum()) for name, each in parameters.items())
-    return moved, own.scaler.scale / scale
+def _technique(recording: Recording) -> MixedPrecision:
+    return next(each for each in recording.run.technique.techniques.values() if isinstance(each, MixedPrecision))  # type: ignore[attr-defined]
 
 
-def _grown(recording: Recording) -> float:
-    """The scale after an interval of two good steps, over the one before."""
-    run = recording.twin("amp_fp16:interval=2,scale=1024").run
-    run.train(2)
-    return _own(run.technique).scaler.scale / 1024
+def _begin_at(recording: Recording, scale: float, good_steps: int) -> None:
+    """A scale so small that twice of it does not overflow, either."""
+    own = _technique(recording)
+    own.scaling = replace(own.scaling, scale=scale, good_steps=good_steps)
 
 
-def _own(technique: object) -> AmpFp16:
-    own = technique.techniques["amp_fp16"] if isinstance(technique, Stack) else technique
-    assert isinstance(own, AmpFp16)
-    return own
+def _scale(recording: Recording, trace: Trace) -> float:
+    plain = recording.gradients_at(trace.before.parameters, trace)
+    return _norm(trace.of("backward")[0].gradients) / _norm(plain)
+
+
+def _norm(gradients: Values) -> float:
+    return math.sqrt(sum(each.double().square().sum().item() for each in gradients.values()))
+
+
+def _update_roundings(recording: Recording) -> float:
+    """In units of float32's epsilon and a number's size."""
+    trace, clip = recording.trace, recording.run.recipe.gradient_clip
+    exact = {name: each.double() / 2.0**16 for name, each in trace.of("backward")[0].gradients.items()}
+    factor = min(1.0, clip / (_norm(exact) + 1e-6)) if clip else 1.0
+    got = trace.update.before.gradients
+    if got.keys() != exact.keys():
+        return math.inf
+    return max(_off(got[name], factor * each) for name, each in exact.items())
+
+
+def _off(got: Tensor, expected: Tensor) -> float:
+    if got.dtype != torch.float32:
+        return math.inf
+    return ((got.double() - expected).abs() / (EPS * expected.abs()).clamp_min(1e-300)).max().item()
+
+
+def _differing(before: Values, after: Values) -> int:
+    return sum(int((after[name] != each).sum()) for name, each in before.items())
+
+
+def _bytes_of_a_parameter(trace: Trace) -> float:
+    gradients, after = trace.of("backward")[0].gradients, trace.after
+    held = [each for name in gradients for each in after.state[name].values() if each.numel() > 1]
+    held += [trace.of("forward")[0].parameters[name] for name in gradients]
+    held += [*gradients.values(), *(after.parameters[name] for name in gradients)]
+    counts = sum(each.numel() for each in gradients.values())
+    return sum(each.nbytes for each in held) / counts
+
+
+@contextmanager
+def _infinite_gradient(recording: Recording) -> Iterator[None]:
+    """One number of the last linear layer's gradient overflows meanwhile."""
+    weight = recording.run.anatomy.linears[-1].module.weight
+    assert isinstance(weight, Tensor)
+
+    def overflowing(gradient: Tensor) -> Tensor:
+        spoiled = gradient.clone()
+        spoiled.view(-1)[0] = math.inf
+        return spoiled
+
+    hook = weight.register_hook(overflowing)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def _wide_products(recording: Recording) -> Iterator[set[str]]:
+    """Linear layers that meanwhile give another dtype than float16."""
+    wide: set[str] = set()
+
+    def look(name: str, output: Tensor) -> None:
+        if output.dtype != torch.float16:
+            wide.add(name)
+
+    hooks = [
+        part.module.register_forward_hook(lambda _, __, output, name=part.path: look(name, output))
+        for part in recording.run.anatomy.linears
+    ]
+    try:
+        yield wide
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,99 +1,172 @@
-"""Mixed precision: the loss scale step by step, torch's scaler as oracle, resumption, runs that no scale helps."""
+"""float16 training: the scaler's states beside torch's, exact scaling, masters, the order of stacks, and refusals."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
-from suite.contract.run import Diverged
-from techniques.precision.amp_fp16.technique import AmpFp16, LossScale, after_step, unscaled
+from suite.contract.run import Diverged, Run
+from techniques.precision.amp_fp16.technique import (
+    PATIENCE,
+    LossScale,
+    MixedPrecision,
+    next_scale,
+    unscale,
+    with_scaled_gradient,
+)
 from tests.runs import new_run
 
+VARIANTS = ("autocast", "o2")
 
-@given(st.lists(st.booleans(), max_size=30), st.integers(1, 4))
-def test_the_scale_is_torchs(finite: list[bool], interval: int) -> None:
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=interval)
-    weight = nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([weight], lr=0.0)
-    state = LossScale(1024.0)
+
+def running(variant: str = "autocast", baseline: str = "gpt", stack: str = "{}") -> Run:
+    return new_run(baseline, stack.format(f"amp_fp16:variant={variant}"), size="pico", recipe="classic", steps=6)
+
+
+def technique_of(run: Run) -> MixedPrecision:
+    technique = run.technique.techniques["amp_fp16"]
+    assert isinstance(technique, MixedPrecision)
+    return technique
+
+
+@given(st.lists(st.booleans(), max_size=40))
+@settings(max_examples=30)
+def test_the_scale_goes_as_torchs(finite: list[bool]) -> None:
+    interval = 3
+    scaler = torch.amp.GradScaler("cpu", growth_interval=interval)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight])
+    state = LossScale()
     for each in finite:
-        scaler.scale((weight * (1.0 if each else math.inf)).sum()).backward()
+        assert scaler.scale(torch.ones(1)).item() == state.scale
+        weight.grad = torch.tensor([1.0 if each else math.inf])
         scaler.step(optimizer)
         scaler.update()
-        optimizer.zero_grad()
-        state = after_step(state, each, interval=interval)
-        assert state.scale == scaler.get_scale() and state.good_steps == scaler._get_growth_tracker()
+        state = next_scale(state, each, interval=interval)
+    assert scaler.get_scale() == state.scale
 
 
-def test_unscaling_divides_in_place_and_tells_the_infinite() -> None:
-    gradients = [torch.tensor([2.0, 4.0]), torch.tensor([8.0])]
-    assert unscaled(gradients, 2.0)
-    assert [each.tolist() for each in gradients] == [[1.0, 2.0], [4.0]]
-    assert not unscaled([torch.tensor([1.0, math.nan])], 2.0)
-    assert unscaled([], 2.0)
+def test_a_scaled_gradient_leaves_the_loss_and_multiplies_its_gradient() -> None:
+    x = torch.tensor([3.0], requires_grad=True)
+    loss = with_scaled_gradient(x.square().sum(), 1024.0)
+    loss.backward()
+    assert (loss.item(), x.grad) == (9.0, torch.tensor([6.0 * 1024]))
 
 
-def test_a_run_is_autocast_with_torchs_scaler() -> None:
-    run = new_run("gpt", "amp_fp16:scale=1024", size="pico", recipe="classic", steps=6)
-    plain = new_run("gpt", size="pico", recipe="classic", steps=6)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    for _ in range(4):
-        batch, _ = plain.next_batch()
-        plain.optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            outputs = plain.baseline.forward(plain.model, batch)
-        loss = plain.baseline.losses(outputs, batch).mean()
-        scaler.scale(loss).backward()
-        scaler.unscale_(plain.optimizer)
-        plain._set_learning_rate()
-        plain.clip_gradients(plain.recipe.gradient_clip)
-        scaler.step(plain.optimizer)
-        scaler.update()
-        plain.position += plain.recipe.batch_size
-        plain.step += 1
-        run.train(1)
-        assert run.loss == loss.detach()
-    for ours, theirs in zip(run.model.parameters(), plain.model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+def test_small_gradients_are_lost_in_float16_unless_scaled() -> None:
+    small = torch.tensor([2.0**-26, 2.0**-30, 1.0])
+    assert torch.equal(small.half().float(), torch.tensor([0.0, 0.0, 1.0]))
+    scaled = (small * 2.0**14).half().float()
+    assert not unscale([scaled], 2.0**14).item()
+    assert torch.equal(scaled, small)
 
 
-@pytest.mark.parametrize("name", ["amp_fp16:interval=2", "amp_bf16"])
-def test_a_resumed_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
-    run, other = (new_run("bert", name, size="pico", recipe="classic", steps=6) for _ in range(2))
-    run.train(3)
-    run.save(tmp_path / "run.pt")
-    other.load(tmp_path / "run.pt")
-    assert run.train(3) == other.train(3)
+def test_updates_below_half_a_unit_are_lost_without_a_master() -> None:
+    step = 2.0**-12
+    assert torch.tensor(1.0).half() + step == 1.0
+    assert torch.tensor(1.0) + step > 1.0
 
 
-@pytest.mark.parametrize("name", ["amp_fp16", "amp_bf16"])
-@pytest.mark.parametrize("baseline", ["vit", "mae"])
-def test_a_run_stays_near_the_one_in_float32(name: str, baseline: str) -> None:
-    plain, ours = (
-        new_run(baseline, each, size="pico", recipe="classic", steps=10).train(10) for each in ("baseline", name)
-    )
-    assert ours != plain and all(math.isclose(a, b, rel_tol=0.02) for a, b in zip(ours, plain, strict=True))
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_is_seen_in_any_gradient(value: float) -> None:
+    gradients = [torch.ones(3), torch.ones(5), torch.ones(0)]
+    gradients[1][4] = value
+    assert unscale(gradients, 2.0).item()
+    assert torch.equal(gradients[0], torch.full((3,), 0.5))
+    assert not unscale([], 2.0).item()
 
 
-def test_gradients_that_stay_infinite_end_the_run() -> None:
-    run = new_run("gpt", AmpFp16(patience=3), size="pico", recipe="classic", steps=9)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_first_step_is_a_float32_runs_within_half_precision(variant: str) -> None:
+    run, plain = running(variant), new_run("gpt", size="pico", recipe="classic", steps=6)
+    for each in (run, plain):
+        each.recipe = each.recipe.__class__(**{**each.recipe.as_dict(), "gradient_clip": 0.0})
+        each.train(1)
+    for mine, theirs in zip(run.model.parameters(), plain.model.parameters(), strict=True):
+        assert mine.dtype == mine.grad.dtype == torch.float32
+        assert (mine.grad - theirs.grad).norm() <= 0.02 * theirs.grad.norm() + 1e-7
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_resumed_run_goes_on_to_the_bit_with_its_scale(variant: str, tmp_path: Path) -> None:
+    whole, half, resumed = (running(variant) for _ in range(3))
+    for run in (whole, half):
+        technique_of(run).scaling = LossScale(2.0**12, 1998)
+    losses = whole.train(4)
+    half.train(1)
+    half.save(tmp_path / "half.pt")
+    resumed.load(tmp_path / "half.pt")
+    assert technique_of(resumed).scaling == LossScale(2.0**12, 1999)
+    assert resumed.train(3) == losses[1:]
+    assert technique_of(resumed).scaling == technique_of(whole).scaling == LossScale(2.0**13, 2)
+    for mine, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_scale_that_is_far_too_large_comes_down_and_weights_stay(variant: str) -> None:
+    run = running(variant)
+    technique_of(run).scaling = LossScale(2.0**40)
     before = [each.detach().clone() for each in run.model.parameters()]
-    next(run.model.parameters()).register_hook(lambda gradient: gradient * math.inf)
-    with pytest.raises(Diverged, match="not finite in 3 steps running, down to a loss scale of 16384"):
-        run.train(9)
-    assert all(map(torch.equal, run.model.parameters(), before))
+    run.train(2)
+    assert technique_of(run).scaling == LossScale(2.0**38, 0, 2)
+    assert all(map(torch.equal, before, run.model.parameters()))
+    assert not run.optimizer.state
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_ten_overflows_running_end_with_a_sentence(variant: str) -> None:
+    run = running(variant)
+    next(run.model.parameters()).register_hook(lambda gradient: gradient * math.nan)
+    run.train(PATIENCE - 1)
+    with pytest.raises(Diverged, match=r"not finite in 10 steps running, to step 10, .* train in bfloat16"):
+        run.train(1)
+    assert {each.dtype for each in run.model.parameters()} == {torch.float32}
+
+
+def test_losses_are_logged_unscaled_and_evaluation_is_in_float16() -> None:
+    run = running()
+    assert run.train(1)[0] < 10
+    with run.predicting() as predict:
+        assert predict(run.next_batch()[0]).logits.dtype == torch.float16
+
+
+@pytest.mark.parametrize(("stack", "instead"), [("{}+saf", r"saf\+amp_fp16"), ("rigl+{}", r"amp_fp16\+rigl")])
+def test_the_order_of_a_stack_is_refused_where_it_matters(stack: str, instead: str) -> None:
+    with pytest.raises(ValueError, match=f"write {instead}"):
+        running(baseline="vit", stack=stack)
+
+
+def test_o2_refuses_updates_of_another() -> None:
+    with pytest.raises(ValueError, match=r"sam makes updates of its own, .*: use autocast"):
+        running("o2", stack="{}+sam")
 
 
 @pytest.mark.parametrize(
-    "settings", [{"scale": 0}, {"backoff": 1.0}, {"growth": 0.5}, {"interval": 0}, {"patience": 0}]
+    ("stack", "variant"),
+    [*((stack, variant) for stack in ("saf+{}", "{}+rigl", "{}+lion") for variant in VARIANTS), ("{}+sam", "autocast")],
 )
-def test_bad_settings_say_what_fits(settings: Any) -> None:
-    with pytest.raises(ValueError, match=r"is above 0|are 1 step or more"):
-        AmpFp16(**settings)
+def test_the_other_order_trains(stack: str, variant: str) -> None:
+    run = running(variant, "vit", stack)
+    assert all(map(math.isfinite, run.train(2)))
+    assert technique_of(run).scaling.overflows == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        ({"variant": "o3"}, "autocast or o2"),
+        ({"initial_scale": 0.0}, "positive initial_scale"),
+        ({"backoff": 1.0}, "backoff between 0 and 1"),
+        ({"growth": 0.5}, "growth of 1 or more"),
+        ({"interval": 0}, "1 good step or more"),
+    ],
+)
+def test_bad_settings_say_what_to_do(bad: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        MixedPrecision(**bad)  # type: ignore[arg-type]
