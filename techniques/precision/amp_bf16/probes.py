@@ -1,16 +1,57 @@
-"""What a recorded step shows of mixed precision in bfloat16."""
+"""What a recorded step shows of bfloat16 training: what is computed and held in which precision, and that nothing else
+changes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from suite.contract.recording import Recording
-from techniques.precision.amp_bf16.technique import AmpBf16
-from techniques.shared.half_probes import half_probes
+from techniques.precision.amp_bf16.technique import BFloat16
 
 
-def probes(recording: Recording, own: AmpBf16) -> Mapping[str, float]:
-    """As :func:`half_probes`, of the step's own gradients."""
-    return half_probes(recording, torch.bfloat16, recording.trace.of("backward")[0].gradients)
+def probes(recording: Recording, own: BFloat16) -> Mapping[str, float]:
+    """``wide_products``: linear layers whose output is not bfloat16; ``narrow_state``: weights, gradients and tensors
+    of the optimizer that are not float32; ``rounded_share``: of the weights that moved, those that bfloat16 holds
+    exactly; ``scale``: the size of the pass's gradients over the plain loss's; ``changed_settings``: hyper-parameters
+    beside the precision that are not the recipe's."""
+    run, trace = recording.run, recording.trace
+    gradients, after = trace.of("backward")[0].gradients, trace.after
+    held = [*after.parameters.values(), *gradients.values()]
+    held += [each for state in after.state.values() for each in state.values() if isinstance(each, Tensor)]
+    plain = recording.gradients_at(trace.before.parameters)
+    recipe, asked = run.recipe.as_dict(), run.baseline.recipe_of(run.job.setting).as_dict()
+    moved = torch.cat([after.parameters[name].flatten() for name in gradients])
+    moved = moved[moved != torch.cat([trace.before.parameters[name].flatten() for name in gradients])]
+    return {
+        "wide_products": _wide_products(recording),
+        "narrow_state": sum(each.dtype != torch.float32 for each in held),
+        "rounded_share": (moved.bfloat16().float() == moved).double().mean().item(),
+        "scale": _norm(gradients) / _norm(plain),
+        "changed_settings": sum(recipe[name] != value for name, value in asked.items() if name != "precision"),
+    }
+
+
+def _norm(gradients: Mapping[str, Tensor]) -> float:
+    return torch.cat([each.flatten().double() for each in gradients.values()]).norm().item()
+
+
+def _wide_products(recording: Recording) -> int:
+    wide: set[str] = set()
+
+    def look(name: str, output: Tensor) -> None:
+        if output.dtype != torch.bfloat16:
+            wide.add(name)
+
+    hooks = [
+        part.module.register_forward_hook(lambda _, __, output, name=part.path: look(name, output))
+        for part in recording.run.anatomy.linears
+    ]
+    try:
+        recording.outputs_at(recording.trace.before.parameters)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return len(wide)

@@ -1,32 +1,27 @@
-"""Mixed precision in bfloat16 (Kalamkar et al., 2019, arXiv 1905.12322): matrix products read bfloat16 casts of float32
-weights and activations; weights, their gradients and the optimizer's state stay float32.
+"""Mixed precision in bfloat16: matrix products of bfloat16 numbers, sums and master weights in float32, no loss scale.
 
-bfloat16 has float32's eight bits of exponent, so that gradients do not underflow and no loss scale is needed; with
-eight bits of significand its products round 2^-9 relative.
+Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training" (2019, arXiv 1905.12322), section 3: bfloat16 has the
+exponent of float32, so that gradients need no scaling, and 8 bits of significand, so that the weights which updates
+are added to stay float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-import torch
-from torch import nn
-
+from suite.contract.recipe import Recipe
 from suite.contract.run import Run
-from suite.contract.sites import Act, Site
+from suite.contract.sites import Site
 from suite.contract.technique import Technique
-from techniques.shared.half_precision import cast, noting
 
 
 @dataclass
-class AmpBf16(Technique):
-    """Autocast to bfloat16."""
+class BFloat16(Technique):
+    """The recipe under bfloat16 autocast, in training and in evaluation."""
 
-    casts: Act = field(init=False, repr=False, default_factory=Act)
-
-    def model(self, model: nn.Module, run: Run) -> nn.Module:
-        return cast(model, run, torch.bfloat16)
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return replace(recipe, precision="bf16")
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        return {"products in bfloat16": noting(run, torch.bfloat16, self.casts)}
+        return {part.path: part.module for part in run.anatomy.linears}

@@ -1,34 +1,60 @@
-"""Mixed precision in bfloat16: autocast to the bit, also of copies of the model and inside another autocast."""
+"""bfloat16 training: the recipe's own autocast, float32 weights, and the reference to the bit where that is the recipe."""
 
 from __future__ import annotations
 
-import copy
+from pathlib import Path
 
+import pytest
 import torch
 
+from suite.contract.run import Run
 from tests.runs import new_run
 
 
-def test_losses_are_those_of_autocast() -> None:
-    run, plain = (new_run("gpt", name, size="pico", recipe="classic", steps=4) for name in ("amp_bf16", "baseline"))
-    batch, _ = plain.next_batch()
-    with torch.autocast("cpu", torch.bfloat16):
-        outputs = plain.baseline.forward(plain.model, batch)
-    assert run.train(1)[0] == plain.baseline.losses(outputs, batch).mean().item()
+def running(stack: str, baseline: str = "gpt", recipe: str = "classic") -> Run:
+    return new_run(baseline, stack, size="pico", recipe=recipe, steps=6)
 
 
-def test_the_inner_precision_wins() -> None:
-    run = new_run("gpt", "amp_bf16", size="pico", recipe="classic", steps=4)
+def test_it_is_the_reference_to_the_bit_where_the_recipe_is_bfloat16() -> None:
+    mine, reference = running("amp_bf16", recipe="modern"), running("baseline", recipe="modern")
+    assert mine.train(2) == reference.train(2)
+    assert all(map(torch.equal, mine.model.parameters(), reference.model.parameters()))
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
+def test_gradients_are_torchs_under_autocast_and_near_float32s(baseline: str) -> None:
+    run, plain = running("amp_bf16", baseline), running("baseline", baseline)
     batch, _ = run.next_batch()
-    with torch.no_grad(), torch.autocast("cpu", torch.float16):
-        outer = run.baseline.forward(run.model, batch).logits
-    with torch.no_grad():
-        assert torch.equal(outer, run.baseline.forward(run.model, batch).logits)
+
+    def gradients(of: Run, enabled: bool) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            outputs = of.baseline.forward(of.model, batch)
+        loss = of.baseline.losses(outputs, batch).mean()
+        trained = [each for each in of.model.parameters() if each.requires_grad]
+        return [
+            torch.zeros(1) if each is None else each for each in torch.autograd.grad(loss, trained, allow_unused=True)
+        ]
+
+    torch.manual_seed(1)
+    run.backward(run.forward(batch))
+    own = [p.grad if p.grad is not None else torch.zeros(1) for p in run.model.parameters() if p.requires_grad]
+    assert all(map(torch.equal, own, gradients(plain, True)))
+    exact = torch.cat([each.flatten() for each in gradients(plain, False)])
+    assert 0 < (torch.cat([each.flatten() for each in own]) - exact).norm() < 0.05 * exact.norm()
 
 
-def test_copies_of_the_model_compute_in_half_precision_too() -> None:
-    run = new_run("vit", "amp_bf16", size="pico", recipe="classic", steps=4)
-    batch, _ = run.next_batch()
-    with torch.no_grad():
-        outputs = [run.baseline.forward(model, batch) for model in (run.model, copy.deepcopy(run.model))]
-    assert torch.equal(*(each if isinstance(each, torch.Tensor) else each.logits for each in outputs))
+def test_weights_stay_float32_and_a_resumed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
+    whole, half, resumed = (running("amp_bf16") for _ in range(3))
+    losses = whole.train(4)
+    half.train(2)
+    half.save(tmp_path / "half.pt")
+    resumed.load(tmp_path / "half.pt")
+    assert resumed.train(2) == losses[2:]
+    assert {each.dtype for each in resumed.model.parameters()} == {torch.float32}
+    assert all(map(torch.equal, whole.model.parameters(), resumed.model.parameters()))
+
+
+def test_range_needs_no_scale() -> None:
+    assert torch.tensor(2.0**-126).bfloat16() > 0
+    assert torch.tensor(2.0**-26).half() == 0
