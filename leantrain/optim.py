@@ -4,6 +4,7 @@
 Adam             Kingma & Ba 2015 (arXiv 1412.6980); coupled or decoupled decay, with or without bias correction
 AdamW            Loshchilov & Hutter 2019 (arXiv 1711.05101), in torch's form of the decay
 AdamW8bit        Dettmers et al. 2022 (arXiv 2110.02861): both moments in a byte each, with a scale for each block
+AdamW4bit        Li et al. 2023 (arXiv 2309.01507): half a byte each; the second with scales of rows and columns
 ACClip           Zhang et al. 2020 (arXiv 1912.03194): clips each coordinate of the momentum
 AGD              Nesterov 1983: the gradient is taken ahead of the momentum
 APGnc            Li et al. 2017 (arXiv 1705.04925): proximal gradient with momentum; ``step`` takes a closure
@@ -53,6 +54,7 @@ from techniques.optimizers.lion.technique import Lion as Lion
 from techniques.optimizers.nesterov_agd.technique import AGD as AGD
 from techniques.optimizers.prox_grad_momentum.technique import APGnc as APGnc
 from techniques.optimizers.sgd_momentum.technique import SGD as SGD
+from techniques.precision.adam4bit_rank1.optimizer import AdamW4bit as AdamW4bit
 from techniques.precision.adam8bit_blockwise.optimizer import AdamW8bit as AdamW8bit
 from techniques.shared.ascent import ascend as sam_ascend
 from techniques.shared.ascent import restore as sam_restore
@@ -69,6 +71,7 @@ __all__ = [
     "APGnc",
     "Adam",
     "AdamW",
+    "AdamW4bit",
     "AdamW8bit",
     "Lamb",
     "Lars",

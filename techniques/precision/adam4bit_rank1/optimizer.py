@@ -1,0 +1,87 @@
+"""AdamW with both moments in 4 bits: Adam's step between decoding and encoding, a matrix at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from techniques.shared.adam import adam_step
+from techniques.shared.dynamic_map import DynamicMap
+from techniques.shared.low_bit import LowBitAdamW, decode_blocks, encode_blocks, reciprocal
+
+FIRST = DynamicMap(4, signed=True)
+LEVELS = 16
+BLOCK = 128
+
+
+def packed(codes: Tensor) -> Tensor:
+    """Two codes below 16 a byte, uint8 [ceil(n / 2)]: the even one in the low half."""
+    low, high = pad(codes.view(-1), (0, codes.numel() % 2)).view(-1, 2).unbind(1)
+    return low | (high << 4)
+
+
+def unpacked(pairs: Tensor, count: int) -> Tensor:
+    """The ``count`` codes of ``pairs``."""
+    return torch.stack([pairs & 15, pairs >> 4], 1).view(-1)[:count]
+
+
+def encode_rank1(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, uint8 of v's shape, and the largest of each row and column of a non-negative float32 matrix (section 4.2):
+    the nearest of 1/16, 2/16, ..., 1 to v_ij / min(r_i, c_j). Zero is none of them, so that nothing is divided by it
+    (section 4.1)."""
+    rows, columns = v.amax(1), v.amax(0)
+    over = v * reciprocal(torch.minimum(rows[:, None], columns))
+    return over.mul_(LEVELS).round_().clamp_(1, LEVELS).sub_(1).nan_to_num_(0.0).to(torch.uint8), rows, columns
+
+
+def decode_rank1(codes: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """float32 of the codes' shape: (code + 1) / 16 of the smaller of the row's and the column's largest."""
+    return codes.float().add_(1).div_(LEVELS).mul_(torch.minimum(rows[:, None], columns))
+
+
+class AdamW4bit(LowBitAdamW):
+    """AdamW with 4-bit moments (Li, Chen & Zhu, NeurIPS 2023): torch's hyper-parameters. Those of two dimensions or
+    more, [first, all others], and of ``smallest`` elements or more have them.
+
+    State: ``first_codes`` and ``second_codes``, two a byte, flat; ``first_scales``, float32, one for 128 elements;
+    ``second_rows`` and ``second_columns``, float32: 1 + 4 / 128 + 4 (n + m) / (n m) bytes a parameter.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        smallest: int = 4097,
+        fused: bool = True,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, smallest=smallest, fused=fused, maximize=maximize)
+
+    def is_low_bit(self, parameter: Tensor, group: dict[str, Any]) -> bool:
+        return parameter.ndim >= 2 and super().is_low_bit(parameter, group)
+
+    def launches(self, group: dict[str, Any], parameters: Any) -> bool:
+        return not self.is_low_bit(parameters[0], group) and super().launches(group, parameters)
+
+    def update_low_bit(
+        self, group: dict[str, Any], state: dict[str, Any], value: Tensor, gradient: Tensor, hyper: dict[str, Any]
+    ) -> None:
+        p, g, count = value.view(len(value), -1), gradient.view(len(value), -1), value.numel()
+        if "first_codes" in state:
+            first = unpacked(state["first_codes"], count)
+            m = decode_blocks(first, state["first_scales"], BLOCK, FIRST).view_as(p)
+            second = unpacked(state["second_codes"], count).view_as(p)
+            v = decode_rank1(second, state["second_rows"], state["second_columns"])
+        else:
+            m, v = torch.zeros_like(p), torch.zeros_like(p)
+        adam_step(p, g, m, v, **hyper)
+        codes, state["first_scales"] = encode_blocks(m.view(-1), BLOCK, FIRST)
+        second, state["second_rows"], state["second_columns"] = encode_rank1(v)
+        state["first_codes"], state["second_codes"] = packed(codes), packed(second)

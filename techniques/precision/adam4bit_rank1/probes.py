@@ -1,0 +1,75 @@
+"""What recorded steps show of the 4-bit moments, in float64, from the paper's description alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from techniques.precision.adam4bit_rank1.technique import Adam4bit
+from techniques.shared.adam_moves import first_and_middle
+from techniques.shared.low_bit_probes import ROUNDINGS, State, blocks, dynamic_map, low_bit_steps, not_nearest
+from techniques.shared.moves import off
+
+FIRST, GROUP = dynamic_map(4, signed=True), 128
+SECOND = torch.linspace(0, 1, 17, dtype=torch.float64)[1:]
+
+
+def records(run: Run, own: Adam4bit) -> bool:
+    """The first step, whose moments are zeros before, and the one in the middle."""
+    return first_and_middle(run)
+
+
+def probes(recording: Recording, own: Adam4bit) -> Mapping[str, float]:
+    """What `low_bit_steps` says; and ``not_nearest``: codes that are not of the nearest value; ``scale_roundings``: how
+    far scales are from the largest of their group, row or column; ``second_zeros``: elements of the second moment that
+    decode to 0 beside some in their row and column that do not; ``state_over_least``: bytes of the state over 1 a
+    parameter, 4 a group and 4 a row and a column."""
+
+    def decoded(state: State, weights: Tensor) -> tuple[Tensor, Tensor]:
+        count = weights.numel()
+        m = blocks(FIRST[halves(state["first_codes"], count)], GROUP) * state["first_scales"].double()[:, None]
+        return m.flatten()[:count].view(weights.shape), second(state, count).view(weights.shape)
+
+    def judged(state: State, m: Tensor, terms: Tensor, v: Tensor) -> Mapping[str, float]:
+        count, matrix = m.numel(), v.flatten(1)
+        wanted, error = blocks(m, GROUP), blocks(terms, GROUP)
+        scales, rank1 = state["first_scales"].double()[:, None], scales_of(state)
+        inverse, inverse_v = torch.where(scales > 0, 1 / scales, 0.0), torch.where(rank1 > 0, 1 / rank1, 0.0)
+        first_codes = blocks(halves(state["first_codes"], count), GROUP, int((FIRST == 0).nonzero()))
+        wrong = not_nearest(first_codes, FIRST, wanted * inverse, ROUNDINGS * error * inverse)
+        second_codes = halves(state["second_codes"], count).view(matrix.shape)
+        over = matrix * inverse_v
+        wrong += not_nearest(second_codes[rank1 > 0], SECOND, over[rank1 > 0], ROUNDINGS * over[rank1 > 0])
+        scales_off = max(
+            off(state["first_scales"], wanted.abs().amax(1), error.amax(1)),
+            off(state["second_rows"], matrix.amax(1), matrix.amax(1)),
+            off(state["second_columns"], matrix.amax(0), matrix.amax(0)),
+        )
+        held = sum(each.nbytes for name, each in state.items() if name.startswith(("first_", "second_")))
+        least = 2 * math.ceil(count / 2) + 4 * (math.ceil(count / GROUP) + sum(matrix.shape))
+        return {
+            "not_nearest": wrong,
+            "scale_roundings": scales_off,
+            "second_zeros": int((second(state, count).view(matrix.shape)[rank1 > 0] == 0).sum()),
+            "state_over_least": held / least,
+        }
+
+    return low_bit_steps(recording, own.smallest, own.keep_embeddings, decoded, judged, matrices=True)
+
+
+def halves(pairs: Tensor, count: int) -> Tensor:
+    """The codes in the low and the high half of each byte, int64 [count]."""
+    return torch.stack([pairs.long() % 16, pairs.long() // 16], 1).flatten()[:count]
+
+
+def scales_of(state: State) -> Tensor:
+    return torch.minimum(state["second_rows"].double()[:, None], state["second_columns"].double()[None, :])
+
+
+def second(state: State, count: int) -> Tensor:
+    return SECOND[halves(state["second_codes"], count)] * scales_of(state).flatten()
