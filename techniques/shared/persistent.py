@@ -13,7 +13,7 @@ falls, and the time from there on. Nothing is rounded, and one table answers eve
 The turn is the chain's last block, L. What lives beside the chain depends on b alone: before the turn (b = L) what the
 forward pass has there; after it what the backward pass has, the gradient of x_{b+1}, and later blocks' weights'.
 
-For rotor, and for what joins recomputation and offloading.
+For rotor, and for what joins recomputation and offloading; kusumoto_dp has the bytes of a block from here.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Persistent:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.tick_s = chain.plain_s / TICKS or 1.0
-        self.beside = _beside(chain)
-        self.kept = [_kept(chain, a) for a in range(chain.depth)]
+        self.beside = beside_bytes(chain)
+        self.kept = [kept_bytes(chain, a) for a in range(chain.depth)]
         self.slot_bytes = max(1, -(-(sum(chain.activation_bytes) + sum(self.kept) + max(self.beside)) // SLOTS))
         self.run_ticks = [0, *accumulate(self._ticks(stage.run_s) for stage in chain.stages)]
         self.frontiers: dict[tuple[int, int], Frontier] = {}
@@ -108,9 +108,9 @@ class Persistent:
 
     def _frontier(self, a: int, b: int) -> Frontier:
         if a == b == self.chain.depth:
-            return _points([(np.array([self._turn_bytes()]), np.array([self._ticks(self.chain.turn_s)]), KEEP)])
+            return _points([(np.array([turn_bytes(self.chain)]), np.array([self._ticks(self.chain.turn_s)]), KEEP)])
         stage, sizes = self.chain.stages[a], self.chain.activation_bytes
-        there, back = self.beside[b] + max(stage.save_peak_bytes, stage.graph_bytes), self._back_bytes(a)
+        there, back = self.beside[b] + max(stage.save_peak_bytes, stage.graph_bytes), back_bytes(self.chain, a)
         ticks = self._ticks(stage.save_s) + self._ticks(stage.back_s)
         if a == b:
             return _points([(np.array([max(there, back)]), np.array([ticks]), KEEP)])
@@ -133,19 +133,6 @@ class Persistent:
             frontier = _best(slots, frontier.ticks, frontier.ways)
         return frontier
 
-    def _back_bytes(self, a: int) -> int:
-        """Of block a's backward pass: its graph and the gradient of its output are there."""
-        chain, stage = self.chain, self.chain.stages[a]
-        own = sum(stage.saved_bytes) + stage.output_bytes * stage.holds_output
-        left = stage.gradient_bytes + chain.activation_bytes[a] - stage.output_bytes - own
-        return self.beside[a] + own - _freed(chain, a) + max(stage.back_peak_bytes, left)
-
-    def _turn_bytes(self) -> int:
-        chain = self.chain
-        left = chain.backward_bytes + chain.activation_bytes[-1] - chain.forward_bytes
-        freed = 0 if chain.stages[-1].holds_output else chain.activation_bytes[-1]
-        return chain.forward_bytes + max(chain.turn_peak_bytes, left) - freed
-
 
 @lru_cache(maxsize=32)
 def persistent(chain: Chain) -> Persistent:
@@ -153,16 +140,32 @@ def persistent(chain: Chain) -> Persistent:
     return Persistent(chain)
 
 
-def _beside(chain: Chain) -> list[int]:
+@lru_cache(maxsize=32)
+def beside_bytes(chain: Chain) -> tuple[int, ...]:
     """Bytes that are neither activations nor graphs while a range that ends at b runs, by b."""
     after = [0, *accumulate(stage.gradient_bytes for stage in reversed(chain.stages))][-2::-1]
     back = [chain.backward_bytes + later + stage.output_bytes for later, stage in zip(after, chain.stages, strict=True)]
-    return [*back, chain.forward_bytes]
+    return (*back, chain.forward_bytes)
 
 
-def _kept(chain: Chain, a: int) -> int:
+def kept_bytes(chain: Chain, a: int) -> int:
     """What block a's kept graph takes from the blocks behind it, their input with it."""
     return chain.stages[a].graph_bytes - _freed(chain, a)
+
+
+def back_bytes(chain: Chain, a: int) -> int:
+    """Of block a's backward pass, all in all but what earlier blocks keep, x_a with it."""
+    stage = chain.stages[a]
+    own = sum(stage.saved_bytes) + stage.output_bytes * stage.holds_output
+    left = stage.gradient_bytes + chain.activation_bytes[a] - stage.output_bytes - own
+    return beside_bytes(chain)[a] + own - _freed(chain, a) + max(stage.back_peak_bytes, left)
+
+
+def turn_bytes(chain: Chain) -> int:
+    """Of the turn, all in all but what the blocks keep, x_L with it."""
+    left = chain.backward_bytes + chain.activation_bytes[-1] - chain.forward_bytes
+    freed = 0 if chain.stages[-1].holds_output else chain.activation_bytes[-1]
+    return chain.forward_bytes + max(chain.turn_peak_bytes, left) - freed
 
 
 def _freed(chain: Chain, a: int) -> int:

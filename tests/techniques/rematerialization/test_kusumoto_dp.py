@@ -1,0 +1,122 @@
+"""Lower sets: chains and graphs equal to all strategies tried one by one, between rotor and Chen et al.'s segments."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suite.chain.chain import Chain
+from suite.chain.plan import Infeasible
+from suite.chain.simulate import predicted
+from techniques.rematerialization.kusumoto_dp import solver
+from techniques.rematerialization.kusumoto_dp.probes import canonical_rivals, cost, every_strategy
+from techniques.rematerialization.kusumoto_dp.solver import (
+    Graph,
+    all_lower_sets,
+    ancestor_sets,
+    canonical,
+    recomputed,
+)
+from techniques.rematerialization.kusumoto_dp.technique import LowerSets
+from techniques.rematerialization.rotor.technique import fastest
+from techniques.shared.persistent_probes import beside_rivals, equal_chain, equal_segments
+from tests.chain.chains import chains
+from tests.runs import new_run
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 6) -> Graph:
+    number = draw(st.integers(1, most))
+    sizes = st.lists(st.integers(1, 9), min_size=number, max_size=number).map(tuple)
+    rare = st.integers(0, 5).map(lambda drawn: drawn == 5)
+    edges = frozenset((u, v) for v in range(number) for u in range(v) if draw(rare) != (v == u + 1))
+    return Graph(draw(sizes), draw(sizes), edges)
+
+
+@settings(max_examples=40)
+@given(graphs())
+def test_no_strategy_of_a_graph_is_faster_and_ancestors_are_no_better(graph: Graph):
+    costs = [cost(graph, strategy) for strategy in every_strategy(graph)]
+    for budget in sorted({peak for _, peak in costs}):
+        best = canonical(graph, budget, all_lower_sets(graph))
+        assert best is not None
+        assert best.ticks == min(time for time, peak in costs if peak <= budget)
+        strategy = [point.last for point in best.points()][1:]
+        assert cost(graph, strategy)[0] == best.ticks and cost(graph, strategy)[1] <= budget
+        approximate = canonical(graph, budget, ancestor_sets(graph))
+        assert approximate is None or approximate.ticks >= best.ticks
+    assert canonical(graph, min(peak for _, peak in costs) - 1, all_lower_sets(graph)) is None
+
+
+@given(graphs(), st.integers(0, 63))
+def test_lower_sets_are_closed_and_all(graph: Graph, bits: int):
+    nodes = frozenset(v for v in graph.nodes if bits >> v & 1)
+    closed = all(u in nodes for u, v in graph.edges if v in nodes)
+    assert (nodes in all_lower_sets(graph)) == closed
+    assert set(ancestor_sets(graph)) <= set(all_lower_sets(graph))
+    assert len(ancestor_sets(graph)) <= len(graph.nodes) + 2
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_lower_sets_of_a_chain_are_its_prefixes(number):
+    graph = Graph((1,) * number, (1,) * number, frozenset((v, v + 1) for v in range(number - 1)))
+    prefixes = [frozenset(range(end)) for end in range(number + 1)]
+    assert all_lower_sets(graph) == ancestor_sets(graph) == prefixes
+
+
+def test_a_square_root_of_a_chain_by_the_papers_formulas():
+    """16 equal nodes: about 3 sqrt(n) in place of 2 n, at no more than one further pass."""
+    graph = Graph((1,) * 16, (1,) * 16, frozenset((v, v + 1) for v in range(15)))
+    sets = ancestor_sets(graph)
+    least = next(budget for budget in range(1, 33) if canonical(graph, budget, sets) is not None)
+    assert least <= 3 * 4 + 1
+    assert canonical(graph, least, sets).ticks <= 16
+    assert canonical(graph, 100, sets).ticks == 1  # the last node has no successor that would have it kept
+
+
+@settings(max_examples=60)
+@given(chains(most=5, held=False))
+def test_no_strategy_of_a_chain_is_faster_at_any_budget(chain: Chain):
+    slowest, highest = beside_rivals(recomputed, chain, canonical_rivals(chain.depth))
+    assert slowest == pytest.approx(1, rel=1e-9) and highest <= 1
+
+
+@settings(max_examples=40)
+@given(chains(most=7))
+def test_between_rotor_and_equal_segments_at_every_budget(chain: Chain):
+    for way in equal_segments(chain.depth):
+        segments = predicted(way, chain)
+        schedule = recomputed(chain, segments.peak_bytes)
+        own = predicted(schedule, chain)
+        rotor = predicted(fastest(chain, segments.peak_bytes), chain)
+        assert rotor.time_s * (1 - 1e-9) <= own.time_s <= segments.time_s * (1 + 1e-9)
+        assert own.peak_bytes <= segments.peak_bytes
+        assert max(schedule.runs(block) for block in range(chain.depth)) <= 2
+
+
+def test_more_points_than_slots_keep_the_budget(monkeypatch):
+    chain = equal_chain(24)
+    exact = [predicted(recomputed(chain, budget), chain).time_s for budget in range(40, 120, 16)]
+    monkeypatch.setattr(solver, "SLOTS", 3)
+    for budget, time_s in zip(range(40, 120, 16), exact, strict=True):
+        own = predicted(recomputed(chain, budget), chain)
+        assert own.peak_bytes <= budget and own.time_s >= time_s
+
+
+def test_a_budget_below_the_least_is_refused_with_one_that_fits():
+    with pytest.raises(Infeasible, match="canonical strategy") as error:
+        recomputed(equal_chain(9), 9)
+    assert predicted(recomputed(equal_chain(9), error.value.least_bytes), equal_chain(9)).time_s > 0
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
+def test_the_trajectory_is_the_plain_one(baseline):
+    stacks = ("baseline", "kusumoto_dp")
+    losses = [new_run(baseline, stack, size="pico", steps=4).train(2) for stack in stacks]
+    assert losses[0] == losses[1]
+
+
+def test_bad_budgets_say_what_fits():
+    with pytest.raises(ValueError, match="from the least peak"):
+        LowerSets(budget=-1)
