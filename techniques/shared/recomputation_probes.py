@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -18,7 +18,7 @@ from techniques.shared.scheduled import Scheduled
 DROPPED = 0.5  # the baselines drop nothing out at the small sizes
 
 
-def scheduled_probes(recording: Recording, own: Scheduled) -> Mapping[str, float]:
+def scheduled_probes(recording: Recording, own: Scheduled) -> dict[str, float]:
     """Of a technique that plans. ``changed`` and ``changed_with_dropout``: as :func:`changed_gradients`;
     ``runs_beside_plan``: forward passes of blocks in the step, more or fewer than planned; ``extra_forwards``: over
     the blocks there are; ``peak_over_predicted``: most bytes alive in a pass, over the simulation's; and
