@@ -1,0 +1,59 @@
+"""What a recorded step shows of torch's memory budget, and what other budgets save and cost on the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import torch
+
+from suite.contract.recording import Recording
+from suite.meters.activations import SavedActivations
+from suite.meters.flops import FlopCounter
+from suite.model.calls import undisturbed
+from techniques.rematerialization.torch_autoac.technique import TorchAutoAC
+from techniques.shared.recomputation_probes import changed, dropping, pass_of
+
+
+def probes(recording: Recording, own: TorchAutoAC) -> Mapping[str, float]:
+    """``changed``: gradients that are another than a plain pass's by a bit, ``changed_with_dropout``: where dropout
+    happens; ``saved_share``: saved bytes, of the way from those at budget 0 to those at 1; ``flops_share``: FLOPs
+    beyond those at budget 1, over those at 0; ``untraded``: of budget 0, the technique's and 1, larger ones that save
+    less, or cost more FLOPs; ``uncut``: saved bytes at budget 1 over eager autograd's."""
+    run, trace = recording.run, recording.trace
+    ours = {name: each for one in trace.of("backward") for name, each in one.gradients.items()}
+    with dropping(run.model):
+        dropped = pass_of(recording)[0]
+        with own.around_step(run):
+            recomputed = pass_of(recording)[0]
+    each = [_cost(recording, technique) for technique in (TorchAutoAC(0.0), own, TorchAutoAC(1.0))]
+    saved, flops = zip(*each, strict=True)
+    return {
+        "changed": changed(ours, recording.gradients_at(trace.before.parameters)),
+        "changed_with_dropout": changed(recomputed, dropped),
+        "saved_share": (saved[1] - saved[0]) / (saved[-1] - saved[0]),
+        "flops_share": (flops[1] - flops[-1]) / (flops[0] - flops[-1]),
+        "untraded": sum(a > b for a, b in pairwise(saved)) + sum(a < b for a, b in pairwise(flops)),
+        "uncut": saved[-1] / _cost(recording, None)[0],
+    }
+
+
+def _cost(recording: Recording, technique: TorchAutoAC | None) -> tuple[int, int]:
+    """Saved bytes and FLOPs of a pass; one before it traces."""
+    run = recording.run
+    with undisturbed(run.model):
+        if technique is None:
+            return _counted(recording)
+        with technique.around_step(run):
+            pass_of(recording)
+            return _counted(recording)
+
+
+def _counted(recording: Recording) -> tuple[int, int]:
+    run = recording.run
+    with FlopCounter() as flops, SavedActivations(run.model) as saved:
+        with run.autocast():
+            outputs = run.baseline.forward(run.model, recording.trace.batch)
+        loss = run.baseline.losses(outputs, recording.trace.batch).mean()
+        torch.autograd.grad(loss, [each for each in run.model.parameters() if each.requires_grad], allow_unused=True)
+    return saved.saved_bytes, flops.total

@@ -1,0 +1,106 @@
+"""torch's memory budget on blocks: equal weights to the bit, randomness saved, graphs for each form of arguments."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from suite.contract.sites import Act
+from suite.contract.technique import Unavailable
+from suite.meters.activations import SavedActivations
+from techniques.rematerialization.torch_autoac.technique import Partitioned, TorchAutoAC
+from tests.model.further_models import further_run
+from tests.runs import new_run
+
+
+class Block(nn.Module):
+    """Two products with what is cheap between them."""
+
+    def __init__(self, rate: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.second, self.dropout = nn.Linear(8, 32), nn.Linear(32, 8), nn.Dropout(rate)
+
+    def forward(self, hidden: Tensor, scale: float = 1.0, mask: Tensor | None = None) -> Tensor:
+        inner = self.dropout(nn.functional.gelu(self.first(hidden))) * scale
+        return hidden + self.second(inner if mask is None else inner * mask)
+
+
+def partitioned(block: Block, budget: float) -> Partitioned:
+    return Partitioned(block, {"activation_memory_budget": budget}, Act())
+
+
+def gradients(block: Block, function: object, *args: object) -> list[Tensor]:
+    torch.manual_seed(3)
+    return list(torch.autograd.grad(function(*args).sum(), list(block.parameters())))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("budget", [0.3, 1.0])
+def test_gradients_are_eager_autograds_to_the_bit_with_dropout(budget: float) -> None:
+    block, hidden = Block(0.5), torch.randn(4, 8)
+    mine = partitioned(block, budget)
+    for _ in range(2):
+        for a, b in zip(gradients(block, mine, hidden), gradients(block, block, hidden), strict=True):
+            assert torch.equal(a, b)
+    assert mine.act.count == 2 and len(mine.graphs) == 1
+
+
+def test_dropout_that_would_be_drawn_anew_is_refused() -> None:
+    with pytest.raises(ValueError, match="drawn anew"):
+        partitioned(Block(0.5), 0.0)(torch.randn(4, 8))
+
+
+def test_other_shapes_constants_rates_and_arguments_are_traced_by_themselves() -> None:
+    block = Block()
+    mine = partitioned(block, 0.5)
+    calls = [
+        (torch.randn(4, 8),),
+        (torch.randn(6, 8),),
+        (torch.randn(4, 8), 2.0),
+        (torch.randn(4, 8), 1.0, torch.ones(32)),
+    ]
+    for args in calls:
+        assert torch.equal(mine(*args), block(*args))
+    block.dropout.p = 0.5
+    mine(*calls[0])
+    block.eval()
+    assert torch.equal(mine(*calls[0]), block(*calls[0]))
+    assert len(mine.graphs) == len(calls) + 2
+    with torch.no_grad():
+        assert not mine(*calls[0]).requires_grad
+
+
+def saved_bytes(block: Block, function: object, hidden: Tensor) -> int:
+    function(hidden)  # type: ignore[operator]
+    with SavedActivations(block) as saved:
+        function(hidden).sum().backward()  # type: ignore[operator]
+    return saved.saved_bytes
+
+
+def test_a_smaller_budget_saves_fewer_bytes() -> None:
+    block, hidden = Block(), torch.randn(64, 8)
+    each = [saved_bytes(block, partitioned(block, budget), hidden) for budget in (0.0, 0.5, 1.0)]
+    assert hidden.nbytes <= each[0] <= each[1] <= each[2] <= saved_bytes(block, block, hidden)
+    assert each[0] < each[2]
+
+
+@pytest.mark.parametrize("solver", ["greedy", "ilp"])
+def test_the_other_solvers_train_to_the_same_weights(solver: str) -> None:
+    plain = new_run("gpt", "baseline", size="pico", recipe="modern", steps=2)
+    losses = plain.train(2)
+    run = new_run("gpt", f"torch_autoac:solver={solver}", size="pico", recipe="modern", steps=2)
+    assert run.train(2) == losses
+    assert all(a.equal(b) for a, b in zip(plain.model.parameters(), run.model.parameters(), strict=True))
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        TorchAutoAC(budget=2)
+    with pytest.raises(ValueError, match="one of dp, greedy, ilp"):
+        TorchAutoAC(solver="best")  # type: ignore[arg-type]
+    with pytest.raises(Unavailable, match="partitions the whole model"):
+        new_run("gpt", "torch_autoac", size="pico", recipe="compiled", steps=2)
+
+
+def test_another_family_trains_as_without_it() -> None:
+    assert further_run("t5", TorchAutoAC()).train(2) == further_run("t5", "baseline").train(2)
