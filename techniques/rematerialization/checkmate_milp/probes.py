@@ -12,4 +12,4 @@ from techniques.shared.recomputation_probes import scheduled_probes
 
 def probes(recording: Recording, own: CheckmateMILP) -> Mapping[str, float]:
     """Those of every technique that plans; time over that of the fastest of all schedules, of the step and of plans."""
-    return scheduled_probes(recording, own) | over_fastest(recording, own)
+    return {**scheduled_probes(recording, own), **over_fastest(recording, own)}
