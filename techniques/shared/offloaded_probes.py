@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.chain.chain import Chain
+from suite.chain.chain import Chain, Link
 from suite.chain.plan import budget_between
 from suite.chain.schedule import Schedule, Value
 from suite.contract.recording import Recording
@@ -36,3 +36,14 @@ def left_in(schedule: Schedule) -> set[Value]:
 def budgets(chain: Chain, count: int = 6) -> list[int]:
     """Budgets from the least peak to a plain pass's."""
     return [budget_between([chain], n / (count - 1)) for n in range(count)]
+
+
+def even_link(chain: Chain) -> Link:
+    """A link that carries what a plain pass saves in the time of the pass."""
+    rate = (sum(chain.activation_bytes) + sum(sum(stage.saved_bytes) for stage in chain.stages)) / chain.plain_s
+    return Link(rate, rate)
+
+
+def times(link: Link, factor: float) -> Link:
+    """A link so many times as fast."""
+    return Link(link.out_bytes_per_s * factor, link.in_bytes_per_s * factor)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
-from suite.chain.schedule import Schedule, plain
+from suite.chain.schedule import Schedule, Value, plain
 from suite.chain.simulate import predicted
 from suite.contract.recording import Recording
 from techniques.offloading.autoswap.technique import AutoSwap
@@ -36,17 +36,17 @@ def _plans(chain: Chain, link: Link) -> Iterator[tuple[int, Schedule]]:
             continue
 
 
-def _could_stay(chain: Chain, budget: int, values: set[object], link: Link) -> bool:
+def _could_stay(chain: Chain, budget: int, values: set[Value], link: Link) -> bool:
     """Whether the pass fits without the value whose absence times bytes is least."""
     times = {m.op: (m.start_s, m.end_s) for m in predicted(plain(chain.depth), chain).moments}
     ends = {(op.kind, op.block): at for op, at in times.items()}
 
-    def area(value: object) -> float:
-        block, item = value  # type: ignore[misc]
+    def area(value: Value) -> float:
+        block, item = value
         size = chain.activation_bytes[block] if item is None else chain.stages[block].saved_bytes[item]
         return (ends["back", block][0] - ends["save", block][1]) * size
 
     least = min(values, key=area)
     rest = [value for value in values if value != least]
     ties = sum(area(value) == area(least) for value in values) > 1
-    return not ties and predicted(leaving(chain, rest, 0, 0), chain, link).peak_bytes <= budget  # type: ignore[arg-type]
+    return not ties and predicted(leaving(chain, rest, 0, 0), chain, link).peak_bytes <= budget

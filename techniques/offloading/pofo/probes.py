@@ -11,7 +11,7 @@ from suite.chain.simulate import predicted
 from suite.contract.recording import Recording
 from techniques.offloading.pofo.technique import POFO
 from techniques.shared.offloaded import candidates, least_peak
-from techniques.shared.offloaded_probes import budgets
+from techniques.shared.offloaded_probes import budgets, even_link, times
 from techniques.shared.persistent import persistent
 from techniques.shared.persistent_probes import unlike_chains
 from techniques.shared.priorities import by_priority
@@ -28,18 +28,18 @@ def probes(recording: Recording, own: POFO) -> Mapping[str, float]:
     that takes no time, where offloading alone fits."""
     ratios, over, beside, again = [], 0.0, 0.0, 0
     for chain in (*own.chains, *unlike_chains(4)):
-        link = _even(chain)
+        link = even_link(chain)
         for budget in budgets(chain):
-            for each in (link, _times(link, 0.2), _times(link, 5)):
+            for each in (link, times(link, 0.2), times(link, 5)):
                 for best in _faster_parent(chain, budget, each):
                     seen = predicted(own.solve(chain, budget, each), chain, each)
                     ratios.append(seen.time_s / best)
                     over = max(over, seen.peak_bytes / budget)
             if budget >= persistent(chain).least_bytes:
-                slow = _times(link, SLOWER)
+                slow = times(link, SLOWER)
                 took = predicted(own.solve(chain, budget, slow), chain, slow).time_s
                 beside = max(beside, abs(took - persistent(chain).seconds(budget)) / took)
-            fast = _times(link, FASTER)
+            fast = times(link, FASTER)
             if least_peak(chain, candidates(chain), fast) <= budget:
                 again += own.solve(chain, budget, fast).extra_forwards
     return scheduled_probes(recording, own) | {
@@ -53,19 +53,9 @@ def probes(recording: Recording, own: POFO) -> Mapping[str, float]:
 
 def _faster_parent(chain: Chain, budget: int, link: Link) -> Iterator[float]:
     """The time of rotor's or of the best by priority; nothing where neither fits."""
-    times = []
+    seconds = []
     if budget >= persistent(chain).least_bytes:
-        times.append(persistent(chain).seconds(budget))
+        seconds.append(persistent(chain).seconds(budget))
     with suppress(Infeasible):
-        times.append(predicted(by_priority(chain, budget, link), chain, link).time_s)
-    yield from [min(times)] if times else []
-
-
-def _even(chain: Chain) -> Link:
-    """A link that carries what a plain pass saves in the time of the pass."""
-    rate = sum(chain.activation_bytes) + sum(sum(stage.saved_bytes) for stage in chain.stages)
-    return Link(rate / chain.plain_s, rate / chain.plain_s)
-
-
-def _times(link: Link, factor: float) -> Link:
-    return Link(link.out_bytes_per_s * factor, link.in_bytes_per_s * factor)
+        seconds.append(predicted(by_priority(chain, budget, link), chain, link).time_s)
+    yield from [min(seconds)] if seconds else []

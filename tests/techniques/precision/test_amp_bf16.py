@@ -1,4 +1,4 @@
-"""bfloat16 training: the recipe's own autocast, float32 weights, and the reference to the bit where that is the recipe."""
+"""bfloat16 training: the recipe's own autocast, float32 weights, and the reference to the bit where that is it."""
 
 from __future__ import annotations
 
