@@ -1,4 +1,4 @@
-"""bfloat16 training: the recipe's own autocast, float32 weights, and the reference to the bit where that is it."""
+"""bfloat16 training: the recipe's autocast, float32 weights, and the reference to the bit where that is the recipe."""
 
 from __future__ import annotations
 
