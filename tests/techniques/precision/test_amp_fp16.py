@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suite.contract.run import Diverged, Run
+from suite.contract.stack import Stack
 from techniques.precision.amp_fp16.technique import (
     PATIENCE,
     LossScale,
@@ -29,6 +30,7 @@ def running(variant: str = "autocast", baseline: str = "gpt", stack: str = "{}")
 
 
 def technique_of(run: Run) -> MixedPrecision:
+    assert isinstance(run.technique, Stack)
     technique = run.technique.techniques["amp_fp16"]
     assert isinstance(technique, MixedPrecision)
     return technique
@@ -88,6 +90,8 @@ def test_the_first_step_is_a_float32_runs_within_half_precision(variant: str) ->
         each.recipe = each.recipe.__class__(**{**each.recipe.as_dict(), "gradient_clip": 0.0})
         each.train(1)
     for mine, theirs in zip(run.model.parameters(), plain.model.parameters(), strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
         assert mine.dtype == mine.grad.dtype == torch.float32
         assert (mine.grad - theirs.grad).norm() <= 0.02 * theirs.grad.norm() + 1e-7
 
