@@ -142,6 +142,7 @@ def _about(entry: Entry, report: Report) -> Iterator[str]:
 def _results(entry: Entry, report: Report) -> Iterator[str]:
     rows = sorted((row for row in report.rows if row.stack == entry.id), key=lambda row: row.conditions.baseline)
     if not rows:
+        yield f"## Results\n\nNone yet: no record here is of it. `leantrain run -t {entry.id}` makes some.\n"
         return
     intervals = [shown_interval(row.value(HEADLINE.name), HEADLINE.direction) for row in rows]
     width = span(each for each in intervals if each)

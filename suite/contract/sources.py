@@ -19,8 +19,8 @@ from pathlib import Path
 from suite.contract.adapting import tasks_module
 from suite.contract.baseline import GROUP
 from suite.contract.catalogue import catalogue, lookup, package_folder
-from suite.record.code import hash_file, imports
-from suite.record.job import Setting, techniques_of
+from suite.record.code import fields_of_type, hash_file, imports
+from suite.record.job import Setting, split, techniques_of
 from suite.record.schema import Code
 
 LOOP = "suite.contract.run"
@@ -51,8 +51,20 @@ def roots_of(setting: Setting, stack: str) -> frozenset[str]:
     entries = catalogue()
     techniques = [lookup("technique", name, entries).module for name in techniques_of(stack)]
     baseline = lookup("baseline", setting.baseline, _baselines())
+    besides = [lookup("baseline", name, _baselines()) for name in trained_besides(stack)]
     adapting = [CHECKPOINT, tasks_module(baseline)] if setting.task == "adapt" else []
-    return frozenset([LOOP, baseline, *filter(None, adapting), *techniques])
+    return frozenset([LOOP, baseline, *besides, *filter(None, adapting), *techniques])
+
+
+def trained_besides(stack: str) -> list[str]:
+    """The baselines that techniques of the stack train besides the run's own: what their hyper-parameters of the type
+    :data:`suite.record.job.BaselineName` say."""
+    named: list[str] = []
+    for name, settings in split(stack):
+        path = _file(catalogue()[name].module) if name in catalogue() else None
+        own = fields_of_type(path, "BaselineName") if path else {}
+        named += [settings.get(field, default) for field, default in own.items()]
+    return named
 
 
 def installed_code(setting: Setting, stack: str) -> Code | None:

@@ -46,6 +46,20 @@ def imports(path: Path, inside_functions: bool) -> Iterator[str]:
                 waiting.append(node)
 
 
+def fields_of_type(path: Path, annotation: str) -> dict[str, str]:
+    """The fields of a file's classes that are annotated so and have a text as their default."""
+    return {
+        node.target.id: node.value.value
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.annotation, ast.Name)
+        and node.annotation.id == annotation
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
+
+
 def running_code(source: bytes) -> bytes:
     """The part of a source that runs, as text that is equal for equal code; ``source`` where it does not parse."""
     tree = _stripped(source)

@@ -18,6 +18,8 @@ from suite.record.files import Stored
 Size = Literal["pico", "nano", "micro", "base", "large"]
 RecipeName = Literal["classic", "modern", "compiled"]
 Task = Literal["pretrain", "adapt"]
+BaselineName = str
+"""The type of a hyper-parameter that names a baseline, which the technique trains besides the run's own."""
 Split = Literal["pretrain", "source", "adapt"]
 SIZES: tuple[Size, ...] = get_args(Size)
 RECIPES: tuple[RecipeName, ...] = get_args(RecipeName)

@@ -1,7 +1,7 @@
 """Run as a script: a short training run of every technique, each in a fork of its own, and which of the project's
 modules it has loaded. Prints JSON: technique -> {"baseline", "task", "modules"}.
 
-A fork begins with the libraries loaded and nothing of the project; the one baseline that it trains is the only one
+A fork begins with the libraries loaded and nothing of the project; the baselines that it trains are the only ones
 installed.
 """
 
@@ -31,7 +31,7 @@ def forget_project() -> None:
         del sys.modules[name]
 
 
-def train(name: str, baseline: str, rank: int, ranks: int, rendezvous: str) -> list[str]:
+def train(name: str, baseline: str, trained: set[str], rank: int, ranks: int, rendezvous: str) -> list[str]:
     """Makes a run as a contender makes it, and counts a step; returns what is loaded then."""
     import torch
 
@@ -40,7 +40,7 @@ def train(name: str, baseline: str, rank: int, ranks: int, rendezvous: str) -> l
     from suite.record.job import Job, Setting
 
     installed = entry_points(group=contract.GROUP)
-    contract.entry_points = lambda group: [each for each in installed if each.name == baseline]  # type: ignore[assignment]  # a stand-in
+    contract.entry_points = lambda group: [each for each in installed if each.name in trained]  # type: ignore[assignment]  # a stand-in
     setting = Setting(baseline=baseline, size="pico", task=task_of(name), steps=STEPS)
     mesh = weights = None
     if ranks > 1:
@@ -73,7 +73,7 @@ def ranks_of(name: str, baseline: str) -> int:
     return build(name).recipe(baselines()[baseline].recipe_of(setting)).world_size
 
 
-def forked(name: str, baseline: str, ranks: int) -> list[str]:
+def forked(name: str, baseline: str, trained: set[str], ranks: int) -> list[str]:
     """What rank 0 has loaded."""
     with tempfile.TemporaryDirectory() as folder:
         children = []
@@ -82,7 +82,7 @@ def forked(name: str, baseline: str, ranks: int) -> list[str]:
             if not child:
                 try:
                     Path(folder, str(rank)).write_text(
-                        json.dumps(train(name, baseline, rank, ranks, f"{folder}/store"))
+                        json.dumps(train(name, baseline, trained, rank, ranks, f"{folder}/store"))
                     )
                     os._exit(0)
                 except BaseException:
@@ -101,6 +101,7 @@ def main() -> None:
     torch.set_num_threads(1)
     from suite.contract.baseline import baselines
     from suite.contract.catalogue import catalogue
+    from suite.contract.sources import trained_besides
 
     known = sorted(baselines())  # loads their libraries
     jobs = []
@@ -108,13 +109,14 @@ def main() -> None:
         assert entry.technique  # loads its libraries
         baseline = entry.card.baselines[number % len(entry.card.baselines)]
         assert baseline in known
-        jobs.append((entry.id, baseline, entry.card.task, ranks_of(entry.id, baseline)))
+        trained = {baseline, *trained_besides(entry.id)}
+        jobs.append((entry.id, baseline, trained, entry.card.task, ranks_of(entry.id, baseline)))
     forget_project()
     import_module("suite.contract.run")  # every fork has it
     gc.freeze()  # a collection before each count would copy all libraries' pages into the fork
     loaded = {}
-    for name, baseline, task, ranks in jobs:
-        loaded[name] = {"baseline": baseline, "task": task, "modules": forked(name, baseline, ranks)}
+    for name, baseline, trained, task, ranks in jobs:
+        loaded[name] = {"baseline": baseline, "task": task, "modules": forked(name, baseline, trained, ranks)}
     print(json.dumps(loaded))
 
 

@@ -26,7 +26,7 @@ from suite.contract.data import Data, Examples, generator, mixed_seed
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.model.embedding import embedded
-from suite.record.job import Job, Size, Split
+from suite.record.job import BaselineName, Job, Size, Split
 from techniques.shared.data_pruning import DataPruning, highest, share_of
 
 LABELS = "labels"
@@ -66,7 +66,7 @@ class SslPrototypes(DataPruning):
 
     keep: float = 0.8
     clusters: int = 10
-    embedder: str = "mae"
+    embedder: BaselineName = "mae"
     scout: float = 1.0
     balance: float = 0.0
 
