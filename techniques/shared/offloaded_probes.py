@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from suite.chain.chain import Chain, Link
 from suite.chain.plan import budget_between
 from suite.chain.schedule import Schedule, Value
@@ -12,7 +10,7 @@ from techniques.shared.offloaded import Offloaded
 from techniques.shared.recomputation_probes import pass_peak_bytes, scheduled_probes
 
 
-def offloaded_probes(recording: Recording, own: Offloaded) -> Mapping[str, float]:
+def offloaded_probes(recording: Recording, own: Offloaded) -> dict[str, float]:
     """Those of all that plan, and of one more pass: ``out_beside_plan``: bytes that left, more or fewer than planned;
     ``out_over_in``: over those that came back; ``left_behind_bytes``: what the second tier still holds after it."""
     plan, tier = own.plan(recording.run), own.second_tier
