@@ -38,7 +38,8 @@ ELSEWHERE = re.compile(
 METHODS = {
     "Kinds of evidence": "evidence", "The ruler": "ruler", "Exact counters": "counters", "Energy": "energy",
     "Statistics": "statistics", "Claims and verdicts": "claims", "Mutants": "mutants", "Attachment": "attachment",
-    "Stacks": "stacks", "Changes over time": "history", "Guard and calibration": "guard", "Kernels": "kernels",
+    "Stacks": "stacks", "Schedules": "schedules", "Changes over time": "history", "Guard and calibration": "guard",
+    "Kernels": "kernels",
 }  # fmt: skip
 API = {"From Python": "index", "Optimizers": "optim", "Layers": "layers", "The contract of a technique": "contract"}
 
