@@ -140,6 +140,12 @@ class _Packed(NamedTuple):
         return self.slot.get().as_strided(self.size, self.stride, self.offset)
 
 
+def _unpacked(packed: Any) -> Tensor:
+    if isinstance(packed, Tensor):
+        return packed
+    return packed.tensor() if isinstance(packed, _Packed) else packed()
+
+
 class _Box:
     """Where a gradient ends up."""
 
@@ -205,7 +211,8 @@ class _Executor:
         self.blocks, self.schedule, self.tier, self.around = blocks, schedule, tier, around
         self.separate, self.name = separate, name
         self.forwards = [block.forward for block in blocks]
-        self.moving = {op.block for op in schedule.ops if op.kind == "offload"}
+        self.leaving = {op.value for op in schedule.ops if op.kind == "offload"}
+        self.moving = {value.block for value in self.leaving}
         self.again = {block for block in range(schedule.depth) if schedule.runs(block) > 1}
         self.current: Pass | None = None
 
@@ -380,14 +387,18 @@ class Pass:
             if tensor.layout is not torch.strided or any(s._cdata in staying for s in storages(tensor)):
                 return tensor
             key = _key(tensor)
+            value = Value(index)
             if slots.get(key) is self.activations[index]:
                 graph.input = slots[key]
             if key not in slots:
                 slots[key] = Slot(tensor.detach())
                 graph.slots.append(slots[key])
-            return _Packed(slots[key], tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+            if graph.input is not slots[key]:
+                value = Value(index, graph.slots.index(slots[key]))
+            packed = _Packed(slots[key], tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+            return packed.tensor if value in self.executor.leaving else packed  # a meter counts what stays
 
-        with saved_tensors_hooks(pack, lambda packed: packed.tensor() if isinstance(packed, _Packed) else packed):
+        with saved_tensors_hooks(pack, _unpacked):
             yield
         slots.clear()  # autograd keeps the hooks
 

@@ -145,6 +145,10 @@ def counted(stack: str, scale: Scale) -> StepCount:
         return StepCount(stack, unavailable=str(error))
     except RuntimeError as error:  # what torch raises where a tensor without values is asked for some
         return StepCount(stack, unavailable=_why(error))
+    except ValueError as refusal:  # of what does not run without values, though it does with some
+        if isinstance(refusal.__cause__, RuntimeError) and refusal.__traceback__ is not None:
+            return StepCount(stack, unavailable=_why(RuntimeError(str(refusal)).with_traceback(refusal.__traceback__)))
+        raise
 
 
 @contextmanager

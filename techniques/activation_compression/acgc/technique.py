@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from techniques.shared import bit_planes
+from techniques.activation_compression.acgc import bit_planes
 from techniques.shared.saved_tensors import Place, linears, packing
 
 MOST = 15  # bits behind the point

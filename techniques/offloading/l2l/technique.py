@@ -25,9 +25,17 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique, Unavailable
+from techniques.offloading.l2l.layerwise import (
+    Cut,
+    Layer,
+    MicroBatch,
+    RandomState,
+    micro_batches,
+    random_state,
+    replayed,
+)
 from techniques.shared.away import Unit, in_their_places, sent_away
 from techniques.shared.host_adam import HostAdamW, halved
-from techniques.shared.layerwise import Cut, Layer, MicroBatch, RandomState, micro_batches, random_state, replayed
 
 Stash = tuple[Stored, Layer, RandomState | None]
 """A layer's input for one micro-batch, the layer with its other arguments, and the random state that it began with."""

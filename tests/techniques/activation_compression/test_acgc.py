@@ -14,6 +14,7 @@ from torch import Tensor
 from suite.contract.run import Run
 from suite.measure.paper_scale import Scale, counted
 from suite.record.job import Setting
+from techniques.activation_compression.acgc.bit_planes import packed, rows_of_planes, unpacked
 from techniques.activation_compression.acgc.technique import (
     ACGC,
     allowed_error,
@@ -21,7 +22,6 @@ from techniques.activation_compression.acgc.technique import (
     fraction_bits,
     restored,
 )
-from techniques.shared.bit_planes import packed, rows_of_planes, unpacked
 from tests.runs import new_run
 
 

@@ -17,9 +17,9 @@ from suite.measure.paper_scale import Scale, counted
 from suite.meters.state import parameter_bytes
 from suite.model.anatomy import anatomy
 from suite.record.job import Setting
+from techniques.offloading.l2l.layerwise import NotAChain
 from techniques.offloading.l2l.probes import blocks_of
 from techniques.offloading.l2l.technique import L2L
-from techniques.shared.layerwise import NotAChain
 from tests.model.further_models import further_run
 from tests.runs import Planted, new_run
 

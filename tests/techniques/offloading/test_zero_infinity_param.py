@@ -19,8 +19,8 @@ from suite.measure.paper_scale import Scale, counted
 from suite.meters.state import parameter_bytes
 from suite.record.job import Setting
 from techniques.offloading.zero_infinity_param.technique import STATE_BYTES, ZeroInfinityParam
+from techniques.offloading.zero_infinity_param.tiled import Tiled
 from techniques.shared.away import Away
-from techniques.shared.tiled import Tiled
 from tests.model.further_models import further_run
 from tests.runs import new_run
 

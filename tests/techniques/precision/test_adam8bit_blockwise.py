@@ -25,7 +25,7 @@ tl = pytest.importorskip("triton.language")
 optimizer_parts = pytest.importorskip("suite.kernels.optimizer_parts")
 kernel = pytest.importorskip("techniques.precision.adam8bit_blockwise.kernel")
 peer = pytest.importorskip("techniques.precision.adam8bit_blockwise.peer")
-dynamic_map_kernel = pytest.importorskip("techniques.shared.dynamic_map_kernel")
+dynamic_map_kernel = pytest.importorskip("techniques.precision.adam8bit_blockwise.dynamic_map_kernel")
 
 MAPS = {"signed": FIRST, "unsigned": SECOND, "4bit": DynamicMap(4, signed=True)}
 each_map = pytest.mark.parametrize("numbers", MAPS.values(), ids=MAPS)

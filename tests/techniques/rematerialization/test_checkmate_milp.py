@@ -60,7 +60,7 @@ def test_no_schedule_at_all_is_faster(chain: Chain, of_the_way: float) -> None:
     relaxed_s = Program(chain).solved(budget_bytes, whole=False).bound_s
     assert relaxed_s - ROUNDING_S <= seconds(best) <= seconds(rounding)
     if best is not None:
-        assert best.bound_s == pytest.approx(best.time_s)
+        assert best.bound_s <= best.time_s + ROUNDING_S  # of the programme's memory model, which may allow more
 
 
 @pytest.mark.parametrize("of_the_way", [0.1, 0.4, 0.8])
