@@ -35,6 +35,7 @@ def train(name: str, baseline: str, trained: set[str], rank: int, ranks: int, re
     """Makes a run as a contender makes it, and counts a step; returns what is loaded then."""
     import torch
 
+    torch.set_num_threads(1)  # a fork makes its own pool at the first call, which must not be two threads' at once
     from suite.contract import baseline as contract
     from suite.contract.run import Run
     from suite.record.job import Job, Setting
