@@ -200,7 +200,7 @@ class _Simulation:
 
     def _need(self, value: Value) -> None:
         held = self.values[value]
-        if not held.on_device:
+        if not held.on_device or held.leaves_s < math.inf:  # what is on its way out has left already
             self._fetch(held)
         self._wait_until(held.arrives_s)
 
