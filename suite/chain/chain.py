@@ -25,7 +25,6 @@ class Stage:
         holds_input, holds_output: whether the graph keeps x_i and x_{i+1} alive.
         run_peak_bytes, save_peak_bytes, back_peak_bytes: most bytes alive in each, above those alive at its start. At
             the start of ``back`` the graph and the gradient of x_{i+1} are.
-        weight_bytes: of the block's parameters.
         gradient_bytes: of its parameters' gradients, which are there from its backward pass on.
     """
 
@@ -39,7 +38,6 @@ class Stage:
     back_peak_bytes: int
     holds_input: bool = True
     holds_output: bool = False
-    weight_bytes: int = 0
     gradient_bytes: int = 0
 
     @property

@@ -228,7 +228,7 @@ class _Executor:
             if self.current is None or self.current.due != index:
                 raise SegmentError(
                     f"block {index} of {self.name} runs out of order, so that no schedule holds; leave out what skips "
-                    "or repeats blocks, or take a technique that plans no schedule, as ckpt_chen_sqrt"
+                    "or repeats blocks, or take a technique that plans no schedule"
                 )
             return self.current.forward(index, hidden, _Call(args, kwargs, index))
 
@@ -263,7 +263,7 @@ class Pass:
         if index and hidden is not self.passed:
             raise SegmentError(
                 f"the model changes the hidden states before block {index} of {self.executor.name}, so that its blocks "
-                f"are no chain; ckpt_chen_sqrt:count={len(self.executor.blocks)} recomputes each block by itself"
+                "are no chain; take a technique that recomputes each block by itself, or leave out what changes them"
             )
         self.calls.append(call)
         anchor = torch.empty(0, requires_grad=True)

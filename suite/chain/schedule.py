@@ -8,8 +8,6 @@
     offload v    starts its way to the second tier                 >x3 >s3.0
     prefetch v   starts its way back                               <x3
     wait v       until it has left the device                      ~x3
-    load 3       block 3's weights come to the device              +w3
-    free 3       they leave it                                     -w3
 
 A value is x_i or one of the tensors of block i's own graph. Before the turn every block runs once, in order. What a
 block needs and the second tier has comes back by itself, late; ``prefetch`` makes it come in time.
@@ -23,11 +21,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Kind = Literal["run", "save", "turn", "back", "drop", "offload", "prefetch", "wait", "load", "free"]
+Kind = Literal["run", "save", "turn", "back", "drop", "offload", "prefetch", "wait"]
 
 SIGNS: dict[Kind, str] = {
     "run": "f", "save": "F", "turn": "|", "back": "B", "drop": "-",
-    "offload": ">", "prefetch": "<", "wait": "~", "load": "+w", "free": "-w",
+    "offload": ">", "prefetch": "<", "wait": "~",
 }  # fmt: skip
 COMPUTES = frozenset({"run", "save", "back"})
 MOVES = frozenset({"offload", "prefetch", "wait"})
@@ -63,7 +61,7 @@ class Op(NamedTuple):
         sign = SIGNS[self.kind]
         if self.kind == "turn":
             return sign
-        return f"{sign}{self.block}" if self.computes or self.kind in ("load", "free") else f"{sign}{self.value}"
+        return f"{sign}{self.block}" if self.computes else f"{sign}{self.value}"
 
 
 class ScheduleError(ValueError):
@@ -105,7 +103,7 @@ class Schedule:
     @property
     def moves(self) -> bool:
         """Whether a second tier is needed."""
-        return any(op.kind in ("offload", "load") for op in self.ops)
+        return any(op.kind == "offload" for op in self.ops)
 
 
 TURN = Op("turn")

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 from suite.chain.chain import Chain, Link
-from suite.chain.schedule import MOVES, Op, Schedule, ScheduleError, Value
+from suite.chain.schedule import Op, Schedule, ScheduleError, Value
 
 KEPT = -1  # holds what no graph does
 
@@ -33,7 +33,7 @@ class Prediction:
 
     Attributes:
         time_s: of the whole pass. ``compute_s`` of it is computation, the rest waits for transfers.
-        peak_bytes: most bytes alive on the device, weights left out unless the schedule moves them.
+        peak_bytes: most bytes alive on the device, weights left out.
         turn_bytes: what the chain holds during the turn.
         out_bytes, in_bytes: transferred each way.
         moments: every operation.
@@ -83,7 +83,6 @@ class _Simulation:
         self._hold(Value(0), chain.input_bytes, KEPT)
         self.gradients = 0  # of activations and weights
         self.beside = chain.forward_bytes
-        self.weights: dict[int, int] = {}
         self.moments: list[Moment] = []
         self.turn_bytes = 0
 
@@ -106,7 +105,7 @@ class _Simulation:
         )
 
     def live(self) -> int:
-        return self.resident + self.gradients + self.beside + sum(self.weights.values())
+        return self.resident + self.gradients + self.beside
 
     def _bring(self, op: Op) -> None:
         """Waits until all that the operation computes with is on the device."""
@@ -148,7 +147,7 @@ class _Simulation:
             return chain.turn_peak_bytes
         if op.kind == "drop":
             self._let_go(op.value, KEPT)
-        elif op.kind in MOVES:
+        else:
             if op.value not in self.values:
                 raise ScheduleError(f"{op}: nothing holds {op.value} any more")
             held = self.values[op.value]
@@ -158,11 +157,6 @@ class _Simulation:
                 self._fetch(held)
             elif held.leaves_s < math.inf:
                 self._wait_until(held.leaves_s)
-        elif op.kind == "load":
-            self.weights[block] = chain.stages[block].weight_bytes
-            self._wait_until(self._over_link("in", self.weights[block]))
-        else:
-            self.weights.pop(block, None)
         return 0
 
     def _hold(self, value: Value, nbytes: int, holder: int) -> None:

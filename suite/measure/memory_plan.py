@@ -143,7 +143,7 @@ def plan_all(
     if memory_bytes <= resident:
         raise ValueError(
             f"parameters, optimizer state and batch take {resident / 1e9:.4g} GB of {memory_bytes / 1e9:.4g}: no "
-            "schedule of activations helps; look at zero_offload, adam8bit_blockwise, lora, or a smaller model"
+            "schedule of activations helps; look for what shrinks or moves these (leantrain list), or a smaller model"
         )
     answers = []
     for done, (name, solver) in enumerate(asked.items()):

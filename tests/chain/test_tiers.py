@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import current_thread, main_thread
 
 import pytest
 import torch
@@ -115,17 +115,17 @@ def test_a_tiers_bytes_are_not_the_devices(values: bool) -> None:
         assert (tier.bytes_out, tier.bytes_in, tier.peak_bytes, tier.held_bytes) == (4000, 4000, 4000, 0)
 
 
-def test_a_paced_link_takes_its_time_each_way_beside_the_caller() -> None:
-    tier = HostTier(link_bytes_per_s=1e6)
+def test_a_paced_link_waits_out_each_transfer_beside_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[tuple[bool, float]] = []
+    monkeypatch.setattr("suite.chain.tiers.time.sleep", lambda s: waits.append((current_thread() is main_thread(), s)))
+    tier = HostTier(link_bytes_per_s=1e4)  # two seconds each, but for the clock
     tensors = [torch.randn(5000) for _ in range(3)]
-    start = time.perf_counter()
     stored = [tier.store(each) for each in tensors]
-    assert time.perf_counter() - start < 0.03
     for each in stored:
         each.fetch()
         each.fetch()
     assert all(torch.equal(each.take(), tensor) for each, tensor in zip(stored, tensors, strict=True))
-    assert 0.08 <= time.perf_counter() - start < 0.5, "three out one after the other, and the last one back"
+    assert len(waits) == 6 and all(not here and 1 < seconds <= 2 for here, seconds in waits)
     assert tier.bytes_in == 60000
 
 
