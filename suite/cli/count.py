@@ -25,6 +25,19 @@ from suite.cli.options import (
 )
 from suite.cli.shared import MEASURE, Exit, app, bar, escape, out, show_table, understandable
 
+Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")]
+SequenceLength = Annotated[
+    int | None, typer.Option("--sequence-length", min=8, help="Tokens a sequence. [the baseline's]")
+]
+Operators = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="Whose operators: cuda, a GPU's (none is needed), or cpu.",
+        autocompletion=words("cpu", "cuda"),
+    ),
+]
+
 
 @app.command(rich_help_panel=MEASURE)
 def count(
@@ -42,21 +55,12 @@ def count(
     recipes: OneRecipe = None,
     task: TaskOption = None,
     model: ModelOption = None,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")] = None,
-    sequence_length: Annotated[
-        int | None, typer.Option("--sequence-length", min=8, help="Tokens a sequence. [the baseline's]")
-    ] = None,
+    batch: Batch = None,
+    sequence_length: SequenceLength = None,
     steps: Annotated[
         int, typer.Option("--steps", min=2, help="A whole run of so many steps comes before the counted one.")
     ] = 2,
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device",
-            help="Whose operators: cuda, a GPU's (none is needed), or cpu.",
-            autocompletion=words("cpu", "cuda"),
-        ),
-    ] = "cuda",
+    device: Operators = "cuda",
     as_json: Json = False,
 ) -> None:
     """Count one step at the paper's own size, in seconds and without its memory: parameters, state, activations, FLOPs.
@@ -118,7 +122,7 @@ def plan(
         typer.Option(
             "-t",
             "--technique",
-            help="A technique that plans schedules, like rotor; repeatable. [all of them]",
+            help="A technique that plans schedules; repeatable. [all of them]",
             autocompletion=technique_names,
         ),
     ] = None,
@@ -126,22 +130,13 @@ def plan(
     size: SizeOption = "base",
     recipes: OneRecipe = None,
     model: ModelOption = None,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")] = None,
-    sequence_length: Annotated[
-        int | None, typer.Option("--sequence-length", min=8, help="Tokens a sequence. [the baseline's]")
-    ] = None,
+    batch: Batch = None,
+    sequence_length: SequenceLength = None,
     rate: Annotated[
         str, typer.Option("--flops", help="FLOPs a second that the device reaches on matrix products.")
     ] = "400T",
     link: Annotated[str, typer.Option("--link", help="Bytes a second to the host, and as many back.")] = "50GB/s",
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device",
-            help="Whose operators: cuda, a GPU's (none is needed), or cpu.",
-            autocompletion=words("cpu", "cuda"),
-        ),
-    ] = "cuda",
+    device: Operators = "cuda",
     as_json: Json = False,
 ) -> None:
     """Plan a step within a device's memory: each solver's best schedule, with its predicted time and peak, in seconds.
