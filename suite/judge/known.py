@@ -67,6 +67,26 @@ class LearnedPair:
         return {name: value for run in (*self.twins, self.reference) for name, value in run.probes.items()}
 
 
+def equals_reference(theirs: Mapping[int, Learned], ours: Mapping[int, Learned]) -> bool:
+    """Whether a stack had the reference's trajectory and end to the bit, in every seed that both have learned, and
+    measured nothing besides: then it has them in all other seeds, too, and none of them needs a run.
+
+    What recomputes or moves tensors changes no bit of a run. The rule is the one by which a single repeated run renews
+    those of all seeds.
+    """
+    both = [(theirs[seed], ours[seed]) for seed in theirs.keys() & ours.keys()]
+    return bool(both) and all(
+        (a.status, a.trajectory_sha256, a.final) == (b.status, b.trajectory_sha256, b.final)
+        and b.status == "ok" and b.trajectory_sha256 and not b.probes
+        for a, b in both
+    )  # fmt: skip
+
+
+def completed(theirs: Mapping[int, Learned], ours: Mapping[int, Learned]) -> Mapping[int, Learned]:
+    """A stack's runs by seed; the reference's stand for those that it need not repeat."""
+    return {**theirs, **ours} if equals_reference(theirs, ours) else ours
+
+
 @dataclass(frozen=True)
 class TimedPair:
     """One set of processes: what both sides cost. ``record``: the timing's id; ``processor``: the CPU's name.

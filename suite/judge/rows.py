@@ -17,7 +17,7 @@ from suite.contract.card import CardError
 from suite.contract.catalogue import reference_of, tunes
 from suite.contract.sources import CodeOf, installed_code
 from suite.judge import tuning
-from suite.judge.known import Known, LearnedPair, TimedPair, timed_pair
+from suite.judge.known import Known, LearnedPair, TimedPair, completed, timed_pair
 from suite.judge.metrics import METRICS, Priors, Value, priors, unavailable, values
 from suite.judge.ruler import Ruler, ruler_of
 from suite.judge.statistics import (
@@ -401,7 +401,7 @@ class _Draft:
             setup=replicate_interval(setup) if setup else None,
             probes=_probes(self.known),
             newest=max(each.started for each in self.evidence),
-            records=tuple(each.id for each in self.evidence),
+            records=tuple(dict.fromkeys(each.id for each in self.evidence)),
             learned_on=self.learned_on,
             detectable_effect=detectable_effect(headline) if headline else math.inf,
             notes=self._notes(),
@@ -421,6 +421,8 @@ class _Draft:
             notes.append(tuning.in_words(*self.rates))
         elif self.to_tune and known.learned:
             notes.append("its learning rate is not tuned yet")
+        if lent := [str(each.seed) for each in known.learned if each.contender is each.reference]:
+            notes.append(f"equal to the reference's run to the bit, so not run again with seed {', '.join(lent)}")
         if 0 < len(known.timed) < FEWEST_TIMED:
             notes.append("one set of processes: the interval of its times is that of the other rows")
         hidden = [_hidden_cost(each) for each in known.timed]
@@ -451,7 +453,8 @@ def _learned_pairs(
     def shared(machine: str, rates: tuple[float, float]) -> list[LearnedPair]:
         stacks = (place.reference, place.stack)
         theirs, ours = (pool.runs(place.key, stack, machine, rate) for stack, rate in zip(stacks, rates, strict=True))
-        return [pool.pair(theirs[seed], ours[seed]) for seed in sorted(set(theirs) & set(ours))]
+        whole = completed(theirs, ours)
+        return [pool.pair(theirs[seed], whole[seed]) for seed in sorted(theirs.keys() & whole.keys())]
 
     def of(machine: str) -> tuple[list[LearnedPair], tuple[float, float] | None]:
         chosen = [pool.best_rate(place.key, stack, machine) for stack in (place.reference, place.stack)]

@@ -270,9 +270,10 @@ class _Campaign:
             fresh = plan.jobs()
         resumed = [job for job in self._to_resume(plan) if job not in fresh]
         while fresh or resumed:
-            if not self._run([*resumed, *fresh], plan) or not self.pairs:
+            first = min((job.seed for job in fresh), default=0)
+            if not self._run([*resumed, *(job for job in fresh if job.seed == first)], plan) or not self.pairs:
                 return
-            plan, before = self._plan(), fresh  # a grid that is complete asks for more seeds at the rate it chose
+            plan, before = self._plan(), fresh  # a grid tells the rate of other seeds, equal bits that none is needed
             fresh, resumed = plan.jobs(), []
             if fresh == before:
                 break

@@ -18,6 +18,7 @@ from importlib import import_module
 from suite.contract.catalogue import catalogue, lookup, reference_of, tunes
 from suite.contract.sources import installed_code
 from suite.judge import tuning
+from suite.judge.known import completed, equals_reference
 from suite.judge.metrics import PROBE_RATIO
 from suite.judge.rows import Currency
 from suite.judge.ruler import BUDGETS, steps_at
@@ -256,6 +257,7 @@ class Plan:
                     if not self._learned_elsewhere(pair)
                     for stack in pair.sides
                     for setting in self._at_rates(pair, stack, seed)
+                    if stack == pair.reference or not self._equals_reference(pair, setting)
                 }
                 jobs |= dict.fromkeys(job for pair in self.pairs for job in self._twins(pair, seed))
             if seed < self.wanted.ruler_seeds:
@@ -274,6 +276,10 @@ class Plan:
         if seed == tuning.SEED:
             return [pair.setting, *(setting for rate, setting in grid.items() if rate != 1)]
         return self._at_the_best(grid, stack)
+
+    def _equals_reference(self, pair: Pair, setting: Setting) -> bool:
+        """Whether the contender's runs are the reference's to the bit."""
+        return equals_reference(*self._learned_sides(replace(pair, setting=setting), self.machine))
 
     def _is_tuned(self, pair: Pair) -> bool:
         """Whether both sides of a pair run at the rate that a grid chooses."""
@@ -341,16 +347,21 @@ class Plan:
 
     def learned_pairs(self, pair: Pair) -> list[tuple[Learned, Learned]]:
         """The reference's and the contender's current runs by seed: on this machine, or on the one that has more."""
-        by_machine: dict[str, dict[str, dict[int, Learned]]] = {}
-        for (key, stack, seed, machine), runs in self._runs.items():
-            if key == _key(pair.setting) and stack in pair.sides and (current := [*filter(self.currency.has, runs)]):
-                by_machine.setdefault(machine, {}).setdefault(stack, {})[seed] = current[-1]
         each = [
             [(theirs[seed], ours[seed]) for seed in sorted(theirs.keys() & ours.keys())]
-            for machine in sorted(by_machine, key=lambda name: name != self.machine)
-            for theirs, ours in [[by_machine[machine].get(stack, {}) for stack in pair.sides]]
+            for machine in sorted(self._current, key=lambda name: name != self.machine)
+            for theirs, ours in [self._sides(pair, machine)]
         ]
         return max(each, key=len, default=[])
+
+    def _sides(self, pair: Pair, machine: str) -> tuple[Mapping[int, Learned], Mapping[int, Learned]]:
+        """Both sides' current runs on a machine by seed, where the reference's may stand for the contender's."""
+        theirs, ours = self._learned_sides(pair, machine)
+        return theirs, completed(theirs, ours)
+
+    def _learned_sides(self, pair: Pair, machine: str) -> list[Mapping[int, Learned]]:
+        index = self._current.get(machine, {})
+        return [index.get((_key(pair.setting), stack), {}) for stack in pair.sides]
 
     @cached_property
     def _runs(self) -> Mapping[tuple[str, str, int, str], list[Learned]]:
@@ -363,16 +374,16 @@ class Plan:
         """Whether another machine has all seeds of both sides."""
         if self.wanted.here:
             return False
-        theirs, ours = (self._elsewhere.get((_key(pair.setting), stack), {}) for stack in pair.sides)
-        return any(len(theirs[machine] & ours[machine]) >= self.wanted.seeds for machine in theirs.keys() & ours.keys())
+        elsewhere = [self._sides(pair, machine) for machine in self._current if machine != self.machine]
+        return any(len(theirs.keys() & ours.keys()) >= self.wanted.seeds for theirs, ours in elsewhere)
 
     @cached_property
-    def _elsewhere(self) -> Mapping[tuple[str, str], Mapping[str, set[int]]]:
-        """The seeds of current runs on other machines, by key and stack, then by machine."""
-        index: dict[tuple[str, str], dict[str, set[int]]] = {}
+    def _current(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, Learned]]]:
+        """The current runs by machine, then by key and stack, then by seed."""
+        index: dict[str, dict[tuple[str, str], dict[int, Learned]]] = {}
         for (key, stack, seed, machine), runs in self._runs.items():
-            if machine != self.machine and any(map(self.currency.has, runs)):
-                index.setdefault((key, stack), {}).setdefault(machine, set()).add(seed)
+            if current := [*filter(self.currency.has, runs)]:
+                index.setdefault(machine, {}).setdefault((key, stack), {})[seed] = current[-1]
         return index
 
     # timed ----------------------------------------------------------------------------------------------------------

@@ -331,6 +331,18 @@ def test_a_row_takes_its_own_machine_s_curves_where_there_are_some() -> None:
     assert mixed.seeds == (0, 1, 2)
 
 
+@pytest.mark.parametrize(("sha256", "seeds"), [("baseline 0 2.0", (0, 1, 2)), ("lion 0 2.0", (0,))])
+def test_a_stack_that_changes_no_bit_has_the_reference_s_seeds(sha256: str, seeds: tuple[int, ...]) -> None:
+    runs = [learned(seed=seed, final=2.0 + seed / 100 * (seed > 0)) for seed in range(3)]
+    alike = [learned("lion", trajectory_sha256=sha256), counted(), counted("lion")]
+    (row,) = rows(runs, alike)
+    assert row.seeds == seeds
+    assert row.value("loss").number == 1
+    assert len(set(row.records)) == len(row.records)
+    assert not row.unverified
+    assert any("to the bit" in note for note in row.notes) == (len(seeds) > 1)
+
+
 def test_other_conditions_are_another_row() -> None:
     there = {"conditions": conditions(size="micro")}
     other = [each.model_copy(update={**there, "id": f"m{each.id}"}) for each in evidence("x", ruler=False)]

@@ -205,6 +205,14 @@ def test_tuned_rows_get_the_grid_first_and_more_seeds_at_the_rate_it_chose(
     assert row.rates == (1.0, 3.0) and row.seeds == (0, 1)
 
 
+def test_more_seeds_are_learned_of_what_differs_from_the_reference_alone(measuring: Measuring, tmp_path: Path) -> None:
+    measuring.learned = lambda job: learned(job, trajectory_sha256=f"{job.seed}")
+    run(tmp_path, seeds=3, time=False)
+    assert [(job.stack, job.seed) for job in measuring.jobs] == [
+        ("baseline", 0), ("lion", 0), ("baseline", 1), ("baseline", 2),
+    ]  # fmt: skip
+
+
 def test_runs_of_other_code_are_renewed_by_one_that_is_equal_to_the_bit(measuring: Measuring, tmp_path: Path) -> None:
     put(tmp_path, *both(code=OLD))
     measured = run(tmp_path, time=False)

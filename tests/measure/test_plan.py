@@ -144,6 +144,36 @@ def test_other_stacks_do_not_stand_in() -> None:
     assert len(others.timings()) == 3
 
 
+@pytest.mark.parametrize(
+    ("changes", "seeds"),
+    [
+        ({"trajectory_sha256": "baseline 0 2.0"}, []),
+        ({}, [1, 2]),
+        ({"trajectory_sha256": "baseline 0 2.0", "final": 2.1}, [1, 2]),
+        ({"trajectory_sha256": "baseline 0 2.0", "probes": {"lion.share": 1.0}}, [1, 2]),
+        ({"trajectory_sha256": "baseline 0 2.0", "code": OLD}, [0, 1, 2]),
+    ],
+    ids=["equal", "another trajectory", "another end", "measures something", "other code"],
+)
+def test_where_a_seed_is_the_reference_s_to_the_bit_so_are_the_others(
+    changes: dict[str, Any], seeds: list[int]
+) -> None:
+    runs = [*(learned("baseline", seed) for seed in range(3)), learned("lion", **changes)]
+    asked = [job.seed for job in plan(*runs, seeds=3).jobs()]
+    assert asked == seeds
+    known = plan(*runs, seeds=3).learned_pairs(LION)
+    assert [(ours.stack, ours.seed) for _, ours in known] == {
+        0: [("lion", 0), ("baseline", 1), ("baseline", 2)], 2: [("lion", 0)], 3: [],
+    }[len(asked)]  # fmt: skip
+
+
+def test_seeds_that_equal_the_reference_s_travel() -> None:
+    there = {"machine": factories.MACHINE.model_copy(update={"key": "e" * 16, "name": "elsewhere"})}
+    runs = [*(learned("baseline", seed, **there) for seed in range(3))]
+    assert not plan(*runs, learned("lion", trajectory_sha256="baseline 0 2.0", **there), seeds=3).jobs()
+    assert len(plan(*runs, learned("lion", **there), seeds=3).jobs()) == 6
+
+
 def test_counts_travel_and_times_do_not() -> None:
     there = factories.MACHINE
     known = plan(counted("lion", machine=there), counted("baseline", machine=there), timed("baseline", "lion",
