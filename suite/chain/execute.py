@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from suite.chain.schedule import Op, Schedule, Value
 from suite.meters.storage import storages
-from suite.model.segments import Replays, SegmentError, split_hidden, without_cache
+from suite.model.segments import SegmentError, _Replays, _without_cache, split_hidden
 
 if TYPE_CHECKING:
     from suite.chain.tiers import Stored, Tier
@@ -182,8 +182,8 @@ class _Call:
     """A block's call by the model: everything but the hidden states."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> None:
-        args = tuple(without_cache(value, index) for value in args)
-        kwargs = {key: without_cache(value, index) for key, value in kwargs.items()}
+        args = tuple(_without_cache(value, index) for value in args)
+        kwargs = {key: _without_cache(value, index) for key, value in kwargs.items()}
         self.leaves, self.form = tree_flatten((args, kwargs))
         self.flowing = [n for n, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
 
@@ -252,7 +252,7 @@ class Pass:
         self.graphs: dict[int, Graph] = {}
         self.random: dict[int, list[Tensor]] = {}
         self.autocast: dict[int, tuple[str, torch.dtype, bool]] = {}
-        self.replays = [Replays(list(block.modules())) for block in executor.blocks]
+        self.replays = [_Replays(list(block.modules())) for block in executor.blocks]
         self.passed: Tensor | None = None  # what the last block gave to the model
         self.output: list[Any] = []
         self.form: Any = None
