@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from suite.cli.options import (
+    RESULTS,
     Json,
     ModelOption,
     OneBaseline,
     OneRecipe,
+    Results,
     SizeOption,
     TargetOptions,
     TaskOption,
@@ -24,6 +28,10 @@ from suite.cli.options import (
     words,
 )
 from suite.cli.shared import MEASURE, Exit, app, bar, escape, out, show_table, understandable
+
+if TYPE_CHECKING:
+    from suite.measure.paper_scale import Scale
+    from suite.record.job import Task
 
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")]
 SequenceLength = Annotated[
@@ -42,14 +50,14 @@ Operators = Annotated[
 @app.command(rich_help_panel=MEASURE)
 def count(
     stacks: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "-t",
             "--technique",
-            help="A technique or a stack like lion+lora:rank=4, or baseline; repeatable.",
+            help="A technique or a stack like lion+lora:rank=4, or baseline; repeatable. [with --keep: all]",
             autocompletion=technique_names,
         ),
-    ],
+    ] = None,
     baselines: OneBaseline = None,
     size: SizeOption = "base",
     recipes: OneRecipe = None,
@@ -61,6 +69,11 @@ def count(
         int, typer.Option("--steps", min=2, help="A whole run of so many steps comes before the counted one.")
     ] = 2,
     device: Operators = "cuda",
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Keep the counts in the results folder, for the board; count what is new there."),
+    ] = False,
+    folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Count one step at the paper's own size, in seconds and without its memory: parameters, state, activations, FLOPs.
@@ -73,7 +86,7 @@ def count(
         from suite.measure import paper_scale
         from suite.show.counts import lines, notes, title
 
-        for stack in stacks:
+        for stack in stacks or ():
             build(stack)
         training = TrainingOptions(task=task, steps=steps, model=model)
         scale = paper_scale.Scale(
@@ -81,6 +94,10 @@ def count(
             batch_size=batch,
             sequence_length=sequence_length,
         )
+        if keep:
+            return _keep(stacks, scale, task_of(training), folder, as_json)
+        if not stacks:
+            raise ValueError("name a technique with -t, or count all of them for the board with --keep")
         with bar(quiet=as_json) as progress:
             counts = paper_scale.side_by_side(stacks, scale, task_of(training), progress)
     if as_json:
@@ -96,6 +113,36 @@ def count(
         out.print()
     if all(each.stack.counters is None for each in counts):
         raise typer.Exit(int(Exit.UNFIT))
+
+
+def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Path, as_json: bool) -> None:
+    """Counts for the board what its file lacks, and shows what it has of these stacks."""
+    from suite.contract.catalogue import catalogue
+    from suite.measure.paper_scale import survey
+    from suite.record import paper_scale
+    from suite.record.job import canonical
+    from suite.show.paper_scale import HEADINGS, cells, tables
+
+    at = scale.setting.baseline
+    if scale.setting.model or scale.batch_size or scale.sequence_length:
+        raise ValueError(f"what is kept for the board is of {at}'s own model, batch and length: leave out --keep")
+    wanted = stacks or [name for name, entry in catalogue().items() if at in entry.card.baselines]
+    with bar(quiet=as_json) as progress:
+        known = survey(
+            wanted, scale, paper_scale.read(folder), partial(paper_scale.write, folder=folder), task, progress
+        )
+    shown = known.only([canonical(each) for each in wanted], [at])
+    if as_json:
+        print(shown.model_dump_json(indent=1))
+        return
+    for table in tables(shown):
+        out.print(escape(f"{table.place.title}. {table.reference}"))
+        lines = [(each.stack.stack, *cells(each)) for each in table.counted]
+        show_table(HEADINGS, lines, whole=(0,), right=range(1, len(HEADINGS)))
+        for each in table.uncounted:
+            out.print(escape(f"{each.stack.stack}: unavailable: {each.stack.unavailable}"))
+        out.print()
+    out.print(f"kept in {folder / paper_scale.NAME}")
 
 
 def _bytes(text: str) -> float:

@@ -22,11 +22,11 @@ from suite.judge.verdicts import ChangeVerdict
 from suite.measure.child import ContenderFailed, first_line
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task, split
+from suite.record.libraries import LIBRARIES
 from suite.record.schema import Counters, Machine, Status
 from suite.record.text import code_in_markdown, in_markdown
 
 SCHEMA_VERSION = 2
-LIBRARIES = ("torch", "transformers", "timm")  # they decide which operators a step issues
 
 
 class BadReference(ValueError):

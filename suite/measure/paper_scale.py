@@ -22,9 +22,10 @@ may hold more for a moment. Never run on a GPU to compare: the kernels are those
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from suite.contract.catalogue import reference_of
 from suite.contract.data import Data, Examples
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
+from suite.contract.sources import code_of
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
 from suite.measure.compiled_graphs import partitioned_graphs
@@ -44,6 +46,8 @@ from suite.measure.weightless import weightless
 from suite.meters.activations import SavedActivations
 from suite.meters.state import gradient_bytes, parameter_bytes
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
+from suite.record.libraries import versions
+from suite.record.paper_scale import PaperScale, Place, SizeCount
 from suite.record.schema import COUNTS, Counters
 
 PROVENANCE = "counted at paper scale"
@@ -218,6 +222,49 @@ def side_by_side(
         SideBySide(at, known[reference, at] if reference is not None else None, known[stack, at])
         for stack, reference, at in wanted
     ]
+
+
+def survey(
+    stacks: Iterable[str],
+    scale: Scale,
+    known: PaperScale,
+    keep: Callable[[PaperScale], object],
+    task: Task | None = None,
+    progress: Progress = silent,
+) -> PaperScale:
+    """Counts the stacks and their references at that scale, and adds them to what is known; what has the same code as
+    then is not counted again. ``keep`` gets all that is known after each count. What refuses the model, or cannot be
+    counted, is known with its reason."""
+    at = scale.setting.but(steps=scale.setting.steps or STEPS)
+    wanted: dict[tuple[Setting, str], str] = {}  # to what each is compared with
+    for stack in map(canonical, stacks):
+        reference, own = _compared_with(stack, at.task)
+        setting = at.but(task=task or own)
+        wanted |= {(setting, each): _compared_with(each, at.task)[0] for each in (reference, stack)}
+    codes = {(each.place, each.stack): each.code for each in known.counts}
+    for done, ((setting, stack), reference) in enumerate(wanted.items()):
+        progress(done / len(wanted), stack)
+        place = Place(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
+        code = code_of(setting, stack).counts
+        if codes.get((place, stack)) == code:
+            continue
+        try:
+            count = counted(stack, replace(scale, setting=setting))
+        except ValueError as refusal:
+            count = StepCount(stack, unavailable=str(refusal))
+        entry = SizeCount(
+            place=place, stack=stack, reference=reference, code=code, quantities=count.quantities(),
+            batch=dict(count.batch), unavailable=count.unavailable,
+        )  # fmt: skip
+        made = datetime.now(UTC).date().isoformat()
+        known = known.with_newer(PaperScale(made=made, versions=versions(), counts=[entry]))
+        keep(known)
+    return known
+
+
+def _compared_with(stack: str, task: Task) -> tuple[str, Task]:
+    """The reference of a stack, and the task of its card; the baseline is its own."""
+    return (stack, task) if stack == BASELINE else reference_of(stack)
 
 
 def _why(error: RuntimeError) -> str:

@@ -32,7 +32,7 @@ def lines(pair: SideBySide) -> list[tuple[str, ...]]:
     rows = []
     for name in ours or theirs:
         label = TITLES.get(name, f"  of it {name.removeprefix('peak.').replace('_', ' ')}")
-        cells = [_shown(name, numbers.get(name)) for numbers in ([theirs, ours] if pair.reference else [ours])]
+        cells = [amount(name, numbers.get(name)) for numbers in ([theirs, ours] if pair.reference else [ours])]
         ratio = [f"{ratios[name]:.4g}" if name in ratios else ""] if pair.reference else []
         rows.append((label, *cells, *ratio))
     return rows
@@ -57,7 +57,8 @@ def _calls(operators: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ×{count}" for name, count in operators.items())
 
 
-def _shown(name: str, number: int | None) -> str:
+def amount(name: str, number: int | None) -> str:
+    """A counter's number with its unit, four digits; a dash where there is none."""
     if number is None:
         return "-"
     base, units = (1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))

@@ -21,7 +21,7 @@ from suite.judge.metrics import Metric
 from suite.judge.rows import Row, as_dict
 from suite.judge.verdicts import CLAIM_VERDICTS
 from suite.record.text import in_html
-from suite.show import claims, markup, models, overview, references, sections, stacks, studies
+from suite.show import claims, markup, models, overview, paper_scale, references, sections, stacks, studies
 from suite.show.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -68,6 +68,7 @@ def render(report: Report) -> str:
         stacks.html(of_stacks),
         studies.html(of_studies, cards),
         _claims(report.verdicts, cards) if report.verdicts else "",
+        paper_scale.html(report.paper_scale),
         models.html(report.models),
         references.html(report.references),
     ]
@@ -102,6 +103,7 @@ def _contents(
     entries += ['<li><a href="#stacks">Stacks</a></li>'] if has_stacks else []
     entries += ['<li><a href="#studies">Studies</a></li>'] if has_studies else []
     entries += ['<li><a href="#claims">Claims of the papers</a></li>'] if has_claims else []
+    entries += [f'<li><a href="#paper-scale">{paper_scale.TITLE}</a></li>'] if report.paper_scale else []
     entries += ['<li><a href="#models">Models</a></li>'] if report.models else []
     entries += [f'<li><a href="#references">{references.TITLE}</a></li>'] if report.references else []
     return "".join(entries)

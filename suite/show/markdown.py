@@ -16,7 +16,7 @@ from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
-from suite.show import claims, matrix, models, references, stacks, studies
+from suite.show import claims, matrix, models, paper_scale, references, stacks, studies
 from suite.show.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -48,8 +48,9 @@ NOTHING = "No records yet. Measure some: `leantrain run`"
 def render(report: Report) -> str:
     """Everything on one page."""
     of_papers = claims_section(report.verdicts) if report.verdicts else []
+    of_sizes = paper_scale_section(report.paper_scale) if report.paper_scale else []
     of_models = models_section(report.models) if report.models else []
-    further = [line for section in (of_papers, of_models) if section for line in ("", *section)]
+    further = [line for section in (of_papers, of_sizes, of_models) if section for line in ("", *section)]
     return _page([*_front(report), *_numbers(report), *further])
 
 
@@ -75,6 +76,9 @@ def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
     if report.verdicts:
         names["claims of the papers"] = f"{free_anchor('claims', taken)}.md"
         pages[names["claims of the papers"]] = _page(claims_section(report.verdicts, "#"))
+    if report.paper_scale:
+        names["the papers' own sizes"] = f"{free_anchor('paper-scale', taken)}.md"
+        pages[names["the papers' own sizes"]] = _page(paper_scale_section(report.paper_scale, "#"))
     if report.models:
         names["techniques on other models"] = f"{free_anchor('models', taken)}.md"
         pages[names["techniques on other models"]] = _page(models_section(report.models, "#"))
@@ -289,6 +293,20 @@ def references_section(shown: references.ShownReferences, stem: str) -> tuple[li
 def _plain_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
     rows = [list(map(escape, each)) for each in (head, *lines)]
     return [_line(rows[0]), _line([":--", *["--:"] * (len(head) - 1)]), *map(_line, rows[1:])]
+
+
+def paper_scale_section(shown: paper_scale.ShownCounts, level: str = "##") -> list[str]:
+    """A table for each setting, and why some techniques are not counted."""
+    lines = [f"{level} {paper_scale.TITLE}", "", escape(paper_scale.sentence(shown)), "", escape(paper_scale.READING)]
+    for table in paper_scale.tables(shown.counts):
+        lines += ["", f"{level}# {escape(table.place.title)}", "", escape(table.reference), ""]
+        lines += [_line(paper_scale.HEADINGS), _line([":--", *["--:"] * (len(paper_scale.HEADINGS) - 1)])]
+        lines += [
+            _line([code(each.stack.stack) + shown.mark(each), *paper_scale.cells(each)]) for each in table.counted
+        ]
+        why = [f"- {code(each.stack.stack)}: {escape(each.stack.unavailable)}" for each in table.uncounted]
+        lines += ["", "Not counted, and why:", "", *why] if why else []
+    return lines
 
 
 def models_section(shown: models.Shown, level: str = "##") -> list[str]:

@@ -28,6 +28,7 @@ PLACES = {
     "a calibration": "odd/calibration.json",
     "a study": "odd/studies/odd.json",
     "the matrix of models": "models.json",
+    "the counts at the papers' sizes": "paper_scale.json",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,11 +16,11 @@ from suite.contract.catalogue import catalogue, reference_of
 from suite.contract.sources import code_of
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE, Setting
+from suite.record.libraries import versions
 
 Verdict = Literal["works", "refused", "defect"]
 VERDICTS: tuple[Verdict, ...] = ("works", "refused", "defect")
 NAME = "models.json"
-LIBRARIES = ("torch", "transformers", "timm")
 SCHEMA = 1
 
 
@@ -127,11 +127,6 @@ def code_of_all(technique: str) -> str:
     names = sorted(point.name for point in entry_points(group=GROUP))
     each = [code_of(Setting(baseline=name, task=task), technique).counts for name in names]
     return hashlib.sha256(" ".join([*each, *versions().values()]).encode()).hexdigest()[:16]
-
-
-def versions() -> dict[str, str]:
-    """Those of the libraries that decide whether a technique attaches."""
-    return {name: version(name).split("+")[0] for name in LIBRARIES}
 
 
 def changed(matrix: Matrix) -> frozenset[str]:

@@ -21,10 +21,11 @@ from suite.contract.baseline import Family, baselines
 from suite.contract.catalogue import catalogue, lookup, reference_of
 from suite.contract.stack import build
 from suite.guard.models.crew import Crew, Place
-from suite.guard.models.matrix import Cell, Matrix, Model, code_of_all, versions
+from suite.guard.models.matrix import Cell, Matrix, Model, code_of_all
 from suite.guard.models.trial import RECIPE, SIZE
 from suite.measure.learning import Cores, cores
 from suite.record.job import BASELINE
+from suite.record.libraries import versions
 from suite.record.scratch import scratch
 
 OWN = "its own"

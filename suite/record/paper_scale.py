@@ -1,0 +1,115 @@
+"""Counts at the papers' own sizes, in one file of a results folder: what a step of each technique takes there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field
+
+from suite.record.files import Stored, parse_versioned, read_plain, write_json
+from suite.record.job import RecipeName, Size, Task
+
+NAME = "paper_scale.json"
+SCHEMA = 1
+
+
+class Place(NamedTuple):
+    """What all counts of one table share. ``device``: whose operators."""
+
+    baseline: str
+    size: Size
+    recipe: RecipeName
+    device: str
+    task: Task
+
+    @property
+    def title(self) -> str:
+        operators = "the operators of a GPU" if self.device == "cuda" else "the operators of a CPU"
+        return f"{self.baseline} · {self.size} · {self.recipe} · {self.task} · {operators}"
+
+
+class SizeCount(Stored):
+    """One step of a stack, counted without its values; or the reason why it is not.
+
+    Attributes:
+        reference: the stack that it is compared with; itself where it is one.
+        code: a hash of the code that was counted.
+        quantities: bytes, FLOPs and parameters by the name of their counter.
+        batch: shapes of the batch, by name.
+    """
+
+    place: Place
+    stack: str
+    reference: str
+    code: str
+    quantities: dict[str, int] = Field(default_factory=dict)
+    batch: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    unavailable: str = ""
+
+
+class Beside(NamedTuple):
+    """A stack's counts beside its reference's, at one place."""
+
+    reference: SizeCount
+    stack: SizeCount
+
+    def ratio(self, quantity: str) -> float | None:
+        """Stack over reference; None where either has none of it."""
+        ours, theirs = self.stack.quantities.get(quantity), self.reference.quantities.get(quantity)
+        return ours / theirs if ours is not None and theirs else None
+
+
+class PaperScale(Stored):
+    """``versions``: of the libraries whose models were counted."""
+
+    schema_version: int = SCHEMA
+    made: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+    counts: Sequence[SizeCount] = ()
+
+    def with_newer(self, newer: PaperScale) -> PaperScale:
+        """Both; a stack's newer count takes the place of its older one."""
+        known = {(each.place, each.stack): each for each in [*self.counts, *newer.counts]}
+        return newer.model_copy(update={"counts": [known[key] for key in sorted(known)]})
+
+    def beside(self) -> Mapping[Place, list[Beside]]:
+        """By place what was counted of every stack and of its reference."""
+        known = {(each.place, each.stack): each for each in self.counts}
+        return {
+            place: [
+                Beside(reference, each)
+                for each in counts
+                if each.stack != each.reference and (reference := known.get((place, each.reference)))
+            ]
+            for place, counts in self._by_place()
+        }
+
+    def only(self, stacks: Collection[str], baselines: Collection[str]) -> PaperScale:
+        """Those of some stacks on some baselines, and their references'; all where none is named."""
+        wanted = [each for each in self.counts if not baselines or each.place.baseline in baselines]
+        named = {name for each in wanted if not stacks or each.stack in stacks for name in (each.stack, each.reference)}
+        return self.model_copy(update={"counts": [each for each in wanted if each.stack in named]})
+
+    def _by_place(self) -> Iterator[tuple[Place, list[SizeCount]]]:
+        for place, counts in groupby(sorted(self.counts, key=lambda each: each.place), key=lambda each: each.place):
+            yield place, list(counts)
+
+
+def read(folder: Path) -> PaperScale:
+    """The counts of a results folder. Raises ValueError or OSError where they cannot be read."""
+    path = folder / NAME
+    try:
+        return parse_versioned(read_plain(path), PaperScale, SCHEMA)
+    except FileNotFoundError:
+        return PaperScale()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; delete it and count again: leantrain count --keep") from None
+
+
+def write(counts: PaperScale, folder: Path) -> Path:
+    """Writes the counts into a results folder, whole or not at all. Raises OSError."""
+    write_json(counts, folder / NAME)
+    return folder / NAME

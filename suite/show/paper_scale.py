@@ -1,0 +1,106 @@
+"""What techniques take at the papers' own sizes: for each place a table of counts, the smallest peak first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from suite.judge.metrics import METRICS
+from suite.record.paper_scale import Beside, PaperScale, Place
+from suite.record.text import in_html
+from suite.show import markup
+from suite.show.counts import amount
+
+TITLE = "At the papers' own sizes"
+READING = (
+    "One training step of the full-size model, counted on tensors that have shapes and no values: exact, and nothing "
+    "was run. Ratios are to the reference; below 1 is less. Times are not counted, and what a technique learns at that "
+    "size is not known here."
+)
+PEAK = "peak_tensor_bytes"
+RATIOS = (PEAK, "saved_activation_bytes", "optimizer_state_bytes", "flops")
+HEADINGS = ("technique", "peak tensors", *(f"{METRICS[name].title}, ratio" for name in RATIOS))
+
+
+@dataclass(frozen=True)
+class ShownCounts:
+    """Counts, and those of older code as (place, stack)."""
+
+    counts: PaperScale = field(default_factory=PaperScale)
+    changed: frozenset[tuple[Place, str]] = frozenset()
+
+    def __bool__(self) -> bool:
+        return any(self.counts.beside().values())
+
+    def mark(self, each: Beside) -> str:
+        """A dagger behind what older code was counted of."""
+        sides = (each.reference, each.stack)
+        return "†" if any((side.place, side.stack) in self.changed for side in sides) else ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One place: the reference's own numbers in words, the stacks that were counted, and why others were not."""
+
+    place: Place
+    reference: str
+    counted: Sequence[Beside]
+    uncounted: Sequence[Beside]
+
+
+def tables(counts: PaperScale) -> Iterator[Table]:
+    """By place, the smallest peak first."""
+    for place, beside in counts.beside().items():
+        known = [each for each in beside if each.ratio(PEAK) is not None]
+        if known:
+            shapes = known[0].reference.batch.items()
+            batch = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes)
+            own = known[0].reference.quantities
+            numbers = ", ".join(f"{METRICS[name].title} {amount(name, own[name])}" for name in RATIOS)
+            reference = f"{known[0].reference.stack}: {numbers}; batch {batch}"
+            ordered = sorted(known, key=lambda each: (each.ratio(PEAK) or 0.0, each.stack.stack))
+            yield Table(place, reference, ordered, [each for each in beside if each not in known])
+
+
+def cells(each: Beside) -> list[str]:
+    """The numbers of a line, behind the technique's name."""
+    ratios = [each.ratio(name) for name in RATIOS]
+    peak = amount(PEAK, each.stack.quantities[PEAK])
+    return [peak, *("" if ratio is None else f"{ratio:.3f}" for ratio in ratios)]
+
+
+def sentence(shown: ShownCounts) -> str:
+    """How many were counted, when, and with which libraries."""
+    counts = shown.counts
+    stacks = {each.stack for each in counts.counts if each.stack != each.reference}
+    libraries = ", ".join(f"{name} {version}" for name, version in counts.versions.items())
+    places = len(list(tables(counts)))
+    old = " † The code changed since: leantrain count --keep" if shown.changed else ""
+    return f"{len(stacks)} techniques in {places} settings (leantrain count --keep, {counts.made}; {libraries}).{old}"
+
+
+def html(shown: ShownCounts) -> str:
+    """The section of the page; nothing where nothing was counted."""
+    if not shown:
+        return ""
+    parts = [f'<p class="legend">{in_html(READING)}</p>']
+    for table in tables(shown.counts):
+        lines = [_line(each, shown.mark(each)) for each in table.counted]
+        body = "\n" + "\n".join(lines) + "\n"
+        anchor = f"paper-scale-{markup.slug(table.place.title)}"
+        parts.append(f"<h3>{in_html(table.place.title)}</h3><p>{in_html(table.reference)}</p>")
+        parts.append(markup.table(anchor, table.place.title, markup.head(HEADINGS, sorted_by=2), body))
+        why = markup.items(f"{markup.code(each.stack.stack)}: {in_html(each.stack.unavailable)}"
+                           for each in table.uncounted)  # fmt: skip
+        parts.append(markup.folded("Not counted, and why", f"<ul>{why}</ul>") if why else "")
+    return markup.folded_section("paper-scale", TITLE, sentence(shown), "\n".join(filter(None, parts)))
+
+
+def _line(each: Beside, mark: str) -> str:
+    """A row; a ratio is coloured where it is apart from 1 as one reads it."""
+    drawn = [markup.row_head(each.stack.stack, markup.code(each.stack.stack) + mark)]
+    for number, words in zip((each.stack.quantities[PEAK], *map(each.ratio, RATIOS)), cells(each), strict=True):
+        apart = isinstance(number, float) and words != "1.000"
+        lean = ("better" if number < 1 else "worse") if apart and number is not None else ""
+        drawn.append(markup.cell(words, "" if number is None else f"{number:.6g}", lean))
+    return f"<tr>{''.join(drawn)}</tr>"
