@@ -5,7 +5,8 @@ x_i, sometimes x_{i+1}, and tensors of its own (Beaumont et al.'s a_i and \\bar 
 numbers in bytes, what lives beside the chain in its forward and in its backward pass, and the *turn*: from x_L to the
 loss and back to the gradient of x_L.
 
-All bytes are of distinct storages, parameters left out. Times are seconds, of the clock or of FLOPs over a rate.
+All bytes are of distinct storages; parameters have a number of their own. Times are seconds, of the clock or of FLOPs
+over a rate.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Stage:
         run_peak_bytes, save_peak_bytes, back_peak_bytes: most bytes alive in each, above those alive at its start. At
             the start of ``back`` the graph and the gradient of x_{i+1} are.
         gradient_bytes: of its parameters' gradients, which are there from its backward pass on.
+        weight_bytes: of its parameters, which count where a schedule loads them.
     """
 
     run_s: float
@@ -39,6 +41,7 @@ class Stage:
     holds_input: bool = True
     holds_output: bool = False
     gradient_bytes: int = 0
+    weight_bytes: int = 0
 
     @property
     def graph_bytes(self) -> int:

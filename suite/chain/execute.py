@@ -13,15 +13,17 @@ A graph of a block is one of its own, cut from the model's at the block's inputs
 model's. A block that runs again finds the random state, the autocast mode and the running statistics of its first run.
 What the second tier gets are whole storages, once each, however many views autograd saves.
 
+Weights that a schedule loads are their owner's to move (:class:`Weights`): the executor says when.
+
 A block's other arguments (masks, positions, the encoder's outputs) stay as they were given; their gradients flow. Where
 several blocks read one that has a gradient, its terms are added block by block: equal up to rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +32,29 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from suite.chain.schedule import Op, Schedule, Value
 from suite.meters.storage import storages
-from suite.model.segments import SegmentError, _Replays, _without_cache, split_hidden
+from suite.model.segments import _Replays, SegmentError, split_hidden, _without_cache
 
 if TYPE_CHECKING:
     from suite.chain.tiers import Stored, Tier
 
 Around = Callable[[Op, "Pass"], AbstractContextManager[Any]]
 """Active while an operation of a pass runs: for clocks, meters and counts. The turn comes when it is over."""
+
+
+class Weights(Protocol):
+    """A block's parameters, whose values a second tier has and keeps.
+
+    What reads a parameter finds its values whether they are loaded or not; a graph must not hold what was loaded.
+    """
+
+    def fetch(self) -> None:
+        """Starts their way to the device."""
+
+    def load(self) -> None:
+        """Has them on the device until :meth:`free`, and waits for them; again, it changes nothing."""
+
+    def free(self) -> None:
+        """Takes them off the device, and the gradients that they have."""
 
 
 def unwatched(_: Op, __: Pass) -> AbstractContextManager[None]:
@@ -51,21 +69,19 @@ def executed(
     around: Around = unwatched,
     separate: bool = False,
     name: str = "the stack",
+    weights: Sequence[Weights] = (),
 ) -> Iterator[None]:
     """While active, ``schedule`` says how the forward and backward passes of ``blocks`` run.
 
     ``tier`` takes what the schedule offloads. ``separate`` keeps every graph's tensors apart, as offloading does, so
-    that a meter sees each. Without gradients the blocks run as ever.
+    that a meter sees each. ``weights``: each block's, where the schedule loads some; they leave with the context.
+    Without gradients the blocks run as ever.
 
     Raises SegmentError, in the model's forward, where blocks run in another order than theirs, or where a block does
     not get what the one before it gave; ValueError for a schedule of another depth, or that moves values without a
-    tier.
+    tier, or weights that are not passed.
     """
-    if schedule.depth != len(blocks):
-        raise ValueError(f"a schedule of {schedule.depth} blocks does not fit {name} of {len(blocks)}")
-    if schedule.moves and tier is None:
-        raise ValueError("this schedule moves values to a second tier: pass one")
-    executor = _Executor(blocks, schedule, tier, around, separate, name)
+    executor = Executor(blocks, schedule, tier, around, separate, name, weights)
     patched = []
     try:
         for index, block in enumerate(blocks):
@@ -78,6 +94,8 @@ def executed(
                 block.forward = forward
             else:
                 del block.forward
+        for each in executor.weights.values():  # of a pass that did not end
+            each.free()
 
 
 class Slot:
@@ -178,12 +196,16 @@ class Graph:
         self.holds_output = False
 
 
-class _Call:
+class Call:
     """A block's call by the model: everything but the hidden states."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> None:
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None,
+        index: int = 0,
+    ) -> None:  # fmt: skip
+        self.function = function
         args = tuple(_without_cache(value, index) for value in args)
-        kwargs = {key: _without_cache(value, index) for key, value in kwargs.items()}
+        kwargs = {key: _without_cache(value, index) for key, value in (kwargs or {}).items()}
         self.leaves, self.form = tree_flatten((args, kwargs))
         self.flowing = [n for n, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
 
@@ -191,25 +213,39 @@ class _Call:
     def differentiable(self) -> list[Tensor]:
         return [self.leaves[n] for n in self.flowing]
 
-    def arguments(self, differentiable: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def __call__(self, hidden: Tensor, differentiable: Sequence[Tensor]) -> Any:
+        """The block's output, with these in the places of the arguments that gradients flow to."""
         leaves = list(self.leaves)
         for n, tensor in zip(self.flowing, differentiable, strict=True):
             leaves[n] = tensor
-        return tree_unflatten(leaves, self.form)
+        args, kwargs = tree_unflatten(leaves, self.form)
+        return self.function(hidden, *args, **kwargs)
 
 
-class _Executor:
+class Executor:
+    """What all passes under one schedule share. Raises ValueError as :func:`executed`."""
+
     def __init__(
         self,
         blocks: Sequence[nn.Module],
         schedule: Schedule,
         tier: Tier | None,
-        around: Around,
-        separate: bool,
-        name: str,
+        around: Around = unwatched,
+        separate: bool = False,
+        name: str = "the stack",
+        weights: Sequence[Weights] = (),
     ) -> None:
+        if schedule.depth != len(blocks):
+            raise ValueError(f"a schedule of {schedule.depth} blocks does not fit {name} of {len(blocks)}")
+        if schedule.moves and tier is None:
+            raise ValueError("this schedule moves values to a second tier: pass one")
+        if schedule.loaded and len(weights) != len(blocks):
+            raise ValueError(
+                f"this schedule loads weights: pass those of all {len(blocks)} blocks, not of {len(weights)}"
+            )
         self.blocks, self.schedule, self.tier, self.around = blocks, schedule, tier, around
         self.separate, self.name = separate, name
+        self.weights = {block: weights[block] for block in schedule.loaded}
         self.forwards = [block.forward for block in blocks]
         self.leaving = {op.value for op in schedule.ops if op.kind == "offload"}
         self.moving = {value.block for value in self.leaving}
@@ -230,9 +266,15 @@ class _Executor:
                     f"block {index} of {self.name} runs out of order, so that no schedule holds; leave out what skips "
                     "or repeats blocks, or take a technique that plans no schedule"
                 )
-            return self.current.forward(index, hidden, _Call(args, kwargs, index))
+            return self.current.forward(index, hidden, Call(self.forwards[index], args, kwargs, index))
 
         return forward
+
+    def move_weights(self, op: Op) -> None:
+        if op.kind == "load":
+            self.weights[op.block].fetch()
+        else:
+            self.weights[op.block].free()
 
 
 class Pass:
@@ -241,13 +283,13 @@ class Pass:
     ``activations`` and ``graphs`` are what the schedule keeps now, by block; ``turned``: the way back has begun.
     """
 
-    def __init__(self, executor: _Executor) -> None:
+    def __init__(self, executor: Executor) -> None:
         self.executor = executor
         self.ops = list(executor.schedule.ops)
         self.position = 0
         self.due = 0
         self.turned = False
-        self.calls: list[_Call] = []
+        self.calls: list[Call] = []
         self.activations: dict[int, Slot] = {}
         self.graphs: dict[int, Graph] = {}
         self.random: dict[int, list[Tensor]] = {}
@@ -259,7 +301,7 @@ class Pass:
 
     # the way there ------------------------------------------------------------------------------------------------
 
-    def forward(self, index: int, hidden: Tensor, call: _Call) -> Any:
+    def forward(self, index: int, hidden: Tensor, call: Call) -> Any:
         if index and hidden is not self.passed:
             raise SegmentError(
                 f"the model changes the hidden states before block {index} of {self.executor.name}, so that its blocks "
@@ -302,21 +344,24 @@ class Pass:
     # the way back -------------------------------------------------------------------------------------------------
 
     def go_back(self, index: int, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-        """The schedule as far as block ``index``'s backward pass; the gradients of its inputs."""
+        """The schedule as far as block ``index``'s backward pass, or to its end; the block's gradients."""
         self.turned = True
-        while True:
+        arriving: tuple[Tensor | None, ...] | None = None
+        while arriving is None or (index == 0 and self.position < len(self.ops)):
             op = self.ops[self.position]
             self.position += 1
             with self.executor.around(op, self):
                 if op.kind == "back":
                     assert op.block == index
-                    return self.back(index, gradients)
-                if op.computes:
+                    arriving = self.back(index, gradients)
+                elif op.computes:
                     self.run(op, first=False)
                 else:
                     self.move(op)
+        return arriving
 
     def back(self, index: int, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        self.load(index)
         graph = self.graphs.pop(index)
         graph.slots.clear()
         graph.input = None  # each tensor lives as long as the backward pass needs it
@@ -337,6 +382,13 @@ class Pass:
             self.slot(op.value).prefetch()
         elif op.kind == "wait":
             self.slot(op.value).wait()
+        elif op.moves_weights:
+            self.executor.move_weights(op)
+
+    def load(self, index: int) -> None:
+        """Waits for a block's weights, if they are on their way."""
+        if index in self.executor.weights:
+            self.executor.weights[index].load()
 
     def slot(self, value: Value) -> Slot:
         if value.item is not None:
@@ -348,25 +400,24 @@ class Pass:
     def run(self, op: Op, first: bool) -> list[Any]:
         """A block's forward pass, with or without its graph; its output's leaves, of which tensors have no graph."""
         index, call = op.block, self.calls[op.block]
+        self.load(index)
         hidden = self.activations[index].get()
         with self.as_at_first(index, hidden, first), self.replays[index].run():
             if op.kind == "run":
                 with torch.no_grad():
-                    args, kwargs = call.arguments([each.detach() for each in call.differentiable])
-                    leaves, self.form = tree_flatten(self.executor.forwards[index](hidden, *args, **kwargs))
+                    leaves, self.form = tree_flatten(call(hidden, [each.detach() for each in call.differentiable]))
             else:
                 leaves = self.save(index, hidden, call)
         leaves = [each.detach() if isinstance(each, Tensor) else each for each in leaves]
         self.activations[index + 1] = self.shared(index, leaves[0])
         return leaves
 
-    def save(self, index: int, hidden: Tensor, call: _Call) -> list[Any]:
+    def save(self, index: int, hidden: Tensor, call: Call) -> list[Any]:
         graph = self.graphs[index] = Graph()
         graph.others = [each.detach().requires_grad_() for each in call.differentiable]
         with torch.enable_grad(), self.packing(index, graph):
             begun = _Entry.apply(torch.empty(0, requires_grad=True), hidden, graph.box)
-            args, kwargs = call.arguments(graph.others)
-            leaves, self.form = tree_flatten(self.executor.forwards[index](begun, *args, **kwargs))
+            leaves, self.form = tree_flatten(call(begun, graph.others))
         tensors = [each for each in leaves if isinstance(each, Tensor)]
         graph.ends = [get_gradient_edge(each) if each.requires_grad else None for each in tensors]
         return leaves

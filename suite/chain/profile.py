@@ -183,7 +183,7 @@ class _Watch:
                 Stage(
                     0.0, 0.0, 0.0, self.activations[number, i + 1], saved,
                     peaks["run"], peaks["save"], peaks["back"], holds_input, holds_output,
-                    gradient_bytes=unique_bytes(trained),
+                    gradient_bytes=unique_bytes(trained), weight_bytes=unique_bytes(block.parameters()),
                 )
             )  # fmt: skip
         return Chain(tuple(stages), self.activations[number, 0])

@@ -8,9 +8,15 @@
     offload v    starts its way to the second tier                 >x3 >s3.0
     prefetch v   starts its way back                               <x3
     wait v       until it has left the device                      ~x3
+    load 3       block 3's weights start their way to the device   +w3
+    free 3       they leave, with the gradients that there are     -w3
 
 A value is x_i or one of the tensors of block i's own graph. Before the turn every block runs once, in order. What a
 block needs and the second tier has comes back by itself, late; ``prefetch`` makes it come in time.
+
+Weights stay on the device unless the schedule loads them: then the second tier has them before and after it, and the
+block runs, and goes back, only between a load and a free. Its graph does not hold them. A pass changes no weights, so
+that a free moves gradients alone.
 
 Solvers write down what computes and what moves; :func:`tidied` drops each activation after its last use.
 """
@@ -21,14 +27,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Kind = Literal["run", "save", "turn", "back", "drop", "offload", "prefetch", "wait"]
+Kind = Literal["run", "save", "turn", "back", "drop", "offload", "prefetch", "wait", "load", "free"]
 
 SIGNS: dict[Kind, str] = {
     "run": "f", "save": "F", "turn": "|", "back": "B", "drop": "-",
-    "offload": ">", "prefetch": "<", "wait": "~",
+    "offload": ">", "prefetch": "<", "wait": "~", "load": "+w", "free": "-w",
 }  # fmt: skip
 COMPUTES = frozenset({"run", "save", "back"})
 MOVES = frozenset({"offload", "prefetch", "wait"})
+WEIGHTS = frozenset({"load", "free"})
 
 
 class Value(NamedTuple):
@@ -57,11 +64,15 @@ class Op(NamedTuple):
     def computes(self) -> bool:
         return self.kind in COMPUTES
 
+    @property
+    def moves_weights(self) -> bool:
+        return self.kind in WEIGHTS
+
     def __str__(self) -> str:
         sign = SIGNS[self.kind]
         if self.kind == "turn":
             return sign
-        return f"{sign}{self.block}" if self.computes else f"{sign}{self.value}"
+        return f"{sign}{self.block}" if self.computes or self.moves_weights else f"{sign}{self.value}"
 
 
 class ScheduleError(ValueError):
@@ -70,7 +81,8 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Operations over a chain of ``depth`` blocks. Raises ScheduleError where a block's input or graph is not there."""
+    """Operations over a chain of ``depth`` blocks. Raises ScheduleError where a block's input, graph or weights are not
+    there."""
 
     depth: int
     ops: tuple[Op, ...]
@@ -102,8 +114,13 @@ class Schedule:
 
     @property
     def moves(self) -> bool:
-        """Whether a second tier is needed."""
+        """Whether values leave for a second tier."""
         return any(op.kind == "offload" for op in self.ops)
+
+    @property
+    def loaded(self) -> frozenset[int]:
+        """The blocks whose weights come and go."""
+        return frozenset(op.block for op in self.ops if op.kind == "load")
 
 
 TURN = Op("turn")
@@ -171,8 +188,13 @@ def _check(schedule: Schedule) -> None:
     if first != list(range(depth)):
         raise ScheduleError(f"{depth} blocks run once each, in order, before the one turn; here {first} do")
     activations, graphs, due = {0}, set[int](), depth - 1
+    away, idle = set(schedule.loaded), set[int]()
     for number, op in enumerate(ops):
         where = f"operation {number}, {op}"
+        if op.computes and op.block in away:
+            raise ScheduleError(f"{where}: the weights of block {op.block} are not there; load them before")
+        if op.computes:
+            idle.discard(op.block)
         if op.kind in ("run", "save"):
             if op.block not in activations:
                 raise ScheduleError(f"{where}: x{op.block} is not there")
@@ -190,7 +212,22 @@ def _check(schedule: Schedule) -> None:
             if op.block not in activations:
                 raise ScheduleError(f"{where}: {op.value} is not there")
             activations.remove(op.block)
+        elif op.kind == "load":
+            if op.block not in away:
+                raise ScheduleError(f"{where}: the weights of block {op.block} are there already")
+            away.remove(op.block)
+            idle.add(op.block)
+        elif op.kind == "free":
+            if op.block in away or op.block not in schedule.loaded:
+                raise ScheduleError(f"{where}: no load has brought the weights of block {op.block}")
+            if op.block in idle:
+                raise ScheduleError(f"{where}: nothing has used these weights since they were loaded; leave both out")
+            away.add(op.block)
         elif op.kind in MOVES and op.block not in (activations | graphs if op.item is None else graphs):
             raise ScheduleError(f"{where}: {op.value} is not there")
     if due != -1:
         raise ScheduleError(f"blocks 0 to {due} have no backward pass")
+    if away != schedule.loaded:
+        raise ScheduleError(
+            f"the weights of blocks {sorted(schedule.loaded - away)} stay; free them, as others find none"
+        )

@@ -2,7 +2,9 @@
 
 Computation is serial. A transfer starts when its operation comes and the link its way is free; an offloaded value
 leaves the device when its transfer ends, a prefetched one takes its place there when its transfer is asked for. An
-operation that needs a value waits for it. Bytes that leave the device during an operation count until its end.
+operation that needs a value waits for it. Bytes that leave the device during an operation count until its end. Weights
+that a schedule loads count from the load to the free, and block the computation that needs them until they are there;
+the free moves their gradients.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Prediction:
 
     Attributes:
         time_s: of the whole pass. ``compute_s`` of it is computation, the rest waits for transfers.
-        peak_bytes: most bytes alive on the device, weights left out.
+        peak_bytes: most bytes alive on the device, of weights those that the schedule loads.
         turn_bytes: what the chain holds during the turn.
         out_bytes, in_bytes: transferred each way.
         moments: every operation.
@@ -83,6 +85,8 @@ class _Simulation:
         self._hold(Value(0), chain.input_bytes, KEPT)
         self.gradients = 0  # of activations and weights
         self.beside = chain.forward_bytes
+        self.weights: dict[int, float] = {}  # of which blocks loaded ones are there, and from which second on
+        self.gone_back: set[int] = set()
         self.moments: list[Moment] = []
         self.turn_bytes = 0
 
@@ -109,6 +113,8 @@ class _Simulation:
 
     def _bring(self, op: Op) -> None:
         """Waits until all that the operation computes with is on the device."""
+        if op.computes:
+            self._wait_until(self.weights.get(op.block, 0.0))
         if op.kind in ("run", "save"):
             self._need(Value(op.block))
         elif op.kind == "back":
@@ -137,6 +143,7 @@ class _Simulation:
             for value in self.graphs.pop(block):
                 self._let_go(value, block)
             self._compute(stage.back_s)
+            self.gone_back.add(block)
             self.gradients += stage.gradient_bytes + chain.activation_bytes[block] - stage.output_bytes
             return stage.back_peak_bytes
         if op.kind == "turn":
@@ -147,6 +154,11 @@ class _Simulation:
             return chain.turn_peak_bytes
         if op.kind == "drop":
             self._let_go(op.value, KEPT)
+        elif op.kind == "load":
+            self.resident += chain.stages[block].weight_bytes
+            self.weights[block] = self._over_link("in", chain.stages[block].weight_bytes)
+        elif op.kind == "free":
+            self._free(block)
         else:
             if op.value not in self.values:
                 raise ScheduleError(f"{op}: nothing holds {op.value} any more")
@@ -180,6 +192,16 @@ class _Simulation:
             self.resident -= held.nbytes if held.on_device else 0
             held.leaves_s = math.inf
 
+    def _free(self, block: int) -> None:
+        stage = self.chain.stages[block]
+        del self.weights[block]
+        self.resident -= stage.weight_bytes
+        if block in self.gone_back and stage.gradient_bytes:
+            self.gone_back.remove(block)
+            self.gradients -= stage.gradient_bytes
+            self.resident += stage.gradient_bytes
+            self._offload(_Held(stage.gradient_bytes))
+
     def _offload(self, held: _Held) -> None:
         held.leaves_s = self._over_link("out", held.nbytes)
         self.leaving.append(held)
@@ -201,7 +223,9 @@ class _Simulation:
     def _over_link(self, way: str, nbytes: int, earliest: float = 0.0) -> float:
         """When a transfer that is asked for now ends."""
         if self.link is None:
-            raise ScheduleError("this schedule moves values to a second tier: give the link's bytes per second")
+            raise ScheduleError(
+                "this schedule moves values to a second tier or from it: give the link's bytes per second"
+            )
         if way == "out":
             self.out_bytes += nbytes
             self.out_free_s = max(self.now, self.out_free_s) + nbytes / self.link.out_bytes_per_s

@@ -13,8 +13,7 @@ For ``l2l`` and ``zero_infinity_param``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import torch
@@ -123,10 +122,10 @@ def _written(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[Tensor
 
 
 class Unit:
-    """Parameters that come and go together: a block's."""
+    """Parameters that come and go together: a block's. ``receive`` gets each as it goes, with its gradient."""
 
-    def __init__(self, parameters: Iterable[Away]) -> None:
-        self.parameters = list(parameters)
+    def __init__(self, parameters: Iterable[Away], receive: Callable[[Away], None] | None = None) -> None:
+        self.parameters, self.receive = list(parameters), receive
         self.homes = [parameter.home for parameter in self.parameters]
 
     def fetch(self) -> None:
@@ -145,24 +144,16 @@ class Unit:
         """Leaves their values to the tier."""
         for home in self.homes:
             home.here = None
-
-    @contextmanager
-    def loaded(self, following: Unit | None = None) -> Iterator[None]:
-        """Loaded meanwhile; ``following`` is on its way, so that the device waits for no link that keeps up."""
-        self.load()
-        if following is not None:
-            following.fetch()
-        try:
-            yield
-        finally:
-            self.free()
+        if self.receive is not None:
+            for parameter in self.parameters:
+                self.receive(parameter)
 
 
 def sent_away(
-    model: nn.Module, modules: Iterable[nn.Module], tier: Tier
+    model: nn.Module, modules: Iterable[nn.Module], tier: Tier, receive: Callable[[Away], None] | None = None
 ) -> tuple[list[Unit], dict[nn.Parameter, Away]]:
     """Sends the parameters of ``modules``, parts of ``model``, to a tier: a unit for each, and what now stands in the
-    place of each parameter. ``model.state_dict`` has their values, and loading one sets them.
+    place of each parameter. ``model.state_dict`` has their values, and loading one sets them. ``receive``: the units'.
 
     A parameter of several modules comes with the first. Raises TierFull.
     """
@@ -181,7 +172,7 @@ def sent_away(
                     places[parameter] = away
                     own.append(away)
                 part._parameters[name] = places[parameter]  # type: ignore[assignment]
-        units.append(Unit(own))
+        units.append(Unit(own, receive))
     model.register_state_dict_post_hook(_with_values)
     return units, places
 

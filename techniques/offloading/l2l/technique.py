@@ -13,62 +13,36 @@ link twice a minibatch and their gradients once, however many micro-batches ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
-from suite.chain.tiers import HostTier, Stored, Tier
+from suite.chain.relay import Relay
+from suite.chain.schedule import TURN, Op, Schedule, tidied
+from suite.chain.tiers import HostTier
+from suite.contract.chains import blocks_of
 from suite.contract.data import Batch
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique, Unavailable
-from techniques.offloading.l2l.layerwise import (
-    Cut,
-    Layer,
-    MicroBatch,
-    RandomState,
-    micro_batches,
-    random_state,
-    replayed,
-)
+from techniques.offloading.l2l.layerwise import Cut, MicroBatch, micro_batches
 from techniques.shared.away import Unit, in_their_places, sent_away
 from techniques.shared.host_adam import HostAdamW, halved
 
-Stash = tuple[Stored, Layer, RandomState | None]
-"""A layer's input for one micro-batch, the layer with its other arguments, and the random state that it began with."""
 
-
-def up(units: list[Unit], layers: list[list[Layer]], hidden: list[Tensor], tier: Tier) -> list[list[Stash]]:
-    """Runs the layers outside and the micro-batches inside; ``hidden``, by micro-batch, is the output afterwards.
-
-    ``layers`` are by micro-batch. Returns the stashes by layer.
-    """
-    stashes: list[list[Stash]] = []
-    for number, unit in enumerate(units):
-        with unit.loaded(units[number + 1] if number + 1 < len(units) else None):
-            stashes.append([])
-            for each, of_batch in enumerate(layers):
-                layer, x = of_batch[number], hidden[each]
-                stashes[-1].append((tier.store(x), layer, random_state(x)))
-                hidden[each] = layer(x)
-    return stashes
-
-
-def down(units: list[Unit], stashes: list[list[Stash]], gradients: list[Tensor], sent: Callable[[Unit], None]) -> None:
-    """Back through the layers, each of which runs again; ``gradients``, of the output by micro-batch, are those of the
-    input afterwards. ``sent`` gets each unit when its parameters' gradients are whole."""
-    for number in reversed(range(len(units))):
-        with units[number].loaded(units[number - 1] if number else None):
-            for each, (stored, layer, state) in enumerate(stashes.pop()):
-                x = stored.take().requires_grad_()
-                with torch.enable_grad(), replayed(state, x.device):
-                    y = layer(x)
-                torch.autograd.backward(y, gradients[each])
-                gradients[each] = gradient_of(x)
-            sent(units[number])
+def layer_by_layer(depth: int) -> Schedule:
+    """The algorithm as a schedule: the next layer's weights come while one runs."""
+    there, back = [Op("load", 0)], [Op("load", depth - 1)]
+    for layer in range(depth):
+        there += [Op("load", layer + 1)] if layer + 1 < depth else []
+        there += [Op("run", layer), Op("offload", layer), Op("free", layer)]
+    for layer in reversed(range(depth)):
+        back += [Op("load", layer - 1)] if layer else []
+        back += [Op("save", layer), Op("back", layer), Op("free", layer)]
+    return tidied(depth, [*there, TURN, *back])
 
 
 def gradient_of(tensor: Tensor) -> Tensor:
@@ -112,7 +86,8 @@ class L2L(Technique):
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         self.weights, self.stash, self.units = HostTier(), HostTier(), []
         for stack in run.anatomy.stacks:
-            units, places = sent_away(run.model, [block.module for block in stack.blocks], self.weights)
+            blocks = [block.module for block in stack.blocks]
+            units, places = sent_away(run.model, blocks, self.weights, lambda each: self.host.receive(each))
             self.units.append(units)
             groups = in_their_places(groups, places)
         self.cut = Cut(run)
@@ -125,27 +100,26 @@ class L2L(Technique):
     def update(self, run: Run, batch: Batch) -> None:
         self.host.zero_grad()
         micros = micro_batches(batch, self.micro_batches)
-        stashes = self.upwards(micros)
+        relays = self.upwards(run, micros)
         run.loss, gradients = self.turn(run, micros)
-        self.downwards(micros, stashes, gradients)
+        self.downwards(micros, relays, gradients)
         for parameter in self.host.host:  # those outside the layers
             self.host.receive(parameter)
         if not run.technique.after_backward(run):
             self.host.update()
 
     @torch.no_grad()
-    def upwards(self, micros: list[MicroBatch]) -> list[list[list[Stash]]]:
-        """Through all stacks; their stashes."""
-        stashes = []
-        for number, units in enumerate(self.units):
-            entered = [self.cut.enter(micro, number) for micro in micros]
-            hidden = [entering for entering, _ in entered]
-            layers = [of_batch for _, of_batch in entered]
-            del entered
-            stashes.append(up(units, layers, hidden, self.stash))
-            for micro, output in zip(micros, hidden, strict=True):
+    def upwards(self, run: Run, micros: list[MicroBatch]) -> list[Relay]:
+        """Through all stacks, each with a relay of its own."""
+        relays = []
+        for number, blocks in enumerate(blocks_of(run)):
+            relay = Relay(blocks, layer_by_layer(len(blocks)), self.stash, self.units[number])
+            relays.append(relay)
+            for micro in micros:
+                relay.enter(*self.cut.enter(micro, number))
+            for micro, output in zip(micros, relay.there(), strict=True):
                 micro.outputs.append(output)
-        return stashes
+        return relays
 
     def turn(self, run: Run, micros: list[MicroBatch]) -> tuple[Tensor, list[Tensor]]:
         """The loss, and by micro-batch its gradient for the last stack's output."""
@@ -159,10 +133,11 @@ class L2L(Technique):
             micro.outputs.pop()
         return torch.stack(losses).sum(), gradients
 
-    def downwards(self, micros: list[MicroBatch], stashes: list[list[list[Stash]]], gradients: list[Tensor]) -> None:
+    def downwards(self, micros: list[MicroBatch], relays: list[Relay], gradients: list[Tensor]) -> None:
         """Back through all stacks, and through what is before each of them."""
-        for number in reversed(range(len(self.units))):
-            down(self.units[number], stashes.pop(), gradients, self.send)
+        for number in reversed(range(len(relays))):
+            relays.pop().back(gradients)
+            self.relayed()
             for each, micro in enumerate(micros):
                 before = [output.requires_grad_() for output in micro.outputs]
                 entering, _ = self.cut.enter(micro, number)
@@ -170,12 +145,6 @@ class L2L(Technique):
                     torch.autograd.backward(entering, gradients[each])
                 if before:
                     gradients[each] = gradient_of(micro.outputs.pop())
-
-    def send(self, unit: Unit) -> None:
-        """Sends a layer's gradients to the host."""
-        for parameter in unit.parameters:
-            self.host.receive(parameter)
-        self.relayed()
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return {**run.trained_parameters(), "relays the layers": self.relayed}
