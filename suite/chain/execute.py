@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from suite.chain.schedule import Op, Schedule, Value
@@ -435,6 +436,8 @@ class Pass:
         slots = {_key(self.activations[index].get()): self.activations[index]}
 
         def pack(tensor: Tensor) -> Any:
+            if is_traceable_wrapper_subclass(tensor):  # a parameter whose values are elsewhere has no storage
+                return tensor
             if tensor.layout is not torch.strided or any(s._cdata in staying for s in storages(tensor)):
                 return tensor
             key = _key(tensor)

@@ -141,8 +141,10 @@ class Unit:
             home.here = home.values()
 
     def free(self) -> None:
-        """Leaves their values to the tier."""
+        """Leaves their values to the tier, those on their way, too."""
         for home in self.homes:
+            if home.stored.coming:
+                home.stored.take(keep=True)
             home.here = None
         if self.receive is not None:
             for parameter in self.parameters:

@@ -12,15 +12,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from suite.chain.execute import Pass, executed
 from suite.chain.plan import from_the_input
+from suite.chain.relay import Relay
 from suite.chain.schedule import TURN, Op, Schedule, backs, every_input, plain, segmented, tidied
 from suite.chain.tiers import FileTier, HostTier, Tier, TierFull
 from suite.model.anatomy import anatomy
 from suite.model.segments import SegmentError
+from techniques.shared.away import sent_away
 from tests.chain.schedules import schedules
+from tests.chain.weights import Moved
 from tests.model.transformer_models import BUILDERS, build, gradients, loss
 
 SUMS = {
@@ -79,6 +82,93 @@ def test_so_they_are_where_values_leave_for_the_second_tier(name: str, kind: str
 @given(st.data())
 def test_any_schedule_will_do(data: st.DataObject) -> None:
     check("gpt2", lambda depth: data.draw(schedules(depth)), HostTier())
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_whatever_weights_come_and_go_meanwhile(data: st.DataObject) -> None:
+    schedule = data.draw(schedules(4, weights=True))
+    check_loaded("gpt2", schedule, HostTier(), HostTier())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "mae"])
+@pytest.mark.parametrize("kind", ["host", "paced", "file"])
+def test_so_it_is_where_blocks_are_loaded_one_by_one(name: str, kind: str, tmp_path: Path) -> None:
+    tier = FileTier(tmp_path) if kind == "file" else HostTier(link_bytes_per_s=1e9 if kind == "paced" else None)
+    model = build(name)
+    inside = sum(each.nbytes for block in anatomy(model).every_block for each in block.module.parameters())
+    check_loaded(name, one_by_one, tier, HostTier())
+    assert tier.bytes_in == 3 * inside, "for the forward pass, for the backward pass, and gradients for this test"
+    assert tier.bytes_out == 2 * inside
+
+
+def one_by_one(depth: int) -> Schedule:
+    """Each block's weights come for its forward pass, which keeps its graph, and again for its backward pass."""
+    there = [op for i in range(depth) for op in (Op("load", i), Op("save", i), Op("free", i))]
+    back = [op for i in reversed(range(depth)) for op in (Op("load", i), Op("back", i), Op("free", i))]
+    return tidied(depth, [*there, TURN, *back])
+
+
+def check_loaded(name: str, schedule: object, weights: Tier, tier: Tier) -> None:
+    expected_loss, expected = gradients(build(name), name)
+    model = build(name)
+    moved = Moved(model, weights)
+    with ExitStack() as contexts:
+        for stack, units in zip(anatomy(model).stacks, moved.units, strict=True):
+            blocks = [block.module for block in stack.blocks]
+            own = schedule(len(blocks)) if callable(schedule) else schedule
+            contexts.enter_context(executed(blocks, own, tier, weights=units))
+        actual_loss = loss(model, name)
+        actual_loss.backward()
+        assert moved.loaded == 0
+    actual = moved.gradients()
+    assert torch.equal(actual_loss, expected_loss)
+    assert actual.keys() == expected.keys()
+    for key, ours in actual.items():
+        assert torch.dist(ours, expected[key]) <= (1e-6 * expected[key].norm() if name in SUMS else 0)
+
+
+def test_a_pass_that_fails_leaves_no_weights_behind() -> None:
+    model = build("gpt2")
+    moved = Moved(model, HostTier())
+    blocks = [block.module for block in anatomy(model).blocks]
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    blocks[2].register_forward_hook(broken)
+    with pytest.raises(RuntimeError, match="broken"), executed(blocks, one_by_one(4), weights=moved.units[0]):
+        loss(model, "gpt2")
+    assert moved.loaded == 0
+
+
+def test_micro_batches_inside_give_what_they_give_one_after_the_other() -> None:
+    """Sums of gradients in the same order, weights that cross the link once for all, on blocks that draw at random."""
+    layers = [nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)) for _ in range(3)]
+    plain, model = nn.ModuleList(copy.deepcopy(layers)), nn.ModuleList(layers)
+    given, directions = torch.randn(2, 5, 3), torch.randn(2, 5, 3)
+    torch.manual_seed(3)
+    masks: list[list[Tensor]] = [[], []]
+    hidden = list(given)
+    for layer in plain:  # draws in the order of a relay
+        for number in range(2):
+            kept = torch.nn.functional.dropout(torch.ones(5, 3), 0.5)
+            hidden[number] = layer[0](hidden[number]) * kept
+            masks[number].append(kept)
+    torch.autograd.backward(hidden, list(directions))
+
+    tier = HostTier()
+    units, _ = sent_away(model, model, tier)
+    relay = Relay(list(model), one_by_one(3), None, units)
+    torch.manual_seed(3)
+    for each in given:
+        relay.enter(each, list(model))
+    outputs, sums = relay.there(), list(directions)
+    relay.back(sums)
+    assert all(map(torch.equal, outputs, hidden))
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(ours.grad, theirs.grad, rtol=1e-6)
+    assert tier.bytes_in == 2 * sum(each.nbytes for each in plain.parameters())
 
 
 def test_a_block_that_runs_again_sees_the_autocast_of_its_first_run() -> None:
@@ -168,4 +258,6 @@ def test_a_schedule_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="of 2 blocks does not fit"), executed(blocks, plain(2)):
         pass
     with pytest.raises(ValueError, match="second tier"), executed(blocks, everything_leaves(1)):
+        pass
+    with pytest.raises(ValueError, match="pass those of all 1 blocks, not of 0"), executed(blocks, one_by_one(1)):
         pass

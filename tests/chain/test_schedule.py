@@ -46,11 +46,31 @@ def test_every_activation_is_dropped_before_it_is_made_again(data: st.DataObject
         ([Op("save", 0), Op("drop", 0, 1), Op("save", 1), TURN], "a graph is whole"),
         ([Op("offload", 0, 1), Op("save", 0), Op("save", 1), TURN], "s0.1 is not there"),
         ([Op("save", 0), Op("save", 1), TURN, Op("back", 1)], "blocks 0 to 0 have no backward pass"),
+        ([Op("save", 0), Op("load", 0), Op("save", 1), TURN], "operation 0, F0: the weights of block 0 are not there"),
+        ([Op("load", 0), Op("save", 0), Op("load", 0), Op("save", 1), TURN], r"\+w0: .* there already"),
+        ([Op("free", 1), Op("save", 0), Op("save", 1), TURN], "operation 0, -w1: no load has brought"),
+        ([Op("load", 0), Op("free", 0), Op("save", 0), Op("save", 1), TURN], "nothing has used"),
+        (
+            [Op("load", 1), Op("save", 0), Op("save", 1), Op("free", 1), TURN, Op("back", 1), Op("back", 0)],
+            "operation 5, B1: the weights of block 1",
+        ),
+        (
+            [Op("save", 0), Op("load", 1), Op("save", 1), TURN, Op("back", 1), Op("back", 0)],
+            r"the weights of blocks \[1\] stay",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused(ops: list[Op], why: str) -> None:
     with pytest.raises(ScheduleError, match=why):
         Schedule(2, tuple(ops))
+
+
+@given(st.data(), st.integers(1, 6))
+def test_without_its_moves_of_weights_a_schedule_is_the_same(data: st.DataObject, depth: int) -> None:
+    schedule = data.draw(schedules(depth, weights=True))
+    rest = Schedule(depth, tuple(op for op in schedule.ops if not op.moves_weights))
+    assert rest == tidied(depth, [op for op in rest.ops if op.kind != "drop"])
+    assert schedule.loaded or schedule == rest
 
 
 def test_a_move_of_what_nothing_needs_is_left_out() -> None:

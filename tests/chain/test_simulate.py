@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
 
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suite.chain.chain import Chain, Link, Stage
-from suite.chain.execute import executed
+from suite.chain.execute import Weights, executed
 from suite.chain.plan import Infeasible, from_the_input, least, plan_of, planned, unplanned
 from suite.chain.schedule import TURN, Op, Schedule, ScheduleError, backs, every_input, plain, segmented, tidied
 from suite.chain.simulate import predicted
@@ -19,6 +21,7 @@ from suite.contract.run import Run
 from suite.meters.live import LiveBytes
 from techniques.shared.scheduled import Scheduled, blocks_of
 from tests.chain.schedules import schedules
+from tests.chain.weights import Moved
 from tests.runs import new_run
 
 
@@ -28,13 +31,14 @@ def run_and_chains(baseline: str) -> tuple[Run, tuple[Chain, ...]]:
     return run, tuple(Scheduled().profile(run))
 
 
-def peak_of(run: Run, schedule_list: list[Schedule]) -> int:
+def peak_of(run: Run, schedule_list: list[Schedule], weights: Sequence[Sequence[Weights]] = ()) -> int:
     batch, _ = run.next_batch()
-    run.optimizer.zero_grad(set_to_none=True)
+    run.model.zero_grad(set_to_none=True)
     live, tier = LiveBytes(), HostTier()
     with ExitStack() as contexts:
-        for blocks, schedule in zip(blocks_of(run), schedule_list, strict=True):
-            contexts.enter_context(executed(blocks, schedule, tier))
+        for number, (blocks, schedule) in enumerate(zip(blocks_of(run), schedule_list, strict=True)):
+            units = weights[number] if weights else ()
+            contexts.enter_context(executed(blocks, schedule, tier, weights=units))
         contexts.enter_context(live)
         run.forward(batch).backward()
     return live.high_bytes
@@ -63,6 +67,31 @@ def test_so_it_is_where_the_graphs_leave_at_once_and_come_back_in_time(baseline:
     assert predicted_bytes < unplanned([chain]).peak_bytes
 
 
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
+@settings(max_examples=6, deadline=None)
+@given(st.data())
+def test_loaded_weights_and_their_gradients_are_in_the_peak(baseline: str, data: st.DataObject) -> None:
+    _, chains = run_and_chains(baseline)
+    each = [data.draw(schedules(chain.depth, moves=False, weights=True)) for chain in chains]
+    run, moved = moved_run(baseline)
+    moved.reset()
+    plan = plan_of(each, chains, Link(math.inf, math.inf))
+    tier = moved.tier
+    staying = [unit for s, own in enumerate(moved.units) for n, unit in enumerate(own) if n not in each[s].loaded]
+    for unit in staying:
+        unit.load()
+    came, went = tier.bytes_in, tier.bytes_out
+    assert plan.peak_bytes == peak_of(run, each, moved.units)
+    assert sum(seen.in_bytes for seen in plan.predictions) == tier.bytes_in - came
+    assert sum(seen.out_bytes for seen in plan.predictions) == tier.bytes_out - went
+
+
+@cache
+def moved_run(baseline: str) -> tuple[Run, Moved]:
+    run = new_run(baseline, size="pico", steps=4)
+    return run, Moved(run.model, HostTier())
+
+
 def test_the_profile_leaves_the_run_as_it_was() -> None:
     plain_run, watched = new_run("bert", size="pico", steps=4), new_run("bert", size="pico", steps=4)
     watched.train(1)
@@ -78,7 +107,7 @@ def test_clocked_seconds_are_of_the_same_chain() -> None:
     assert all(stage.run_s > 0 and stage.back_s > 0 for chain in clocked for stage in chain.stages)
 
 
-STAGE = Stage(1.0, 1.0, 2.0, 100, (50, 30), 110, 190, 120, gradient_bytes=7)
+STAGE = Stage(1.0, 1.0, 2.0, 100, (50, 30), 110, 190, 120, gradient_bytes=7, weight_bytes=10)
 CHAIN = Chain((STAGE,) * 3, 100, forward_bytes=1000, backward_bytes=500, turn_s=0.5, turn_peak_bytes=40)
 
 
@@ -124,6 +153,23 @@ def test_what_leaves_counts_until_it_has_left() -> None:
     assert predicted(leaving, CHAIN, Link(10, 10)).turn_bytes == 540
     assert predicted(waiting, CHAIN, Link(10, 10)).turn_bytes == 490
     assert predicted(waiting, CHAIN, Link(10, 10)).time_s == predicted(leaving, CHAIN, Link(1e9, 10)).time_s + 5
+
+
+def test_a_block_waits_for_its_weights_and_leaves_its_gradients_by_hand() -> None:
+    """Loads of 10 bytes take 5 seconds here, gradients of 7 bytes 3.5 the other way."""
+    link = Link(2, 2)
+    late = Schedule(1, (Op("load", 0), Op("run", 0), Op("free", 0), TURN, Op("load", 0), Op("save", 0), Op("back", 0),
+                        Op("free", 0)))  # fmt: skip
+    seen = predicted(late, Chain((STAGE,), 100), link)
+    assert seen.compute_s == 1 + 1 + 2 and seen.time_s == 2 * 5 + 4 + 3.5
+    assert (seen.in_bytes, seen.out_bytes) == (20, 7)
+    assert [str(moment.op) for moment in seen.moments] == ["+w0", "f0", "-w0", "|", "+w0", "F0", "B0", "-w0"]
+    assert [moment.live_bytes for moment in seen.moments] == [100, 110, 210, 200, 300, 310, 390, 317]
+    early = Schedule(2, (Op("load", 0), Op("save", 0), Op("load", 1), Op("free", 0), Op("save", 1), TURN,
+                         Op("back", 1), Op("free", 1), Op("load", 0), Op("back", 0), Op("free", 0)))  # fmt: skip
+    assert predicted(early, Chain((STAGE,) * 2, 100), link).time_s == (5 + 1) + (5 + 1 + 2) + (5 + 2) + 3.5
+    ahead = tidied(2, [*early.ops[:6], Op("load", 0), *(op for op in early.ops[6:] if op.kind != "load")])
+    assert predicted(ahead, Chain((STAGE,) * 2, 100), link).time_s == (5 + 1) + (5 + 1) + 5 + 2 + 3.5
 
 
 def test_moves_want_a_link() -> None:

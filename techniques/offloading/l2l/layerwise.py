@@ -22,13 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from suite.chain.relay import Layer
 from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.model.calls import lacks_values, undisturbed
 from suite.model.segments import split_hidden
-
-Layer = Callable[[Tensor], Tensor]
-"""A block as a function of the hidden states [batch, tokens, width], with a micro-batch's own other arguments."""
 
 Handle = Callable[[int, int, Layer, Tensor], Tensor]
 """What stands for a block, by the numbers of its stack and itself."""
