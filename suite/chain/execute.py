@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from suite.chain.schedule import Op, Schedule, Value
 from suite.meters.storage import storages
-from suite.model.segments import _Replays, SegmentError, split_hidden, _without_cache
+from suite.model.segments import SegmentError, _Replays, _without_cache, split_hidden
 
 if TYPE_CHECKING:
     from suite.chain.tiers import Stored, Tier

@@ -31,8 +31,8 @@ def probes(recording: Recording, own: L2L) -> Mapping[str, float]:
     have another order; ``changed``: values that another than AdamW's step on these gave; of a step in half precision,
     ``down``: bytes that came to the device per parameter of the blocks, ``down_of_two``: with two micro-batches,
     ``up``: bytes of gradients that left it per parameter of the model, and ``resident``: the most of the blocks' bytes
-    on the device at once, over the largest block's; ``stashed``: bytes of layers' inputs left with the host after a step; ``stash_back``: those that came back from there
-    over those that went, 0 where none did."""
+    on the device at once, over the largest block's; ``stashed``: bytes of layers' inputs left with the host after a
+    step; ``stash_back``: those that came back from there over those that went, 0 where none did."""
     trace = recording.traces[0]
     sums, plain = accumulated(trace), plain_sums(recording, trace, own.micro_batches)
     inside = {name for name in plain if name.startswith(blocks_of(recording.run))}
