@@ -27,12 +27,17 @@ from torch import Tensor
 BELOW_TWICE = 2.2499
 """Times a decade's offset, 8/9 n_d: just under 2 n_d, the first code of the next."""
 
+OCTAVES, LINES_AT, VALUES_AT, TABLE_WORDS = 512, 512, 576, 1600
+"""Signs and exponents of float32; where a kernel's table has the lines to encode along and those to decode along, and
+its length."""
+
 
 class DynamicMap:
     """The map of ``bits`` bits, ``signed`` or not. Make it where a module is loaded: its tensors are real then.
 
     Attributes: ``zero``, the code of 0; ``values``, what each code stands for, rising: float32 [2^bits]; ``lines``:
-    (start, slope, offset) by rising start, where the first is zero's and the last is that of 1.
+    (start, slope, offset) by rising start, where the first is zero's and the last is that of 1; ``table``: the lines as
+    kernels look them up (`techniques.shared.dynamic_map_kernel`), int32.
     """
 
     def __init__(self, bits: int, signed: bool) -> None:
@@ -47,6 +52,7 @@ class DynamicMap:
         self._borders = self._borders.float()
         # the sign, exponent and seven bits of a float32, as a bfloat16 has them: the line's code at its smallest
         words = torch.arange(2**16, dtype=torch.int32)
+        self.table = self._table()
         self._guesses = self.guess((words << 16).view(torch.float32).nan_to_num(0.0).clamp(-1, 1)).int()
 
     def _value(self, k: int) -> float:
@@ -68,6 +74,36 @@ class DynamicMap:
             start = power * (1 + 0.9 / n)
         last = self.cells * 2**self.decades
         return (*lines, (0.5 * (1 + self._value(last - 1)), 0.0, last + 0.5))
+
+    def _table(self) -> Tensor:
+        """A word for each sign and exponent, which leads from a number's bits to its line; slopes and offsets of the
+        lines to codes, in pairs, first of positive numbers: offsets are such that the nearest whole number above
+        ``zero`` is the code; and those to values, by sign and exponent of k."""
+        starts = torch.tensor([start for start, _, _ in self.lines[1:]]).view(torch.int32).tolist()
+        table = torch.zeros(TABLE_WORDS, dtype=torch.int64)
+        below = self.below
+        for octave in range(OCTAVES):
+            least, beyond = (octave % 256) << 23, (octave % 256 + 1) << 23
+            border = next((start for start in starts if least < start < beyond), beyond)
+            number = sum(start <= least for start in starts) + (octave // 256) * len(self.lines)
+            table[octave] = ((number - octave) << 23) + beyond - border
+        forth = [(slope, offset - below) for _, slope, offset in self.lines]
+        forth += [(-slope, offset) for slope, offset in forth[:-1]] + [(0.0, forth[-1][1] - 1)]
+        for number, pair in enumerate(forth):
+            table[LINES_AT + 2 * number : LINES_AT + 2 * number + 2] = torch.tensor(pair).view(torch.int32)
+        last = self.cells * 2**self.decades
+        for k in (1, *(self.cells * 2**decade for decade in range(self.decades)), last):
+            sign_bit, exponent = 256, 126 + k.bit_length()
+            _, slope, offset = self.lines[k.bit_length() - self.cells.bit_length() + 1]
+            pair = (0.0, 1.0) if k == last else (1 / slope, (0.5 - offset) / slope) if k >= self.cells else (0.0, 0.0)
+            for at, sign in ((VALUES_AT + 2 * exponent, 1), (VALUES_AT + 2 * (exponent + sign_bit), -1)):
+                table[at : at + 2] = torch.tensor((pair[0], sign * pair[1])).view(torch.int32)
+        return (table % 2**32).to(torch.uint32).view(torch.int32)
+
+    @property
+    def below(self) -> float:
+        """What a line is above the code's distance from ``zero``, where half a code is rounded up."""
+        return 0.5 if self.signed else 1.5
 
     def guess(self, x: Tensor) -> Tensor:
         """The codes of float32 ``x`` along the straight lines, as float32: the nearest or, beside a border, its

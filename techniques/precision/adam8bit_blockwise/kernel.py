@@ -1,9 +1,8 @@
 """AdamW with 8-bit moments (2110.02861, section 2) in one pass and one launch: decode, update, encode.
 
 Traffic is the floor: 16 bytes and 16 / block a float32 parameter (4 + 4 + 1 + 1 read, 4 + 1 + 1 written), 10 a bfloat16
-one. The codes are looked up in no table: they are arithmetic (`techniques.shared.dynamic_map`). A program works on
-whole blocks, so that scales are reductions within it. Square root and quotients are the fast ones, within two units in
-the last place: codes and scales have no part in that.
+one. The codes are looked up in no table: they are arithmetic along lines (`techniques.shared.dynamic_map_kernel`). A
+program works on whole blocks, so that scales are reductions within it.
 
 Optionally, at no further pass: gradients multiplied by a factor, the whole step left out, and bfloat16 parameters
 rounded stochastically, as in `techniques.shared.adam_kernel`.
@@ -27,98 +26,76 @@ from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.optimizer_parts import Number
-from techniques.precision.adam8bit_blockwise import dynamic_map_kernel
 from techniques.precision.adam8bit_blockwise.optimizer import FIRST, SECOND
+from techniques.shared import dynamic_map_kernel, low_bit_kernel
 from techniques.shared.adam_kernel import corrections
 
 Tables = tuple[LaunchTables, LaunchTables]
 """Those of what has the parameters' shape, and those of the scales."""
 
-REGISTERS = 168  # three programs of four warps on a multiprocessor
-SHARED_BYTES = 10 * 1024  # lists of several widths, and reductions over the warps, meet there
-INSTRUCTIONS = 182  # an element: two are decoded (20 each), two encoded (40 each); some 60 are Adam, loads and stores
-RANDOM = 30
-SMALLEST_SCALE = tl.constexpr(2.0**-126)
-
-
-@triton.jit
-def _scaled(x, mask):
-    """``x`` over the largest magnitude of its row, and those: infinite where one is no number, so that it is seen."""
-    scales = tl.max(tl.where(mask, tl.where(x == x, tl.abs(x), float("inf")), 0.0), axis=1)
-    inverse = tl.where(scales >= SMALLEST_SCALE, 1.0 / tl.maximum(scales, SMALLEST_SCALE), 0.0)
-    return x * inverse[:, None], scales
-
-
-@triton.jit
-def _update(
-    pointers, scales, tensor, first, start, remaining, factor, seed,
-    beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
-    FIRST_LINES: tl.constexpr, SECOND_LINES: tl.constexpr,
-    SIZE: tl.constexpr, QUANTISED: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
-    parameters, first_codes, second_codes, gradients = pointers
-    rows = start // QUANTISED + tl.arange(0, SIZE // QUANTISED)
-    offsets = rows[:, None] * QUANTISED + tl.arange(0, QUANTISED)[None, :]
-    if WHOLE:
-        mask = tl.full((SIZE // QUANTISED, QUANTISED), True, tl.int1)
-        there = tl.full((SIZE // QUANTISED,), True, tl.int1)
-    else:
-        mask, there = offsets < remaining, rows * QUANTISED < remaining
-    place = (tensor, first, offsets, mask)
-    p = optimizer_parts.load(parameters, place)
-    g = optimizer_parts.load(gradients, place) * factor
-    m = dynamic_map_kernel.decode(tl.load(first_codes + offsets, mask=mask, other=0), 8, True)
-    v = dynamic_map_kernel.decode(tl.load(second_codes + offsets, mask=mask, other=0), 8, False)
-    m = m * tl.load(scales[0] + rows, mask=there, other=0.0)[:, None]
-    v = v * tl.load(scales[1] + rows, mask=there, other=0.0)[:, None]
-    m = beta1 * m + one_minus_beta1 * g
-    v = beta2 * v + one_minus_beta2 * (g * g)
-    p = decay * p - step_size * (m / (tl.sqrt(v) * inverse_root_correction + eps))
-    optimizer_parts.store(parameters, place, p, seed)
-    m, m_scales = _scaled(m, mask)
-    v, v_scales = _scaled(v, mask)
-    m_codes = dynamic_map_kernel.encode(m, FIRST_LINES, 8, True)
-    v_codes = dynamic_map_kernel.encode(v, SECOND_LINES, 8, False)
-    tl.store(first_codes + offsets, m_codes.to(tl.uint8), mask=mask)
-    tl.store(second_codes + offsets, v_codes.to(tl.uint8), mask=mask)
-    tl.store(scales[0] + rows, m_scales, mask=there)
-    tl.store(scales[1] + rows, v_scales, mask=there)
+REGISTERS = 112  # four programs of four warps on a multiprocessor
+SHARED_BYTES = 5 * 1024  # blocks that are not whole get the layout of those that are, and warps agree on the largest
+INSTRUCTIONS = 118
+"""An element, all paths: a whole block runs 83 of them (float32) or 78 (bfloat16), where 125 or 78 are issued while the
+bytes move. Of these decoding two codes is 17 and encoding two 26; the rest of the paths are narrow loads and stores."""
+RANDOM = 17
 
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def adam8bit_kernel(
-    table, blocks, scale_table, tensors, seed, clip, found_inf,
+    table, blocks, scale_table, first_map, second_map, tensors, seed, clip, found_inf,
     beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
-    FIRST_LINES: tl.constexpr, SECOND_LINES: tl.constexpr, QUANTISED: tl.constexpr,
-    DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
+    QUANTISED: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """``decay`` is 1 - lr wd. ``scale_table`` is like ``table``, of the scales of either moment."""
+    """``decay`` is 1 - lr wd. ``scale_table`` is like ``table``, of the scales of either moment. Both kinds of blocks,
+    `multi_tensor.vectorizable` and not, share all but their loads and stores."""
     if optimizer_parts.skipped(found_inf):
         return
-    factor = optimizer_parts.gradient_factor(clip)
-    decay, step_size = optimizer_parts.number(decay), optimizer_parts.number(step_size)
-    inverse_root_correction = optimizer_parts.number(inverse_root_correction)
     tensor, first = multi_tensor.block(blocks, BLOCK)
     column, bits = multi_tensor.addresses(table, (0, 1, 2, 3), tensor, tensors)
+    remaining = multi_tensor.elements(table, len(DTYPES), tensor, tensors) - first
+    whole = multi_tensor.vectorizable(bits, remaining, BLOCK)
+    here = tl.minimum(remaining, BLOCK).to(tl.int32)  # comparing 64 bits takes twice the instructions
+    rows = tl.arange(0, BLOCK // QUANTISED)
+    offsets = rows[:, None] * QUANTISED + tl.arange(0, QUANTISED)[None, :]
+    mask, there = offsets < here, rows * QUANTISED < here
+    place, whole_place = (tensor, first, offsets, mask), (tensor, first, offsets, None)
+    pointers = multi_tensor.pointers(column, first, (0, 1, 2, 3), DTYPES, False)
+    wide = low_bit_kernel.wide_pointers(column, first, DTYPES)
+    if whole:
+        p, g = low_bit_kernel.load(wide[0], offsets), low_bit_kernel.load(wide[3], offsets)
+        first_codes, second_codes = tl.load(wide[1] + offsets), tl.load(wide[2] + offsets)
+    else:
+        p, g = optimizer_parts.load(pointers[0], place), optimizer_parts.load(pointers[3], place)
+        first_codes = tl.load(pointers[1] + offsets, mask=mask, other=127)
+        second_codes = tl.load(pointers[2] + offsets, mask=mask, other=0)
+
     scale_column, _ = multi_tensor.addresses(scale_table, (0, 1), tensor, tensors)
     scales = multi_tensor.pointers(scale_column, first // QUANTISED, (0, 1), (tl.float32, tl.float32), False)
-    remaining = multi_tensor.elements(table, len(DTYPES), tensor, tensors) - first
-    if multi_tensor.vectorizable(bits, remaining, BLOCK):
-        pointers = multi_tensor.pointers(column, first, (0, 1, 2, 3), DTYPES, True)
-        _update(
-            pointers, scales, tensor, first, 0, remaining, factor, seed,
-            beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
-            FIRST_LINES, SECOND_LINES, BLOCK, QUANTISED, True,
-        )  # fmt: skip
+    m = dynamic_map_kernel.decode(first_codes, first_map, 8, True)
+    v = dynamic_map_kernel.decode(second_codes, second_map, 8, False)
+    p, m, v = low_bit_kernel.adam(
+        p, g * optimizer_parts.gradient_factor(clip), m, v,
+        tl.load(scales[0] + rows, mask=there, other=0.0)[:, None],
+        tl.load(scales[1] + rows, mask=there, other=0.0)[:, None],
+        (beta1, one_minus_beta1), (beta2, one_minus_beta2), optimizer_parts.number(decay),
+        optimizer_parts.number(step_size), optimizer_parts.number(inverse_root_correction), eps,
+    )  # fmt: skip
+    over_m, m_scales = low_bit_kernel.scaled(m)
+    over_v, v_scales = low_bit_kernel.scaled(v)
+    first_codes = dynamic_map_kernel.encode(over_m, first_map, 8, True).to(tl.uint8)
+    second_codes = dynamic_map_kernel.encode(over_v, second_map, 8, False).to(tl.uint8)
+
+    tl.store(scales[0] + rows, m_scales, mask=there)
+    tl.store(scales[1] + rows, v_scales, mask=there)
+    if whole:
+        optimizer_parts.store(wide[0], whole_place, p, seed)
+        tl.store(wide[1] + offsets, first_codes)
+        tl.store(wide[2] + offsets, second_codes)
     else:
-        pointers = multi_tensor.pointers(column, first, (0, 1, 2, 3), DTYPES, False)
-        for start in range(0, BLOCK, PIECE):
-            if start < remaining:
-                _update(
-                    pointers, scales, tensor, first, start, remaining, factor, seed,
-                    beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
-                    FIRST_LINES, SECOND_LINES, PIECE, QUANTISED, False,
-                )  # fmt: skip
+        optimizer_parts.store(pointers[0], place, p, seed)
+        tl.store(pointers[1] + offsets, first_codes, mask=mask)
+        tl.store(pointers[2] + offsets, second_codes, mask=mask)
 
 
 def launch_tables() -> Tables:
@@ -161,9 +138,10 @@ def adam8bit_step(
         "decay": 1 - lr * weight_decay, "step_size": lr / correction, "inverse_root_correction": inverse_root,
     }  # fmt: skip
     numbers = {name: _passed(each, group.table.device) for name, each in hyper.items()}
+    maps = [dynamic_map_kernel.table_on(group.table.device, numbers) for numbers in (FIRST, SECOND)]
     with torch.cuda.device_of(group.table):
         adam8bit_kernel[(group.programs,)](
-            group.table, group.blocks, scales.table, group.tensors,
+            group.table, group.blocks, scales.table, *maps, group.tensors,
             seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf, **numbers,
             **_constants(group.dtypes, block), num_warps=optimizer_parts.NUM_WARPS, **optimizer_parts.OPTIONS,
         )  # fmt: skip
@@ -177,19 +155,10 @@ def _passed(number: Number, device: torch.device) -> Number:
 def _constants(dtypes: Sequence[torch.dtype], block: int) -> dict[str, Any]:
     names = {**optimizer_parts.DTYPES, torch.uint8: tl.uint8}
     return {
-        "FIRST_LINES": FIRST.lines,
-        "SECOND_LINES": SECOND.lines,
         "QUANTISED": block,
         "DTYPES": tuple(names[dtype] for dtype in dtypes),
         "BLOCK": optimizer_parts.BLOCK,
-        "PIECE": max(optimizer_parts.PIECE, block),
     }
-
-
-def _instructions(block: int, stochastic: bool) -> float:
-    """Of both paths together: a piece of the second is a quarter of a program's elements, or all where blocks are."""
-    pieces = max(optimizer_parts.PIECE, block) / optimizer_parts.BLOCK
-    return (INSTRUCTIONS + RANDOM * stochastic) * (1 + pieces)
 
 
 def _manifest(parameter: torch.dtype, block: int = 2048, scaled: bool = False, stochastic: bool = False) -> Manifest:
@@ -198,10 +167,11 @@ def _manifest(parameter: torch.dtype, block: int = 2048, scaled: bool = False, s
     constants |= {} if scaled else dict.fromkeys(optimizer_parts.SCALARS)
     constants |= {} if stochastic else {"seed": None}
     types = {**optimizer_parts.ARGUMENTS, "scale_table": "*i64", "step_size": "*fp32", "seed": "*i32"}
+    types |= {"first_map": "*i32", "second_map": "*i32"}
     types |= {"inverse_root_correction": "*fp32"}
     signature = {name: types.get(name, "fp32") for name in adam8bit_kernel.arg_names if name not in constants}
-    sizes = [dtype.itemsize for dtype in dtypes]
-    budget = optimizer_parts.streaming_budget(sizes, sizes[:3], registers=REGISTERS)
+    wide = [parameter.itemsize]
+    budget = optimizer_parts.streaming_budget(2 * wide, wide, registers=REGISTERS)
     return Manifest(
         kernel=adam8bit_kernel,
         signature=signature,
@@ -210,7 +180,7 @@ def _manifest(parameter: torch.dtype, block: int = 2048, scaled: bool = False, s
         aligned=tuple(name for name, kind in signature.items() if kind.startswith("*")),
         num_warps=optimizer_parts.NUM_WARPS,
         options=optimizer_parts.OPTIONS,
-        budget=replace(budget, shared_bytes=SHARED_BYTES, instructions_per_element=_instructions(block, stochastic)),
+        budget=replace(budget, shared_bytes=SHARED_BYTES, instructions_per_element=INSTRUCTIONS + RANDOM * stochastic),
     )
 
 

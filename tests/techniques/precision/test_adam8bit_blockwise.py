@@ -25,7 +25,7 @@ tl = pytest.importorskip("triton.language")
 optimizer_parts = pytest.importorskip("suite.kernels.optimizer_parts")
 kernel = pytest.importorskip("techniques.precision.adam8bit_blockwise.kernel")
 peer = pytest.importorskip("techniques.precision.adam8bit_blockwise.peer")
-dynamic_map_kernel = pytest.importorskip("techniques.precision.adam8bit_blockwise.dynamic_map_kernel")
+dynamic_map_kernel = pytest.importorskip("techniques.shared.dynamic_map_kernel")
 
 MAPS = {"signed": FIRST, "unsigned": SECOND, "4bit": DynamicMap(4, signed=True)}
 each_map = pytest.mark.parametrize("numbers", MAPS.values(), ids=MAPS)
@@ -296,21 +296,23 @@ def test_the_kernel_does_what_torch_does(monkeypatch: pytest.MonkeyPatch, block:
 
 
 @triton.jit
-def coded(x, codes, values, LINES: tl.constexpr, BITS: tl.constexpr, SIGNED: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def, name-defined]
+def coded(x, codes, values, table, BITS: tl.constexpr, SIGNED: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def, name-defined]
     at = tl.arange(0, N)
-    tl.store(codes + at, dynamic_map_kernel.encode(tl.load(x + at), LINES, BITS, SIGNED))
-    tl.store(values + at, dynamic_map_kernel.decode(at % 2**BITS, BITS, SIGNED))
+    tl.store(codes + at, dynamic_map_kernel.encode(tl.load(x + at), table, BITS, SIGNED) & (2**BITS - 1))
+    tl.store(values + at, dynamic_map_kernel.decode(at % 2**BITS, table, BITS, SIGNED))
 
 
-def test_the_kernels_arithmetic_is_the_map() -> None:
-    for numbers in MAPS.values():
-        x = neighbourhoods(numbers.values)[: 2**13]
-        x = torch.cat([x, x.new_zeros(2**13 - len(x))])
-        codes, values = torch.empty(len(x), dtype=torch.int32), torch.empty(len(x))
-        coded[(1,)](x, codes, values, numbers.lines, numbers.bits, numbers.signed, len(x))
-        distances = (x.double()[:, None] - numbers.values.double()).abs()
-        assert (distances.gather(1, codes.long()[:, None])[:, 0] <= distances.amin(1) * (1 + 2e-4)).all()
-        torch.testing.assert_close(values[: 2**numbers.bits], numbers.values, rtol=1e-6, atol=0)
+@each_map
+def test_the_kernels_arithmetic_is_the_map(numbers: DynamicMap) -> None:
+    """Its codes are those of the lines, or of a border's other side; of what is no number it has some code."""
+    x = torch.cat([neighbourhoods(numbers.values), torch.tensor([0.0, -0.0, 1e-40, 1e-20, math.nan, -math.nan])])
+    x = x if numbers.signed else x[(x >= 0) | x.isnan()]
+    x = torch.cat([x, x.new_zeros(2 ** (len(x) - 1).bit_length() - len(x))])
+    codes, values = torch.empty(len(x), dtype=torch.int32), torch.empty(len(x))
+    coded[(1,)](x, codes, values, numbers.table, numbers.bits, numbers.signed, len(x))
+    distances = (x.double()[:, None] - numbers.values.double()).abs().nan_to_num(0.0)
+    assert (distances.gather(1, codes.long()[:, None])[:, 0] <= distances.amin(1) * (1 + 2e-4)).all()
+    torch.testing.assert_close(values[: 2**numbers.bits], numbers.values, rtol=1e-6, atol=0)
 
 
 def test_more_than_2_to_the_31_elements_by_address_arithmetic() -> None:
@@ -324,7 +326,8 @@ def test_more_than_2_to_the_31_elements_by_address_arithmetic() -> None:
     scales = torch.tensor([inputs[n][0].data_ptr() - chunk * size // block * 4 for n in peer.STATES[1::2]] + [0])
     correction, root = kernel.corrections(peer.STEP, peer.BETA1, peer.BETA2)
     kernel.adam8bit_kernel[(1,)](
-        table.view(-1, 1), torch.tensor([chunk]), scales.view(-1, 1), 1, None, None, None,
+        table.view(-1, 1), torch.tensor([chunk]), scales.view(-1, 1), FIRST.table, SECOND.table,
+        1, None, None, None,
         peer.BETA1, 1 - peer.BETA1, peer.BETA2, 1 - peer.BETA2, 1 - peer.LR * peer.DECAY, peer.LR / correction, root,
         peer.EPS, **kernel._constants([each.dtype for each in rows], block),
     )  # fmt: skip

@@ -1,0 +1,85 @@
+"""What the kernels of low-bit optimizers share: Adam's arithmetic between decoding and encoding, and scales.
+
+The quotient is a product with the fast reciprocal, and the root is the fast one, each within a unit or two in the last
+place: codes and scales have no part in that.
+"""
+
+# Triton types a kernel's arguments at the launch.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from suite.kernels import multi_tensor
+from suite.kernels.portable import INTERPRET
+
+SMALLEST_SCALE = tl.constexpr(2.0**-126)
+INFINITY = tl.constexpr(0x7F800000)
+
+
+@triton.jit
+def wide_pointers(addresses, first, DTYPES: tl.constexpr):
+    """Pointers to the element ``first`` of parameters, codes of either moment and gradients, for a block that is
+    `multi_tensor.vectorizable`.
+
+    Accesses of parameters are 16 bytes; those of codes are as many elements, for one layout of all lists in a program's
+    registers: another would go through shared memory.
+    """
+    CODES: tl.constexpr = 128 // DTYPES[0].primitive_bitwidth
+    p = multi_tensor.pointer(addresses[0], DTYPES[0], True) + first
+    m = tl.multiple_of(multi_tensor.pointer(addresses[1], DTYPES[1], False), CODES) + first
+    v = tl.multiple_of(multi_tensor.pointer(addresses[2], DTYPES[2], False), CODES) + first
+    g = multi_tensor.pointer(addresses[3], DTYPES[3], True) + first
+    return p, m, v, g
+
+
+@triton.jit
+def load(pointer, offsets):
+    return tl.load(pointer + offsets).to(tl.float32)
+
+
+@triton.jit
+def _root(x):
+    if INTERPRET:
+        return tl.sqrt(x)
+    else:
+        return tl.inline_asm_elementwise("sqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def _reciprocal(x):
+    if INTERPRET:
+        return 1.0 / x
+    else:
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def adam(p, g, m, v, m_scales, v_scales, beta1, beta2, decay, step_size, inverse_root_correction, eps):
+    """The parameter and the moments after AdamW's step, from decoded moments before they are scaled; ``decay`` is
+    1 - lr wd, and ``beta1``, ``beta2`` are (beta, 1 - beta)."""
+    m = tl.fma(m, m_scales * beta1[0], beta1[1] * g)
+    v = tl.fma(v, v_scales * beta2[0], beta2[1] * (g * g))
+    # The step's size is part of the divisor, so that no element is multiplied by it. A size of 0 divides by infinity.
+    moves = step_size > 0.0
+    inverse_size = tl.where(moves, 1.0 / tl.where(moves, step_size, 1.0), float("inf"))
+    root = _root(tl.maximum(v, SMALLEST_SCALE))
+    divisor = tl.fma(root, inverse_root_correction * inverse_size, tl.where(moves, eps * inverse_size, inverse_size))
+    return tl.fma(p, decay, -m * _reciprocal(divisor)), m, v
+
+
+@triton.jit
+def scaled(x):
+    """``x`` over the largest magnitude of its row, and those: infinite where one is no number, so that it is seen."""
+    # The bits of magnitudes are in their order, those of what is no number last.
+    bits = tl.minimum(tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1), INFINITY)
+    scales = bits.to(tl.float32, bitcast=True)
+    return x * inverse(scales)[:, None], scales
+
+
+@triton.jit
+def inverse(scales):
+    """1 / ``scales``, and 0 for those of all-zero blocks."""
+    return tl.where(scales >= SMALLEST_SCALE, 1.0 / tl.maximum(scales, SMALLEST_SCALE), 0.0)
