@@ -9,10 +9,15 @@ place: codes and scales have no part in that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from suite.kernels import multi_tensor
+from suite.kernels.optimizer_parts import Number
 from suite.kernels.portable import INTERPRET
 
 SMALLEST_SCALE = tl.constexpr(2.0**-126)
@@ -49,7 +54,7 @@ def _root(x):
 
 
 @triton.jit
-def _reciprocal(x):
+def reciprocal(x):
     if INTERPRET:
         return 1.0 / x
     else:
@@ -57,17 +62,23 @@ def _reciprocal(x):
 
 
 @triton.jit
+def second_moment(g, v, v_scales, beta2):
+    """``beta2`` v + (1 - ``beta2``) g^2, the same bits in whatever kernel."""
+    return tl.fma(v, v_scales * beta2[0], beta2[1] * (g * g))
+
+
+@triton.jit
 def adam(p, g, m, v, m_scales, v_scales, beta1, beta2, decay, step_size, inverse_root_correction, eps):
     """The parameter and the moments after AdamW's step, from decoded moments before they are scaled; ``decay`` is
     1 - lr wd, and ``beta1``, ``beta2`` are (beta, 1 - beta)."""
     m = tl.fma(m, m_scales * beta1[0], beta1[1] * g)
-    v = tl.fma(v, v_scales * beta2[0], beta2[1] * (g * g))
+    v = second_moment(g, v, v_scales, beta2)
     # The step's size is part of the divisor, so that no element is multiplied by it. A size of 0 divides by infinity.
     moves = step_size > 0.0
     inverse_size = tl.where(moves, 1.0 / tl.where(moves, step_size, 1.0), float("inf"))
     root = _root(tl.maximum(v, SMALLEST_SCALE))
     divisor = tl.fma(root, inverse_root_correction * inverse_size, tl.where(moves, eps * inverse_size, inverse_size))
-    return tl.fma(p, decay, -m * _reciprocal(divisor)), m, v
+    return tl.fma(p, decay, -m * reciprocal(divisor)), m, v
 
 
 @triton.jit
@@ -83,3 +94,11 @@ def scaled(x):
 def inverse(scales):
     """1 / ``scales``, and 0 for those of all-zero blocks."""
     return tl.where(scales >= SMALLEST_SCALE, 1.0 / tl.maximum(scales, SMALLEST_SCALE), 0.0)
+
+
+def passed(hyper: Mapping[str, Number], device: torch.device) -> dict[str, Number]:
+    """Hyper-parameters as kernels take them: an integer would compile another kernel, as would float64."""
+    return {
+        name: each.to(device, torch.float32) if isinstance(each, Tensor) else float(each)
+        for name, each in hyper.items()
+    }

@@ -67,21 +67,48 @@ class AdamW4bit(LowBitAdamW):
     def is_low_bit(self, parameter: Tensor, group: dict[str, Any]) -> bool:
         return parameter.ndim >= 2 and super().is_low_bit(parameter, group)
 
-    def launches(self, group: dict[str, Any], parameters: Any) -> bool:
-        return not self.is_low_bit(parameters[0], group) and super().launches(group, parameters)
+    def launch(
+        self,
+        group: dict[str, Any],
+        parameters: list[Tensor],
+        values: list[Tensor],
+        gradients: list[Tensor],
+        **fused: Any,
+    ) -> None:
+        if not self.is_low_bit(parameters[0], group):
+            super().launch(group, parameters, values, gradients, **fused)
+            return
+        from techniques.precision.adam4bit_rank1 import kernel
+
+        beta1, beta2 = group["betas"]
+        states = [moments(self.state[each], value) for each, value in zip(parameters, values, strict=True)]
+        kernel.adam4bit_step(
+            values, gradients, list(map(list, zip(*states))), self.tables(parameters, kernel.Tables),
+            step=self.step_of(parameters), lr=group["lr"], beta1=beta1, beta2=beta2, eps=group["eps"],
+            weight_decay=group["weight_decay"], **fused,
+        )  # fmt: skip
 
     def update_low_bit(
         self, group: dict[str, Any], state: dict[str, Any], value: Tensor, gradient: Tensor, hyper: dict[str, Any]
     ) -> None:
         p, g, count = value.view(len(value), -1), gradient.view(len(value), -1), value.numel()
-        if "first_codes" in state:
-            first = unpacked(state["first_codes"], count)
-            m = decode_blocks(first, state["first_scales"], BLOCK, FIRST).view_as(p)
-            second = unpacked(state["second_codes"], count).view_as(p)
-            v = decode_rank1(second, state["second_rows"], state["second_columns"])
-        else:
-            m, v = torch.zeros_like(p), torch.zeros_like(p)
+        codes, scales, second, rows, columns = moments(state, value)
+        m = decode_blocks(unpacked(codes, count), scales, BLOCK, FIRST).view_as(p)
+        v = decode_rank1(unpacked(second, count).view_as(p), rows, columns)
         adam_step(p, g, m, v, **hyper)
         codes, state["first_scales"] = encode_blocks(m.view(-1), BLOCK, FIRST)
         second, state["second_rows"], state["second_columns"] = encode_rank1(v)
         state["first_codes"], state["second_codes"] = packed(codes), packed(second)
+
+
+def moments(state: dict[str, Any], like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The parameter's state: codes and scales of both moments, those of zeros at first."""
+    if "first_codes" not in state:
+        count, rows = like.numel(), len(like)
+        state["first_codes"] = packed(like.new_full((count,), FIRST.zero, dtype=torch.uint8))
+        state["second_codes"] = torch.zeros_like(state["first_codes"])
+        sizes = {"first_scales": -(-count // BLOCK), "second_rows": rows, "second_columns": count // rows}
+        state |= {name: like.new_zeros(size, dtype=torch.float32) for name, size in sizes.items()}
+    names = "first_codes", "first_scales", "second_codes", "second_rows", "second_columns"
+    first, scales, second, rows_of, columns = (state[name] for name in names)
+    return first, scales, second, rows_of, columns

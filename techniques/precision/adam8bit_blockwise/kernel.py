@@ -137,7 +137,7 @@ def adam8bit_step(
         "beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2, "eps": eps,
         "decay": 1 - lr * weight_decay, "step_size": lr / correction, "inverse_root_correction": inverse_root,
     }  # fmt: skip
-    numbers = {name: _passed(each, group.table.device) for name, each in hyper.items()}
+    numbers = low_bit_kernel.passed(hyper, group.table.device)
     maps = [dynamic_map_kernel.table_on(group.table.device, numbers) for numbers in (FIRST, SECOND)]
     with torch.cuda.device_of(group.table):
         adam8bit_kernel[(group.programs,)](
@@ -146,10 +146,6 @@ def adam8bit_step(
             **_constants(group.dtypes, block), num_warps=optimizer_parts.NUM_WARPS, **optimizer_parts.OPTIONS,
         )  # fmt: skip
     optimizer_parts.note_change(parameters, first, second, first_scales, second_scales)
-
-
-def _passed(number: Number, device: torch.device) -> Number:
-    return number.to(device, torch.float32) if isinstance(number, Tensor) else float(number)
 
 
 def _constants(dtypes: Sequence[torch.dtype], block: int) -> dict[str, Any]:
