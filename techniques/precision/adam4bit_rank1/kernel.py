@@ -1,4 +1,4 @@
-"""AdamW with 4-bit moments, the second with scales of rank one (2309.01507, Algorithm 1 and section 4.2), in two passes.
+"""AdamW with 4-bit moments, the second with scales of rank one (2309.01507, Algorithm 1, section 4.2).
 
 A scale of rank one is the smaller of a row's and a column's largest, and those of the new second moment are known only
 when all of it is. So
@@ -49,8 +49,8 @@ LEVELS = tl.constexpr(16)
 
 @triton.jit
 def _pairs(address, DTYPE: tl.constexpr):
-    """The codes at ``address``, two a byte, aligned for as many of a thread as it has parameters of ``DTYPE``: one layout
-    of both in a program's registers, where another would go through shared memory."""
+    """The codes at ``address``, two a byte, aligned for as many of a thread as it has parameters of ``DTYPE``: one
+    layout of both in a program's registers, where another would go through shared memory."""
     BYTES: tl.constexpr = 64 // DTYPE.primitive_bitwidth
     return tl.multiple_of(multi_tensor.pointer(address, tl.uint8, False), BYTES)
 
@@ -67,9 +67,10 @@ def _paired(codes):
 
 
 @triton.jit
-def _codes(pointer, elements, mask):
-    """The codes of ``elements``, one by one."""
-    return (tl.load(pointer + elements // 2, mask=mask, other=0) >> ((elements % 2) * 4).to(tl.uint8)) & 15
+def _codes(pointer, elements, mask, ZERO: tl.constexpr):
+    """The codes of ``elements``, one by one; ``ZERO`` where there is none."""
+    pairs = tl.load(pointer + elements // 2, mask=mask, other=17 * ZERO)
+    return (pairs >> ((elements % 2) * 4).to(tl.uint8)) & 15
 
 
 @triton.jit
@@ -122,7 +123,7 @@ def largest_kernel(
     else:
         mask = row_there[:, None] & column_there[None, :]
         at_each = rows[:, None] * width + columns[None, :]
-        codes = _codes(multi_tensor.pointer(second, tl.uint8, False), at_each, mask)
+        codes = _codes(multi_tensor.pointer(second, tl.uint8, False), at_each, mask, 0)
         g = tl.load(multi_tensor.pointer(gradients, DTYPES[1], False) + at_each, mask=mask, other=0.0)
     g = g.to(tl.float32) * optimizer_parts.gradient_factor(clip)
     row_scales = tl.load(row_ends, mask=row_there, other=0.0)
@@ -180,8 +181,8 @@ def adam4bit_kernel(
         new_scales = _smaller(tl.load(rows[1] + passed)[:, None], tl.load(columns[1] + at_columns))
     else:
         p, g = optimizer_parts.load(narrow[0], place), optimizer_parts.load(narrow[1], place)
-        first_codes = _codes(narrow_codes[0], offsets, mask)
-        second_codes = _codes(narrow_codes[1], offsets, mask)
+        first_codes = _codes(narrow_codes[0], offsets, mask, 7)
+        second_codes = _codes(narrow_codes[1], offsets, mask, 0)
         each_passed = _passed_rows(column_first, offsets, width)
         at_each = offsets - each_passed * width.to(tl.int32)
         narrow_columns = multi_tensor.pointers(column_ends, column_first, (0, 1), (tl.float32, tl.float32), False)
@@ -279,9 +280,9 @@ def adam4bit_step(
     """AdamW's step number ``step`` (from 1), in place: three launches for all matrices.
 
     ``states`` are the lists of first codes, first scales, second codes, and the largest of rows and of columns
-    (`optimizer.moments`), whose lengths say the matrices' shapes. Parameters and gradients are contiguous and not empty,
-    float32 or bfloat16 each. The rest is as in `techniques.shared.adam_kernel.adam_step`. Raises TypeError for
-    parameters or gradients of several dtypes.
+    (`optimizer.moments`), whose lengths say the matrices' shapes: fewer than 2**31 columns. Parameters and gradients
+    are contiguous and not empty, float32 or bfloat16 each. The rest is as in `techniques.shared.adam_kernel.adam_step`.
+    Raises TypeError for parameters or gradients of several dtypes.
     """
     first, first_scales, second, rows, columns = states
     elements = tables.elements.groups((parameters,), (gradients,))
@@ -319,10 +320,10 @@ def adam4bit_step(
     optimizer_parts.note_change(parameters, *states)
 
 
-# Instructions an element, of all paths; a float32 stretch that is whole runs 88 in pass 2 and 29 in pass 1, where 144 are
-# issued while the bytes move; a bfloat16 one 86 and 30, for 82.
+# Instructions an element, of all paths. Whole float32 stretches run 88 in pass 2, tiles 29 in pass 1, where 144 are
+# issued while the bytes move; those of bfloat16 run 86 and 30, where 82 are.
 LARGEST = {"registers": 80, "shared_bytes": 3072, "instructions": 66}
-UPDATE = {"registers": 192, "shared_bytes": 5120, "instructions": 165}
+UPDATE = {"registers": 200, "shared_bytes": 5120, "instructions": 165}
 COMMIT = {"registers": 40, "shared_bytes": 0, "instructions": 12}
 RANDOM = 17
 COLUMN_SCALES = 8  # bytes an element that pass 2 reads again and again, from a cache

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from suite.kernels.sharded import local
 from techniques.shared.adam import adam_step
 from techniques.shared.dynamic_map import DynamicMap
 from techniques.shared.low_bit import LowBitAdamW, decode_blocks, encode_blocks, reciprocal
@@ -67,6 +69,13 @@ class AdamW4bit(LowBitAdamW):
     def is_low_bit(self, parameter: Tensor, group: dict[str, Any]) -> bool:
         return parameter.ndim >= 2 and super().is_low_bit(parameter, group)
 
+    def launches(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> bool:
+        if self.is_low_bit(parameters[0], group):  # the kernel counts columns in 32 bits, and takes no empty shard
+            parts = list(map(local, parameters))
+            if any(not len(part) or part.numel() // len(part) >= 2**31 for part in parts):
+                return False
+        return super().launches(group, parameters)
+
     def launch(
         self,
         group: dict[str, Any],
@@ -91,6 +100,8 @@ class AdamW4bit(LowBitAdamW):
     def update_low_bit(
         self, group: dict[str, Any], state: dict[str, Any], value: Tensor, gradient: Tensor, hyper: dict[str, Any]
     ) -> None:
+        if not value.numel():  # another rank has all of it
+            return
         p, g, count = value.view(len(value), -1), gradient.view(len(value), -1), value.numel()
         codes, scales, second, rows, columns = moments(state, value)
         m = decode_blocks(unpacked(codes, count), scales, BLOCK, FIRST).view_as(p)

@@ -104,7 +104,7 @@ def _bench(dtype: torch.dtype, scaled: bool = False, seed: int | None = None) ->
         tolerance=16 if dtype == torch.float32 else (2 if seed is None else 3),
         bytes_per_element=4 * dtype.itemsize + 2.5 + 8 / BLOCK,
         peers={"torch's operators": by_torch, "torchao": torchao, "torch fused AdamW": adamw},
-        multi_tensor=False,  # three launches they are, but states have other shapes than what the launch's tests address
+        multi_tensor=False,  # one step it is, but states have other shapes than what the launch's tests address
     )
 
 
