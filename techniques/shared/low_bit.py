@@ -8,7 +8,7 @@ section 2; Li et al., 2309.01507, Algorithm 1). The update is made from the mome
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -50,9 +50,11 @@ def decode_blocks(codes: Tensor, scales: Tensor, block: int, numbers: DynamicMap
 class LowBitAdamW(Adam):
     """AdamW that keeps the moments of large parameters in few bits, those of others in float32.
 
-    Large are parameters of ``smallest`` elements or more, unless their group says ``"low_bit": False`` (embeddings).
-    Subclasses say in :meth:`update_low_bit` how one of them is updated.
+    Large are parameters of ``smallest`` elements or more, by default :attr:`least`, unless their group says
+    ``"low_bit": False`` (embeddings). Subclasses say in :meth:`update_low_bit` how one of them is updated.
     """
+
+    least: ClassVar[int] = 4096
 
     def __init__(
         self,
@@ -62,12 +64,12 @@ class LowBitAdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         *,
-        smallest: int = 4096,
+        smallest: int | None = None,
         fused: bool = True,
         maximize: bool = False,
         **own: Any,
     ) -> None:
-        self._own = {"low_bit": True, "smallest": smallest, **own}
+        self._own = {"low_bit": True, "smallest": self.least if smallest is None else smallest, **own}
         super().__init__(params, lr, betas, eps, weight_decay, decay="decoupled", fused=fused, maximize=maximize)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -52,19 +52,7 @@ class AdamW4bit(LowBitAdamW):
     ``second_rows`` and ``second_columns``, float32: 1 + 4 / 128 + 4 (n + m) / (n m) bytes a parameter.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        *,
-        smallest: int = 4097,
-        fused: bool = True,
-        maximize: bool = False,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, smallest=smallest, fused=fused, maximize=maximize)
+    least: ClassVar[int] = 4097
 
     def is_low_bit(self, parameter: Tensor, group: dict[str, Any]) -> bool:
         return parameter.ndim >= 2 and super().is_low_bit(parameter, group)

@@ -34,7 +34,7 @@ class AdamW8bit(LowBitAdamW):
         weight_decay: float = 1e-2,
         *,
         block: int = 2048,
-        smallest: int = 4096,
+        smallest: int | None = None,
         fused: bool = True,
         maximize: bool = False,
     ) -> None:
