@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from suite.kernels import multi_tensor
 from suite.kernels.optimizer_parts import Number
 from suite.kernels.portable import INTERPRET
 
@@ -25,23 +24,8 @@ INFINITY = tl.constexpr(0x7F800000)
 
 
 @triton.jit
-def wide_pointers(addresses, first, DTYPES: tl.constexpr):
-    """Pointers to the element ``first`` of parameters, codes of either moment and gradients, for a block that is
-    `multi_tensor.vectorizable`.
-
-    Accesses of parameters are 16 bytes; those of codes are as many elements, for one layout of all lists in a program's
-    registers: another would go through shared memory.
-    """
-    CODES: tl.constexpr = 128 // DTYPES[0].primitive_bitwidth
-    p = multi_tensor.pointer(addresses[0], DTYPES[0], True) + first
-    m = tl.multiple_of(multi_tensor.pointer(addresses[1], DTYPES[1], False), CODES) + first
-    v = tl.multiple_of(multi_tensor.pointer(addresses[2], DTYPES[2], False), CODES) + first
-    g = multi_tensor.pointer(addresses[3], DTYPES[3], True) + first
-    return p, m, v, g
-
-
-@triton.jit
 def load(pointer, offsets):
+    """float32 of a block that is whole."""
     return tl.load(pointer + offsets).to(tl.float32)
 
 

@@ -348,7 +348,7 @@ def _manifest(
     types |= {"first_map": "*i32", "seed": "*i32", "step_size": "*fp32", "inverse_root_correction": "*fp32"}
     signature = {name: types.get(name, "fp32") for name in kernel.arg_names if name not in constants}
     budget = optimizer_parts.streaming_budget([read], [written], registers=limits["registers"])
-    instructions = limits["instructions"] + RANDOM * stochastic
+    instructions = limits["instructions"] + RANDOM * ("seed" in signature)
     return Manifest(
         kernel=kernel,
         signature=signature,

@@ -41,6 +41,22 @@ bytes move. Of these decoding two codes is 17 and encoding two 26; the rest of t
 RANDOM = 17
 
 
+@triton.jit
+def _wide_pointers(addresses, first, DTYPES: tl.constexpr):
+    """Pointers to the element ``first`` of parameters, codes of either moment and gradients, for a block that is
+    `multi_tensor.vectorizable`.
+
+    Accesses of parameters are 16 bytes; those of codes are as many elements, for one layout of all lists in a program's
+    registers: another would go through shared memory.
+    """
+    CODES: tl.constexpr = 128 // DTYPES[0].primitive_bitwidth
+    p = multi_tensor.pointer(addresses[0], DTYPES[0], True) + first
+    m = tl.multiple_of(multi_tensor.pointer(addresses[1], DTYPES[1], False), CODES) + first
+    v = tl.multiple_of(multi_tensor.pointer(addresses[2], DTYPES[2], False), CODES) + first
+    g = multi_tensor.pointer(addresses[3], DTYPES[3], True) + first
+    return p, m, v, g
+
+
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def adam8bit_kernel(
     table, blocks, scale_table, first_map, second_map, tensors, seed, clip, found_inf,
@@ -61,7 +77,7 @@ def adam8bit_kernel(
     mask, there = offsets < here, rows * QUANTISED < here
     place, whole_place = (tensor, first, offsets, mask), (tensor, first, offsets, None)
     pointers = multi_tensor.pointers(column, first, (0, 1, 2, 3), DTYPES, False)
-    wide = low_bit_kernel.wide_pointers(column, first, DTYPES)
+    wide = _wide_pointers(column, first, DTYPES)
     if whole:
         p, g = low_bit_kernel.load(wide[0], offsets), low_bit_kernel.load(wide[3], offsets)
         first_codes, second_codes = tl.load(wide[1] + offsets), tl.load(wide[2] + offsets)
