@@ -48,7 +48,7 @@ def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator,
 
 
 def reference(inputs: Inputs, factor: float) -> Inputs:
-    """Algorithm 1 in float64, of gradients times ``factor``."""
+    """Algorithm 1 in float64, of gradients times ``factor``; a group's scale is infinite where one is no number."""
     expected: Inputs = {name: [] for name in ("parameters", "first_scales", "second_rows", "second_columns")}
     for p, g, first, scales, second, rows, columns in zip(
         *(inputs[name] for name in ("parameters", "gradients", *STATES))
@@ -60,7 +60,7 @@ def reference(inputs: Inputs, factor: float) -> Inputs:
         direction = m / (1 - BETA1**STEP) / ((v / (1 - BETA2**STEP)).sqrt() + EPS)
         expected["parameters"].append((1 - LR * DECAY) * wide_p - LR * direction)
         groups = torch.nn.functional.pad(m, (0, -len(m) % BLOCK)).view(-1, BLOCK)
-        expected["first_scales"].append(groups.abs().amax(1))
+        expected["first_scales"].append(groups.abs().nan_to_num(nan=torch.inf, posinf=torch.inf).amax(1))
         expected["second_rows"].append(v.view(len(rows), -1).amax(1))
         expected["second_columns"].append(v.view(len(rows), -1).amax(0))
     return expected
