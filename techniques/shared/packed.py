@@ -101,6 +101,34 @@ def unpack(packed: Packed) -> Tensor:
     return rows
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows of equal length, packed; those of the same bits together. ``places`` are the rows of each part."""
+
+    parts: tuple[Packed, ...]
+    places: tuple[list[int], ...]
+
+    def numbers(self) -> Tensor:
+        """All, row after row."""
+        if len(self.parts) == 1:
+            return unpack(self.parts[0]).flatten()
+        first = self.parts[0]
+        rows = torch.empty(sum(map(len, self.places)), first.length, dtype=first.dtype, device=first.codes.device)
+        for part, places in zip(self.parts, self.places, strict=True):
+            rows[places] = unpack(part)
+        return rows.flatten()
+
+
+def packed_rows(rows: Tensor, bits: Sequence[int], generator: torch.Generator) -> Rows:
+    """``rows`` [rows, length], each in its own ``bits``, with the generator's noise."""
+    widths = sorted(set(bits))
+    if len(widths) == 1:
+        return Rows((pack(rows, widths[0], generator),), (list(range(len(rows))),))
+    places = tuple([row for row, each in enumerate(bits) if each == width] for width in widths)
+    parts = tuple(pack(rows[same], width, generator) for same, width in zip(places, widths, strict=True))
+    return Rows(parts, places)
+
+
 def numbers_of(packed: Packed) -> Tensor:
     """:func:`unpack` by torch's operators, float32."""
     numbers = _grouped(from_bytes(packed.codes, packed.bits, packed.length).float())

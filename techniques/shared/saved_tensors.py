@@ -1,13 +1,17 @@
-"""What modules keep for the backward pass, in a packed form: the part that activation compression has in common.
+"""What a forward pass saves for the backward pass, packed: torch's saved-tensor hooks, and what may go through them.
 
-Autograd's saved-tensor hooks see each tensor that an operator keeps, after the operator has computed with it. So the
-forward pass is exact whatever a codec loses, and what it gives back enters gradients alone. In a module's forward::
+Autograd's hooks see each tensor that an operator keeps, after the operator has computed with it. So the forward pass is
+exact whatever a codec loses, and what it gives back enters gradients alone::
 
-    operator ── saves ──> pack(tensor, place)  ─────────>  what is kept  ─────────>  unpack()  ──> operator's backward
-                          once for each distinct tensor
+    operator ── saves ──> keep(tensor)  ─────────>  what is kept  ─────────>  numbers()  ──> operator's backward
+                          once for all who save it
 
-Packed is what carries a gradient: activations in float16, bfloat16 or float32. Parameters, their views and casts are
-not, nor what has no gradient: attention's log-sum-exp, a norm's statistics, masks.
+One rule for all: packed is an activation, numbers in two dimensions or more that have a gradient and are no leaf of the
+graph, nor a view or a cast of one. So no parameter is, nor attention's log-sum-exp, a norm's statistics, integers.
+
+Two scopes. :func:`packing`, for ``mesa`` and ``acgc``: what some modules save in their forwards, each tensor as it is
+read. :class:`Packing`, for ``actnn`` and ``gact``: what torch's functions save in a whole step, each storage once
+however it is viewed, and masks, in a bit each, without loss.
 """
 
 from __future__ import annotations
@@ -16,33 +20,113 @@ import itertools
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 
 from suite.contract.run import Run
 from suite.contract.technique import Unavailable
 from suite.model.anatomy import Anatomy, Part
+from techniques.shared.packed import from_bytes, in_bytes
 
 PACKED_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+
 VIEW_OR_CAST = re.compile(
-    "ToCopy|T|Transpose|Permute|View|UnsafeView|ReshapeAlias|Expand|Alias|Slice|Select|Split|Unbind|Squeeze|Unsqueeze"
+    "(ToCopy|T|Transpose|Permute|View|UnsafeView|ReshapeAlias|Expand|Alias|Slice|Select|Split|Chunk|Unbind|Squeeze"
+    r"|Unsqueeze|Clone)Backward\d*"
 )
+"""Nodes of autograd that hand on what they get."""
+
+SENSITIVE = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "log_softmax", "logsumexp"})
+"""Functions of torch whose backward passes take exponentials of what they saved."""
+
+PRODUCTS = frozenset(
+    {"linear", "addmm", "matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum", "conv1d", "conv2d"}
+)
+"""Functions of torch whose gradients are linear in what they save, each row of it times a row of the gradient."""
 
 
-class Packed(Protocol):
-    """What is kept in a tensor's place; its bytes are those of the tensors in its attributes."""
+# what is packed, and what comes back ----------------------------------------------------------------------------------
 
-    def unpack(self) -> Tensor:
-        """The tensor, or what is nearest to it: its shape, dtype and device."""
+
+def is_activation(tensor: Tensor) -> bool:
+    """Whether it has a gradient, two dimensions or more, and is no parameter."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.dtype in PACKED_DTYPES
+        and tensor.ndim > 1
+        and tensor.numel() > 0
+        and not of_a_leaf(tensor)
+    )
+
+
+def of_a_leaf(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf of the graph, as is whatever has no gradient, or a view or a cast of one, as autocast
+    makes one of each weight."""
+    node = tensor.grad_fn
+    while node is not None and VIEW_OR_CAST.fullmatch(node.name()):
+        node = node.next_functions[0][0]
+    return node is None or node.name() == "torch::autograd::AccumulateGrad"
+
+
+class Kept(Protocol):
+    """What is kept in a tensor's place: a dataclass, so that its tensors are counted."""
+
+    def numbers(self) -> Tensor:
+        """The tensor's numbers [elements], or what is nearest to them, in its type and order."""
         ...
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor that is kept packed, as one operator saw it."""
+
+    kept: Kept
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+
+def restored(kept: Any) -> Any:
+    """What autograd gets back."""
+    return kept.kept.numbers().as_strided(kept.shape, kept.stride) if isinstance(kept, View) else kept
+
+
+def without_graph(tensor: Tensor) -> Tensor:
+    """For a hook to keep: a node that holds its own output never dies."""
+    return tensor.detach() if tensor.grad_fn is not None else tensor
+
+
+class Known(NamedTuple):
+    """What is kept of a storage, None where it stays whole, or is let go. Weakly, so that codes die when autograd lets them go; the
+    reference to the storage sees to it that no other one gets its address."""
+
+    storage: StorageWeakRef
+    reference: weakref.ref[Kept] | None
+    key: str
+
+    @classmethod
+    def of(cls, tensor: Tensor, kept: Kept | None, key: str = "") -> Known:
+        return cls(StorageWeakRef(tensor.untyped_storage()), None if kept is None else weakref.ref(kept), key)
+
+    @property
+    def kept(self) -> Kept | None:
+        return self.reference() if self.reference else None
+
+    @property
+    def whole(self) -> bool:
+        return self.reference is None
+
+
+# what modules save ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -100,11 +184,11 @@ def head_wise(shape: torch.Size, place: Place) -> tuple[int, int, int]:
     return count // (groups * inner), groups, inner
 
 
-Pack = Callable[[Tensor, Place], Packed]
+Pack = Callable[[Tensor, Place], Kept]
 Again = Callable[[Any, Place], None]
 
 
-def ignored(packed: Any, place: Place) -> None:
+def ignored(kept: Any, place: Place) -> None:
     """What most codecs do where a packed tensor is saved again: nothing."""
 
 
@@ -120,13 +204,13 @@ def packing(run: Run, savers: Iterable[Saver], pack: Pack, again: Again = ignore
             "what single modules save is packed, and the graphs of a compiled model save what torch's partitioner "
             "chooses: take the recipe classic or modern"
         )
-    saving = _Saving(pack, again)
+    known: dict[Hashable, Known] = {}
     patched: list[tuple[Any, Any]] = []
     try:
         for saver in savers:
             module: Any = saver.part.module
             patched.append((module, vars(module).get("forward")))
-            module.forward = partial(saving.run, saver, module.forward)
+            module.forward = partial(packed_forward, saver, module.forward, known, pack, again)
         yield
     finally:
         for module, own in reversed(patched):
@@ -136,74 +220,200 @@ def packing(run: Run, savers: Iterable[Saver], pack: Pack, again: Again = ignore
                 module.forward = own
 
 
-class _Saving:
-    """One step's hooks. ``packed``: by place in memory, the storage and its packed form, both weakly, so that codes die
-    when autograd lets them go, and an address is not taken for the one that was there before."""
+def packed_forward(
+    saver: Saver, forward: Callable[..., Any], known: dict[Hashable, Known], pack: Pack, again: Again,
+    *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """A module's forward, in which what it saves is packed; ``known`` are the tensors of the step."""
+    numbers = itertools.count()
+    batch = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)).shape[0]
 
-    def __init__(self, pack: Pack, again: Again = ignored) -> None:
-        self.pack, self.again = pack, again
-        self.packed: dict[tuple[Any, ...], tuple[StorageWeakRef, weakref.ref[Packed]]] = {}
-
-    def run(self, saver: Saver, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The module's forward, in which what it saves is packed."""
-        numbers = itertools.count()
-        batch = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)).shape[0]
-
-        def keep(tensor: Tensor) -> Any:
-            if not _is_activation(tensor):
-                # without its graph: a node that holds its own output by a hook would never die
-                return tensor.detach() if tensor.grad_fn is not None else tensor
-            place = Place(saver.part.path, next(numbers), batch, saver.heads)
-            return _Kept(self.packed_form(tensor, place), tensor.shape)
-
-        with saved_tensors_hooks(keep, _back):
-            return forward(*args, **kwargs)
-
-    def packed_form(self, tensor: Tensor, place: Place) -> Packed:
-        key = _place_in_memory(tensor)
-        _, known = self.packed.get(key, (None, None))
-        packed = known() if known is not None else None
-        if packed is None:
-            packed = self.pack(tensor.detach(), place)
-            self.packed[key] = StorageWeakRef(tensor.untyped_storage()), weakref.ref(packed)
+    def keep(tensor: Tensor) -> Any:
+        if not is_activation(tensor):
+            return without_graph(tensor)
+        place, memory = Place(saver.part.path, next(numbers), batch, saver.heads), _in_memory(tensor)
+        kept = known[memory].kept if memory in known else None
+        if kept is None:
+            kept = pack(tensor.detach(), place)
+            known[memory] = Known.of(tensor, kept)
         else:
-            self.again(packed, place)
-        return packed
+            again(kept, place)
+        return View(kept, tensor.shape, _contiguous(tensor.shape))
+
+    with saved_tensors_hooks(keep, restored):
+        return forward(*args, **kwargs)
+
+
+def _in_memory(tensor: Tensor) -> tuple[Hashable, ...]:
+    """Which numbers a tensor has, and in which order: contiguous ones are the same in every shape."""
+    layout = tensor.numel() if tensor.is_contiguous() else (tensor.shape, tensor.stride())
+    return tensor.untyped_storage()._cdata, tensor._version, tensor.dtype, tensor.storage_offset(), layout
+
+
+def _contiguous(shape: torch.Size) -> tuple[int, ...]:
+    return torch.empty(shape, device="meta").stride()
+
+
+# what a step saves ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A packed tensor as one operator saw it: contiguous views of one tensor share what is packed."""
+class Saved:
+    """A storage that is to be packed.
 
-    packed: Packed
-    shape: torch.Size
+    ``key`` names it by what saves it first, the same in every step of a model: the function, the shape, and which of
+    these in the step it is. ``numbers`` [elements] is all that it holds, in its own type. ``first`` is the length of
+    the outermost dimension in memory, 1 where that is not the tensor's first. ``row`` is how many numbers meet one
+    entry of a gradient: of a product those of the innermost dimension in memory, else 1. ``sensitive``: a few bits
+    are too few, as a gradient is exponential in it, or all gradients pass through it.
+    """
 
-
-def _back(kept: Any) -> Tensor:
-    return kept.packed.unpack().view(kept.shape) if isinstance(kept, _Kept) else kept
-
-
-def _place_in_memory(tensor: Tensor) -> tuple[Any, ...]:
-    layout = tensor.numel() if tensor.is_contiguous() else (tensor.shape, tensor.stride())
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor._version, tensor.dtype, layout
-
-
-def _is_activation(tensor: Tensor) -> bool:
-    return (
-        tensor.requires_grad
-        and tensor.dtype in PACKED_DTYPES
-        and tensor.layout is torch.strided
-        and tensor.ndim >= 2
-        and tensor.numel() > 0
-        and not _of_a_parameter(tensor)
-    )
+    key: str
+    function: str
+    numbers: Tensor
+    first: int
+    row: int
+    sensitive: bool
 
 
-def _of_a_parameter(tensor: Tensor) -> bool:
-    """Whether it is a leaf, or a view or a cast of one, as autocast makes one of each weight."""
-    node: Any = tensor.grad_fn
-    while node is not None and len(node.next_functions) == 1:
-        if not VIEW_OR_CAST.fullmatch(node.name().removesuffix("0").removesuffix("Backward")):
-            return False
-        node = node.next_functions[0][0]
-    return tensor.grad_fn is None or (node is not None and node.name() == "torch::autograd::AccumulateGrad")
+Keep = Callable[[Saved], Kept | None]
+"""What is kept of a storage; None where it stays whole."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Zeros and one other value, in a bit each: ``codes`` uint8 [1, bytes]; ``value`` is the other, of shape []."""
+
+    codes: Tensor
+    value: Tensor
+    length: int
+
+    @classmethod
+    def of(cls, numbers: Tensor) -> Mask:
+        """``numbers`` [elements], of any type."""
+        value = numbers.amax() if numbers.is_floating_point() else numbers.new_ones(())
+        return cls(in_bytes((numbers != 0).to(torch.uint8)[None], 1), value, len(numbers))
+
+    def numbers(self) -> Tensor:
+        return from_bytes(self.codes, 1, self.length)[0].to(self.value.dtype) * self.value
+
+
+class Packing(TorchFunctionMode):
+    """While active, what autograd saves goes through ``keep``.
+
+    What fused attention saves, and what the loss does, outside of the model's forward pass, is ``sensitive``. What a
+    custom autograd function saves stays, since nobody knows what it does with it: so do the inputs of segments that are
+    recomputed (torch.utils.checkpoint), whose insides are saved by nobody.
+
+    ``note``, where there is one, is called in the backward pass with the key of each storage that a function saved, and
+    the gradient of the function's result.
+    """
+
+    def __init__(self, model: nn.Module, keep: Keep, note: Callable[[str, Tensor], None] | None = None) -> None:
+        super().__init__()
+        self.model, self.keep, self.note = model, keep, note
+        self.inside = 0  # the model's forward pass
+        self.seen: Counter[str] = Counter()
+        self.function = ""  # that runs now
+        self.saving: list[str] = []  # the keys of what it saves
+        self.known: dict[Hashable, Known] = {}
+
+    def __enter__(self) -> Packing:
+        self.hooks = saved_tensors_hooks(self.pack, restored)
+        self.hooks.__enter__()
+        self.handles = [
+            self.model.register_forward_pre_hook(lambda *_: self._enters(1)),
+            self.model.register_forward_hook(lambda *_: self._enters(-1), always_call=True),
+        ]
+        return super().__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        self.hooks.__exit__(*exc)
+        for handle in self.handles:
+            handle.remove()
+        self.known.clear()
+
+    def _enters(self, step: int) -> None:
+        self.inside += step
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.function, self.saving = getattr(function, "__name__", ""), []
+        try:
+            result = function(*args, **(kwargs or {}))
+        finally:
+            self.function, saving = "", self.saving
+        if saving and self.note and isinstance(result, Tensor) and result.requires_grad:
+            for key in saving:
+                result.register_hook(partial(self.note, key))
+        return result
+
+    def pack(self, tensor: Tensor) -> Any:
+        """What autograd keeps of a tensor."""
+        whole = without_graph(tensor)
+        if not self.function or not (self.is_mask(tensor) or is_activation(tensor)):
+            return whole
+        storage = Storage.of(whole)
+        if storage is None:
+            return whole
+        kept, key = self.kept_of(storage, whole, tensor.requires_grad)
+        if key:
+            self.saving.append(key)
+        return View(kept, tensor.shape, storage.stride) if kept is not None else whole
+
+    def kept_of(self, storage: Storage, tensor: Tensor, activation: bool) -> tuple[Kept | None, str]:
+        """What is kept of the storage, once for all who save it, and its key; what is safe for the sensitive is so for
+        all."""
+        sensitive = self.function in SENSITIVE or not self.inside
+        for safe in {True, sensitive}:
+            known = self.known.get((storage.id, safe))
+            kept = known.kept if known else None
+            if known and (kept is not None or known.whole):
+                return kept, known.key
+        if activation:
+            saved = self.described(storage, tensor, sensitive)
+            kept, key = self.keep(saved), saved.key
+        else:
+            kept, key = Mask.of(storage.numbers(tensor)), ""
+        self.known[storage.id, sensitive] = Known.of(tensor, kept, key)
+        return kept, key
+
+    def described(self, storage: Storage, tensor: Tensor, sensitive: bool) -> Saved:
+        name = f"{self.function} {'x'.join(map(str, tensor.shape))}"
+        self.seen[name] += 1
+        first = tensor.shape[0] if tensor.stride(0) == max(tensor.stride()) else 1
+        row = tensor.shape[tensor.stride().index(1)] if self.function in PRODUCTS and 1 in tensor.stride() else 1
+        return Saved(f"{name} #{self.seen[name]}", self.function, storage.numbers(tensor), first, row, sensitive)
+
+    def is_mask(self, tensor: Tensor) -> bool:
+        """Whether it holds zeros and one other value, by what made it."""
+        of_dropout = self.function == "dropout" and tensor.is_floating_point() and not tensor.requires_grad
+        return tensor.numel() > 1 and (of_dropout or tensor.dtype == torch.bool)
+
+
+class Storage(NamedTuple):
+    """Where a tensor's numbers are: all of its storage in the storage's order, or else a part of it, in its own."""
+
+    id: tuple[Hashable, ...]
+    stride: tuple[int, ...]  # of the restored tensor
+    whole: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Storage | None:
+        """None where one number stands in several places (an expanded tensor)."""
+        stride = tensor.stride()
+        dims = sorted((step, size) for step, size in zip(stride, tensor.shape) if size > 1)
+        if any(step == 0 for step, _ in dims):
+            return None
+        memory = _in_memory(tensor)
+        expected = 1
+        for step, size in dims:
+            if step != expected:
+                break
+            expected *= size
+        if expected * tensor.element_size() == tensor.untyped_storage().nbytes():
+            return cls(memory[:3], stride, True)
+        return cls(memory, _contiguous(tensor.shape), False)
+
+    def numbers(self, tensor: Tensor) -> Tensor:
+        return tensor.as_strided((tensor.numel(),), (1,), 0) if self.whole else tensor.reshape(-1)

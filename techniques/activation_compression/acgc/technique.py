@@ -69,14 +69,13 @@ class Planes:
     bits: Tensor
     largest: Tensor
     rows: tuple[int, ...]
-    shape: torch.Size
+    columns: int
     dtype: torch.dtype
     reader: str
 
-    def unpack(self) -> Tensor:
-        columns = self.shape.numel() // self.shape[-1]
-        codes = bit_planes.unpacked(self.planes, self.bits, self.rows, columns)
-        return restored(codes, self.largest, self.bits).T.to(self.dtype).reshape(self.shape)
+    def numbers(self) -> Tensor:
+        codes = bit_planes.unpacked(self.planes, self.bits, self.rows, self.columns)
+        return restored(codes, self.largest, self.bits).T.to(self.dtype).flatten()
 
 
 @dataclass
@@ -139,7 +138,7 @@ class ACGC(Technique):
             rows = bit_planes.rows_of_planes(bits + 1)
         self.kept = [self.kept[0] + sum(rows) * x.shape[1], self.kept[1] + tensor.numel()]
         planes = bit_planes.packed(fixed_point(x, largest, bits), bits, rows)
-        return Planes(planes, bits.to(torch.uint8), largest, tuple(rows), tensor.shape, tensor.dtype, reader)
+        return Planes(planes, bits.to(torch.uint8), largest, tuple(rows), x.shape[1], tensor.dtype, reader)
 
     def allowed(self, readers: list[str], values: int) -> float | None:
         """dx^2 of what these linear layers read; None before their norms are known."""

@@ -27,8 +27,8 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from techniques.shared.bit_allocation import WHOLE, allocated
-from techniques.shared.packed import WIDTHS
-from techniques.shared.saved_packing import Packing, Rows, Saved, packed_rows
+from techniques.shared.packed import WIDTHS, Rows, packed_rows
+from techniques.shared.saved_tensors import Packing, Saved
 
 STREAM = 8  # of the seed, for the roundings of the passes that measure
 LARGEST = 1e10  # a sensitivity at most, also where a gradient is not finite

@@ -67,12 +67,11 @@ class Codes:
 
     codes: Tensor
     clip: Tensor
-    shape: torch.Size
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, tensor: Tensor, x: Tensor, clip: Tensor, noise: torch.Generator) -> Codes:
-        """``x`` is the tensor as [outer, groups, inner]."""
+    def of(cls, x: Tensor, clip: Tensor, noise: torch.Generator) -> Codes:
+        """``x`` is [outer, groups, inner]."""
         if launchable(x):
             from techniques.activation_compression.mesa import kernel
 
@@ -80,15 +79,15 @@ class Codes:
             codes = kernel.encode(x, torch.stack([clip[0], scales(clip)]), seed)
         else:
             codes = encode(x, clip, noise)
-        return cls(codes, clip, tensor.shape, tensor.dtype)
+        return cls(codes, clip, x.dtype)
 
-    def unpack(self) -> Tensor:
+    def numbers(self) -> Tensor:
         if launchable(self.clip) and self.dtype in KERNEL_DTYPES:
             from techniques.activation_compression.mesa import kernel
 
             table = torch.stack([self.clip[0], self.clip[1] / LEVELS])
-            return kernel.decode(self.codes, table, self.dtype).view(self.shape)
-        return decode(self.codes, self.clip).to(self.dtype).view(self.shape)
+            return kernel.decode(self.codes, table, self.dtype).flatten()
+        return decode(self.codes, self.clip).to(self.dtype).flatten()
 
 
 @dataclass
@@ -114,7 +113,7 @@ class Mesa(Technique):
             x = tensor.reshape(head_wise(tensor.shape, place)).contiguous()
             clip = self.follow(place.name, ranges(x))
             self.acts.setdefault(place.module, Act())()
-            return Codes.of(tensor, x, clip, noise)
+            return Codes.of(x, clip, noise)
 
         with packing(run, blocks(run.anatomy), pack):
             yield

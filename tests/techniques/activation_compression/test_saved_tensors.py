@@ -25,8 +25,8 @@ class Whole:
 
     tensor: Tensor
 
-    def unpack(self) -> Tensor:
-        return self.tensor
+    def numbers(self) -> Tensor:
+        return self.tensor.flatten()
 
 
 def passed(run: Run, seen: list[tuple[Tensor, Place]] | None = None) -> list[Tensor]:
@@ -88,15 +88,16 @@ def test_fused_attention_keeps_its_log_sum_exp() -> None:
 def kept_of(function: Any) -> list[Any]:
     """What stands in place of each saved tensor of a function that runs as a block."""
     kept: list[Any] = []
-    saving = saved_tensors._Saving(lambda tensor, place: Whole(tensor))
-
     original = saved_tensors.saved_tensors_hooks
     try:
         saved_tensors.saved_tensors_hooks = lambda pack, unpack: saved_tensors_hooks(  # type: ignore[attr-defined]
             lambda tensor: kept.append(pack(tensor)) or kept[-1],  # type: ignore[func-returns-value]
             unpack,
         )
-        saving.run(Saver(Part("block", nn.Identity()), 2), function, torch.randn(3, 5, 4, requires_grad=True) * 1.0)
+        saved_tensors.packed_forward(
+            Saver(Part("block", nn.Identity()), 2), function, {}, lambda tensor, place: Whole(tensor),
+            saved_tensors.ignored, torch.randn(3, 5, 4, requires_grad=True) * 1.0,
+        )  # fmt: skip
     finally:
         saved_tensors.saved_tensors_hooks = original  # type: ignore[attr-defined]
     return kept
@@ -105,7 +106,7 @@ def kept_of(function: Any) -> list[Any]:
 def test_a_tensor_that_is_saved_again_and_again_is_packed_once() -> None:
     weight = nn.Parameter(torch.randn(4, 4))
     kept = kept_of(lambda x: F.gelu(x) + F.linear(x, weight) + F.linear(x, 2 * weight) + x.tanh().square())
-    packed = [each.packed for each in kept if not isinstance(each, Tensor)]
+    packed = [each.kept for each in kept if not isinstance(each, Tensor)]
     activations = [each for each in packed if each.tensor.numel() == 60]
     assert len(activations) == 5 and len({id(each) for each in activations}) == 2  # x thrice, its tanh twice
 
@@ -115,7 +116,7 @@ def test_views_and_casts_of_weights_stay(of: Any) -> None:
     weight = nn.Parameter(torch.randn(4, 4))
     kept = kept_of(lambda x: x.to(of(weight).dtype).reshape(15, 4) @ of(weight))
     assert [each.shape for each in kept if isinstance(each, Tensor)] == [(4, 4)]
-    assert [each.packed.tensor.shape for each in kept if not isinstance(each, Tensor)] == [(15, 4)]
+    assert [each.kept.tensor.shape for each in kept if not isinstance(each, Tensor)] == [(15, 4)]
 
 
 def test_an_address_that_is_taken_again_is_another_tensor() -> None:
@@ -127,7 +128,7 @@ def test_an_address_that_is_taken_again_is_another_tensor() -> None:
         return x
 
     kept = kept_of(function)
-    assert len({id(each.packed) for each in kept}) == 40
+    assert len({id(each.kept) for each in kept}) == 40
 
 
 def test_a_tensor_that_changes_is_packed_again() -> None:
@@ -137,7 +138,7 @@ def test_a_tensor_that_changes_is_packed_again() -> None:
         y.add_(1.0)
         return z.sum() + y.square().sum()
 
-    assert len({id(each.packed) for each in kept_of(function)}) == 2
+    assert len({id(each.kept) for each in kept_of(function)}) == 2
 
 
 @given(st.integers(1, 3), st.sampled_from([1, 2, 4]), st.integers(1, 5), st.integers(1, 3))
