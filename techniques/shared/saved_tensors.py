@@ -106,8 +106,8 @@ def without_graph(tensor: Tensor) -> Tensor:
 
 
 class Known(NamedTuple):
-    """What is kept of a storage, None where it stays whole, or is let go. Weakly, so that codes die when autograd lets them go; the
-    reference to the storage sees to it that no other one gets its address."""
+    """What is kept of a storage, None where it stays whole, or is let go. Weakly, so that codes die when autograd
+    lets them go; the reference to the storage sees to it that no other one gets its address."""
 
     storage: StorageWeakRef
     reference: weakref.ref[Kept] | None

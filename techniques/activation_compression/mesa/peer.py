@@ -1,4 +1,8 @@
-"""Checks and timings of the kernels of Mesa's codes, forth and back, beside torch's operators."""
+"""Checks and timings of the kernels of Mesa's codes, alone and written by layers, beside torch's operators.
+
+What layers are given are codes' own numbers, so that rounding at random has no choice, and gradients are those there;
+but of softmax codes are of what comes out.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from suite.kernels.bench import Bench, Inputs, random_lists
-from techniques.activation_compression.mesa import kernel
+from techniques.activation_compression.mesa import codes_kernel as kernel
+from techniques.activation_compression.mesa import fused_kernel as fused
 from techniques.activation_compression.mesa.technique import LEVELS, decode, encode, ranges, scales
 
 WIDTH, HEADS = 768, 12
@@ -69,4 +75,99 @@ def bench(dtype: torch.dtype) -> Bench:
     )
 
 
-BENCHES = {"float32": bench(torch.float32), "bfloat16": bench(torch.bfloat16)}
+CLIP = -4.0, LEVELS / 32  # of codes that are multiples of 1/32
+EPSILON = 1e-5
+SEED = 2  # whose noise, below 1, takes no checked code to the next one: the sum of both is rounded
+
+
+def torchs(name: str, x: Tensor) -> Tensor:
+    """A layer [outer, groups, inner] by torch's operators."""
+    if name == "softmax":
+        return x.flatten(1).softmax(-1).view(x.shape)
+    if name == "layer_norm":
+        return F.layer_norm(x.flatten(1), (x[0].numel(),), eps=EPSILON).view(x.shape)
+    return F.gelu(x, approximate="tanh" if name == "gelu tanh" else "none")
+
+
+def by_fused(name: str, x: Tensor, dy: Tensor, clip: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+    """Its output, and its gradient through codes."""
+    forth, back = torch.stack([clip[0], scales(clip)]), torch.stack([clip[0], clip[1] / LEVELS])
+    outer, groups, inner = x.shape
+    rows, of_rows = x.flatten(1), dy.flatten(1)
+    if name == "softmax":
+        sizes = 1, 1, x.numel()
+        y, codes, _ = fused.softmax(rows, sizes, forth, seed)
+        return y.view(x.shape), fused.softmax_back(codes, of_rows, sizes, back).view(x.shape)
+    if name == "layer_norm":
+        weight, bias = torch.ones_like(rows[0], dtype=torch.float32), torch.zeros_like(rows[0], dtype=torch.float32)
+        y, means, inverse, codes, _ = fused.layer_norm(rows, weight, bias, EPSILON, groups, forth, seed, x.dtype)
+        dx, *_ = fused.layer_norm_back(codes, of_rows, weight, means, inverse, groups, back, x.dtype)
+        return y.view(x.shape), dx.view(x.shape)
+    tanh = name == "gelu tanh"
+    y, codes, _ = fused.gelu(x, (outer, groups, inner), forth, seed, tanh)
+    return y, fused.gelu_back(codes, dy, (outer, groups, inner), back, tanh)
+
+
+def by_torchs(name: str, x: Tensor, dy: Tensor, clip: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = x.detach().requires_grad_()
+    y = torchs(name, leaf)
+    return y.detach(), torch.autograd.grad(y, leaf, dy)[0]
+
+
+def unfused(name: str, x: Tensor, dy: Tensor, clip: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+    """Ranges, codes and numbers by passes of their own."""
+    ranges(x)
+    codes = kernel.encode(x, torch.stack([clip[0], scales(clip)]), seed)
+    back = kernel.decode(codes, torch.stack([clip[0], clip[1] / LEVELS]), x.dtype)
+    return torchs(name, x), by_torchs(name, back, dy, clip, seed)[1]
+
+
+def layer_step(inputs: Inputs, name: str, passes: Callable[..., tuple[Tensor, Tensor]]) -> Callable[[], object]:
+    each = []
+    for x, dy in zip(inputs["values"], inputs["incoming"], strict=True):
+        if x.numel():
+            x, dy = grouped(x), grouped(dy)
+            clip = torch.tensor(CLIP, device=x.device)[:, None].expand(2, x.shape[1]).contiguous()
+            clip = ranges(torchs(name, x.float()).view(1, 1, -1)) if name == "softmax" else clip
+            each.append((x, dy, clip, torch.full((1,), SEED, dtype=torch.int32, device=x.device)))
+
+    def run() -> None:
+        results = [[part.flatten() for part in passes(name, *four)] for four in each]
+        inputs["outputs"], inputs["of_values"] = ([result[k] for result in results] for k in range(2))
+
+    return run
+
+
+def layer_reference(inputs: Inputs, name: str) -> Inputs:
+    exact = {key: [each.double() for each in inputs[key]] for key in ("values", "incoming")}
+    layer_step(exact, name, by_torchs)()
+    return {key: exact[key] for key in ("outputs", "of_values")}
+
+
+def layer_bench(name: str, dtype: torch.dtype) -> Bench:
+    def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
+        drawn = [torch.randint(-128, 128, (size,), device=device, generator=generator) / 32 for size in sizes]
+        return random_lists(sizes, device, generator, incoming=dtype) | {"values": [each.to(dtype) for each in drawn]}
+
+    few = 16.0 if dtype == torch.float32 else 4.0
+    return Bench(
+        make=make,
+        kernel=partial(layer_step, name=name, passes=by_fused),
+        reference=partial(layer_reference, name=name),
+        tolerance=8 * STEP[dtype] if name == "softmax" else few,
+        bytes_per_element=2 * (2 * dtype.itemsize + 1),
+        peers={
+            "codes by a pass of their own": partial(layer_step, name=name, passes=unfused),
+            "torch eager, nothing coded": partial(layer_step, name=name, passes=by_torchs),
+        },
+        multi_tensor=False,
+        timed_sizes=ACTIVATIONS,
+    )
+
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+BENCHES = {spelled: bench(dtype) for spelled, dtype in DTYPES.items()} | {
+    f"{name} {spelled}": layer_bench(name, dtype)
+    for name in ("gelu", "gelu tanh", "softmax", "layer_norm")
+    for spelled, dtype in DTYPES.items()
+}

@@ -73,7 +73,7 @@ class Codes:
     def of(cls, x: Tensor, clip: Tensor, noise: torch.Generator) -> Codes:
         """``x`` is [outer, groups, inner]."""
         if launchable(x):
-            from techniques.activation_compression.mesa import kernel
+            from techniques.activation_compression.mesa import codes_kernel as kernel
 
             seed = torch.randint(2**31 - 1, (1,), generator=noise, device=x.device, dtype=torch.int32)
             codes = kernel.encode(x, torch.stack([clip[0], scales(clip)]), seed)
@@ -83,7 +83,7 @@ class Codes:
 
     def numbers(self) -> Tensor:
         if launchable(self.clip) and self.dtype in KERNEL_DTYPES:
-            from techniques.activation_compression.mesa import kernel
+            from techniques.activation_compression.mesa import codes_kernel as kernel
 
             table = torch.stack([self.clip[0], self.clip[1] / LEVELS])
             return kernel.decode(self.codes, table, self.dtype).flatten()

@@ -10,7 +10,7 @@ from techniques.activation_compression.mesa import technique
 from techniques.activation_compression.mesa.technique import LEVELS, decode, ranges, scales
 from tests.runs import new_run
 
-kernel = pytest.importorskip("techniques.activation_compression.mesa.kernel")  # not every platform has Triton
+kernel = pytest.importorskip("techniques.activation_compression.mesa.codes_kernel")  # not every platform has Triton
 portable = pytest.importorskip("suite.kernels.portable")
 
 if not portable.INTERPRET.value:
