@@ -16,13 +16,12 @@ however it is viewed, and masks, in a bit each, without loss.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -192,10 +191,37 @@ def ignored(kept: Any, place: Place) -> None:
     """What most codecs do where a packed tensor is saved again: nothing."""
 
 
+@dataclass
+class Forward:
+    """A module's forward that runs, and what is kept of the step's tensors. A kernel that packs by itself takes the
+    next ``place``, counts on, and says what it keeps (:meth:`put`)."""
+
+    saver: Saver
+    batch: int
+    known: dict[Hashable, Known]
+    number: int = 0
+
+    @property
+    def place(self) -> Place:
+        return Place(self.saver.part.path, self.number, self.batch, self.saver.heads)
+
+    def put(self, tensor: Tensor, kept: Kept) -> None:
+        self.known[_in_memory(tensor)] = Known.of(tensor, kept)
+
+    def kept_of(self, tensor: Tensor) -> Kept | None:
+        known = self.known.get(_in_memory(tensor))
+        return known.kept if known else None
+
+
+Around = Callable[[Forward], AbstractContextManager[Any]]
+
+
 @contextmanager
-def packing(run: Run, savers: Iterable[Saver], pack: Pack, again: Again = ignored) -> Iterator[None]:
+def packing(
+    run: Run, savers: Iterable[Saver], pack: Pack, again: Again = ignored, around: Around = nullcontext
+) -> Iterator[None]:
     """While active, what the modules save in their forwards is kept as ``pack`` returns it; ``again`` is called with
-    what is kept already and where it is saved once more.
+    what is kept already and where it is saved once more. ``around`` is active in each forward.
 
     Raises Unavailable for a compiled model.
     """
@@ -210,7 +236,7 @@ def packing(run: Run, savers: Iterable[Saver], pack: Pack, again: Again = ignore
         for saver in savers:
             module: Any = saver.part.module
             patched.append((module, vars(module).get("forward")))
-            module.forward = partial(packed_forward, saver, module.forward, known, pack, again)
+            module.forward = partial(packed_forward, saver, module.forward, known, pack, again, around)
         yield
     finally:
         for module, own in reversed(patched):
@@ -222,25 +248,26 @@ def packing(run: Run, savers: Iterable[Saver], pack: Pack, again: Again = ignore
 
 def packed_forward(
     saver: Saver, forward: Callable[..., Any], known: dict[Hashable, Known], pack: Pack, again: Again,
+    around: Around,
     *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
     """A module's forward, in which what it saves is packed; ``known`` are the tensors of the step."""
-    numbers = itertools.count()
     batch = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)).shape[0]
+    here = Forward(saver, batch, known)
 
     def keep(tensor: Tensor) -> Any:
         if not is_activation(tensor):
             return without_graph(tensor)
-        place, memory = Place(saver.part.path, next(numbers), batch, saver.heads), _in_memory(tensor)
-        kept = known[memory].kept if memory in known else None
+        place, kept = here.place, here.kept_of(tensor)
+        here.number += 1
         if kept is None:
             kept = pack(tensor.detach(), place)
-            known[memory] = Known.of(tensor, kept)
+            here.put(tensor, kept)
         else:
             again(kept, place)
         return View(kept, tensor.shape, _contiguous(tensor.shape))
 
-    with saved_tensors_hooks(keep, restored):
+    with saved_tensors_hooks(keep, restored), around(here):
         return forward(*args, **kwargs)
 
 

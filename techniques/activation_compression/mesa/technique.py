@@ -14,7 +14,7 @@ The forward pass computes with x; the backward pass with x'. What lies outside o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from suite.contract.data import mixed_seed
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from techniques.shared.saved_tensors import Place, blocks, head_wise, packing
+from techniques.shared.saved_tensors import Forward, Place, blocks, head_wise, packing
 from techniques.shared.scaled_sum import launchable
 
 LEVELS = 255  # steps of an 8-bit code
@@ -112,10 +112,17 @@ class Mesa(Technique):
         def pack(tensor: Tensor, place: Place) -> Codes:
             x = tensor.reshape(head_wise(tensor.shape, place)).contiguous()
             clip = self.follow(place.name, ranges(x))
-            self.acts.setdefault(place.module, Act())()
+            self.act(place)
             return Codes.of(x, clip, noise)
 
-        with packing(run, blocks(run.anatomy), pack):
+        def around(forward: Forward) -> AbstractContextManager[Any]:
+            if not launchable(next(run.model.parameters())):
+                return nullcontext()
+            from techniques.activation_compression.mesa.fused import Fused
+
+            return Fused(self, forward, noise)
+
+        with packing(run, blocks(run.anatomy), pack, around=around):
             yield
 
     def follow(self, name: str, now: Tensor) -> Tensor:
@@ -125,6 +132,9 @@ class Mesa(Technique):
             now = followed(running, now, self.decay)
         self.statistics[name] = now
         return now
+
+    def act(self, place: Place) -> None:
+        self.acts.setdefault(place.module, Act())()
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         self.acts = {block.path: Act() for block in run.anatomy.every_block}

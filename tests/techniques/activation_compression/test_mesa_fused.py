@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from techniques.activation_compression.mesa import technique
 from techniques.activation_compression.mesa.technique import LEVELS, decode, ranges, scales
+from tests.runs import new_run
 
 fused = pytest.importorskip("techniques.activation_compression.mesa.fused_kernel")  # not every platform has Triton
 codes_kernel = pytest.importorskip("techniques.activation_compression.mesa.codes_kernel")
@@ -133,3 +135,27 @@ def test_what_is_not_finite_spoils_the_output() -> None:
         assert bool(normed[1].isnan().all()) and bool(normed[[0, 2]].isfinite().all())
         shares, *_ = fused.softmax(x, (1, 1, 48), forth(clip[:, :1]), SEED)
         assert int(shares.isnan().sum()) == 8 and bool(shares[1, 1].isnan().all())
+
+
+def test_a_model_trains_with_fused_layers_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second step on, and under the names that hooks give: a run may go on elsewhere."""
+    called: list[str] = []
+    for name in ("gelu", "softmax", "layer_norm"):
+        original = getattr(fused, name)
+        monkeypatch.setattr(fused, name, lambda *a, name=name, original=original: called.append(name) or original(*a))
+    runs = []
+    for launched in (True, False):
+        monkeypatch.setattr(technique, "launchable", lambda x, launched=launched: launched and x.is_contiguous())
+        run = new_run("vit", "mesa", size="pico", recipe="classic", steps=8)
+        run.train(1)
+        assert not called
+        losses = run.train(2)
+        (own,) = run.technique.techniques.values()
+        runs.append((losses, {name: each.shape for name, each in own.statistics.items()}))
+        if launched:
+            assert {name: called.count(name) for name in set(called)} == {
+                "gelu": 2 * run.anatomy.depth, "softmax": 2 * run.anatomy.depth, "layer_norm": 4 * run.anatomy.depth,
+            }  # fmt: skip
+            called.clear()
+    assert not called and runs[0][1] == runs[1][1]
+    assert runs[0][0] == pytest.approx(runs[1][0], rel=1e-3) and runs[0][0] != runs[1][0]

@@ -1,5 +1,6 @@
 """What blocks save, packed: which tensors are, once each, under which names; views and casts of weights never."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +97,7 @@ def kept_of(function: Any) -> list[Any]:
         )
         saved_tensors.packed_forward(
             Saver(Part("block", nn.Identity()), 2), function, {}, lambda tensor, place: Whole(tensor),
-            saved_tensors.ignored, torch.randn(3, 5, 4, requires_grad=True) * 1.0,
+            saved_tensors.ignored, nullcontext, torch.randn(3, 5, 4, requires_grad=True) * 1.0,
         )  # fmt: skip
     finally:
         saved_tensors.saved_tensors_hooks = original  # type: ignore[attr-defined]
