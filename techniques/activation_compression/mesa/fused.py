@@ -136,14 +136,14 @@ class Fused(TorchFunctionMode):
 
 
 def gelu(coded: Coded, x: Tensor, approximate: str = "none") -> Tensor:
-    return Gelu.apply(x, approximate == "tanh", coded)  # type: ignore[no-any-return]
+    return Gelu.apply(x, approximate == "tanh", coded)
 
 
 def softmax(coded: Coded, x: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor | None:
     along_rows = dim in (-1, x.ndim - 1) and coded.sizes[2] % x.shape[-1] == 0
     if not along_rows or dtype not in (None, x.dtype) or _autocast(x):
         return None
-    return Softmax.apply(x, coded)  # type: ignore[no-any-return]
+    return Softmax.apply(x, coded)
 
 
 def layer_norm(
@@ -153,7 +153,7 @@ def layer_norm(
     if len(normalized_shape) != 1 or weight is None or bias is None or not of_channels:
         return None
     dtype = torch.float32 if _autocast(x) else x.dtype
-    return LayerNorm.apply(x, weight, bias, eps, dtype, coded)  # type: ignore[no-any-return]
+    return LayerNorm.apply(x, weight, bias, eps, dtype, coded)
 
 
 LAYERS: dict[str, Any] = {"gelu": gelu, "softmax": softmax, "layer_norm": layer_norm}

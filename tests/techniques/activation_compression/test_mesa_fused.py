@@ -140,9 +140,16 @@ def test_what_is_not_finite_spoils_the_output() -> None:
 def test_a_model_trains_with_fused_layers_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the second step on, and under the names that hooks give: a run may go on elsewhere."""
     called: list[str] = []
+
+    def counted(name: str, original: Callable[..., object]) -> Callable[..., object]:
+        def count(*arguments: object) -> object:
+            called.append(name)
+            return original(*arguments)
+
+        return count
+
     for name in ("gelu", "softmax", "layer_norm"):
-        original = getattr(fused, name)
-        monkeypatch.setattr(fused, name, lambda *a, name=name, original=original: called.append(name) or original(*a))
+        monkeypatch.setattr(fused, name, counted(name, getattr(fused, name)))
     runs = []
     for launched in (True, False):
         monkeypatch.setattr(technique, "launchable", lambda x, launched=launched: launched and x.is_contiguous())
@@ -150,7 +157,7 @@ def test_a_model_trains_with_fused_layers_as_without(monkeypatch: pytest.MonkeyP
         run.train(1)
         assert not called
         losses = run.train(2)
-        (own,) = run.technique.techniques.values()
+        (own,) = run.technique.techniques.values()  # type: ignore[attr-defined]
         runs.append((losses, {name: each.shape for name, each in own.statistics.items()}))
         if launched:
             assert {name: called.count(name) for name in set(called)} == {
