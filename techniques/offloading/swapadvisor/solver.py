@@ -152,7 +152,7 @@ class Planner:
         return np.searchsorted(sums, self._need_bytes)
 
     def _time_s(self, away: np.ndarray, sums: np.ndarray, ends: np.ndarray) -> float:
-        """Of the pass, as the simulation has it. Transfers queue, so that one moment a block is enough of each queue."""
+        """Of the pass, as the simulation has it. Transfers queue: one moment a block says when each ends."""
         out_s, in_s = ((sums / rate).tolist() for rate in (self.link.out_bytes_per_s, self.link.in_bytes_per_s))
         gone_at, later_at, first = away.tolist(), _later(away).tolist(), ends.tolist()
         asked = leaving = max(gone_at)

@@ -14,7 +14,7 @@ from techniques.shared.offloaded import Offloaded
 
 @dataclass
 class SwapAdvisor(Offloaded):
-    """The plan of the fittest allocation, after ``generations`` of ``population`` each. A budget of 1 is the plain pass."""
+    """The plan of the fittest allocation, after ``generations`` of ``population`` each. A budget of 1 is plain."""
 
     generations: int = 40
     population: int = 32
