@@ -77,7 +77,8 @@ def test_plans_fit_down_to_the_least_budget_and_below_it_say_so(chain: Chain, ra
 
 
 def test_the_search_comes_within_four_percent_of_the_best_of_all_allocations():
-    """Measured on these chains: at most 3.4 % slower, 0.02 % on average; a fixed seed repeats it."""
+    """Measured: the best itself on each of these, where the first generation's best is up to 15 % slower; at most 3.4 %
+    slower than it on 270 of twenty such chains at more budgets and links."""
     ratios, first = [], []
     for chain in unlike_chains(6, depth=4):
         for rate in (0.3, 3.0):
@@ -92,7 +93,6 @@ def test_the_search_comes_within_four_percent_of_the_best_of_all_allocations():
                 ratios.append(search.best_s[-1] / best)
                 first.append(search.best_s[0] / best)
     assert min(ratios) >= 1 - 1e-9 and max(ratios) <= 1.04
-    print(len(ratios), max(ratios), np.mean(ratios), max(first))
     assert np.mean(ratios) < np.mean(first)
 
 
@@ -116,8 +116,11 @@ def every_plan(depth: int, values: list[Value]) -> Iterator[Schedule]:
 
 
 def test_the_search_comes_within_three_percent_of_the_best_of_all_plans():
-    """Of two blocks: whatever leaves, and whenever it leaves, is waited for and comes back. Measured here: at most 2.7 %
-    slower, where a block's second value had better leave before its first."""
+    """Of two blocks: whatever leaves, and whenever it leaves, is waited for and comes back.
+
+    Measured here: at most 2.7 % slower, where a value that must be away late had better leave the link to a later one
+    that must be away soon.
+    """
     ratios = []
     for chain in unlike_chains(2, depth=2):
         schedules = set(every_plan(2, candidates(chain)))
