@@ -25,11 +25,11 @@ def probes(recording: Recording, own: SwapAdvisor) -> Mapping[str, float]:
 
     ``plan_over_budget``: the largest of a plan's simulated peak over its budget; ``fitness_beside_time``: of the best
     fitness beside the plan's simulated time, as a share; ``worse_generations``: whose best is less fit than the one
-    before; ``time_over_all`` and ``time_over_lru``: the largest of a plan's time over that of vDNN's policies all and
-    inputs, and over a plan by least recent use, each with the best of their lags and distances; ``search_gain``: the
-    smallest of the last generation's best over the first's; ``nearer_left``: plans in which,
-    everything shared, a value leaves though one with a further next use stays; ``later_than_fits``: plans in which a
-    value could come back an operation earlier.
+    before; ``search_gain``: the smallest of the last generation's best over the first's; ``time_over_all``: the largest
+    of a plan's time, and of the best of a first generation of two, over that of vDNN's policies all and inputs;
+    ``time_over_lru``: of a plan's over that of a plan by least recent use, these with the best of their lags and
+    distances; ``nearer_left``: plans in which, everything shared, a value leaves though one with a further next use
+    stays; ``later_than_fits``: plans in which a value could come back an operation earlier.
     """
     over = beside = over_all = over_lru = 0.0
     worse = nearer = late = 0
@@ -43,7 +43,8 @@ def probes(recording: Recording, own: SwapAdvisor) -> Mapping[str, float]:
         beside = max(beside, abs(best_s[-1] - seen.time_s) / seen.time_s)
         worse += sum(later > earlier for earlier, later in pairwise(best_s))
         gain = min(gain, best_s[-1] / best_s[0])
-        over_all = max([over_all, *(seen.time_s / each.time_s for each in _policies(chain, budget, link))])
+        slower_s = max(seen.time_s, *evolved(planner, own.seed, 0, 2).best_s)
+        over_all = max([over_all, *(slower_s / each.time_s for each in _policies(chain, budget, link))])
         over_lru = max(over_lru, seen.time_s / by_recent_use(chain, budget, link).time_s)
         everything = planner.schedule(np.ones(len(planner.values), dtype=bool))
         left = [op.value for op in everything.ops if op.kind == "offload"]
