@@ -45,14 +45,14 @@ class Masked(Technique):
         """Before they are clipped, so that the norm is that of the connections."""
         for weight, mask in masked(run.anatomy):
             if weight.grad is not None:
-                weight.grad.mul_(mask)
+                weight.grad.mul_(_numbers(mask))
                 self.applied()
 
     @torch.no_grad()
     def after_step(self, run: Run) -> None:
         if not self.is_reference:
             for weight, mask in masked(run.anatomy):
-                weight.mul_(mask)  # an optimizer may move a weight without a gradient
+                weight.mul_(_numbers(mask))  # an optimizer may move a weight without a gradient
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         """The trained matrices. Raises ValueError where all are frozen, or ranks hold shards of their gradients."""
@@ -155,6 +155,11 @@ def density(run: Run) -> float:
     """The share of the masked matrices' weights that are connections."""
     masks = [mask for _, mask in masked(run.anatomy)]
     return sum(int(mask.sum()) for mask in masks) / sum(mask.numel() for mask in masks)
+
+
+def _numbers(mask: Tensor) -> Tensor:
+    """The mask as 0 and 1, in the same memory: torch multiplies by these two to three times as fast as by booleans."""
+    return mask.view(torch.uint8)
 
 
 def _weight(layer: Any) -> nn.Parameter:

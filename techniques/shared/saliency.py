@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from suite.contract.data import Batch, mixed_seed
 from suite.contract.run import Run
 from suite.model.calls import undisturbed
-from techniques.shared.masks import Masked, attach, check_sparsity, prunable
+from techniques.shared.block_sparse import BlockMasked, expanded, summed
+from techniques.shared.masks import attach, check_sparsity
 from techniques.shared.topology import check_connected, highest
 
 
@@ -28,8 +29,9 @@ def shuffled_mask(mask: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @dataclass
-class PrunedAtStart(Masked):
-    """Keeps the share 1 - ``sparsity`` of the weights of all blocks' matrices, chosen once, before the first step."""
+class PrunedAtStart(BlockMasked):
+    """Keeps the share 1 - ``sparsity`` of the weights of all blocks' matrices, chosen once, before the first step; in
+    b x b blocks by the sums of their importances, if these are its ``block``."""
 
     sparsity: float = 0.8
     shuffled: bool = False
@@ -37,6 +39,7 @@ class PrunedAtStart(Masked):
     zero_strength: ClassVar[Mapping[str, Any]] = {"sparsity": 0.0}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_sparsity(self.sparsity)
 
     def importance(self, model: nn.Module, weights: list[nn.Parameter], run: Run) -> list[Tensor]:
@@ -46,14 +49,15 @@ class PrunedAtStart(Masked):
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if self.is_reference:
             return model
-        layers = prunable(model)
+        layers = self.layers(model)
         weights: list[nn.Parameter] = [layer.module.weight for layer in layers]  # type: ignore[misc]
         with undisturbed(model):
-            importance = self.importance(model.eval(), weights, run)
-        masks = highest(importance, round((1 - self.sparsity) * sum(weight.numel() for weight in weights)))
+            importance = [summed(each, self.block) for each in self.importance(model.eval(), weights, run)]
+        masks = highest(importance, round((1 - self.sparsity) * sum(each.numel() for each in importance)))
         check_connected({layer.path: mask for layer, mask in zip(layers, masks, strict=True)})
         for layer, mask in zip(layers, masks, strict=True):
-            attach(layer.module, shuffled_mask(mask, run.generator) if self.shuffled else mask)
+            attach(layer.module, expanded(shuffled_mask(mask, run.generator) if self.shuffled else mask, self.block))
+        self.execute(model, layers)
         return model
 
 

@@ -2,7 +2,8 @@
 
 Every ``interval`` steps each layer drops its k smallest weights and grows the k connections with the largest gradient;
 k anneals to zero at ``end_fraction`` of training. Masked weights are zeros in dense tensors, so this saves no time: a
-probe counts the FLOPs that a sparse kernel would do.
+probe counts the FLOPs that a sparse kernel would do. With masks of whole blocks, which are not the paper's, there is one
+(``execution``): its gradients are dense in the steps that grow connections, and in no others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 from torch import nn
 
 from suite.contract.run import Run
-from techniques.shared.masks import Masked, attach, check_sparsity, density, masked, prunable, rewire
+from techniques.shared.block_sparse import BlockMasked, expanded, summed
+from techniques.shared.masks import attach, check_sparsity, density, masked, rewire
 from techniques.shared.topology import counted_flops, erk_densities, moved_topology, random_mask, uniform_densities
 
 Distribution = Literal["uniform", "erk"]
@@ -28,11 +30,12 @@ def drop_fraction(step: int, end: float, alpha: float) -> float:
 
 
 @dataclass
-class RigL(Masked):
+class RigL(BlockMasked):
     """Masks the attention and MLP matrices of all blocks, where they are trained.
 
     ``interval`` 0 chooses the paper's 100 steps, or less in a short run: so many that about 25 updates fit, since with
-    fewer the topology hardly moves. It is never below 2, because an update takes the place of a weight update.
+    fewer the topology hardly moves. It is never below 2, because an update takes the place of a weight update. Blocks
+    drop and grow as a whole, by the sums of their weights' and gradients' magnitudes.
     """
 
     sparsity: float = 0.8
@@ -46,6 +49,7 @@ class RigL(Masked):
     weight_updates: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_sparsity(self.sparsity)
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha is the share of connections first moved, in [0, 1], not {self.alpha}")
@@ -57,31 +61,46 @@ class RigL(Masked):
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if self.is_reference:
             return model
-        layers: list[Any] = [part.module for part in prunable(model)]
+        parts = self.layers(model)
+        layers: list[Any] = [part.module for part in parts]
         densities = erk_densities if self.distribution == "erk" else uniform_densities
-        shapes = [tuple(layer.weight.shape) for layer in layers]
-        for layer, kept in zip(layers, densities(shapes, self.sparsity), strict=True):
-            attach(layer, random_mask(layer.weight.shape, kept, run.generator))
+        shapes = [(n // self.block, m // self.block) for n, m in (layer.weight.shape for layer in layers)]
+        for layer, shape, kept in zip(layers, shapes, densities(shapes, self.sparsity), strict=True):
+            attach(layer, expanded(random_mask(torch.Size(shape), kept, run.generator), self.block))
+        self.execute(model, parts, dense_gradient=self.moves(run))
         return model
 
     @torch.no_grad()
     def after_backward(self, run: Run) -> bool:
         if self.is_reference:
             return False
-        end = self.end_fraction * run.recipe.steps
-        moves = run.step < end and run.step % self.steps_between(run.recipe.steps) == 0
+        moves = self.moves(run)
         if moves:
             for weight, mask in masked(run.anatomy):
                 if weight.grad is None:  # of an expert without a token
                     continue
-                count = int(drop_fraction(run.step, end, self.alpha) * int(mask.sum()))
-                new = moved_topology(weight, weight.grad, mask, count)
+                blocks = mask[:: self.block, :: self.block]
+                count = int(drop_fraction(run.step, self.end(run), self.alpha) * int(blocks.sum()))
+                size, gradient = (summed(each.abs(), self.block) for each in (weight, weight.grad))
+                new = expanded(moved_topology(size, gradient, blocks, count), self.block)
                 rewire(run, weight, mask, mask & new, new)
             self.topology_updates += 1
         else:
             self.weight_updates += 1
         self.mask_gradients(run)
         return moves  # the algorithm's "else": a step moves connections or weights, not both
+
+    def after_step(self, run: Run) -> None:
+        super().after_step(run)
+        self.ask_for_dense_gradients(run, self.moves(run))
+
+    def end(self, run: Run) -> float:
+        """T_end, in steps."""
+        return self.end_fraction * run.recipe.steps
+
+    def moves(self, run: Run) -> bool:
+        """Whether the step that follows moves connections."""
+        return run.step < self.end(run) and run.step % self.steps_between(run.recipe.steps) == 0
 
     def steps_between(self, steps: int) -> int:
         return self.interval or max(2, min(100, round(self.end_fraction * steps / 25)))
@@ -97,3 +116,4 @@ class RigL(Masked):
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
         self.topology_updates, self.weight_updates = state["topology_updates"], state["weight_updates"]
+        self.ask_for_dense_gradients(run, self.moves(run))

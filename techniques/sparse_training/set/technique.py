@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
-from techniques.shared.masks import Masked, attach, check_sparsity, masked, prunable, rewire
+from techniques.shared.block_sparse import BlockMasked, expanded, summed
+from techniques.shared.masks import attach, check_sparsity, masked, rewire
 from techniques.shared.topology import erk_densities
 
 
@@ -53,11 +54,12 @@ def regrown(kept: Tensor, connections: int, generator: torch.Generator) -> Tenso
 
 
 @dataclass
-class Set(Masked):
+class Set(BlockMasked):
     """Masks the attention and MLP matrices of all blocks, where they are trained.
 
     ``epsilon`` 0 solves equation 1 for the whole ``sparsity``; else it decides, and ``sparsity`` does not count.
     ``interval`` 0 chooses an epoch, or less in a short run: so many steps that about 25 evolutions fit.
+    Blocks come and go as a whole: those go whose weights' magnitudes have the smallest sum.
     """
 
     sparsity: float = 0.8
@@ -69,6 +71,7 @@ class Set(Masked):
     zero_strength: ClassVar[Mapping[str, Any]] = {"sparsity": 0.0, "epsilon": 0.0}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_sparsity(self.sparsity)
         if not 0 <= self.epsilon < math.inf:
             raise ValueError(f"epsilon is positive, the paper's is 20, or 0 to meet the sparsity, not {self.epsilon}")
@@ -80,14 +83,16 @@ class Set(Masked):
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if self.is_reference:
             return model
-        layers: list[Any] = [part.module for part in prunable(model)]
-        shapes = [tuple(layer.weight.shape) for layer in layers]
+        parts = self.layers(model)
+        layers: list[Any] = [part.module for part in parts]
+        shapes = [(n // self.block, m // self.block) for n, m in (layer.weight.shape for layer in layers)]
         densities = erdos_renyi(shapes, self.epsilon) if self.epsilon else erk_densities(shapes, self.sparsity)
         if min(densities) == 1:
             least = max(n * m / (n + m) for n, m in shapes)
             raise ValueError(f"epsilon {self.epsilon:g} makes every layer dense: choose one below {least:g}")
-        for layer, density in zip(layers, densities, strict=True):
-            attach(layer, torch.rand(layer.weight.shape, generator=run.generator) < density)
+        for layer, shape, density in zip(layers, shapes, densities, strict=True):
+            attach(layer, expanded(torch.rand(shape, generator=run.generator) < density, self.block))
+        self.execute(model, parts)
         return model
 
     @torch.no_grad()
@@ -96,8 +101,11 @@ class Set(Masked):
         if self.is_reference or run.step % self.steps_between(run) or run.step >= run.recipe.steps:
             return
         for weight, mask in masked(run.anatomy):
-            kept = core(weight, mask, self.zeta)
-            rewire(run, weight, mask, kept, regrown(kept, int(mask.sum()), run.generator))
+            blocks = mask[:: self.block, :: self.block]
+            size = weight if self.block == 1 else summed(weight.abs(), self.block)
+            kept = core(size, blocks, self.zeta)
+            new = regrown(kept, int(blocks.sum()), run.generator)
+            rewire(run, weight, mask, expanded(kept, self.block), expanded(new, self.block))
         self.evolved()
 
     def steps_between(self, run: Run) -> int:
