@@ -16,15 +16,17 @@ times. float16 and bfloat16 are widened there. For ``rigl``, ``set``, ``snip`` a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.compiler import is_compiling
 from torch.utils.flop_counter import register_flop_formula
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from suite.contract.run import Run
 from suite.contract.sites import Site
@@ -33,35 +35,60 @@ from techniques.shared.masks import MASK, Masked, masked, prunable
 
 Execution = Literal["masked", "block_sparse"]
 NARROW = (torch.float16, torch.bfloat16)
+T = TypeVar("T")
 
 
 # the products -------------------------------------------------------------------------------------------------------
 
 
-def runs(mask: Tensor, block: int) -> Iterator[tuple[slice, slice]]:
+class OfMask(Generic[T]):
+    """What ``function`` says of a mask and its blocks' side, asked again only where the mask has changed in place."""
+
+    def __init__(self, function: Callable[[Tensor, int], T]) -> None:
+        self.function, self._known = function, WeakTensorKeyDictionary()
+
+    def __call__(self, mask: Tensor, block: int) -> T:
+        state, answer = self._known.get(mask, (None, None))
+        if state != (mask._version, block):
+            answer = self.function(mask, block)
+            self._known[mask] = (mask._version, block), answer
+        known: T = answer
+        return known
+
+
+@OfMask
+def runs(mask: Tensor, block: int) -> list[tuple[slice, slice]]:
     """Rows and columns of each longest run of kept blocks in a row of blocks of ``mask`` [n, m]."""
+    each_run = []
     for row, kept in enumerate(mask[::block, ::block].tolist()):
-        rows, first = slice(row * block, (row + 1) * block), 0
+        first = 0
         for column, here in enumerate([*kept, False]):
             if not here:
                 if column > first:
-                    yield rows, slice(first * block, column * block)
+                    each_run.append((slice(row * block, (row + 1) * block), slice(first * block, column * block)))
                 first = column + 1
+    return each_run
 
 
-@torch.library.custom_op("leantrain::block_sparse_product", mutates_args=())
 def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: bool) -> Tensor:
     """X W^T, or X W where ``transposed``, of ``x`` [tokens, in] and the blocks of ``weight`` that ``mask`` keeps.
 
-    ``weight`` and ``mask`` are [n, m], contiguous; n and m are multiples of ``block``, whose b x b entries are all kept
-    or none.
+    ``weight`` and ``mask`` are [n, m]; n and m are multiples of ``block``, whose b x b entries are all kept or none.
     """
-    if x.is_cuda:
-        from techniques.shared import block_sparse_kernel  # loads Triton
+    y: Tensor = (_product if is_compiling() or x.is_cuda else product_of_views)(x, weight, mask, block, transposed)
+    return y
 
-        return block_sparse_kernel.product(x, weight, mask, block, transposed)
+
+def weight_gradient(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Tensor:
+    """left^T right of ``left`` [tokens, n] and ``right`` [tokens, m] at the blocks that ``mask`` [n, m] keeps, else 0."""
+    gradient: Tensor = (_gradient if is_compiling() or left.is_cuda else gradient_of_views)(left, right, mask, block)
+    return gradient
+
+
+def product_of_views(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: bool) -> Tensor:
+    """As :func:`product`, by PyTorch's operators."""
     if x.dtype in NARROW:
-        return product(x.float(), weight.float(), mask, block, transposed).to(x.dtype)
+        return product_of_views(x.float(), weight.float(), mask, block, transposed).to(x.dtype)
     y = x.new_zeros(x.shape[0], weight.shape[1 if transposed else 0])
     for rows, columns in runs(mask, block):
         part = weight[rows, columns]
@@ -72,27 +99,41 @@ def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: boo
     return y
 
 
-@torch.library.custom_op("leantrain::block_sparse_gradient", mutates_args=())
-def weight_gradient(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Tensor:
-    """left^T right of ``left`` [tokens, n] and ``right`` [tokens, m] at the blocks that ``mask`` [n, m] keeps, else 0."""
-    if left.is_cuda:
-        from techniques.shared import block_sparse_kernel
-
-        return block_sparse_kernel.weight_gradient(left, right, mask, block)
+def gradient_of_views(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Tensor:
+    """As :func:`weight_gradient`, by PyTorch's operators."""
     if left.dtype in NARROW:
-        return weight_gradient(left.float(), right.float(), mask, block).to(left.dtype)
+        return gradient_of_views(left.float(), right.float(), mask, block).to(left.dtype)
     gradient = left.new_zeros(mask.shape)
     for rows, columns in runs(mask, block):
         torch.mm(left[:, rows].T, right[:, columns], out=gradient[rows, columns])
     return gradient
 
 
-@product.register_fake
+# One operator each, for kernels and for graphs, which see no values and so no blocks. On a CPU it would only take time.
+@torch.library.custom_op("leantrain::block_sparse_product", mutates_args=())
+def _product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: bool) -> Tensor:
+    if not x.is_cuda:
+        return product_of_views(x, weight, mask, block, transposed)
+    from techniques.shared import block_sparse_kernel  # loads Triton
+
+    return block_sparse_kernel.product(x, weight, mask, block, transposed)
+
+
+@torch.library.custom_op("leantrain::block_sparse_gradient", mutates_args=())
+def _gradient(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Tensor:
+    if not left.is_cuda:
+        return gradient_of_views(left, right, mask, block)
+    from techniques.shared import block_sparse_kernel
+
+    return block_sparse_kernel.weight_gradient(left, right, mask, block)
+
+
+@_product.register_fake
 def _(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: bool) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[1 if transposed else 0])
 
 
-@weight_gradient.register_fake
+@_gradient.register_fake
 def _(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Tensor:
     return left.new_empty(mask.shape)
 
@@ -108,28 +149,31 @@ def _gradient_flops(left: Tensor, right: Tensor, mask: Tensor, *_: Any, **__: An
 
 
 class Products(torch.autograd.Function):
-    """``apply(x, weight, mask, block, transposed, dense_gradient)``: as :func:`product`, with its gradients."""
+    """``apply(x, weight, bias, mask, block, transposed, dense_gradient)``: as :func:`product`, plus a bias or None."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: bool, dense_gradient: bool
-    ) -> Tensor:
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor, block: int, transposed: bool,
+        dense_gradient: bool,
+    ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, weight, mask)
         ctx.block, ctx.transposed, ctx.dense_gradient = block, transposed, dense_gradient
-        y: Tensor = product(x, weight, mask, block, transposed)
-        return y
+        y = product(x, weight, mask, block, transposed)
+        return y if bias is None else y.add_(bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mask = ctx.saved_tensors
-        of_x = of_weight = None
+        of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
             of_x = product(gradient, weight, mask, ctx.block, not ctx.transposed)
         if ctx.needs_input_grad[1]:
             left, right = (x, gradient) if ctx.transposed else (gradient, x)
             of_weight = left.T @ right if ctx.dense_gradient else weight_gradient(left, right, mask, ctx.block)
-        return of_x, of_weight, None, None, None, None
+        if ctx.needs_input_grad[2]:
+            of_bias = gradient.sum(0)
+        return of_x, of_weight, of_bias, None, None, None, None
 
 
 class BlockSparseLinear(nn.Module):
@@ -149,15 +193,12 @@ class BlockSparseLinear(nn.Module):
         self.block, self.dense_gradient = block, dense_gradient
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, device = self.weight, x.device.type
+        weight, bias, device = self.weight, self.bias, x.device.type
         if torch.is_autocast_enabled(device):
             x, weight = (each.to(torch.get_autocast_dtype(device)) for each in (x, weight))
-        rows = x.reshape(-1, x.shape[-1])
-        y: Tensor = Products.apply(
-            rows, weight, self.get_buffer(MASK), self.block, self.transposed, self.dense_gradient
-        )
-        if self.bias is not None:
-            y = y + self.bias.to(y.dtype)
+        bias = None if bias is None else bias.to(x.dtype)
+        rows, mask = x.reshape(-1, x.shape[-1]), self.get_buffer(MASK)
+        y: Tensor = Products.apply(rows, weight, bias, mask, self.block, self.transposed, self.dense_gradient)
         return y.view(*x.shape[:-1], y.shape[-1])
 
 

@@ -19,10 +19,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from suite.kernels.manifest import Budget, Manifest
 from suite.kernels.portable import dot, narrow
+from techniques.shared.block_sparse import OfMask
 
 BLOCKS = (16, 32, 64, 128)
 TOKENS = {torch.float32: 64, torch.bfloat16: 128, torch.float16: 128}  # of a product's tile
@@ -38,22 +38,14 @@ class Kept(NamedTuple):
     places: Tensor
 
 
-_kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""By mask: its version, and what is kept in its rows and in its columns."""
-
-
-def kept(mask: Tensor, block: int, by_column: bool) -> Kept:
-    """What ``mask`` [n, m] keeps. Looked up again only where the mask has changed."""
-    version, both = _kept.get(mask, (None, None))
-    if version != mask._version:
-        blocks = mask[::block, ::block].to(torch.uint8)
-        both = [
-            Kept(each.sum(1, dtype=torch.int32), each.argsort(dim=1, descending=True, stable=True).int())
-            for each in (blocks.contiguous(), blocks.T.contiguous())
-        ]
-        _kept[mask] = (mask._version, both)
-    assert both is not None
-    return both[by_column]
+@OfMask
+def kept(mask: Tensor, block: int) -> list[Kept]:
+    """What ``mask`` [n, m] keeps of its rows of blocks, and of its columns."""
+    blocks = mask[::block, ::block].to(torch.uint8)
+    return [
+        Kept(each.sum(1, dtype=torch.int32), each.argsort(dim=1, descending=True, stable=True).int())
+        for each in (blocks.contiguous(), blocks.T.contiguous())
+    ]
 
 
 @triton.jit
@@ -128,7 +120,7 @@ def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: boo
     x, weight = x.contiguous(), weight.contiguous()
     n, m = weight.shape
     (inner, outer), (of_inner, of_outer) = ((n, m), (m, 1)) if transposed else ((m, n), (1, m))
-    counts, places = kept(mask, block, by_column=transposed)
+    counts, places = kept(mask, block)[transposed]
     y, tile = x.new_empty(x.shape[0], outer), TOKENS[x.dtype]
     if y.numel():
         with torch.cuda.device_of(x):

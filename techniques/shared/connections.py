@@ -49,6 +49,11 @@ def erk_connections(shapes: Sequence[tuple[int, ...]], kept: float) -> list[floa
     return ones
 
 
+def pooled(values: Tensor, block: int) -> Tensor:
+    """Sums of [n, m] over blocks of ``block`` x ``block``; of blocks of one, the values themselves."""
+    return values.unfold(0, block, block).unfold(1, block, block).sum((-1, -2)) if block > 1 else values
+
+
 def changed(before: Moment, after: Moment, paths: Sequence[str]) -> bool:
     """Whether a connection came or went."""
     return any(not torch.equal(mask(before, path), mask(after, path)) for path in paths)

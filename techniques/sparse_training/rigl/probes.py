@@ -19,6 +19,7 @@ from techniques.shared.connections import (
     moved,
     off_zero,
     paths_of,
+    pooled,
     staying,
 )
 from techniques.sparse_training.rigl.technique import RigL
@@ -30,10 +31,10 @@ def records(run: Run, own: RigL) -> bool:
 
 
 def probes(recording: Recording, own: RigL) -> Mapping[str, float]:
-    """``sparsity``: share of the matrices' entries without a connection; ``off_erk``: how many connections a layer is
+    """``sparsity``: share of the matrices' entries without a connection; ``off_erk``: how many connections, or blocks, a layer is
     away from its density at most; ``connections_changed``: by how many its number changed; ``off_schedule``: steps that
     moved connections where the schedule says weights, or the other way round; ``misplaced``: connections that algorithm
-    1 does not choose; ``grown_off_zero``: grown ones whose weight or optimizer state is not 0; ``moved``: further
+    1 does not choose, of blocks where these are larger than one weight; ``grown_off_zero``: grown ones whose weight or optimizer state is not 0; ``moved``: further
     numbers, of parameters or state, that an update of the topology changed; ``dead``: numbers not 0 outside the
     topology, of weights (in a forward pass, or after the step), gradients or state; ``dead_moved``: of weights, when an
     optimizer moves all of them; ``flops_over_formula``: FLOPs of the steps from the first topology update to the last,
@@ -54,7 +55,7 @@ def probes(recording: Recording, own: RigL) -> Mapping[str, float]:
         )
         if planned:
             share = own.alpha / 2 * (1 + math.cos(math.pi * trace.step / end))
-            counts["misplaced"] += sum(_misplaced(trace, path, share) for path in paths)
+            counts["misplaced"] += sum(_misplaced(trace, path, share, own.block) for path in paths)
             counts["grown_off_zero"] += sum(_grown_off_zero(trace, path) for path in paths)
             counts["moved"] += moved(trace.before, trace.after, staying(trace.before, trace.after, paths))
         counts["dead"] += sum(dead(trace, path) for path in paths)
@@ -64,7 +65,7 @@ def probes(recording: Recording, own: RigL) -> Mapping[str, float]:
         **counts,
         "connections_changed": count_change(traces, paths),
         "sparsity": 1 - density,
-        "off_erk": max(abs(int(each.sum()) - want) for each, want in zip(first, wanted, strict=True)),
+        "off_erk": max(abs(int(each.sum()) - want) for each, want in zip(first, wanted, strict=True)) / own.block**2,
         "dead_moved": dead_moved(recording, own, paths),
         **_flops(traces, density, interval),
     }
@@ -81,11 +82,14 @@ def _connections(shapes: list[tuple[int, ...]], own: RigL) -> list[float]:
     return erk_connections(shapes, kept) if own.distribution == "erk" else [kept * math.prod(each) for each in shapes]
 
 
-def _misplaced(trace: Trace, path: str, share: float) -> int:
-    old, name = mask(trace.before, path), f"{path}.weight"
-    gradient = trace.of("backward")[0].gradients.get(name)
-    weight = trace.before.parameters[name]
-    return misplaced(old, mask(trace.after, path), weight, gradient, int(share * int(old.sum())))
+def _misplaced(trace: Trace, path: str, share: float, block: int) -> int:
+    old, new = (mask(moment, path) for moment in (trace.before, trace.after))
+    gradient = trace.of("backward")[0].gradients.get(f"{path}.weight")
+    weight = trace.before.parameters[f"{path}.weight"]
+    broken = int((pooled(old.int(), block) % block**2 > 0).sum())  # blocks that are neither kept nor left out
+    old, new, weight = old[::block, ::block], new[::block, ::block], pooled(weight.abs(), block)
+    gradient = None if gradient is None else pooled(gradient.abs(), block)
+    return broken + misplaced(old, new, weight, gradient, int(share * int(old.sum())))
 
 
 def _grown_off_zero(trace: Trace, path: str) -> int:
