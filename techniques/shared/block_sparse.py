@@ -10,7 +10,7 @@ of sums. What grows connections by their dense gradient asks for it in the steps
 
 On a GPU the products are kernels (:mod:`techniques.shared.block_sparse_kernel`). On a CPU each run of adjacent blocks
 is one product of views, added to where its sums belong: nothing is gathered. Of what PyTorch gives that is the fastest
-by far: products with a matrix in its block-sparse layout (BSR) take 2 to 20 times as long, gathered blocks up to 3
+in float32: products with a matrix in its block-sparse layout (BSR) take 2 to 50 times as long, gathered blocks up to 5
 times. float16 and bfloat16 are widened there. For ``rigl``, ``set``, ``snip`` and ``grasp``.
 """
 
@@ -31,7 +31,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.model.anatomy import AroundLinear, Part, anatomy, in_features, is_transposed, out_features
-from techniques.shared.masks import MASK, Masked, masked, prunable
+from techniques.shared.masks import MASK, Masked, prunable
 
 Execution = Literal["masked", "block_sparse"]
 NARROW = (torch.float16, torch.bfloat16)
@@ -80,7 +80,7 @@ def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: boo
 
 
 def weight_gradient(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Tensor:
-    """left^T right of ``left`` [tokens, n] and ``right`` [tokens, m] at the blocks that ``mask`` [n, m] keeps, else 0."""
+    """left^T right of ``left`` [tokens, n] and ``right`` [tokens, m] at the blocks that ``mask`` keeps, else 0."""
     gradient: Tensor = (_gradient if is_compiling() or left.is_cuda else gradient_of_views)(left, right, mask, block)
     return gradient
 

@@ -1,7 +1,7 @@
 """Products with a block-sparse matrix, as kernels; :mod:`techniques.shared.block_sparse` has what they compute.
 
-    product            Y [tokens, out] = X W^T or X W    a program has a tile of tokens and one column of blocks of Y, and
-                                                         goes through the blocks that are kept for it
+    product            Y [tokens, out] = X W^T or X W    a program has a tile of tokens and one column of blocks of Y,
+                                                         and goes through the blocks that are kept for it
     weight_gradient    L^T R at the kept blocks, else 0  a program has one block, and goes through all tokens
 
 Which blocks are kept stands on the device: for each row of blocks how many, and their columns, the kept ones first. So
@@ -54,8 +54,8 @@ def product_kernel(
     tokens, inner, outer, blocks, of_outer, of_inner,
     TOKENS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``inner`` and ``outer`` are the widths of x and y; ``of_inner`` and ``of_outer`` the weight's strides by them, and
-    ``blocks`` how many there are along the inner one."""
+    """``inner`` and ``outer`` are the widths of x and y; ``of_inner`` and ``of_outer`` the weight's strides by them,
+    and ``blocks`` how many there are along the inner one."""
     column = tl.program_id(0)
     token = tl.program_id(1).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     within = tl.arange(0, BLOCK)
@@ -114,8 +114,7 @@ def check(block: int, *tensors: Tensor) -> None:
 
 
 def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: bool) -> Tensor:
-    """As :func:`techniques.shared.block_sparse.product`. Raises ValueError for blocks and dtypes that it does not take.
-    """
+    """As :func:`techniques.shared.block_sparse.product`. Raises ValueError for blocks and dtypes that it does not take."""
     check(block, x, weight)
     x, weight = x.contiguous(), weight.contiguous()
     n, m = weight.shape

@@ -12,7 +12,7 @@ from suite.contract.data import Batch
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.shared import pruned
-from techniques.shared.connections import paths_of
+from techniques.shared.connections import paths_of, pooled
 from techniques.shared.pruned import records as records
 from techniques.sparse_training.grasp.technique import Grasp
 
@@ -27,10 +27,13 @@ def probes(recording: Recording, own: Grasp) -> Mapping[str, float]:
     if own.is_reference:
         return {}
     run = recording.run
-    masks = pruned.masks_of(recording)
+    masks = {path: each[:: own.block, :: own.block] for path, each in pruned.masks_of(recording).items()}
+    importance, slack = (
+        {path: pooled(each, own.block) for path, each in every.items()} for every in importances(run, own)
+    )
     return {
         "off_count": pruned.off_count(masks, round((1 - own.sparsity) * sum(each.numel() for each in masks.values()))),
-        "wrongly_kept": pruned.wrongly_kept(masks, *importances(run, own)),
+        "wrongly_kept": pruned.wrongly_kept(masks, importance, slack),
         "off_balance": _off_balance(run, own),
         "choosing_cost": pruned.choosing_cost(recording, own),
         **pruned.invariants(recording, own, pruned.initial_parameters(run)),

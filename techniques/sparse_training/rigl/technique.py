@@ -64,9 +64,10 @@ class RigL(BlockMasked):
         parts = self.layers(model)
         layers: list[Any] = [part.module for part in parts]
         densities = erk_densities if self.distribution == "erk" else uniform_densities
-        shapes = [(n // self.block, m // self.block) for n, m in (layer.weight.shape for layer in layers)]
-        for layer, shape, kept in zip(layers, shapes, densities(shapes, self.sparsity), strict=True):
-            attach(layer, expanded(random_mask(torch.Size(shape), kept, run.generator), self.block))
+        shapes = [tuple(layer.weight.shape) for layer in layers]
+        for layer, (n, m), kept in zip(layers, shapes, densities(shapes, self.sparsity), strict=True):
+            blocks = torch.Size([n // self.block, m // self.block])
+            attach(layer, expanded(random_mask(blocks, kept, run.generator), self.block))
         self.execute(model, parts, dense_gradient=self.moves(run))
         return model
 

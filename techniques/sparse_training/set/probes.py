@@ -21,6 +21,7 @@ from techniques.shared.connections import (
     moved,
     off_zero,
     paths_of,
+    pooled,
     sparse_flops,
 )
 from techniques.sparse_training.set.technique import Set
@@ -54,13 +55,13 @@ def probes(recording: Recording, own: Set) -> Mapping[str, float]:
         counts["off_schedule"] += changed(trace.before, trace.after, paths) != evolves
         counts["dead"] += sum(dead(trace, path) for path in paths)
         if evolves:
-            stays = {path: _stays(trace, path, own.zeta) for path in paths}
+            stays = {path: _stays(trace, path, own.zeta, own.block) for path in paths}
             counts["wrongly_dropped"] += sum(_gone(trace, path, stay) for path, stay in stays.items())
             counts["moved"] += moved(trace.update.after, trace.after, stays)
             for path, stay in stays.items():
                 grown = mask(trace.after, path) & ~stay
                 counts["grown_off_zero"] += off_zero(trace.after, path, grown)
-                ranks.append(_ranks(grown, ~stay))
+                ranks.append(_ranks(*(each[:: own.block, :: own.block] for each in (grown, ~stay))))
     return {
         **counts,
         "sparsity": 1 - sum(int(each.sum()) for each in first) / sum(each.numel() for each in first),
@@ -80,16 +81,20 @@ def _off_erdos_renyi(masks: Sequence[Tensor], own: Set) -> float:
         means = erk_connections(shapes, 1 - own.sparsity)
     off = 0.0
     for each, mean in zip(masks, means, strict=True):
+        each, mean = each[:: own.block, :: own.block], mean / own.block**2
         deviation = math.sqrt(mean * (1 - mean / each.numel()))
         off = max(off, abs(int(each.sum()) - mean) / max(deviation, 1e-3))  # a dense layer has no deviation
     return off
 
 
-def _stays(trace: Trace, path: str, zeta: float) -> Tensor:
+def _stays(trace: Trace, path: str, zeta: float, block: int) -> Tensor:
     """The connections but the zeta smallest positive and the zeta largest negative ones, by sorting; where several tie
-    for the last to go, those that have a weight after the step stay, if they are as many as should."""
-    name, connections = f"{path}.weight", mask(trace.before, path)
+    for the last to go, those that have a weight after the step stay, if they are as many as should. Of blocks the
+    magnitudes are summed."""
+    name, connections = f"{path}.weight", mask(trace.before, path)[::block, ::block]
     weight, after = trace.update.after.parameters[name], trace.after.parameters[name]
+    if block > 1:
+        weight, after = pooled(weight.abs(), block), pooled(after.abs(), block)
     stays = torch.zeros_like(connections)
     for size in (weight, -weight):
         alive = connections & (size > 0)
@@ -100,7 +105,7 @@ def _stays(trace: Trace, path: str, zeta: float) -> Tensor:
         tied_and_there = tied & (after != 0)
         if int(tied_and_there.sum()) == len(values) - count - int((values > largest_dropped).sum()):
             stays |= tied_and_there
-    return stays
+    return stays.repeat_interleave(block, 0).repeat_interleave(block, 1)
 
 
 def _gone(trace: Trace, path: str, stays: Tensor) -> int:

@@ -85,13 +85,14 @@ class Set(BlockMasked):
             return model
         parts = self.layers(model)
         layers: list[Any] = [part.module for part in parts]
-        shapes = [(n // self.block, m // self.block) for n, m in (layer.weight.shape for layer in layers)]
+        shapes = [tuple(layer.weight.shape) for layer in layers]
         densities = erdos_renyi(shapes, self.epsilon) if self.epsilon else erk_densities(shapes, self.sparsity)
         if min(densities) == 1:
             least = max(n * m / (n + m) for n, m in shapes)
             raise ValueError(f"epsilon {self.epsilon:g} makes every layer dense: choose one below {least:g}")
-        for layer, shape, density in zip(layers, shapes, densities, strict=True):
-            attach(layer, expanded(torch.rand(shape, generator=run.generator) < density, self.block))
+        for layer, (n, m), density in zip(layers, shapes, densities, strict=True):
+            blocks = torch.rand(n // self.block, m // self.block, generator=run.generator) < density
+            attach(layer, expanded(blocks, self.block))
         self.execute(model, parts)
         return model
 

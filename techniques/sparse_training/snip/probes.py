@@ -12,7 +12,7 @@ from torch.func import functional_call
 from suite.contract.data import mixed_seed
 from suite.contract.recording import Recording
 from techniques.shared import pruned
-from techniques.shared.connections import paths_of
+from techniques.shared.connections import paths_of, pooled
 from techniques.shared.pruned import records as records
 from techniques.sparse_training.snip.technique import Snip
 
@@ -21,15 +21,18 @@ SLACK = 2.0**-17  # of a weight times its tensor's largest gradient: 64 rounding
 
 def probes(recording: Recording, own: Snip) -> Mapping[str, float]:
     """``off_count``: by how many connections the masks are off the share to keep; ``wrongly_kept``: connections that
-    are not among the most sensitive, and others that are; ``choosing_cost``: in training steps; the invariants of
+    are not among the most sensitive, and others that are, of blocks by their sums; ``choosing_cost``: in training steps; the invariants of
     :mod:`techniques.shared.pruned`."""
     if own.is_reference:
         return {}
     run = recording.run
-    masks = pruned.masks_of(recording)
+    masks = {path: each[:: own.block, :: own.block] for path, each in pruned.masks_of(recording).items()}
+    sensitivity, slack = (
+        {path: pooled(each, own.block) for path, each in every.items()} for every in sensitivities(recording)
+    )
     return {
         "off_count": pruned.off_count(masks, round((1 - own.sparsity) * sum(each.numel() for each in masks.values()))),
-        "wrongly_kept": pruned.wrongly_kept(masks, *sensitivities(recording)),
+        "wrongly_kept": pruned.wrongly_kept(masks, sensitivity, slack),
         "choosing_cost": pruned.choosing_cost(recording, own),
         **pruned.invariants(recording, own, pruned.initial_parameters(run)),
     }
