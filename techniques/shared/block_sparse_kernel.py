@@ -114,7 +114,7 @@ def check(block: int, *tensors: Tensor) -> None:
 
 
 def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: bool) -> Tensor:
-    """As :func:`techniques.shared.block_sparse.product`. Raises ValueError for blocks and dtypes that it does not take."""
+    """As :func:`techniques.shared.block_sparse.product`. Raises ValueError for other blocks and dtypes."""
     check(block, x, weight)
     x, weight = x.contiguous(), weight.contiguous()
     n, m = weight.shape

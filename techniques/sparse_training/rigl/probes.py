@@ -31,14 +31,14 @@ def records(run: Run, own: RigL) -> bool:
 
 
 def probes(recording: Recording, own: RigL) -> Mapping[str, float]:
-    """``sparsity``: share of the matrices' entries without a connection; ``off_erk``: how many connections, or blocks, a layer is
-    away from its density at most; ``connections_changed``: by how many its number changed; ``off_schedule``: steps that
-    moved connections where the schedule says weights, or the other way round; ``misplaced``: connections that algorithm
-    1 does not choose, of blocks where these are larger than one weight; ``grown_off_zero``: grown ones whose weight or optimizer state is not 0; ``moved``: further
-    numbers, of parameters or state, that an update of the topology changed; ``dead``: numbers not 0 outside the
-    topology, of weights (in a forward pass, or after the step), gradients or state; ``dead_moved``: of weights, when an
-    optimizer moves all of them; ``flops_over_formula``: FLOPs of the steps from the first topology update to the last,
-    over the formula's.
+    """``sparsity``: share of the matrices' entries without a connection; ``off_erk``: how many connections, or
+    blocks, a layer is away from its density at most; ``connections_changed``: by how many its number changed;
+    ``off_schedule``: steps that moved connections where the schedule says weights, or the other way round;
+    ``misplaced``: connections that algorithm 1 does not choose, or blocks; ``grown_off_zero``: grown ones whose
+    weight or optimizer state is not 0; ``moved``: further numbers, of parameters or state, that an update of the
+    topology changed; ``dead``: numbers not 0 outside the topology, of weights (in a forward pass, or after the
+    step), gradients or state; ``dead_moved``: of weights, when an optimizer moves all of them;
+    ``flops_over_formula``: FLOPs of the steps from the first topology update to the last, over the formula's.
     """
     if not own.sparsity:
         return {}

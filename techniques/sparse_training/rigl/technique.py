@@ -2,7 +2,7 @@
 
 Every ``interval`` steps each layer drops its k smallest weights and grows the k connections with the largest gradient;
 k anneals to zero at ``end_fraction`` of training. Masked weights are zeros in dense tensors, so this saves no time: a
-probe counts the FLOPs that a sparse kernel would do. With masks of whole blocks, which are not the paper's, there is one
+probe counts the FLOPs that a sparse kernel would do. With masks of whole blocks, not the paper's, there is one
 (``execution``): its gradients are dense in the steps that grow connections, and in no others.
 """
 

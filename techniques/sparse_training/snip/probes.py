@@ -21,7 +21,8 @@ SLACK = 2.0**-17  # of a weight times its tensor's largest gradient: 64 rounding
 
 def probes(recording: Recording, own: Snip) -> Mapping[str, float]:
     """``off_count``: by how many connections the masks are off the share to keep; ``wrongly_kept``: connections that
-    are not among the most sensitive, and others that are, of blocks by their sums; ``choosing_cost``: in training steps; the invariants of
+    are not among the most sensitive, and others that are, of
+    blocks by their sums; ``choosing_cost``: in training steps; the invariants of
     :mod:`techniques.shared.pruned`."""
     if own.is_reference:
         return {}

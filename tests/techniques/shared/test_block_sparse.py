@@ -1,4 +1,4 @@
-"""Products with the kept blocks of a mask against masked dense ones, on the CPU and by the kernels under the interpreter;
+"""Products with the kept blocks of a mask against masked dense ones, on the CPU and by the kernels interpreted;
 masks of whole blocks; and runs that multiply so against runs that multiply with the zeros, too."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from suite.contract.data import mixed_seed
 from suite.meters.flops import FlopCounter
 from techniques.shared.block_sparse import (
     BlockSparseLinear,
@@ -37,7 +38,8 @@ def case(block: int, rows: int, columns: int, share: float, tokens: int, dtype: 
     """A mask [n, m], the weight that it masks, and x [tokens, m], g [tokens, n]."""
     random = generator()
     mask = expanded(random_mask(torch.Size([rows, columns]), share, random), block)
-    weight, x, g = (torch.randn(*shape, generator=random) for shape in (mask.shape, (tokens, columns * block), (tokens, rows * block)))  # fmt: skip
+    shapes = (mask.shape, (tokens, columns * block), (tokens, rows * block))
+    weight, x, g = (torch.randn(*shape, generator=random) for shape in shapes)
     return mask, *(each.to(dtype) for each in (weight * mask, x, g))
 
 
@@ -217,19 +219,13 @@ def test_rigl_moves_blocks_by_the_sums_of_their_magnitudes():
 
 def test_snip_ranks_blocks_by_their_share_of_the_sensitivity():
     fine = new_run("gpt", size="pico", recipe="classic", steps=8)
-    batch, _ = fine.data.batch(_seed(fine), 0, fine.recipe.batch_size)
+    batch, _ = fine.data.batch(mixed_seed(fine.seed, 2), 0, fine.recipe.batch_size)
     fine.baseline.losses(fine.baseline.forward(fine.model.eval(), batch), batch).mean().backward()
     weights = [part.module.get_parameter("weight") for part in fine.anatomy.linears]
     scores = [(each * each.grad).abs().detach().unfold(0, 8, 8).unfold(1, 8, 8).sum((-1, -2)) for each in weights]  # type: ignore[operator]
     expected = highest(scores, round(0.2 * sum(each.numel() for each in scores)))
     run = new_run("gpt", "snip:block=8", size="pico", recipe="classic", steps=8)
     assert all(torch.equal(mask[::8, ::8], want) for (_, mask), want in zip(masked(run.anatomy), expected, strict=True))
-
-
-def _seed(run) -> int:
-    from suite.contract.data import mixed_seed
-
-    return mixed_seed(run.seed, 2)
 
 
 @pytest.mark.parametrize("name", ["rigl", "set", "snip"])
@@ -242,7 +238,7 @@ def test_probes_hold_of_masks_of_blocks(name: str) -> None:
 
 
 def test_what_does_not_fit_is_refused_with_what_does():
-    with pytest.raises(ValueError, match="blocks of 48 do not divide .* are divided by 32 and"):
+    with pytest.raises(ValueError, match=r"blocks of 48 do not divide .* are divided by 32 and"):
         new_run("gpt", "rigl:block=48", size="pico", recipe="classic", steps=8)
     with pytest.raises(ValueError, match="needs blocks"):
         new_run("gpt", "set:execution=block_sparse", size="pico", recipe="classic", steps=8)
