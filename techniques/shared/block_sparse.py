@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -184,7 +184,8 @@ class BlockSparseLinear(nn.Module):
 
     def __init__(self, linear: nn.Module, block: int, dense_gradient: bool = False) -> None:
         super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
+        self.weight = linear.get_parameter("weight")
+        self.bias: nn.Parameter | None = getattr(linear, "bias", None)
         self.register_buffer(MASK, linear.get_buffer(MASK))
         self.in_features, self.out_features = in_features(linear), out_features(linear)
         self.transposed = is_transposed(linear)
@@ -193,10 +194,10 @@ class BlockSparseLinear(nn.Module):
         self.block, self.dense_gradient = block, dense_gradient
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias, device = self.weight, self.bias, x.device.type
+        device, weight = x.device.type, cast(Tensor, self.weight)
         if torch.is_autocast_enabled(device):
             x, weight = (each.to(torch.get_autocast_dtype(device)) for each in (x, weight))
-        bias = None if bias is None else bias.to(x.dtype)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
         rows, mask = x.reshape(-1, x.shape[-1]), self.get_buffer(MASK)
         y: Tensor = Products.apply(rows, weight, bias, mask, self.block, self.transposed, self.dense_gradient)
         return y.view(*x.shape[:-1], y.shape[-1])
@@ -211,6 +212,11 @@ def summed(scores: Tensor, block: int) -> Tensor:
         return scores
     n, m = scores.shape
     return scores.view(n // block, block, m // block, block).sum((1, 3))
+
+
+def magnitudes(values: Tensor, block: int) -> Tensor:
+    """Sums of magnitudes over the b x b blocks of [n, m]; of blocks of one entry, that entry with its sign."""
+    return values if block == 1 else summed(values.abs(), block)
 
 
 def expanded(blocks: Tensor, block: int) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from suite.contract.run import Run
-from techniques.shared.block_sparse import BlockMasked, expanded, summed
+from techniques.shared.block_sparse import BlockMasked, expanded, magnitudes
 from techniques.shared.masks import attach, check_sparsity, density, masked, rewire
 from techniques.shared.topology import counted_flops, erk_densities, moved_topology, random_mask, uniform_densities
 
@@ -82,7 +82,7 @@ class RigL(BlockMasked):
                     continue
                 blocks = mask[:: self.block, :: self.block]
                 count = int(drop_fraction(run.step, self.end(run), self.alpha) * int(blocks.sum()))
-                size, gradient = (summed(each.abs(), self.block) for each in (weight, weight.grad))
+                size, gradient = (magnitudes(each, self.block) for each in (weight, weight.grad))
                 new = expanded(moved_topology(size, gradient, blocks, count), self.block)
                 rewire(run, weight, mask, mask & new, new)
             self.topology_updates += 1

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
-from techniques.shared.block_sparse import BlockMasked, expanded, summed
+from techniques.shared.block_sparse import BlockMasked, expanded, magnitudes
 from techniques.shared.masks import attach, check_sparsity, masked, rewire
 from techniques.shared.topology import erk_densities
 
@@ -103,8 +103,7 @@ class Set(BlockMasked):
             return
         for weight, mask in masked(run.anatomy):
             blocks = mask[:: self.block, :: self.block]
-            size = weight if self.block == 1 else summed(weight.abs(), self.block)
-            kept = core(size, blocks, self.zeta)
+            kept = core(magnitudes(weight, self.block), blocks, self.zeta)
             new = regrown(kept, int(blocks.sum()), run.generator)
             rewire(run, weight, mask, expanded(kept, self.block), expanded(new, self.block))
         self.evolved()
