@@ -67,9 +67,7 @@ def test_so_it_is_where_the_graphs_leave_at_once_and_come_back_in_time(baseline:
     assert predicted_bytes < unplanned([chain]).peak_bytes
 
 
-@pytest.mark.parametrize(
-    "baseline", ["gpt", "vit", "mae"]
-)  # bert: see the simulation's limits
+@pytest.mark.parametrize("baseline", ["gpt", "vit", "mae"])  # bert: see the simulation's limits
 @settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_loaded_weights_and_their_gradients_are_in_the_peak(baseline: str, data: st.DataObject) -> None:
