@@ -38,8 +38,22 @@ def dot(a, b, acc, PRECISION: tl.constexpr = IEEE):
 
 
 @triton.jit
+def _on_grid(x, SMALLEST: tl.constexpr, BITS: tl.constexpr):
+    """float32 ``x`` rounded to nearest even among numbers of ``BITS`` bits of mantissa whose smallest normal one is
+    2^``SMALLEST``."""
+    bits = x.to(tl.uint32, bitcast=True)
+    exponent = (bits >> 23) & 0xFF
+    step = ((tl.where(exponent > SMALLEST + 127, exponent, SMALLEST + 127) - BITS) << 23).to(tl.float32, bitcast=True)
+    shift = 12582912.0  # 1.5 2^23, beside which float32 has no fractions
+    rounded = (tl.abs(x) / step + shift - shift) * step
+    signed = (rounded.to(tl.uint32, bitcast=True) | (bits & 0x80000000)).to(tl.float32, bitcast=True)
+    return tl.where(exponent < 0xFF, signed, x)
+
+
+@triton.jit
 def narrow(x, DTYPE: tl.constexpr):
-    """float32 ``x`` rounded to nearest even in ``DTYPE``; NaN stays NaN, too large becomes infinite."""
+    """float32 ``x`` rounded to nearest even in ``DTYPE``; NaN stays NaN, too large becomes infinite. In eight bits ``x``
+    must be within the format."""
     if INTERPRET and tl.bfloat16 == DTYPE:
         bits = x.to(tl.uint32, bitcast=True)
         # Half of the dropped range, less one where the kept part is even: the carry rounds, ties go to even.
@@ -47,5 +61,10 @@ def narrow(x, DTYPE: tl.constexpr):
         # The carry would turn a NaN with a full mantissa into zero.
         kept = tl.where(x == x, rounded, (bits >> 16) | 0x40)
         return kept.to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    elif INTERPRET and tl.float8e4nv == DTYPE:  # the interpreter loses carries, and the one NaN of this format
+        code = _on_grid(x, -6, 3).to(DTYPE).to(tl.uint8, bitcast=True)
+        return tl.where(x == x, code, 0x7F).to(tl.uint8).to(DTYPE, bitcast=True)
+    elif INTERPRET and tl.float8e5 == DTYPE:
+        return _on_grid(x, -14, 2).to(DTYPE)
     else:
         return x.to(DTYPE)

@@ -48,6 +48,25 @@ def test_narrow_rounds_as_torch_does(dtype: torch.dtype) -> None:
     assert torch.equal(target[~nan].view(bits), expected[~nan].view(bits))
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_narrow_rounds_to_eight_bits_as_torch_does(dtype: torch.dtype) -> None:
+    """All numbers of the format, what lies halfway between two of them and just beside that, and random ones."""
+    codes = torch.arange(256, dtype=torch.uint8).view(dtype).float()
+    codes = codes[codes.isfinite()].sort().values
+    halves = (codes[1:] + codes[:-1]) / 2
+    beside = [halves.nextafter(torch.tensor(to)) for to in (-torch.inf, torch.inf)]
+    largest = torch.finfo(dtype).max
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randn(2**12, generator=generator) * (4 * torch.randn(2**12, generator=generator)).exp()
+    source = torch.cat([codes, halves, *beside, random.clamp(-largest, largest), torch.full((1,), torch.nan)])
+    source = torch.cat([source, source.new_zeros(2**13 - len(source))])
+    target = torch.empty(source.shape, dtype=dtype)
+    _narrow_kernel[(1,)](source, target, N=source.numel())
+    nan = source.isnan()
+    assert target.isnan().equal(nan)
+    assert torch.equal(target.view(torch.uint8)[~nan], source.to(dtype).view(torch.uint8)[~nan])
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_dot_is_exact_on_integers(dtype: torch.dtype) -> None:
     """Small integers have exact products and sums in every dtype, so any order of summation gives the same bits."""

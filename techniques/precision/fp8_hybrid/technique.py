@@ -57,8 +57,9 @@ def scale_of(amax: Tensor, largest: float | Tensor, margin: int = 0) -> Tensor:
 
 
 class Cast(NamedTuple):
-    """A matrix in eight bits: ``rows`` [m, k], its transpose ``columns``, which on a GPU is an array of its own, [k, m]
-    with m filled up to a multiple of 16 by zeros, and what both are to be multiplied by, float32 []."""
+    """A matrix in eight bits: ``rows`` [m, k]; its transpose ``columns``, an array of its own, since products read both
+    operands by rows, [k, m], with m filled up to a multiple of 16 by zeros on a GPU; and what both are to be multiplied
+    by, float32 []."""
 
     rows: Tensor
     columns: Tensor
@@ -71,9 +72,6 @@ def cast(x: Tensor, dtype: torch.dtype, known: Tensor, margin: int = 0, seen: Te
     The scale is ``known``, float32 [], or the tensor's own where that is 0. ``seen``, float32 [], becomes the largest
     magnitude of ``x`` if it was smaller. An infinity becomes NaN, which no scale hides.
     """
-    if x.T.is_contiguous() and not x.is_contiguous():  # a transposed weight: no copy
-        columns, rows, inverse = cast(x.T, dtype, known, margin, seen)
-        return Cast(rows, columns, inverse)
     if x.is_cuda and multiplies_eight_bits(x.device):
         from techniques.precision.fp8_hybrid.kernel import cast_both  # loads Triton
 
@@ -85,7 +83,7 @@ def cast(x: Tensor, dtype: torch.dtype, known: Tensor, margin: int = 0, seen: Te
     rows = wide.mul_(scale).clamp_(-largest, largest).to(dtype)
     if seen is not None:
         seen.copy_(torch.maximum(seen, amax))
-    return Cast(rows, rows.T, 1 / scale)
+    return Cast(rows, rows.T.contiguous(), 1 / scale)
 
 
 @cache
