@@ -93,9 +93,7 @@ def _cast(
     inverse, own = torch.ones((), device=x.device), torch.zeros((), dtype=torch.int32, device=x.device)
     if rows.numel():
         with torch.cuda.device_of(x):
-            amax_kernel[(triton.cdiv(x.numel(), BLOCK),)](
-                x, known, own, x.numel(), BLOCK=BLOCK, num_warps=NUM_WARPS
-            )
+            amax_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, known, own, x.numel(), BLOCK=BLOCK, num_warps=NUM_WARPS)
             cast_kernel[triton.cdiv(m, ROWS), triton.cdiv(k, COLUMNS)](
                 x, known, own, None if seen is None else seen.view(torch.int32), rows, columns, inverse,
                 m, k, filled, torch.finfo(dtype).max, 2.0**-margin,

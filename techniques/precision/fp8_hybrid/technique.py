@@ -232,7 +232,9 @@ class Float8Hybrid(Technique):
         if self.scaling not in get_args(Scaling):
             raise ValueError(f"scaling must be delayed or dynamic, not {self.scaling!r}")
         if self.amax_history < 1:
-            raise ValueError(f"amax_history is 1 step or more, not {self.amax_history}: without one use dynamic scaling")
+            raise ValueError(
+                f"amax_history is 1 step or more, not {self.amax_history}: without one use dynamic scaling"
+            )
         if not 0 <= self.margin <= 8:
             raise ValueError(f"margin is 0 to 8 powers of two, which the formats can spare, not {self.margin}")
 

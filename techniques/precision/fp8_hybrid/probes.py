@@ -1,0 +1,250 @@
+"""What a recorded step shows of products with operands of eight bits: each layer beside the formula in float64.
+
+The step is run once more at its own parameters, scales and histories, where each layer's input, output and their
+gradients are kept, what it saves, and the operands of every product of eight bits. Its gradients must be the recorded
+ones. Rounding to a format is done here by exponents, the scale from the recorded history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from suite.contract.recording import Recording
+from suite.contract.trace import Values
+from suite.model.anatomy import Part, anatomy, is_transposed, weight_matrix
+from techniques.precision.fp8_hybrid.technique import Float8Hybrid, Float8Linear
+
+OF_ITS_BASELINES = True  # whose layers run once a step
+ROUNDING = 2.0**-24  # of a float32
+OTHER_ROUNDINGS = 8  # of a sum: two scales, their inverses, the products with them, the bias
+TOO_LARGE = 2.0**10  # times a scale: nearly all numbers are clipped
+
+
+class Format(NamedTuple):
+    """Bits of mantissa, the exponent of the smallest normal number, the largest number."""
+
+    mantissa: int
+    smallest: int
+    largest: float
+    dtype: torch.dtype
+
+
+E4M3, E5M2 = Format(3, -6, 448.0, torch.float8_e4m3fn), Format(2, -14, 57344.0, torch.float8_e5m2)
+FORMATS = (E4M3, E4M3, E5M2)  # of input, weight and output gradient, as the layer's buffers have them
+OPERANDS = ((E4M3, E4M3), (E5M2, E4M3), (E5M2, E4M3))  # of the products in a layer's order: Y, dX, dW
+
+
+@dataclass
+class Seen:
+    """A layer's tensors in a pass, as matrices of tokens: ``x``, ``y`` and their gradients ``dx`` and ``dy``; the
+    operands of its products; the sizes of what it saved, bytes and numbers."""
+
+    path: str
+    layer: nn.Module
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    products: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    saved: list[tuple[int, int]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Tensor:
+        tensor = self.tensors[name]
+        return tensor.reshape(-1, tensor.shape[-1])
+
+
+def probes(recording: Recording, own: Float8Hybrid) -> Mapping[str, float]:
+    """``output_off``, ``grad_input_off``, ``grad_weight_off``, ``grad_bias_off``: of the worst layer, the distance from
+    the formula over its norm; ``beyond_bound``: numbers of these products farther from it than float32's roundings
+    bring them; ``scales_off``: scales that are not those of the history, by a bit, ``scaled_amax``: the largest
+    magnitude of a history times its scale, over the format's largest number; ``history_off``: of the entries after the
+    step; ``products_a_layer``, ``wrong_formats``: of operands; ``input_rounding``, ``gradient_rounding``: the largest
+    relative one of a normal number; ``largest_input``, ``largest_gradient``: magnitudes where scales are far too large;
+    ``saved_bytes_a_number``; ``left_floating``: layers whose output is the unrounded product; ``unlike_the_step``:
+    gradients that are not the recorded ones, by a bit."""
+    trace, run = recording.trace, recording.run
+    layers = [each for each in anatomy(run.model).linears if _fits(each.module)]
+    before, after = trace.before.buffers, trace.after.buffers
+    with _buffers(run.model, before), _watched(layers) as seen:
+        gradients = recording.gradients_at(trace.before.parameters)
+    too_large = {name: each * TOO_LARGE if name.endswith(".scales") else each for name, each in before.items()}
+    with _buffers(run.model, too_large), _watched(layers) as clipped:
+        recording.gradients_at(trace.before.parameters)
+    names = {parameter: name for name, parameter in run.model.named_parameters()}
+    off: dict[str, float] = {}
+    beyond = floating = scales_off = history_off = 0
+    with recording.at(trace.before.parameters), torch.no_grad():
+        for each in seen:
+            w = weight_matrix(each.layer).detach()
+            bias: Any = each.layer.bias
+            histories = before.get(f"{each.path}.history", torch.zeros(3, 0))
+            operands = (each.x, w, each.dy)
+            scales = [_scale(h, t, f, own.margin) for h, t, f in zip(histories, operands, FORMATS, strict=True)]
+            (p, q, g), (s, t, u) = [_rounded(*each) for each in zip(operands, scales, FORMATS)], scales
+            dw = gradients[names[each.layer.weight]].double()  # type: ignore[index]
+            added = torch.zeros(len(w)) if bias is None else bias.double()
+            ours = {
+                "output_off": (each.y.double(), p, q, s * t, added),
+                "grad_input_off": (each.dx.double(), g, q.T, u * t, 0.0),
+                "grad_weight_off": (dw.T if is_transposed(each.layer) else dw, g.T, p.T, u * s, 0.0),
+            }
+            for name, (values, a, b, scale, more) in ours.items():
+                exact = a @ b.T / scale + more
+                bound = (a.shape[1] + OTHER_ROUNDINGS) * ROUNDING * (a.abs() @ b.abs().T / scale + abs(more))
+                beyond += int(((values - exact).abs() > bound).sum())
+                off[name] = max(off.get(name, 0.0), _distance(values, exact))
+            if bias is not None:
+                db, sizes = gradients[names[bias]].double(), each.dy.double().abs().sum(0).norm()
+                here = ((db - each.dy.double().sum(0)).norm() / sizes).item()  # the sum itself may be 0
+                off["grad_bias_off"] = max(off.get("grad_bias_off", 0.0), here)
+            floating += _distance(each.y.double(), each.x.double() @ w.double().T + added) < 1e-5
+            recorded = before.get(f"{each.path}.scales", torch.zeros(3))
+            expected = torch.stack(scales) * (histories.amax(1) > 0) if histories.numel() else torch.zeros(3)
+            scales_off += int((recorded.double() != expected).sum())
+            magnitudes = torch.stack([x.float().abs().amax() for x in operands])[:, None]
+            remembered = torch.cat([magnitudes, histories], 1)[:, : histories.shape[1]]
+            history_off += int((after.get(f"{each.path}.history", histories) != remembered).sum())
+    products = [(each.products, OPERANDS) for each in seen]
+    saved = [size for each in seen for size in each.saved]
+    ours_before = trace.of("backward")[0].gradients
+    return {
+        **off,
+        "beyond_bound": beyond,
+        "scales_off": scales_off,
+        "scaled_amax": max(_scaled_amax(before, each.path) for each in seen),
+        "history_off": history_off,
+        "products_a_layer": sum(len(each.products) for each in seen) / len(layers),
+        "wrong_formats": sum(
+            _unlike(a, f) + _unlike(b, g) for own_, all_ in products for (a, b), (f, g) in zip(own_, all_)
+        ),
+        "input_rounding": max(_relative(each.products[0][0], each.x, E4M3) for each in seen if each.products),
+        "gradient_rounding": max(_relative(each.products[1][0], each.dy, E5M2) for each in seen if each.products),
+        "largest_input": _largest(clipped, 0),
+        "largest_gradient": _largest(clipped, 1),
+        "saved_bytes_a_number": sum(size for size, _ in saved) / max(1, sum(numbers for _, numbers in saved)),
+        "left_floating": floating + len(layers) - len(seen),
+        "unlike_the_step": sum(not torch.equal(ours_before[name], each) for name, each in gradients.items()),
+    }
+
+
+def _fits(linear: nn.Module) -> bool:
+    return all(size % 16 == 0 for size in weight_matrix(linear).shape)
+
+
+def _scale(history: Tensor, tensor: Tensor, wanted: Format, margin: int) -> Tensor:
+    """Of a history; where it is empty, of the tensor itself. A float32, in float64."""
+    known = history.amax() if history.numel() else torch.zeros(())
+    amax = (known if known > 0 else tensor.abs().amax()).double()
+    return (wanted.largest / amax / 2**margin).float().double() if amax > 0 else torch.ones((), dtype=torch.float64)
+
+
+def _rounded(x: Tensor, scale: Tensor, wanted: Format) -> Tensor:
+    """``x`` times its scale, a float32, clipped and then rounded to the nearest number of a format; ties to even."""
+    scaled = (x.float() * scale.float()).double().clamp(-wanted.largest, wanted.largest)
+    exponent = (torch.frexp(scaled)[1] - 1).clamp(min=wanted.smallest)
+    step = torch.ldexp(torch.ones_like(scaled), exponent - wanted.mantissa)
+    return (scaled / step).round() * step
+
+
+def _distance(ours: Tensor, expected: Tensor) -> float:
+    return ((ours - expected).norm() / expected.norm()).item()
+
+
+def _scaled_amax(buffers: Values, path: str) -> float:
+    histories = buffers.get(f"{path}.history", torch.zeros(3, 0)).double()
+    if not histories.numel():
+        return 1.0
+    largest = torch.tensor([each.largest for each in FORMATS], dtype=torch.float64)
+    return (histories.amax(1) * buffers[f"{path}.scales"].double() / largest).max().item()
+
+
+def _unlike(operand: Tensor, wanted: Format) -> bool:
+    return operand.dtype != wanted.dtype
+
+
+def _relative(codes: Tensor, x: Tensor, wanted: Format) -> float:
+    """The largest relative error of a number that is neither clipped nor below the normal ones. The scale is that of
+    which all codes are farthest from none: their sum over that of the numbers."""
+    codes, x = codes.double(), x.double()
+    inside = (codes.abs() < wanted.largest) & (codes.abs() > 2.0**wanted.smallest)
+    ratios = (codes / x)[inside]
+    middle = (ratios.max() + ratios.min()) / 2  # the scale, up to the rounding
+    return ((ratios.max() - ratios.min()) / 2 / middle).item() if len(ratios) else 0.0
+
+
+def _largest(layers: Sequence[Seen], product: int) -> float:
+    """Magnitude among the left operands of all layers' first, or second, products."""
+    return max(each.products[product][0].float().abs().max().item() for each in layers if each.products)
+
+
+class EightBits(TorchDispatchMode):
+    """While active, keeps the operands of products of eight bits, for the layer that runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer: Seen | None = None
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operator.overloadpacket.__name__ == "_scaled_mm" and self.layer is not None:
+            self.layer.products.append((args[0].clone(), args[1].clone()))
+        return operator(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _buffers(model: nn.Module, values: Values) -> Iterator[None]:
+    """The model has these buffers meanwhile."""
+    own = dict(model.named_buffers())
+    kept = {name: each.clone() for name, each in own.items()}
+    for name, each in own.items():
+        each.copy_(values[name])
+    try:
+        yield
+    finally:
+        for name, each in own.items():
+            each.copy_(kept[name])
+
+
+@contextmanager
+def _watched(layers: Sequence[Part]) -> Iterator[list[Seen]]:
+    """What the layers that run meanwhile compute."""
+    seen: list[Seen] = []
+    products = EightBits()
+    inside: list[Seen] = []
+
+    def begins(part: Part, args: tuple[Tensor]) -> tuple[Tensor]:
+        own = args[0].clone()  # its gradient is this layer's alone
+        each = Seen(part.path, part.module, {"x": own.detach()})
+        seen.append(each)
+        inside.append(each)
+        products.layer = each
+        own.register_hook(lambda gradient: each.tensors.update(dx=gradient))
+        return (own,)
+
+    def ends(part: Part, output: Tensor) -> None:
+        each = inside.pop()
+        each.tensors["y"] = output.detach().clone()
+
+        def turns_back(gradient: Tensor) -> None:  # the products that follow are this layer's
+            each.tensors["dy"] = gradient
+            products.layer = each
+
+        output.register_hook(turns_back)
+
+    def pack(tensor: Tensor) -> Tensor:
+        if inside and tensor.numel() > 1:
+            inside[-1].saved.append((tensor.nbytes, tensor.numel()))
+        return tensor
+
+    hooks = [each.module.register_forward_pre_hook(lambda _, args, part=each: begins(part, args)) for each in layers]
+    hooks += [each.module.register_forward_hook(lambda _, __, y, part=each: ends(part, y)) for each in layers]
+    try:
+        with products, saved_tensors_hooks(pack, lambda tensor: tensor):
+            yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
