@@ -52,8 +52,8 @@ def _on_grid(x, SMALLEST: tl.constexpr, BITS: tl.constexpr):
 
 @triton.jit
 def narrow(x, DTYPE: tl.constexpr):
-    """float32 ``x`` rounded to nearest even in ``DTYPE``; NaN stays NaN, too large becomes infinite. In eight bits ``x``
-    must be within the format."""
+    """float32 ``x`` rounded to nearest even in ``DTYPE``; NaN stays NaN, too large becomes infinite. In eight bits
+    ``x`` must be within the format."""
     if INTERPRET and tl.bfloat16 == DTYPE:
         bits = x.to(tl.uint32, bitcast=True)
         # Half of the dropped range, less one where the kept part is even: the carry rounds, ties go to even.

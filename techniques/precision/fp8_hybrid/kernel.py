@@ -15,8 +15,6 @@ more than every number.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl

@@ -1,6 +1,6 @@
 """What a recorded step shows of products with operands of eight bits: each layer beside the formula in float64.
 
-The step is run once more at its own parameters, scales and histories, where each layer's input, output and their
+A step is run once more at its own parameters, scales and histories, where each layer's input, output and their
 gradients are kept, what it saves, and the operands of every product of eight bits. Its gradients must be the recorded
 ones. Rounding to a format is done here by exponents, the scale from the recorded history.
 """
@@ -18,9 +18,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from suite.contract.recording import Recording
-from suite.contract.trace import Values
+from suite.contract.run import Run
+from suite.contract.trace import Trace, Values
 from suite.model.anatomy import Part, anatomy, is_transposed, weight_matrix
-from techniques.precision.fp8_hybrid.technique import Float8Hybrid, Float8Linear
+from techniques.precision.fp8_hybrid.technique import Float8Hybrid
 
 OF_ITS_BASELINES = True  # whose layers run once a step
 ROUNDING = 2.0**-24  # of a float32
@@ -58,23 +59,33 @@ class Seen:
         return tensor.reshape(-1, tensor.shape[-1])
 
 
+def records(run: Run, own: Float8Hybrid) -> bool:
+    """The first step, whose histories are empty, and the middle one."""
+    return run.step in (0, run.recipe.steps // 2)
+
+
 def probes(recording: Recording, own: Float8Hybrid) -> Mapping[str, float]:
-    """``output_off``, ``grad_input_off``, ``grad_weight_off``, ``grad_bias_off``: of the worst layer, the distance from
-    the formula over its norm; ``beyond_bound``: numbers of these products farther from it than float32's roundings
-    bring them; ``scales_off``: scales that are not those of the history, by a bit, ``scaled_amax``: the largest
-    magnitude of a history times its scale, over the format's largest number; ``history_off``: of the entries after the
-    step; ``products_a_layer``, ``wrong_formats``: of operands; ``input_rounding``, ``gradient_rounding``: the largest
-    relative one of a normal number; ``largest_input``, ``largest_gradient``: magnitudes where scales are far too large;
-    ``saved_bytes_a_number``; ``left_floating``: layers whose output is the unrounded product; ``unlike_the_step``:
-    gradients that are not the recorded ones, by a bit."""
-    trace, run = recording.trace, recording.run
+    """Of the recorded steps the largest of each. ``output_off``, ``grad_input_off``, ``grad_weight_off``,
+    ``grad_bias_off``: of the worst layer, the distance from the formula over its norm; ``beyond_bound``: numbers of the
+    products farther from it than float32's roundings bring them; ``scales_off``: scales that are not those of the
+    history, by a bit; ``scaled_amax``: the largest magnitude of a history times its scale, over the format's largest
+    number; ``history_off``: of the entries after the step; ``products_a_layer``; ``wrong_formats``: of operands;
+    ``input_rounding``, ``gradient_rounding``: the largest relative one of a normal number; ``largest_input``,
+    ``largest_gradient``: magnitudes where scales are far too large; ``saved_bytes_a_number``; ``left_floating``: layers
+    whose output is the unrounded product; ``unlike_the_step``: gradients that are not the recorded ones, by a bit."""
+    steps = [_of_a_step(recording, trace, own) for trace in recording.traces]
+    return {name: max(each[name] for each in steps) for name in steps[-1]}
+
+
+def _of_a_step(recording: Recording, trace: Trace, own: Float8Hybrid) -> dict[str, float]:
+    run = recording.run
     layers = [each for each in anatomy(run.model).linears if _fits(each.module)]
     before, after = trace.before.buffers, trace.after.buffers
     with _buffers(run.model, before), _watched(layers) as seen:
-        gradients = recording.gradients_at(trace.before.parameters)
+        gradients = recording.gradients_at(trace.before.parameters, trace)
     too_large = {name: each * TOO_LARGE if name.endswith(".scales") else each for name, each in before.items()}
     with _buffers(run.model, too_large), _watched(layers) as clipped:
-        recording.gradients_at(trace.before.parameters)
+        recording.gradients_at(trace.before.parameters, trace)
     names = {parameter: name for name, parameter in run.model.named_parameters()}
     off: dict[str, float] = {}
     beyond = floating = scales_off = history_off = 0
@@ -109,7 +120,12 @@ def probes(recording: Recording, own: Float8Hybrid) -> Mapping[str, float]:
             magnitudes = torch.stack([x.float().abs().amax() for x in operands])[:, None]
             remembered = torch.cat([magnitudes, histories], 1)[:, : histories.shape[1]]
             history_off += int((after.get(f"{each.path}.history", histories) != remembered).sum())
-    products = [(each.products, OPERANDS) for each in seen]
+    wrong = [
+        operand.dtype != wanted.dtype
+        for each in seen
+        for pair, formats in zip(each.products, OPERANDS)
+        for operand, wanted in zip(pair, formats, strict=True)
+    ]
     saved = [size for each in seen for size in each.saved]
     ours_before = trace.of("backward")[0].gradients
     return {
@@ -119,9 +135,7 @@ def probes(recording: Recording, own: Float8Hybrid) -> Mapping[str, float]:
         "scaled_amax": max(_scaled_amax(before, each.path) for each in seen),
         "history_off": history_off,
         "products_a_layer": sum(len(each.products) for each in seen) / len(layers),
-        "wrong_formats": sum(
-            _unlike(a, f) + _unlike(b, g) for own_, all_ in products for (a, b), (f, g) in zip(own_, all_)
-        ),
+        "wrong_formats": sum(wrong),
         "input_rounding": max(_relative(each.products[0][0], each.x, E4M3) for each in seen if each.products),
         "gradient_rounding": max(_relative(each.products[1][0], each.dy, E5M2) for each in seen if each.products),
         "largest_input": _largest(clipped, 0),
@@ -163,17 +177,13 @@ def _scaled_amax(buffers: Values, path: str) -> float:
     return (histories.amax(1) * buffers[f"{path}.scales"].double() / largest).max().item()
 
 
-def _unlike(operand: Tensor, wanted: Format) -> bool:
-    return operand.dtype != wanted.dtype
-
-
 def _relative(codes: Tensor, x: Tensor, wanted: Format) -> float:
-    """The largest relative error of a number that is neither clipped nor below the normal ones. The scale is that of
-    which all codes are farthest from none: their sum over that of the numbers."""
+    """The largest relative error of a number that is neither clipped nor below the normal ones, at the scale that
+    is best for all of them."""
     codes, x = codes.double(), x.double()
     inside = (codes.abs() < wanted.largest) & (codes.abs() > 2.0**wanted.smallest)
     ratios = (codes / x)[inside]
-    middle = (ratios.max() + ratios.min()) / 2  # the scale, up to the rounding
+    middle = (ratios.max() + ratios.min()) / 2
     return ((ratios.max() - ratios.min()) / 2 / middle).item() if len(ratios) else 0.0
 
 

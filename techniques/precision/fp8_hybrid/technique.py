@@ -167,6 +167,12 @@ class Float8Linear(AroundLinear):
         self.register_buffer("seen", torch.zeros(3, device=device))
         self.register_buffer("history", torch.zeros(3, history, device=device))  # the last step's first
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Float8Linear:
+        """Scales stay float32 where the model becomes another type."""
+        super()._apply(fn, recurse)
+        self._buffers.update({name: each.float() for name, each in self._buffers.items() if each is not None})
+        return self
+
     def forward(self, x: Tensor) -> Tensor:
         weight, bias, device = weight_matrix(self.linear), self.linear.bias, x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
