@@ -50,8 +50,9 @@ NAN = float("nan")
 Scaling = Literal["delayed", "dynamic"]
 
 
-def scale_of(amax: Tensor, largest: float | Tensor, margin: int = 0) -> Tensor:
-    """(largest / amax) / 2^margin, float32; 1 where ``amax``, float32, is 0 or not finite and says nothing."""
+def scale_of(amax: Tensor, largest: Tensor, margin: int = 0) -> Tensor:
+    """(largest / amax) / 2^margin, of float32 tensors: torch multiplies a number by the inverse, which is rounded, too.
+    1 where ``amax`` is 0 or not finite and says nothing."""
     usable = (amax > 0) & amax.isfinite()
     return torch.where(usable, (largest / amax / 2**margin).clamp(max=LARGEST_SCALE), 1.0)
 
@@ -78,7 +79,7 @@ def cast(x: Tensor, dtype: torch.dtype, known: Tensor, margin: int = 0, seen: Te
         return Cast(*cast_both(x, dtype, known, margin, seen))
     largest = torch.finfo(dtype).max
     amax = x.abs().amax().float() if x.numel() else known.new_zeros(())
-    scale = torch.where(known > 0, known, scale_of(amax, largest, margin))
+    scale = torch.where(known > 0, known, scale_of(amax, known.new_full((), largest), margin))
     wide = x.float().nan_to_num(NAN, NAN, NAN)  # a copy, so that x stays
     rows = wide.mul_(scale).clamp_(-largest, largest).to(dtype)
     if seen is not None:
