@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
@@ -192,17 +190,32 @@ def _largest(layers: Sequence[Seen], product: int) -> float:
     return max(each.products[product][0].float().abs().max().item() for each in layers if each.products)
 
 
-class EightBits(TorchDispatchMode):
-    """While active, keeps the operands of products of eight bits, for the layer that runs."""
+class EightBits:
+    """While active, keeps the operands of products of eight bits, for the layer that runs. No dispatch mode: under
+    one, a bfloat16 pass is not the recorded one to the bit."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer: Seen | None = None
+    layer: Seen | None = None
 
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if operator.overloadpacket.__name__ == "_scaled_mm" and self.layer is not None:
-            self.layer.products.append((args[0].clone(), args[1].clone()))
-        return operator(*args, **(kwargs or {}))
+    def __enter__(self) -> None:
+        self.product: Any = torch._scaled_mm
+        torch._scaled_mm = self.kept  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        torch._scaled_mm = self.product
+
+    def kept(self, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+        if self.layer is not None:
+            self.layer.products.append((a.clone(), b.clone()))
+        result: Tensor = self.product(a, b, **options)
+        return result
+
+
+def _saved(output: Tensor) -> list[Tensor]:
+    """What the autograd function that gave ``output``, up to views and a bias, keeps for its backward pass."""
+    node: Any = output.grad_fn
+    while node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):
+        node = node.next_functions[0][0] if node.next_functions else None
+    return [] if node is None else list(node.saved_tensors)
 
 
 @contextmanager
@@ -238,6 +251,7 @@ def _watched(layers: Sequence[Part]) -> Iterator[list[Seen]]:
     def ends(part: Part, output: Tensor) -> None:
         each = inside.pop()
         each.tensors["y"] = output.detach().clone()
+        each.saved = [(kept.nbytes, kept.numel()) for kept in _saved(output) if kept.numel() > 1]
 
         def turns_back(gradient: Tensor) -> None:  # the products that follow are this layer's
             each.tensors["dy"] = gradient
@@ -245,15 +259,10 @@ def _watched(layers: Sequence[Part]) -> Iterator[list[Seen]]:
 
         output.register_hook(turns_back)
 
-    def pack(tensor: Tensor) -> Tensor:
-        if inside and tensor.numel() > 1:
-            inside[-1].saved.append((tensor.nbytes, tensor.numel()))
-        return tensor
-
     hooks = [each.module.register_forward_pre_hook(lambda _, args, part=each: begins(part, args)) for each in layers]
     hooks += [each.module.register_forward_hook(lambda _, __, y, part=each: ends(part, y)) for each in layers]
     try:
-        with products, saved_tensors_hooks(pack, lambda tensor: tensor):
+        with products:
             yield seen
     finally:
         for hook in hooks:

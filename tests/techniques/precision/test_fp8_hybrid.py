@@ -155,7 +155,7 @@ def test_step_by_step_the_products_are_those_of_the_rounded_operands(
         x, g = size * drawn(2, 5, 32, seed=step), 1e-5 * size * drawn(2, 5, 48, seed=9 + step)
         here = [each.abs().max().item() for each in (x, layer.weight, g)]
         amax = torch.tensor(before[-history:]).amax(0).tolist() if history and before else here
-        check_pass(layer, x, g, [EIGHT_BITS[f] / np.float32(a) / 2 for a, f in zip(amax, FORMATS)])
+        check_pass(layer, x, g, [float(np.float32(EIGHT_BITS[f]) / np.float32(a) / 2) for a, f in zip(amax, FORMATS)])
         before.append(here)
         if history:
             renew([layer])
@@ -225,7 +225,7 @@ def test_what_is_saved_is_a_byte_a_number() -> None:
     saved: list[Tensor] = []
     layer = layer_of(False)
     x = drawn(64, 32).requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: (saved.append(t), t)[1], lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda kept: kept):
         layer(x)
     assert sum(each.nbytes for each in saved if each.numel() > 1) == 64 * 32 + 32 * 48
 
@@ -311,7 +311,7 @@ def test_what_is_refused() -> None:
         ({"margin": 9}, "0 to 8 powers of two"),
     ):
         with pytest.raises(ValueError, match=message):
-            Float8Hybrid(**own)  # type: ignore[arg-type]
+            Float8Hybrid(**own)
 
 
 def test_the_probes_of_dynamic_scales_are_the_same() -> None:
