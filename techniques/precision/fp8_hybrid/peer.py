@@ -52,7 +52,7 @@ def bench(read: torch.dtype, written: torch.dtype, delayed: bool) -> Bench:
                 inputs["rows"] = [rows for _, (rows, *_) in each]
                 inputs["columns"] = [columns[:, : len(x)] for x, (_, columns, *_) in each]
                 inputs["inverses"] = [inverse for _, (_, _, inverse, _) in each]
-                inputs["seen"] = [seen.nan_to_num(torch.inf) for *_, (*_, seen) in each]
+                inputs["seen"] = [seen.nan_to_num(torch.inf, torch.inf) for *_, (*_, seen) in each]
 
             return run
 
@@ -68,7 +68,7 @@ def bench(read: torch.dtype, written: torch.dtype, delayed: bool) -> Bench:
             scale = 1.0 if not x.numel() else known or own
             rows = (x * scale).clamp(-largest, largest)
             expected["rows"].append(rows)
-            expected["columns"].append(rows.T)
+            expected["columns"].append(rows.T.clone())
             expected["inverses"].append(torch.tensor(1 / scale, dtype=torch.float64, device=x.device))
             expected["seen"].append(amax.double())
         return expected
