@@ -315,6 +315,9 @@ def test_a_broken_entry_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
 # interruptions -------------------------------------------------------------------------------------------------------
 
 SLEEPS_IN_SEED_1 = """
+def recipe(self, recipe):  # equal to the reference it would need no second seed
+    return replace(recipe, learning_rate=2 * recipe.learning_rate)
+
 def after_step(self, run):
     mark = Path(os.environ["MARK"])
     if run.seed == 1 and not mark.exists():
