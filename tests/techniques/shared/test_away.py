@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -47,6 +49,13 @@ def test_outputs_and_gradients_are_the_plain_models_to_the_bit(plain: nn.Module,
         assert torch.equal(ours.grad, theirs.grad)
 
 
+@contextmanager
+def there(unit: Unit) -> Iterator[None]:
+    unit.load()
+    yield
+    unit.free()
+
+
 def test_readers_get_the_values_and_what_is_written_goes_to_the_tier(plain: nn.Module) -> None:
     sent, unit, tier = away(plain)
     first, weight = sent[1].weight, plain[1].weight
@@ -60,7 +69,7 @@ def test_readers_get_the_values_and_what_is_written_goes_to_the_tier(plain: nn.M
     with torch.no_grad():
         first.mul_(2)
         first[0].zero_()
-        with unit.loaded():
+        with there(unit):
             first.add_(1)
     expected = weight.detach() * 2
     expected[0] = 0
@@ -74,7 +83,7 @@ def test_only_who_loads_holds_the_device_copy(plain: nn.Module) -> None:
     """Between forward and backward nothing is there, and in a unit all of it, fetched once."""
     sent, unit, tier = away(plain)
     assert parameter_bytes(sent) == 0
-    with unit.loaded():
+    with there(unit):
         assert parameter_bytes(sent) == tier.held_bytes == tier.bytes_in
         output = sent(tokens())
         assert tier.bytes_in == tier.held_bytes
@@ -92,7 +101,7 @@ def test_without_values_only_shapes_are_away() -> None:
         tier = HostTier()
         (unit,), places = sent_away(model, [model], tier)
         model(torch.ones(2, 4)).sum().backward()
-        with unit.loaded():
+        with there(unit):
             assert parameter_bytes(model) == tier.held_bytes == 60
     groups = in_their_places([{"params": list(places), "lr": 1.0}], places)
     assert groups[0]["params"] == [model.weight, model.bias] or groups[0]["params"][0] is model.weight
