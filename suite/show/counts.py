@@ -8,6 +8,7 @@ from pathlib import Path
 from suite.judge.metrics import METRICS
 from suite.measure.paper_scale import PROVENANCE, SideBySide
 from suite.record.schema import COUNTS
+from suite.show.amounts import amount
 
 TITLES = {name: each.title + (", bytes" if each.unit == "B" else "") for name, each in METRICS.items()} | {
     "parameter_bytes": "parameters, bytes",
@@ -55,14 +56,3 @@ def notes(pair: SideBySide) -> list[str]:
 
 def _calls(operators: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ×{count}" for name, count in operators.items())
-
-
-def amount(name: str, number: int | None) -> str:
-    """A counter's number with its unit, four digits; a dash where there is none."""
-    if number is None:
-        return "-"
-    base, units = (1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
-    if name == "flops" or name.endswith("_count"):
-        base, units = 1000, ("", "K", "M", "G", "T", "P")
-    power = max(each for each in range(len(units)) if each == 0 or number >= base**each)
-    return f"{number / base**power:.4g} {units[power]}".strip() if power else f"{number} {units[0]}".strip()

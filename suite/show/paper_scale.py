@@ -9,7 +9,7 @@ from suite.judge.metrics import METRICS
 from suite.record.paper_scale import Beside, PaperScale, Place
 from suite.record.text import in_html
 from suite.show import markup
-from suite.show.counts import amount
+from suite.show.amounts import amount
 
 TITLE = "At the papers' own sizes"
 READING = (
