@@ -235,6 +235,7 @@ def test_what_the_references_have_learned_is_what_the_records_say() -> None:
 
 
 def test_no_text_of_a_card_is_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
     import technique_pages
 
     entry = catalogue()["lion"]
