@@ -6,9 +6,8 @@ operation that needs a value waits for it. Bytes that leave the device during an
 that a schedule loads count from the load to the free, and block the computation that needs them until they are there;
 the free moves their gradients.
 
-Limits. An activation that runs again while a graph still holds the first counts once, though it is there twice: no
-solver plans that. What a model's own forward keeps of its blocks' inputs is no part of a chain: on BERT it adds up to
-2 % where weights are loaded, and the peak is else that of the turn, which has it.
+Limits. An activation that runs again while a graph still holds the first counts once, though it is there twice. Where
+weights are loaded BERT's peak was seen 1.6 % above the prediction: its first blocks hold 8 KiB that no chain has.
 """
 
 from __future__ import annotations

@@ -118,14 +118,16 @@ def count(
 def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Path, as_json: bool) -> None:
     """Counts for the board what its file lacks, and shows what it has of these stacks."""
     from suite.contract.catalogue import catalogue
-    from suite.measure.paper_scale import survey
+    from suite.measure.paper_scale import STEPS, survey
     from suite.record import paper_scale
     from suite.record.job import canonical
     from suite.show.paper_scale import HEADINGS, cells, tables
 
     at = scale.setting.baseline
-    if scale.setting.model or scale.batch_size or scale.sequence_length:
-        raise ValueError(f"what is kept for the board is of {at}'s own model, batch and length: leave out --keep")
+    if scale.setting.model or scale.batch_size or scale.sequence_length or scale.setting.steps != STEPS:
+        raise ValueError(
+            f"what is kept is of {at}'s own model, batch and length, after {STEPS} steps: leave out --keep"
+        )
     wanted = stacks or [name for name, entry in catalogue().items() if at in entry.card.baselines]
     with bar(quiet=as_json) as progress:
         known = survey(

@@ -89,5 +89,6 @@ def test_the_command_keeps_and_refuses(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "lion" in done.output and str(tmp_path / NAME) in done.output
     assert {each.stack for each in read(tmp_path).counts} == {"baseline", "lion"}
     assert json.loads(CliRunner().invoke(app, [*arguments, "-t", "lion", "--json"]).stdout)["counts"]
-    assert CliRunner().invoke(app, [*arguments, "--batch", "3"]).exit_code == 2
+    for other in ("--batch", "3"), ("--steps", "3"):
+        assert CliRunner().invoke(app, [*arguments, *other]).exit_code == 2
     assert CliRunner().invoke(app, ["count"]).exit_code == 2
