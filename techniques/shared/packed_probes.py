@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -76,10 +77,10 @@ def budget_bytes(recording: Recording, bits: float, of_loss: float, rows: int) -
     """Bytes of a pass that takes ``bits`` for each activation, ``of_loss`` for each that the loss saves, outside of the
     model, all else as it is; in ``rows`` rows, where a tensor's numbers divide into as many."""
     total = 0.0
-    for tensor, activation, in_model in saved_storages(recording):
-        size = tensor.untyped_storage().nbytes()
-        if activation:
-            numbers, width = size // tensor.element_size(), bits if in_model else of_loss
+    for saved in saved_storages(recording):
+        size = saved.tensor.untyped_storage().nbytes()
+        if saved.activation:
+            numbers, width = size // saved.tensor.element_size(), bits if saved.in_model else of_loss
             parts = rows if numbers % rows == 0 else 1
             total += numbers * width / 8 + 4 * parts * math.ceil(numbers / parts / GROUP)
         else:
@@ -88,22 +89,34 @@ def budget_bytes(recording: Recording, bits: float, of_loss: float, rows: int) -
 
 
 def activations(recording: Recording) -> int:
-    """Storages of activations that a pass saves."""
-    return sum(activation for _, activation, _ in saved_storages(recording))
+    """Activations that a pass saves, each once; parts of one storage, as queries, keys and values of one product are,
+    are several."""
+    return sum(len(saved.offsets) for saved in saved_storages(recording) if saved.activation)
 
 
-def saved_storages(recording: Recording) -> list[tuple[Tensor, bool, bool]]:
-    """A tensor of each storage that a plain pass saves, the model's own aside; whether it is an activation, with a
-    gradient and two dimensions, and whether the model saves it, and not the loss."""
+@dataclass
+class SavedStorage:
+    """A tensor of it; whether that is an activation, with a gradient and two dimensions, and whether the model saves
+    it, and not the loss; where what is saved of it begins, in elements."""
+
+    tensor: Tensor
+    activation: bool
+    in_model: bool
+    offsets: set[int] = field(default_factory=set)
+
+
+def saved_storages(recording: Recording) -> list[SavedStorage]:
+    """Each storage that a plain pass saves, the model's own aside."""
     model = recording.run.model
     own = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
-    kept: dict[int, tuple[Tensor, bool, bool]] = {}  # tensors stay alive, so that no storage comes back as another
+    kept: dict[int, SavedStorage] = {}  # tensors stay alive, so that no storage comes back as another
     running: list[bool] = []
 
     def noted(tensor: Tensor) -> Tensor:
         made = tensor.grad_fn is not None
         whole = tensor.detach() if made else tensor
-        kept.setdefault(tensor.untyped_storage()._cdata, (whole, made and tensor.ndim > 1, bool(running)))
+        seen = SavedStorage(whole, made and tensor.ndim > 1, bool(running))
+        kept.setdefault(tensor.untyped_storage()._cdata, seen).offsets.add(tensor.storage_offset())
         return whole
 
     handles = [

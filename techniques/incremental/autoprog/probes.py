@@ -71,7 +71,7 @@ def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
         ),
         "choices_off": _choices_off(recording, steps, plan),
         **growth,
-        "search_steps_off": _search_steps_off(steps, plan),
+        "search_steps_off": _search_steps_off((steps, forced), plan),
         "flops_over_formula": _flops_over_formula(recording, plan),
     }
 
@@ -147,12 +147,19 @@ def _off_schedule(steps: Sequence[Step], plan: _Plan) -> int:
     return off
 
 
-def _search_steps_off(steps: Sequence[Step], plan: _Plan) -> int:
+def _search_steps_off(runs: Sequence[Sequence[Step]], plan: _Plan) -> int:
+    return sum(_stray_changes(each, plan) for each in runs) + (not any(_tries(each, plan) for each in runs))
+
+
+def _stray_changes(steps: Sequence[Step], plan: _Plan) -> int:
     changes = [number + 1 for number, each in enumerate(steps) if _depth(each.trace.before) != _depth(each.trace.after)]
-    stray = [each for each in changes if each not in plan.ends and each not in plan.starts]
-    drawn = [steps[start + 1 : end] for start, end in zip(plan.starts, plan.ends, strict=False)]
-    tried = any((each.ran, each.side) != (steps[0].ran, steps[0].side) for every in drawn for each in every)
-    return len(stray) + (not tried)
+    return sum(each not in plan.ends and each not in plan.starts for each in changes)
+
+
+def _tries(steps: Sequence[Step], plan: _Plan) -> bool:
+    """Whether a search trains another candidate than its largest: of few steps, one may draw that alone."""
+    drawn = [steps[start:end] for start, end in zip(plan.starts, plan.ends, strict=False)]
+    return any((each.ran, each.side) != (every[0].ran, every[0].side) for every in drawn for each in every[1:])
 
 
 def _depth(moment: Moment) -> int:

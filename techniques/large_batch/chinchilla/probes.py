@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -60,7 +61,10 @@ def probes(recording: Recording, own: Chinchilla) -> Mapping[str, float]:
 
 
 def _size(recording: Recording, model: nn.Module) -> Size:
-    run, batch, parts = recording.run, recording.trace.batch, anatomy(model)
+    """Counted with unfused attention: a fused one makes the scores once more in its backward pass."""
+    run, batch, model = recording.run, recording.trace.batch, copy.deepcopy(model)
+    parts = anatomy(model)
+    parts.set_fused_attention(False)
     with torch.random.fork_rng(devices=[]), FlopCounter() as counter:
         loss = run.baseline.losses(run.baseline.forward(model, batch), batch).mean()
         torch.autograd.grad(loss, [each for each in model.parameters() if each.requires_grad], allow_unused=True)
