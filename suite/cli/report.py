@@ -206,6 +206,7 @@ def claims(
         from suite.contract.setting import chosen
         from suite.judge import claims as judging
         from suite.judge import rows
+        from suite.judge.at_scale import counts_at_scale
         from suite.record.job import SIZES
         from suite.record.store import Store
         from suite.show import claims as showing
@@ -232,7 +233,10 @@ def claims(
             for problem in problems or ([] if records.lines else [none]):
                 warn(problem)
             named = {card.id for card in cards}
-            judgements = judging.verdicts(rows.rows(records, named.__contains__), cards)
+            at_scale, unread = counts_at_scale(folder, named)
+            for problem in unread:
+                warn(problem)
+            judgements = judging.verdicts(rows.rows(records, named.__contains__), cards, at_scale)
             judgements = [each for each in judgements if not on or each.baseline in ("", *on)]
     verdicts = {each.verdict for each in judgements}
     if not verdicts:

@@ -33,6 +33,7 @@ from typing import Any
 from suite.contract.card import Card, Claim
 from suite.contract.cards import with_cards
 from suite.contract.catalogue import catalogue, lookup
+from suite.judge.at_scale import CountsAtScale
 from suite.judge.known import Facts, counters_of
 from suite.judge.metrics import MetricKind, metric_of
 from suite.judge.rows import Row, finite, interval_as_dict
@@ -44,9 +45,11 @@ from suite.judge.statistics import (
 )
 from suite.judge.verdicts import ClaimVerdict
 from suite.record.job import Setting, Size
+from suite.record.paper_scale import Beside, Place
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
 BEYOND = "beyond the scaling curve"
+NONE_AT_SCALE = CountsAtScale()
 MOST_REPLICATES = 1000  # beyond this, more of them are no advice
 
 
@@ -404,18 +407,55 @@ def chosen(id: str | None) -> list[Card]:
     return [card.model_copy(update={"claim": (one,)})]
 
 
-def verdicts(rows: Iterable[Row], cards: Iterable[Card] | None = None) -> list[Judgement]:
-    """Judge every claim of the cards (all installed ones) at every place with evidence that it applies to.
+def verdicts(
+    rows: Iterable[Row], cards: Iterable[Card] | None = None, at_scale: CountsAtScale = NONE_AT_SCALE
+) -> list[Judgement]:
+    """Judge every claim of the cards (all installed ones) at every place with evidence that it applies to: rows, and
+    for exact claims about bytes, FLOPs and parameters the counts at the papers' own sizes.
 
     Recipes, sizes and machines are judged apart, since a gain over the classic recipe may be none over the modern one.
     At one place a row of the installed code is preferred to an unverified one, then the one of more replicates.
     """
     known = list(rows)
     chosen = [entry.card for entry in with_cards(catalogue())[0].values()] if cards is None else list(cards)
-    return [judgement for card in chosen for claim in card.claim for judgement in _of_claim(card, claim, known)]
+    besides = at_scale.counts.beside()
+    return [
+        judgement
+        for card in chosen
+        for claim in card.claim
+        for judgement in _of_claim(card, claim, known, _counted_at_scale(card, claim, at_scale, besides))
+    ]
 
 
-def _of_claim(card: Card, claim: Claim, rows: Sequence[Row]) -> list[Judgement]:
+def _counted_at_scale(
+    card: Card, claim: Claim, at_scale: CountsAtScale, besides: Mapping[Place, Sequence[Beside]]
+) -> list[Judgement]:
+    """The verdicts by counts at the papers' own sizes, of those that have the claim's metric."""
+    if not is_exact(claim):
+        return []
+    judgements = []
+    for place, every in besides.items():
+        applies = place.baseline in (claim.baselines or card.baselines) and place.task == card.task
+        if not applies or unfit(claim, place.recipe, place.size, place.device):
+            continue
+        for each in every:
+            value = each.stack.quantities.get(claim.metric) if claim.absolute else each.ratio(claim.metric)
+            if (each.stack.stack, each.stack.reference) != (card.id, card.reference) or value is None:
+                continue
+            old = at_scale.has_changed(each)
+            note = "counted at paper scale" + ("; unverified: the code changed since it was counted" if old else "")
+            seen = Observation(Interval(value, value, value, 1.0, "every seed", 1), exact=True, note=note)
+            command = (
+                f"leantrain count --keep -t {card.id} -b {place.baseline} --size {place.size} --recipe {place.recipe}"
+            )
+            where = ClaimPlace(
+                place.baseline, place.recipe, place.size, unverified=("counted",) if old else (), command=command
+            )
+            judgements.append(judge(claim, card.id, seen, where))
+    return judgements
+
+
+def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[Judgement]) -> list[Judgement]:
     if claim.kind == "literature":
         return [judge(claim, card.id, Observation(), ClaimPlace())]
     judgements: list[Judgement] = []
@@ -428,7 +468,9 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row]) -> list[Judgement]:
         ]
         fitting = best(row for row in near if not _unfit(claim, row))
         judgements += [judge(claim, card.id, observed(claim, row), _place(card, row)) for row in fitting]
-        if not fitting:
+        counted = [each for each in at_scale if each.baseline == baseline]
+        judgements += counted
+        if not fitting and not counted:
             others = sorted({_unfit(claim, row) for row in near})
             reason = "no evidence" + (f", only of {' and of '.join(others)}" if others else "")
             place = ClaimPlace(baseline, command=_command(card, claim, baseline))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from suite.judge.at_scale import CountsAtScale
 from suite.judge.claims import Judgement
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
@@ -295,14 +296,15 @@ def _plain_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[st
     return [_line(rows[0]), _line([":--", *["--:"] * (len(head) - 1)]), *map(_line, rows[1:])]
 
 
-def paper_scale_section(shown: paper_scale.ShownCounts, level: str = "##") -> list[str]:
+def paper_scale_section(shown: CountsAtScale, level: str = "##") -> list[str]:
     """A table for each setting, and why some techniques are not counted."""
     lines = [f"{level} {paper_scale.TITLE}", "", escape(paper_scale.sentence(shown)), "", escape(paper_scale.READING)]
     for table in paper_scale.tables(shown.counts):
         lines += ["", f"{level}# {escape(table.place.title)}", "", escape(table.reference), ""]
         lines += [_line(paper_scale.HEADINGS), _line([":--", *["--:"] * (len(paper_scale.HEADINGS) - 1)])]
         lines += [
-            _line([code(each.stack.stack) + shown.mark(each), *paper_scale.cells(each)]) for each in table.counted
+            _line([code(each.stack.stack) + paper_scale.mark(shown, each), *paper_scale.cells(each)])
+            for each in table.counted
         ]
         why = [f"- {code(each.stack.stack)}: {escape(each.stack.unavailable)}" for each in table.uncounted]
         lines += ["", "Not counted, and why:", "", *why] if why else []

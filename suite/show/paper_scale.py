@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from suite.judge.at_scale import CountsAtScale
 from suite.judge.metrics import METRICS
 from suite.record.paper_scale import Beside, PaperScale, Place
 from suite.record.text import in_html
@@ -20,22 +21,6 @@ READING = (
 PEAK = "peak_tensor_bytes"
 RATIOS = (PEAK, "saved_activation_bytes", "optimizer_state_bytes", "flops")
 HEADINGS = ("technique", "peak tensors", *(f"{METRICS[name].title}, ratio" for name in RATIOS))
-
-
-@dataclass(frozen=True)
-class ShownCounts:
-    """Counts, and those of older code as (place, stack)."""
-
-    counts: PaperScale = field(default_factory=PaperScale)
-    changed: frozenset[tuple[Place, str]] = frozenset()
-
-    def __bool__(self) -> bool:
-        return any(self.counts.beside().values())
-
-    def mark(self, each: Beside) -> str:
-        """A dagger behind what older code was counted of."""
-        sides = (each.reference, each.stack)
-        return "†" if any((side.place, side.stack) in self.changed for side in sides) else ""
 
 
 @dataclass(frozen=True)
@@ -69,7 +54,7 @@ def cells(each: Beside) -> list[str]:
     return [peak, *("" if ratio is None else f"{ratio:.3f}" for ratio in ratios)]
 
 
-def sentence(shown: ShownCounts) -> str:
+def sentence(shown: CountsAtScale) -> str:
     """How many were counted, when, and with which libraries."""
     counts = shown.counts
     stacks = {each.stack for each in counts.counts if each.stack != each.reference}
@@ -79,13 +64,13 @@ def sentence(shown: ShownCounts) -> str:
     return f"{len(stacks)} techniques in {places} settings (leantrain count --keep, {counts.made}; {libraries}).{old}"
 
 
-def html(shown: ShownCounts) -> str:
+def html(shown: CountsAtScale) -> str:
     """The section of the page; nothing where nothing was counted."""
     if not shown:
         return ""
     parts = [f'<p class="legend">{in_html(READING)}</p>']
     for table in tables(shown.counts):
-        lines = [_line(each, shown.mark(each)) for each in table.counted]
+        lines = [_line(each, mark(shown, each)) for each in table.counted]
         body = "\n" + "\n".join(lines) + "\n"
         anchor = f"paper-scale-{markup.slug(table.place.title)}"
         parts.append(f"<h3>{in_html(table.place.title)}</h3><p>{in_html(table.reference)}</p>")
@@ -94,6 +79,11 @@ def html(shown: ShownCounts) -> str:
                            for each in table.uncounted)  # fmt: skip
         parts.append(markup.folded("Not counted, and why", f"<ul>{why}</ul>") if why else "")
     return markup.folded_section("paper-scale", TITLE, sentence(shown), "\n".join(filter(None, parts)))
+
+
+def mark(shown: CountsAtScale, each: Beside) -> str:
+    """A dagger behind what older code was counted of."""
+    return "†" if shown.has_changed(each) else ""
 
 
 def _line(each: Beside, mark: str) -> str:

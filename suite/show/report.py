@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING
 from suite.contract.card import Card
 from suite.contract.cards import with_cards
 from suite.contract.catalogue import Entry, catalogue
-from suite.contract.sources import code_of
+from suite.judge.at_scale import CountsAtScale, counts_at_scale
 from suite.judge.claims import Judgement, verdicts
 from suite.judge.rows import Currency, Row, rows
-from suite.record import paper_scale
 from suite.record import references as of_references
-from suite.record.job import Setting, techniques_of
+from suite.record.job import techniques_of
 from suite.record.schema import Counted, Learned
 from suite.record.store import Records, Store
 from suite.show.models import Shown
-from suite.show.paper_scale import ShownCounts
 from suite.show.references import ShownReferences
 from suite.show.studies import Studied
 
@@ -114,7 +112,7 @@ class Report:
     unreadable: Sequence[str] = ()
     records: int = 0
     models: Shown | None = None
-    paper_scale: ShownCounts = field(default_factory=ShownCounts)
+    paper_scale: CountsAtScale = field(default_factory=CountsAtScale)
     references: ShownReferences = field(default_factory=ShownReferences)
     folders: Mapping[str, Folder] = field(default_factory=dict)
     origins: Mapping[str, Origin] = field(default_factory=dict)
@@ -134,7 +132,7 @@ class Report:
         named = {name for stack in stacks for name in techniques_of(stack)}
         tried, unread_models = matrix.read_or_why(folder)
         models = tried.of(named if stacks else tried.cells, on) if tried else None
-        counts, unread_counts = _paper_scale(folder, named if stacks else (), on)
+        counts, unread_counts = counts_at_scale(folder, named if stacks else (), on)
         references, unread_references = _references(folder, records, on)
         sound, broken = with_cards(catalogue())
         cards = {id: entry.card for id, entry in sound.items() if not stacks or id in named}
@@ -146,7 +144,9 @@ class Report:
         return cls(
             rows=chosen,
             problems=problems,
-            verdicts=[each for each in verdicts(chosen, cards.values()) if not on or each.baseline in ("", *on)],
+            verdicts=[
+                each for each in verdicts(chosen, cards.values(), counts) if not on or each.baseline in ("", *on)
+            ],
             calibrations=calibrations,
             cards=cards,
             studies=[
@@ -163,26 +163,6 @@ class Report:
             origins=origins(records),
             qualities={name: each.quality for name, each in baselines().items()},
         )
-
-
-def _paper_scale(folder: Path, stacks: Collection[str], on: Collection[str]) -> tuple[ShownCounts, list[str]]:
-    """What the folder has of these ``stacks`` on the baselines ``on``, with a sentence where that cannot be read."""
-    try:
-        counts = paper_scale.read(folder).only(stacks, on)
-    except (ValueError, OSError) as error:
-        return ShownCounts(), [str(error)]
-    old = {(each.place, each.stack) for each in counts.counts if _code_now(each) != each.code}
-    return ShownCounts(counts, frozenset(old)), []
-
-
-def _code_now(count: paper_scale.SizeCount) -> str:
-    """A hash of the installed code of what was counted; empty where there is none."""
-    at = count.place
-    setting = Setting(baseline=at.baseline, size=at.size, recipe=at.recipe, device=at.device, task=at.task)
-    try:
-        return code_of(setting, count.stack).counts
-    except (LookupError, ValueError):
-        return ""
 
 
 def _references(folder: Path, records: Records, on: Collection[str]) -> tuple[ShownReferences, list[str]]:

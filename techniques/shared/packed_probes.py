@@ -116,7 +116,7 @@ def saved_storages(recording: Recording) -> list[SavedStorage]:
         made = tensor.grad_fn is not None
         whole = tensor.detach() if made else tensor
         seen = SavedStorage(whole, made and tensor.ndim > 1, bool(running))
-        kept.setdefault(tensor.untyped_storage()._cdata, seen).offsets.add(tensor.storage_offset())
+        kept.setdefault(tensor.untyped_storage()._cdata, seen).offsets.add(int(tensor.storage_offset()))
         return whole
 
     handles = [

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from suite.cli import Exit, app
 from suite.contract.card import Card, Claim
+from suite.judge.at_scale import CountsAtScale
 from suite.judge.claims import (
     BEYOND,
     ClaimPlace,
@@ -25,6 +26,7 @@ from suite.judge.claims import (
     verdicts,
 )
 from suite.judge.statistics import OVER_REPLICATES, Interval
+from suite.record.paper_scale import PaperScale, Place, SizeCount
 from suite.record.schema import Code, Counted, Learned, Line, Side, Status, Timed
 from suite.record.store import Store
 from tests.factories import (
@@ -290,6 +292,32 @@ def test_no_evidence_other_conditions_and_other_hardware_are_not_testable() -> N
     assert judged(lines, claim(metric="optimizer_time"))[0].reason == "optimizer_time is not measured"
     assert judged(lines, claim(metric="energy"))[0].verdict == "not testable here"
     assert judged(lines, claim(), reference="dp_ddp")[0].verdict == "not testable here"
+
+
+def test_counts_at_the_papers_size_judge_exact_claims_about_them() -> None:
+    place = Place("gpt", "large", "classic", "cuda", "pretrain")
+
+    def of_size(stack: str, size: int) -> SizeCount:
+        numbers = {"saved_activation_bytes": size}
+        return SizeCount(place=place, stack=stack, reference="baseline", code="", quantities=numbers)
+
+    def at(size: int, of: Claim, changed: bool = False) -> list[Judgement]:
+        kept = PaperScale(counts=[of_size("baseline", 100), of_size("fast", size)])
+        old = frozenset({(place, "baseline")}) if changed else frozenset()
+        return verdicts(rows(evidence("fast")), [card(of)], CountsAtScale(kept, old))
+
+    half = claim(metric="saved_activation_bytes", kind="counted", expected=0.5, sizes=["large"])
+    (verdict,) = at(50, half)
+    assert (verdict.verdict, verdict.reason) == ("reproduced", "exactly; counted at paper scale")
+    assert verdict.place.title == "gpt · classic · large"
+    assert verdict.command == "leantrain count --keep -t fast -b gpt --size large --recipe classic"
+    assert at(60, half)[0].verdict == "contradicted"
+    assert at(50, half, changed=True)[0].place.unverified == ("counted",)
+    assert at(50, half.model_copy(update={"expected": 50.0, "absolute": True}))[0].verdict == "reproduced"
+    (elsewhere,) = at(50, half.model_copy(update={"recipes": ("modern",)}))
+    assert elsewhere.verdict == "not testable here"
+    assert {each.place.size for each in at(50, half.model_copy(update={"sizes": ()}))} == {"nano", "large"}
+    assert not [each for each in at(50, claim()) if each.place.size == "large"]  # of a time, which no count tells
 
 
 def test_what_was_not_measured_yet_is_not_testable_and_says_how_to_measure_it() -> None:

@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from suite.cli import app
+from suite.judge.at_scale import CountsAtScale
 from suite.measure.paper_scale import Scale, survey
 from suite.record.job import Setting
 from suite.record.paper_scale import NAME, PaperScale, Place, SizeCount, read, write
 from suite.show import html, markdown
-from suite.show.paper_scale import ShownCounts, tables
+from suite.show.paper_scale import tables
 from suite.show.report import Report
 from tests.show.samples import EVIL
 
@@ -66,7 +67,7 @@ def test_the_board_shows_them_marks_what_is_old_and_escapes_reasons(tmp_path: Pa
 
 
 def test_nothing_counted_is_no_section() -> None:
-    assert not ShownCounts() and not ShownCounts(PaperScale(counts=[count("baseline")]))
+    assert not CountsAtScale() and not CountsAtScale(PaperScale(counts=[count("baseline")]))
 
 
 def test_what_was_counted_of_this_code_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:

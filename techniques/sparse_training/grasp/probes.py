@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from suite.contract.data import Batch
 from suite.contract.recording import Recording
@@ -58,7 +59,8 @@ def importances(run: Run, own: Grasp) -> tuple[dict[str, Tensor], dict[str, Tens
 def squared_gradient(run: Run, own: Grasp, model: nn.Module, weights: list[nn.Parameter]) -> Tensor:
     """||g||^2 of these weights, differentiable."""
     batch: Batch = pruned.doubled(own.batch(run))
-    tempered = SimpleNamespace(logits=run.baseline.forward(model, batch).logits / own.temperature)
+    with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
+        tempered = SimpleNamespace(logits=run.baseline.forward(model, batch).logits / own.temperature)
     loss = run.baseline.losses(tempered, batch).mean()
     gradients = torch.autograd.grad(loss, weights, create_graph=True)
     return torch.stack([each.square().sum() for each in gradients]).sum()

@@ -1,0 +1,50 @@
+"""Counts at the papers' own sizes, read from a results folder, and which of them are of older code."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from suite.contract.sources import code_of
+from suite.record import paper_scale
+from suite.record.job import Setting
+from suite.record.paper_scale import Beside, PaperScale, Place, SizeCount
+
+
+@dataclass(frozen=True)
+class CountsAtScale:
+    """Counts, and those of older code as (place, stack)."""
+
+    counts: PaperScale = field(default_factory=PaperScale)
+    changed: frozenset[tuple[Place, str]] = frozenset()
+
+    def __bool__(self) -> bool:
+        return any(self.counts.beside().values())
+
+    def has_changed(self, each: Beside) -> bool:
+        """Whether older code than the installed one was counted, on either side."""
+        return any((side.place, side.stack) in self.changed for side in (each.reference, each.stack))
+
+
+def counts_at_scale(
+    folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()
+) -> tuple[CountsAtScale, list[str]]:
+    """What the folder has of these ``stacks`` on the baselines ``on``, of all where none is named; with a sentence
+    where that cannot be read."""
+    try:
+        counts = paper_scale.read(folder).only(stacks, on)
+    except (ValueError, OSError) as error:
+        return CountsAtScale(), [str(error)]
+    old = {(each.place, each.stack) for each in counts.counts if _code_now(each) != each.code}
+    return CountsAtScale(counts, frozenset(old)), []
+
+
+def _code_now(count: SizeCount) -> str:
+    """A hash of the installed code of what was counted; empty where there is none."""
+    at = count.place
+    setting = Setting(baseline=at.baseline, size=at.size, recipe=at.recipe, device=at.device, task=at.task)
+    try:
+        return code_of(setting, count.stack).counts
+    except (LookupError, ValueError):
+        return ""
