@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -27,13 +27,15 @@ HEADLINE = METRICS["time_to_quality"]
 @dataclass(frozen=True)
 class Board:
     """``tiers`` best first; ``bounds`` lie beyond the ends of the reference's scaling curve; ``single`` have no
-    interval, so no tier; ``partial`` have numbers, but none that is measured of the headline; ``failed`` have none."""
+    interval, so no tier; ``partial`` have numbers, but none that is measured of the headline; ``failed`` have none.
+    ``apart``: what tells it from others of its title."""
 
     tiers: tuple[tuple[Row, ...], ...]
     bounds: tuple[Row, ...]
     single: tuple[Row, ...]
     partial: tuple[Row, ...]
     failed: tuple[Row, ...]
+    apart: tuple[str, ...] = ()
 
     @cached_property
     def ranked(self) -> list[tuple[str, Row]]:
@@ -53,7 +55,7 @@ class Board:
         parts = [conditions.baseline, conditions.recipe, conditions.size, conditions.task, f"{conditions.steps} steps"]
         parts += [conditions.model] if conditions.model else []
         parts += [f"against {row.reference}"] if row.reference != "baseline" else []
-        return " · ".join(parts)
+        return " · ".join([*parts, *self.apart])
 
     @property
     def subtitle(self) -> str:
@@ -102,7 +104,26 @@ def boards(rows: Iterable[Row]) -> list[Board]:
         c = row.conditions
         return c.baseline, c.recipe, c.size, c.task, row.machine.name, row.reference, row.board[0], row.board[1]
 
-    return [_board(list(group)) for _, group in groupby(sorted(rows, key=place), key=place)]
+    every = [_board(list(group)) for _, group in groupby(sorted(rows, key=place), key=place)]
+    titled = {board.title: [each for each in every if each.title == board.title] for board in every}
+    return [replace(board, apart=_apart(board, titled[board.title])) for board in every]
+
+
+def _apart(board: Board, alike: Sequence[Board]) -> tuple[str, ...]:
+    """What differs between boards of one title: as much as it takes."""
+
+    def kinds(each: Board) -> tuple[str, ...]:
+        at, machine = each.rows[0].conditions, each.rows[0].machine
+        threads = f"{at.threads} threads" if at.device == "cpu" else at.device
+        return at.data, machine.name, threads, f"version {at.baseline_version}", at.key
+
+    others = [kinds(each) for each in alike if each is not board]
+    parts: list[str] = []
+    for index, part in enumerate(kinds(board)):
+        if any(other[index] != part for other in others):
+            parts.append(part)
+            others = [other for other in others if other[index] == part]
+    return tuple(parts)
 
 
 def _board(rows: Sequence[Row]) -> Board:

@@ -86,6 +86,13 @@ def test_another_machine_s_curves_are_named():
     assert "learned on" not in render(Report(shown(lines)))
 
 
+def test_boards_of_one_title_say_what_tells_them_apart() -> None:
+    same, other = evidence("x"), on(evidence("y"), data="recipes, letters only", data_sha256="other")
+    titles = [board.title for board in boards(shown(same, other))]
+    assert len({*titles}) == 2 and any(title.endswith(" · recipes, letters only") for title in titles)
+    assert len({board.title for board in boards(shown(same, on(evidence("y"), data_sha256="other")))}) == 2
+
+
 def test_other_conditions_are_other_boards():
     titles = [board.title for board in boards(shown(evidence("x"), on(evidence("y"), size="micro")))]
     assert titles == [f"gpt · modern · {size} · pretrain · 200 steps" for size in ("micro", "nano")]
