@@ -28,15 +28,8 @@ from torch.autograd.function import once_differentiable
 from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
-from suite.model.anatomy import (
-    AroundLinear,
-    Part,
-    anatomy,
-    in_features,
-    is_transposed,
-    out_features,
-    weight_matrix,
-)
+from suite.model.anatomy import AroundLinear, anatomy, in_features, out_features, weight_matrix
+from techniques.shared.replaced_products import plain_linear
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -204,21 +197,6 @@ def renew(layers: Sequence[Float8Linear], group: ProcessGroup | None = None) -> 
     torch._foreach_zero_([each.seen for each in layers])
 
 
-def innermost(part: Part) -> Part:
-    """The linear layer itself, where others' wrappers (adapters, branch scales) stand around it.
-
-    Raises ValueError where it is none that computes x W^T + b.
-    """
-    while isinstance(part.module, AroundLinear):
-        part = Part(f"{part.path}.linear", part.module.linear)
-    if type(part.module).forward is not nn.Linear.forward and not is_transposed(part.module):
-        raise ValueError(
-            f"products of eight bits replace those of nn.Linear and of Conv1D, and {part.path} is a "
-            f"{type(part.module).__name__}, which computes in its own way: leave fp8_hybrid out"
-        )
-    return part
-
-
 def fits(linear: nn.Module) -> bool:
     """Whether tensor cores take its weight."""
     return in_features(linear) % MULTIPLE == out_features(linear) % MULTIPLE == 0
@@ -247,7 +225,7 @@ class Float8Hybrid(Technique):
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         parts = anatomy(model)
-        layers = [innermost(part) for part in parts.linears]
+        layers = [plain_linear(part, "fp8_hybrid") for part in parts.linears]
         left = [part.path for part in layers if not fits(part.module)]
         if len(left) == len(layers):
             raise ValueError(

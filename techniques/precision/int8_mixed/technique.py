@@ -25,7 +25,8 @@ from torch.autograd.function import once_differentiable
 from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
-from suite.model.anatomy import AroundLinear, Part, anatomy, is_transposed, weight_matrix
+from suite.model.anatomy import AroundLinear, anatomy, weight_matrix
+from techniques.shared.replaced_products import plain_linear
 
 LARGEST = 127  # symmetric: -128 is left out
 LONGEST_SUM = (2**31 - 1) // LARGEST**2  # of products of two such integers that int32 always holds
@@ -107,21 +108,6 @@ class Int8Linear(AroundLinear):
         return y if bias is None else y + bias.to(y.dtype)  # type: ignore[operator]
 
 
-def innermost(part: Part) -> Part:
-    """The linear layer itself, where others' wrappers (adapters, branch scales) stand around it.
-
-    Raises ValueError where it is none that computes x W^T + b.
-    """
-    while isinstance(part.module, AroundLinear):
-        part = Part(f"{part.path}.linear", part.module.linear)
-    if type(part.module).forward is not nn.Linear.forward and not is_transposed(part.module):
-        raise ValueError(
-            f"int8 products replace those of nn.Linear and of Conv1D, and {part.path} is a "
-            f"{type(part.module).__name__}, which computes in its own way: leave int8_mixed out"
-        )
-    return part
-
-
 @dataclass
 class Int8Mixed(Technique):
     """In every linear layer of every block, as in the paper; embedding and head stay as they are.
@@ -141,7 +127,7 @@ class Int8Mixed(Technique):
             import techniques.precision.int8_mixed.kernel  # noqa: F401 - from here on counters know its FLOPs
         parts = anatomy(model)
         products = Products(self.output, self.grad_input, self.grad_weight, self.weight_scale)
-        for path, linear in [] if self.is_reference else [innermost(part) for part in parts.linears]:
+        for path, linear in [] if self.is_reference else [plain_linear(part, "int8_mixed") for part in parts.linears]:
             parts.replace(path, Int8Linear(linear, products))
         return model
 
