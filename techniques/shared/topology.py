@@ -56,9 +56,9 @@ def moved_topology(weight: Tensor, gradient: Tensor, mask: Tensor, count: int) -
     """
     magnitude = weight.abs().masked_fill(~mask, math.inf).flatten()
     kept = mask.flatten().clone()
-    kept[magnitude.topk(count, largest=False).indices] = False
+    kept[magnitude.topk(count, largest=False, sorted=False).indices] = False
     candidates = gradient.abs().flatten().masked_fill(kept, -1.0)
-    kept[candidates.topk(count).indices] = True
+    kept[candidates.topk(count, sorted=False).indices] = True
     return kept.view_as(mask)
 
 
@@ -66,7 +66,7 @@ def highest(importance: Sequence[Tensor], count: int) -> list[Tensor]:
     """Boolean masks, one for each layer, of the ``count`` highest of all layers' values."""
     flat = torch.cat([each.flatten() for each in importance])
     kept = torch.zeros_like(flat, dtype=torch.bool)
-    kept[flat.topk(count).indices] = True
+    kept[flat.topk(count, sorted=False).indices] = True
     parts = kept.split([each.numel() for each in importance])
     return [part.view_as(each) for part, each in zip(parts, importance, strict=True)]
 

@@ -27,9 +27,9 @@ from tests.numbers.paired import step_ratio
 
 BY_PROGRESS = (
     "progressive_stacking:bert", "bert2bert:bert", "compound_grow:bert", "autoprog:vit", "progressive_resolution:vit",
-    "progressive_patch:vit",
+    "progressive_patch:vit", "svite:vit",
 )  # fmt: skip
-EVERY = ("rigl:gpt", "set:gpt", "svite:vit", "snip:gpt", "grasp:gpt", "lth_imp:gpt")
+EVERY = ("rigl:gpt", "set:gpt", "snip:gpt", "grasp:gpt", "lth_imp:gpt")
 METHODS = ("after_backward", "after_step")
 
 
@@ -73,7 +73,7 @@ def main() -> None:
         grows = entry in BY_PROGRESS
         share = spent[0] / (spent[0] + step_s * (whole if grows else steps))
         beside = ""
-        if grows:
+        if grows and stack != "svite":  # whose model is the plain one
             ratio = step_ratio(run, Run(Job(setting=setting.but(steps=chosen.steps), stack=BASELINE)))
             beside = f"{ratio.estimate:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
         line = (stack, baseline, f"{spent[0]:.3f}", f"{1e3 * step_s:.1f}", f"{share:.2%}", beside)
