@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.library import Library
 from torch.utils._pytree import tree_map
 
@@ -76,9 +77,16 @@ def _as_on_a_cpu(operator: Any, *args: Any) -> Any:
     return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
 
 
+def _has_no_values(value: Any) -> bool:
+    """Whether it is a fake tensor; AOTAutograd traces one inside of a functional one."""
+    while isinstance(value, FunctionalTensor):
+        value = torch._from_functional_tensor(value.elem)
+    return isinstance(value, FakeTensor)
+
+
 def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
     """As ``at::dropout`` decides (ATen/native/Dropout.cpp, ``is_fused_kernel_acceptable``)."""
-    if isinstance(input, FakeTensor) and train and 0 < p < 1 and input.numel() > 0:
+    if _has_no_values(input) and train and 0 < p < 1 and input.numel() > 0:
         return aten.native_dropout(input, p, train)[0]
     return _as_on_a_cpu(aten.dropout.default, input, p, train)
 
@@ -91,7 +99,7 @@ def _below_autocast() -> Any:
 
 
 def _narrow(value: Any) -> bool:
-    return isinstance(value, FakeTensor) and value.dtype in HALF
+    return isinstance(value, Tensor) and value.dtype in HALF and _has_no_values(value)
 
 
 def _in_float32(operator: Any) -> Callable[..., Any]:
@@ -181,7 +189,7 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """With operands as ``at::scaled_dot_product_attention`` makes them (ATen/native/transformers/attention.cpp)."""
-    if not isinstance(query, FakeTensor):
+    if not _has_no_values(query):
         kernel = aten.scaled_dot_product_attention.default._op_dk
         return kernel(
             torch._C.DispatchKey.CompositeImplicitAutograd, query, key, value, attn_mask, dropout_p, is_causal,

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from functorch.compile import aot_function
+from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from suite.measure.weightless import weightless
@@ -130,6 +131,22 @@ def test_fused_attention_saves_its_operands_its_output_and_a_number_a_row_with_d
         shapes = [tuple(each.shape) for each in (q, k, v)]
         assert flops.total == attention_flops(*shapes) + attention_backward_flops(*shapes)
         assert not flops.uncounted
+
+
+def test_what_is_traced_ahead_of_autograd_has_a_gpu_s_operators_too() -> None:
+    graphs: list[str] = []
+
+    def noted(graph: fx.GraphModule, inputs: Any) -> fx.GraphModule:
+        graphs.append(graph.code)
+        return graph
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.dropout(F.scaled_dot_product_attention(q, k, v, dropout_p=0.1), 0.1)
+
+    with weightless("cuda"):
+        aot_function(attend, fw_compiler=noted, bw_compiler=noted)(*sides()).sum().backward()
+    assert "_scaled_dot_product_flash_attention" in graphs[0] and "native_dropout" in graphs[0]
+    assert "bernoulli" not in graphs[0]
 
 
 def test_a_masked_attention_keeps_an_additive_mask_for_every_head_where_rows_are_not_whole_sixteens() -> None:
