@@ -18,7 +18,7 @@ saves the same tensors. Limits: workspaces inside a kernel are no tensors; autoc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -56,6 +56,7 @@ Kernel = Literal["flash", "efficient", "math"]
 def gpu_operators() -> Iterator[None]:
     """While active, a step of fake CPU tensors runs the operators of a GPU. Of the whole process: do not nest it."""
     library = Library("aten", "IMPL")
+    changed = [aten.dropout.default, aten.scaled_dot_product_attention.default]
     try:
         library.impl("dropout", _dropout, "AutogradCPU")
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
@@ -63,9 +64,18 @@ def gpu_operators() -> Iterator[None]:
             for name in names:
                 if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCPU"):
                     library.impl(name, kernel_of(_operator(name)), "AutocastCPU")
+                    changed.append(_operator(name))
+        _forget_kernels(changed)
         yield
     finally:
         library._destroy()
+        _forget_kernels(changed)
+
+
+def _forget_kernels(operators: Sequence[Any]) -> None:
+    """Has Python, by which graphs are traced, ask the dispatcher again: it remembers an operator's kernels."""
+    for operator in operators:
+        operator._dispatch_cache.clear()
 
 
 def _operator(name: str) -> Any:
