@@ -45,7 +45,7 @@ from suite.judge.statistics import (
 )
 from suite.judge.verdicts import ClaimVerdict
 from suite.record.job import Setting, Size
-from suite.record.paper_scale import Beside, Place
+from suite.record.paper_scale import PROVENANCE, Beside, Place
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
 BEYOND = "beyond the scaling curve"
@@ -431,28 +431,28 @@ def _counted_at_scale(
     card: Card, claim: Claim, at_scale: CountsAtScale, besides: Mapping[Place, Sequence[Beside]]
 ) -> list[Judgement]:
     """The verdicts by counts at the papers' own sizes, of those that have the claim's metric."""
-    if not is_exact(claim):
-        return []
-    judgements = []
-    for place, every in besides.items():
-        applies = place.baseline in (claim.baselines or card.baselines) and place.task == card.task
-        if not applies or unfit(claim, place.recipe, place.size, place.device):
-            continue
-        for each in every:
-            value = each.stack.quantities.get(claim.metric) if claim.absolute else each.ratio(claim.metric)
-            if (each.stack.stack, each.stack.reference) != (card.id, card.reference) or value is None:
-                continue
-            old = at_scale.has_changed(each)
-            note = "counted at paper scale" + ("; unverified: the code changed since it was counted" if old else "")
-            seen = Observation(Interval(value, value, value, 1.0, "every seed", 1), exact=True, note=note)
-            command = (
-                f"leantrain count --keep -t {card.id} -b {place.baseline} --size {place.size} --recipe {place.recipe}"
-            )
-            where = ClaimPlace(
-                place.baseline, place.recipe, place.size, unverified=("counted",) if old else (), command=command
-            )
-            judgements.append(judge(claim, card.id, seen, where))
-    return judgements
+    return [
+        _by_count(card, claim, each, value, at_scale.has_changed(each))
+        for place, every in besides.items()
+        if is_exact(claim)
+        and (place.task, unfit(claim, place.recipe, place.size, place.device)) == (card.task, "")
+        and place.baseline in (claim.baselines or card.baselines)
+        for each in every
+        if (each.stack.stack, each.stack.reference) == (card.id, card.reference)
+        and (value := each.of(claim.metric, claim.absolute)) is not None
+    ]
+
+
+def _by_count(card: Card, claim: Claim, counted: Beside, value: float, changed: bool) -> Judgement:
+    place = counted.stack.place
+    old = "unverified: the code changed since it was counted" if changed else ""
+    seen = Observation(
+        Interval(value, value, value, 1.0, "every seed", 1), exact=True, note="; ".join(filter(None, (PROVENANCE, old)))
+    )
+    command = f"leantrain count --keep -t {card.id} -b {place.baseline} --size {place.size} --recipe {place.recipe}"
+    unverified = ("counted",) if changed else ()
+    where = ClaimPlace(place.baseline, place.recipe, place.size, unverified=unverified, command=command)
+    return judge(claim, card.id, seen, where)
 
 
 def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[Judgement]) -> list[Judgement]:

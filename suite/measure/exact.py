@@ -24,8 +24,9 @@ from suite.judge.known import Facts
 from suite.measure import paper_scale
 from suite.measure.child import ContenderFailed
 from suite.measure.contender import Contender, world_size
-from suite.measure.paper_scale import PROVENANCE, Scale
+from suite.measure.paper_scale import Scale
 from suite.record.job import Job, RecipeName, Setting, Size, canonical
+from suite.record.paper_scale import PROVENANCE
 from suite.record.schema import COUNTS, Evaluation
 
 STEPS = 16  # a whole run: schedules by progress come round

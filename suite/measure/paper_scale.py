@@ -47,10 +47,9 @@ from suite.meters.activations import SavedActivations
 from suite.meters.state import gradient_bytes, parameter_bytes
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
 from suite.record.libraries import versions
-from suite.record.paper_scale import PaperScale, Place, SizeCount
+from suite.record.paper_scale import PROVENANCE, PaperScale, Place, SizeCount
 from suite.record.schema import COUNTS, Counters
 
-PROVENANCE = "counted at paper scale"
 GENERATED_LATER = "what compiled code allocates is decided when it is generated"
 STEPS = 2  # before the counted one: optimizers make their state, and schedules by progress come round
 

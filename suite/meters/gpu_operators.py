@@ -89,7 +89,7 @@ def _as_on_a_cpu(operator: Any, *args: Any) -> Any:
 
 def _has_no_values(value: Any) -> bool:
     """Whether it is a fake tensor; AOTAutograd traces one inside of a functional one."""
-    while isinstance(value, FunctionalTensor):
+    if isinstance(value, FunctionalTensor):
         value = torch._from_functional_tensor(value.elem)
     return isinstance(value, FakeTensor)
 

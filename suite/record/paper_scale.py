@@ -14,6 +14,7 @@ from suite.record.job import RecipeName, Size, Task
 
 NAME = "paper_scale.json"
 SCHEMA = 1
+PROVENANCE = "counted at paper scale"
 
 
 class Place(NamedTuple):
@@ -60,6 +61,10 @@ class Beside(NamedTuple):
         """Stack over reference; None where either has none of it."""
         ours, theirs = self.stack.quantities.get(quantity), self.reference.quantities.get(quantity)
         return ours / theirs if ours is not None and theirs else None
+
+    def of(self, quantity: str, absolute: bool) -> float | None:
+        """The stack's own where ``absolute``, else the ratio; None where there is none."""
+        return self.stack.quantities.get(quantity) if absolute else self.ratio(quantity)
 
 
 class PaperScale(Stored):

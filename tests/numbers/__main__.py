@@ -12,7 +12,8 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +22,7 @@ from rich.table import Table
 from suite.contract.baseline import baselines
 from suite.contract.catalogue import catalogue, lookup
 from suite.judge.known import timed_pair
-from suite.judge.statistics import Interval, false_alarm_interval, median_interval, moderated_interval, pooled_variance
+from suite.judge.statistics import Interval, false_alarm_interval, moderated_interval, pooled_variance
 from suite.measure.contender import Contender, Limits
 from suite.measure.learning import cores, learn_all
 from suite.measure.timing import Protocol, time_together
@@ -29,11 +30,12 @@ from suite.measure.worker import Session
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.machine import busy_cores, fingerprint, fitness
 from suite.record.schema import Learned, Timed
+from tests.numbers.paired import ratio
 
 PAIRS = 7
 SETS = 3  # of processes, of a row of the board
 WITHIN = 0.03
-METERED_STEPS, METERED_ROUNDS = 2, 40
+METERED_STEPS = 2
 BRIEF = Limits(train_s=60)
 Figure = tuple[str, str, str, bool]
 """Its name, what was measured, the goal, whether it was reached."""
@@ -62,18 +64,8 @@ def metered(setting: Setting) -> Interval:
     session.prepare()
     session.set_up()
 
-    def seconds(steps_of: Callable[[int], object]) -> float:
-        start_s = time.perf_counter()
-        steps_of(METERED_STEPS)
-        return time.perf_counter() - start_s
-
-    block, bare = session.block, session.run.train
-    seconds(bare)
-    log_ratios = []
-    for _ in range(METERED_ROUNDS):
-        first, second, third, fourth = map(seconds, (block, bare, bare, block))
-        log_ratios.append(math.log((first + fourth) / (second + third)))
-    return median_interval(log_ratios).ratio()
+    block, bare = (partial(steps_of, METERED_STEPS) for steps_of in (session.block, session.run.train))
+    return ratio(block, bare, time.perf_counter)
 
 
 def timings(setting: Setting, count: int) -> list[tuple[Timed, float]]:

@@ -1,7 +1,7 @@
 """Steps that drop tokens against what their FLOPs predict: ``python -m tests.numbers.dropped [--size micro]``.
 
 CPU seconds of a step over the reference's, in ABBA order in one process and thread, beside the ratio of counted FLOPs.
-What the time has beyond the FLOPs is what does not shrink with the tokens: embeddings, norms, the optimizer.
+What the time has beyond the FLOPs is what does not shrink with the tokens: the calls of operators above all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Steps of two runs in one process, in turn: what the load of the machine does to one it does to the other."""
+"""Two pieces of work in one process, in turn: what the load of the machine does to one it does to the other."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from functools import partial
 
 from suite.contract.run import Run
 from suite.judge.statistics import Interval, median_interval
@@ -11,17 +13,22 @@ from suite.judge.statistics import Interval, median_interval
 ROUNDS = 40
 
 
-def step_ratio(run: Run, other: Run, rounds: int = ROUNDS) -> Interval:
-    """CPU seconds of a step of ``run`` over one of ``other``, in ABBA order."""
+def ratio(ours: Callable[[], object], theirs: Callable[[], object], clock_s: Callable[[], float]) -> Interval:
+    """Seconds of ``ours`` over those of ``theirs``, in ABBA order, after each was done once."""
 
-    def step_s(of: Run) -> float:
-        start_s = time.process_time()
-        of.train(1)
-        return time.process_time() - start_s
+    def seconds(work: Callable[[], object]) -> float:
+        start_s = clock_s()
+        work()
+        return clock_s() - start_s
 
-    step_s(run), step_s(other)
+    seconds(ours), seconds(theirs)
     log_ratios = []
-    for _ in range(rounds):
-        first, second, third, fourth = map(step_s, (run, other, other, run))
+    for _ in range(ROUNDS):
+        first, second, third, fourth = map(seconds, (ours, theirs, theirs, ours))
         log_ratios.append(math.log((first + fourth) / (second + third)))
     return median_interval(log_ratios).ratio()
+
+
+def step_ratio(run: Run, other: Run) -> Interval:
+    """CPU seconds of a step of ``run`` over one of ``other``."""
+    return ratio(partial(run.train, 1), partial(other.train, 1), time.process_time)

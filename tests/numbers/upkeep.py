@@ -2,7 +2,7 @@
 
 CPU seconds, of one thread, in the methods after the gradients and after the step: growth, topology updates, masks. A
 short run makes as many growths as a whole one, since they follow the progress, so their seconds are held against a
-whole run's; updates every so many steps (``every``) are held against the steps of the short run.
+whole run's; masks and updates every so many steps are held against the steps of the short run.
 
 Then, of techniques that grow, CPU seconds of a step of the model that the run ended with over those of a fresh one of
 that size, in ABBA order.
@@ -20,16 +20,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from suite.contract.baseline import baseline_of
 from suite.contract.run import Run
+from suite.contract.stack import build
 from suite.contract.technique import overrides
 from suite.record.job import BASELINE, Job, Setting
 from tests.numbers.paired import step_ratio
 
 BY_PROGRESS = (
     "progressive_stacking:bert", "bert2bert:bert", "compound_grow:bert", "autoprog:vit", "progressive_resolution:vit",
-    "progressive_patch:vit", "svite:vit",
+    "progressive_patch:vit",
 )  # fmt: skip
-EVERY = ("rigl:gpt", "set:gpt", "snip:gpt", "grasp:gpt", "lth_imp:gpt")
+EVERY = ("rigl:gpt", "set:gpt", "svite:interval=20:vit", "snip:gpt", "grasp:gpt", "lth_imp:gpt")  # 20: of 2000 steps
 METHODS = ("after_backward", "after_step")
 
 
@@ -63,7 +65,7 @@ def main() -> None:
     for entry in chosen.entries:
         stack, _, baseline = entry.rpartition(":")
         setting = Setting(baseline=baseline, size=chosen.size)
-        whole = Run(Job(setting=setting, stack=stack)).recipe.steps
+        whole = build(stack).recipe(baseline_of(setting).recipe_of(setting)).steps
         run = Run(Job(setting=setting.but(steps=chosen.steps), stack=stack))
         steps, spent = run.recipe.steps, metered(run)
         start_s = time.process_time()
@@ -73,7 +75,7 @@ def main() -> None:
         grows = entry in BY_PROGRESS
         share = spent[0] / (spent[0] + step_s * (whole if grows else steps))
         beside = ""
-        if grows and stack != "svite":  # whose model is the plain one
+        if grows:
             ratio = step_ratio(run, Run(Job(setting=setting.but(steps=chosen.steps), stack=BASELINE)))
             beside = f"{ratio.estimate:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
         line = (stack, baseline, f"{spent[0]:.3f}", f"{1e3 * step_s:.1f}", f"{share:.2%}", beside)
