@@ -14,10 +14,10 @@ from rich.table import Table
 
 from suite.contract.catalogue import catalogue, reference_of
 from suite.contract.run import Run
-from suite.record.job import Job, Setting
-from tests.numbers.paired import step_ratio
+from suite.record.job import SIZES, Job, Setting
+from tests.numbers.paired import entry, step_ratio
 
-ENTRIES = ("mae:mae", "flip:vit", "mass:bert", "mlm_sparse_head:bert", "mlm_mask_later:bert")
+ENTRIES = {"mae": "mae", "flip": "vit", "mass": "bert", "mlm_sparse_head": "bert", "mlm_mask_later": "bert"}
 WITHIN = 0.10
 
 
@@ -25,13 +25,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.numbers.dropped", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("entries", nargs="*", default=[*ENTRIES], metavar="stack:baseline")
-    parser.add_argument("--size", default="micro")
+    parser.add_argument("entries", nargs="*", type=entry, default=[*ENTRIES.items()], metavar="stack:baseline")
+    parser.add_argument("--size", choices=SIZES, default="micro")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     table = Table("stack", "on", "against", "FLOPs", "CPU time of a step", "apart", box=None, pad_edge=False)
-    for entry in chosen.entries:
-        stack, _, baseline = entry.rpartition(":")
+    for stack, baseline in chosen.entries:
         against = reference_of(stack)[0]
         task = catalogue()[stack.partition(":")[0]].card.task
         setting = Setting(baseline=baseline, size=chosen.size, task=task)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
 from collections.abc import Callable
 from functools import partial
 
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import lookup
 from suite.contract.run import Run
+from suite.contract.stack import build
 from suite.judge.statistics import Interval, median_interval
 
 ROUNDS = 40
+
+
+def entry(text: str) -> tuple[str, str]:
+    """A stack and a baseline, of ``stack:baseline``. Raises ArgumentTypeError."""
+    stack, _, baseline = text.rpartition(":")
+    try:
+        build(stack)
+        lookup("baseline", baseline, baselines())
+    except (LookupError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text} is no stack:baseline: {error}") from None
+    return stack, baseline
 
 
 def ratio(ours: Callable[[], object], theirs: Callable[[], object], clock_s: Callable[[], float]) -> Interval:

@@ -24,6 +24,7 @@ from suite.measure.plan import Pair, Plan, Wanted, pair_of
 from suite.record.job import Job, Setting
 from suite.record.machine import busy_cores
 from suite.record.store import Store
+from tests.numbers.paired import entry
 
 KINDS_OF_COST = {  # one of each kind
     "lion": "gpt",  # another optimizer
@@ -71,15 +72,21 @@ def raced(pair: Pair) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.numbers.races", description=(__doc__ or "").splitlines()[0])
     default = [f"{stack}:{baseline}" for stack, baseline in KINDS_OF_COST.items()]
-    parser.add_argument("entries", nargs="*", default=default, metavar="stack:baseline", help=", ".join(default))
+    parser.add_argument(
+        "entries",
+        nargs="*",
+        type=entry,
+        default=[*map(entry, default)],
+        metavar="stack:baseline",
+        help=", ".join(default),
+    )
     parser.add_argument("--results", type=Path, default=Path("results"), help="what is known, and gets the timings")
     chosen = parser.parse_args()
     console = Console(width=120, highlight=False)
     if (busy := busy_cores()) > 0.5:
         console.print(f"disturbed: others use {busy:.1f} cores")
     table = Table("stack", "on", "composed, each timing", "raced, each race", "apart", box=None, pad_edge=False)
-    for entry in chosen.entries:
-        stack, _, baseline = entry.rpartition(":")
+    for stack, baseline in chosen.entries:
         pair = pair_of(Setting(baseline=baseline, size="nano"), stack)
         costs, races = composed(pair, chosen.results), raced(pair)
         apart = statistics.mean(costs) / statistics.mean(races) - 1

@@ -24,14 +24,17 @@ from suite.contract.baseline import baseline_of
 from suite.contract.run import Run
 from suite.contract.stack import build
 from suite.contract.technique import overrides
-from suite.record.job import BASELINE, Job, Setting
-from tests.numbers.paired import step_ratio
+from suite.record.job import BASELINE, SIZES, Job, Setting
+from tests.numbers.paired import entry, step_ratio
 
-BY_PROGRESS = (
-    "progressive_stacking:bert", "bert2bert:bert", "compound_grow:bert", "autoprog:vit", "progressive_resolution:vit",
-    "progressive_patch:vit",
-)  # fmt: skip
-EVERY = ("rigl:gpt", "set:gpt", "svite:interval=20:vit", "snip:gpt", "grasp:gpt", "lth_imp:gpt")  # 20: of 2000 steps
+BY_PROGRESS = {
+    "progressive_stacking": "bert", "bert2bert": "bert", "compound_grow": "bert", "autoprog": "vit",
+    "progressive_resolution": "vit", "progressive_patch": "vit",
+}  # fmt: skip
+EVERY = {
+    "rigl": "gpt", "set": "gpt", "svite:interval=20": "vit",  # as in a whole run, of 2000 steps
+    "snip": "gpt", "grasp": "gpt", "lth_imp": "gpt",
+}  # fmt: skip
 METHODS = ("after_backward", "after_step")
 
 
@@ -55,15 +58,15 @@ def _clocked(spent: list[float], method: Callable[..., Any], *args: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.numbers.upkeep", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("entries", nargs="*", default=[*BY_PROGRESS, *EVERY], metavar="stack:baseline")
-    parser.add_argument("--size", default="micro")
+    default = [*(BY_PROGRESS | EVERY).items()]
+    parser.add_argument("entries", nargs="*", type=entry, default=default, metavar="stack:baseline")
+    parser.add_argument("--size", choices=SIZES, default="micro")
     parser.add_argument("--steps", type=int, default=240)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     table = Table("stack", "on", "own, s", "a step, ms", "of a run", "grown over fresh step", box=None, pad_edge=False)
     console = Console(width=120, highlight=False)
-    for entry in chosen.entries:
-        stack, _, baseline = entry.rpartition(":")
+    for stack, baseline in chosen.entries:
         setting = Setting(baseline=baseline, size=chosen.size)
         whole = build(stack).recipe(baseline_of(setting).recipe_of(setting)).steps
         run = Run(Job(setting=setting.but(steps=chosen.steps), stack=stack))
@@ -72,7 +75,7 @@ def main() -> None:
         run.train(steps)
         taken_s = time.process_time() - start_s
         step_s = (taken_s - spent[0]) / steps
-        grows = entry in BY_PROGRESS
+        grows = stack in BY_PROGRESS
         share = spent[0] / (spent[0] + step_s * (whole if grows else steps))
         beside = ""
         if grows:
