@@ -71,15 +71,8 @@ def raced(pair: Pair) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.numbers.races", description=(__doc__ or "").splitlines()[0])
-    default = [f"{stack}:{baseline}" for stack, baseline in KINDS_OF_COST.items()]
-    parser.add_argument(
-        "entries",
-        nargs="*",
-        type=entry,
-        default=[*map(entry, default)],
-        metavar="stack:baseline",
-        help=", ".join(default),
-    )
+    default = [*KINDS_OF_COST.items()]
+    parser.add_argument("entries", nargs="*", type=entry, default=default, metavar="stack:baseline")
     parser.add_argument("--results", type=Path, default=Path("results"), help="what is known, and gets the timings")
     chosen = parser.parse_args()
     console = Console(width=120, highlight=False)
