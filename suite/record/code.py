@@ -48,9 +48,12 @@ def imports(path: Path, inside_functions: bool) -> Iterator[str]:
 
 def fields_of_type(path: Path, annotation: str) -> dict[str, str]:
     """The fields of a file's classes that are annotated so and have a text as their default."""
+    source = path.read_bytes()
+    if annotation.encode() not in source:  # nearly every file, and parsing takes long
+        return {}
     return {
         node.target.id: node.value.value
-        for node in ast.walk(ast.parse(path.read_bytes()))
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.AnnAssign)
         and isinstance(node.target, ast.Name)
         and isinstance(node.annotation, ast.Name)
