@@ -86,10 +86,17 @@ class Notice:
 
 
 def mutants_of(entry: Entry) -> list[Mutant]:
-    """An entry's mutants, the automatic ones first. Raises ValueError for an edit that fits no place, or several."""
+    """An entry's mutants, the automatic ones first; its file's table ``settings`` has the hyper-parameters with which a
+    method is taken away that the defaults do not need.
+
+    Raises ValueError for an edit that fits no place, or several, and for settings of a method that it has not.
+    """
     methods = [name for name in (*CHAINED, *SLOTS) if name not in INSTRUMENTS and overrides(entry.technique, name)]
-    automatic = [Mutant(entry.id, f"no {name}", lacks=name) for name in methods]
-    written = _file(entry).get("mutant", [])
+    file = _file(entry)
+    settings, written = file.get("settings", {}), file.get("mutant", [])
+    if unknown := settings.keys() - set(methods):
+        raise ValueError(f"{entry.folder}: settings for {', '.join(sorted(unknown))}, which it does not override")
+    automatic = [Mutant(entry.id, f"no {name}", lacks=name, settings=settings.get(name, "")) for name in methods]
     edits = [replace(Mutant(entry.id, "", module=entry.module), **each) for each in written]
     for each in edits:
         if each.module.partition(".")[0] == HARNESS:

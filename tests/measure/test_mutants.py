@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,18 @@ def test_what_a_claim_is_about_it_notices_and_the_rest_survives(planted: Path) -
     }
     survivors = {name for name, each in by_name.items() if each["survives"]}
     assert survivors == {"no after_step", "not half"}, "the claim of the rate is not of these settings"
+
+
+def test_a_method_goes_with_the_settings_that_need_it(planted: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(planted, tmp_path / "planted"))
+    written = root / FOLDER / "mutants.toml"
+    written.write_text('[settings]\nrecipe = "backwards=true"\n')
+    done = plugin.leantrain(root, "claims", "twice", "--mutants", "--json")
+    by_name = {each["mutant"]: each["claims"] for each in json.loads(done.stdout)}
+    assert by_name == {"no recipe": [], "no after_step": []}, "the claim of the rate is not of these settings"
+    written.write_text('[settings]\nloss = "backwards=true"\n')
+    done = plugin.leantrain(root, "claims", "twice", "--mutants")
+    assert done.returncode == 2 and "settings for loss, which it does not override" in done.stderr
 
 
 def test_a_claim_that_does_not_hold_of_the_whole_technique_notices_nothing(planted: Path) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import torch
+from torch import Tensor, nn
+
 from suite.contract.recording import Recording
 from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.contract.trace import Moment, Trace
+from suite.model.anatomy import out_features
+from suite.model.pruning import Units
 from techniques.shared.connections import (
     changed,
     count_change,
@@ -22,6 +27,7 @@ from techniques.shared.connections import (
     sparse_flops,
     staying,
 )
+from techniques.sparse_training.svite.structured import Structure, turned
 from techniques.sparse_training.svite.technique import SViTE
 
 
@@ -36,7 +42,11 @@ def probes(recording: Recording, own: SViTE) -> Mapping[str, float]:
     moved connections where none should, or the other way round, or did not update the weights; ``misplaced``:
     connections that the rule does not choose; ``grown_off_zero``: grown ones whose weight or optimizer state is not 0;
     ``moved``: further numbers that an exploration changed; ``dead``, ``dead_moved``: numbers outside the topology that
-    are not 0; ``sparse_flops``: of the matrices' products, over dense ones."""
+    are not 0; ``sparse_flops``: of the matrices' products, over dense ones.
+
+    ``evaluated_apart``: how far the loss of the model that is evaluated is from the trained one's, relatively. Where
+    heads and neurons move, it is infinite if one that is off is still there, ``sparsity`` is the share of their weights
+    that is off, and ``misplaced`` is of neurons."""
     if own.is_reference:
         return {}
     run, traces = recording.run, recording.traces
@@ -47,14 +57,30 @@ def probes(recording: Recording, own: SViTE) -> Mapping[str, float]:
     for trace in traces:
         end = trace.step + 1
         explores = end % interval == 0 and end < steps
-        counts["off_schedule"] += changed(trace.before, trace.after, paths) != explores or len(trace.updates) != 1
+        moves = changed(trace.before, trace.after, paths)
+        same = own.structure is not None and explores and not moves  # units that went came at once
+        counts["off_schedule"] += (moves != explores and not same) or len(trace.updates) != 1
         counts["dead"] += sum(dead(trace, path) for path in paths)
         if explores:
             share = own.last_death + (own.death - own.last_death) * math.cos(math.pi * end / steps / 2) ** 2
-            counts["misplaced"] += sum(_misplaced(trace, path, share) for path in paths)
+            if own.structure:
+                counts["misplaced"] += _misplaced_neurons(trace, own.structure, run, share)
+            else:
+                counts["misplaced"] += sum(_misplaced(trace, path, share) for path in paths)
             counts["grown_off_zero"] += sum(_grown_off_zero(trace, path) for path in paths)
             updated = trace.update.after
-            counts["moved"] += moved(updated, trace.after, staying(updated, trace.after, paths))
+            stays = staying(updated, trace.after, paths)
+            if own.structure:
+                stays |= _biases_of_heads(own.structure, run, stays)
+            counts["moved"] += moved(updated, trace.after, stays)
+    if own.structure:
+        return {
+            **counts,
+            "sparsity": 1 - own.structure.share(run.model),
+            "connections_changed": count_change(traces, paths),
+            "dead_moved": dead_moved(recording, own, paths),
+            "evaluated_apart": _evaluated_apart(recording, own),
+        }
     wanted = erk_connections([tuple(each.shape) for each in first], 1 - own.sparsity)
     return {
         **counts,
@@ -63,6 +89,7 @@ def probes(recording: Recording, own: SViTE) -> Mapping[str, float]:
         "connections_changed": count_change(traces, paths),
         "dead_moved": dead_moved(recording, own, paths),
         "sparse_flops": sparse_flops(recording, paths),
+        "evaluated_apart": _evaluated_apart(recording, own),
     }
 
 
@@ -76,3 +103,60 @@ def _misplaced(trace: Trace, path: str, share: float) -> int:
 
 def _grown_off_zero(trace: Trace, path: str) -> int:
     return off_zero(trace.after, path, mask(trace.after, path) & ~mask(trace.before, path))
+
+
+def _misplaced_neurons(trace: Trace, structure: Structure, run: Run, share: float) -> int:
+    """As :func:`_misplaced`, by norms of all weights of a neuron."""
+    gradients, weights = trace.of("backward")[0].gradients, trace.update.after.parameters
+    total = 0
+    for units in structure.neurons:
+        old, new = (_on(moment, units, run) for moment in (trace.before, trace.after))
+        score, growth = (_norms(values, units, run) for values in (weights, gradients))
+        total += misplaced(old, new, score, growth, math.ceil(share * int(old.sum()) - 1e-9))
+    return total
+
+
+def _on(moment: Moment, units: Units, run: Run) -> Tensor:
+    """Neurons with a connection in the layer behind them, bool [count]."""
+    return turned(run.model.get_submodule(units.joint), mask(moment, units.joint)).any(0)
+
+
+def _norms(values: Mapping[str, Tensor], units: Units, run: Run) -> Tensor:
+    """L1 over each neuron's rows and its column, [count]."""
+    matrix = {
+        path: turned(run.model.get_submodule(path), values[f"{path}.weight"]) for path in (units.joint, *units.rows)
+    }
+    columns = matrix[units.joint].abs().sum(0)
+    return torch.stack(
+        [
+            column
+            + torch.stack([matrix[path][list(rows[unit])].abs().sum() for path, rows in units.rows.items()]).sum()
+            for unit, column in enumerate(columns)
+        ]
+    )
+
+
+def _biases_of_heads(structure: Structure, run: Run, stays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The entries that stay, of the biases that come and go with heads."""
+    paths = [path for units in structure.heads for path in units.rows]
+    return {f"{path}.bias": turned(run.model.get_submodule(path), stays[path])[:, 0] for path in paths}
+
+
+def _evaluated_apart(recording: Recording, own: SViTE) -> float:
+    """In evaluation mode, on the last step's batch."""
+    run, batch = recording.run, recording.trace.batch
+    evaluated = run.technique.evaluated(run.model, run)
+    makers = [next(iter(units.rows)) for units in own.structure.units] if own.structure else []
+    if any(_features(evaluated, path) == _features(run.model, path) for path in makers):
+        return math.inf
+    losses, training = [], run.model.training
+    for model in (run.model, evaluated):
+        model.eval()
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            losses.append(float(run.baseline.losses(run.baseline.forward(model, batch), batch).double().mean()))
+    run.model.train(training)
+    return abs(losses[1] / losses[0] - 1)
+
+
+def _features(model: nn.Module, path: str) -> int:
+    return out_features(model.get_submodule(path))
