@@ -26,7 +26,7 @@ from suite.kernels import multi_tensor, optimizer_parts
 from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.optimizer_parts import Number
-from techniques.precision.adam8bit_blockwise.optimizer import FIRST, SECOND
+from techniques.precision.adam8bit_blockwise.codes import FIRST, SECOND
 from techniques.shared import dynamic_map_kernel, low_bit_kernel
 from techniques.shared.adam_kernel import corrections
 

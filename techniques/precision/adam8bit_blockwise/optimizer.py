@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from techniques.precision.adam8bit_blockwise.codes import FIRST, SECOND
 from techniques.shared.adam import adam_step
-from techniques.shared.dynamic_map import DynamicMap
 from techniques.shared.low_bit import LowBitAdamW, decode_blocks, encode_blocks
 
-FIRST, SECOND = DynamicMap(8, signed=True), DynamicMap(8, signed=False)
 SMALLEST_BLOCK, LARGEST_BLOCK = 64, 2048
 STRETCH = 2**18
 """Elements that are float32 at a time: few enough for a cache, and for the peak of memory."""

@@ -13,14 +13,7 @@ from torch import nn
 
 from leantrain.optim import AdamW4bit
 from suite.kernels import optimizer as base
-from techniques.precision.adam4bit_rank1.optimizer import (
-    BLOCK,
-    FIRST,
-    decode_rank1,
-    encode_rank1,
-    packed,
-    unpacked,
-)
+from techniques.precision.adam4bit_rank1.codes import BLOCK, FIRST, decode_rank1, encode_rank1, packed, unpacked
 from techniques.precision.adam4bit_rank1.technique import Adam4bit
 from techniques.shared.low_bit import decode_blocks
 

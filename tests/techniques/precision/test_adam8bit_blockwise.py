@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from leantrain.optim import AdamW8bit
 from suite.kernels import optimizer as base
-from techniques.precision.adam8bit_blockwise.optimizer import FIRST, SECOND, STRETCH
+from techniques.precision.adam8bit_blockwise.codes import FIRST, SECOND
+from techniques.precision.adam8bit_blockwise.optimizer import STRETCH
 from techniques.precision.adam8bit_blockwise.technique import Adam8bit
 from techniques.shared.dynamic_map import DynamicMap
 from techniques.shared.low_bit import decode_blocks, encode_blocks
