@@ -106,10 +106,12 @@ def _front(report: Report, most_lines: int | None = None) -> list[str]:
 
 
 def matrix_section(rows: Sequence[Row], most_lines: int | None = None) -> list[str]:
-    """Every technique in a line."""
+    """Every technique in a line, and a column for each board on which a time to the same quality is known."""
     whole = matrix.matrix(rows)
+    known = [column for column in whole.columns if any(_is_known(each.best.get(column)) for each in whole.entries)]
+    columns = known or whole.columns
     costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]
-    titles = ["technique", *whole.columns, *(f"{metric.heading} {metric.arrow}" for metric in costs), "in words"]
+    titles = ["technique", *columns, *(f"{metric.heading} {metric.arrow}" for metric in costs), "in words"]
     tally = ", ".join(f"{whole.count(verdict)} {verdict}" for verdict in matrix.VERDICTS)
     lines = ["## Time to the same quality", "", escape(f"{whole.shared}: {tally}. {matrix.SCOPE}"), ""]
     lines += [_line(list(map(escape, titles))), _line([":--", *["--:"] * (len(titles) - 2), ":--"])]
@@ -118,13 +120,20 @@ def matrix_section(rows: Sequence[Row], most_lines: int | None = None) -> list[s
     for title, entries in groups:
         lines += [_line([f"**{escape(title)}**", *[""] * (len(titles) - 1)])] if left else []
         for each in entries[:left]:
-            cells = [_headline(each.best[column]) if column in each.best else "" for column in whole.columns]
+            cells = [_headline(each.best[column]) if column in each.best else "" for column in columns]
             ranges = [each.cost(metric.name) for metric in costs]
             lines.append(_line([code(each.stack), *cells, *ranges, escape(each.sentence)]))
         shown += len(entries[:left])
         left = max(0, left - len(entries))
     hidden = len(whole.entries) - shown
-    return [*lines, "", f"{hidden} more stand on the pages below."] if hidden else lines
+    notes = [f"{hidden} more stand on the pages below."] if hidden else []
+    if unknown := [each for each in whole.columns if each not in columns]:
+        notes.append(f"Without a time to the same quality yet, on the pages below: {escape(', '.join(unknown))}.")
+    return [*lines, "", " ".join(notes)] if notes else lines
+
+
+def _is_known(row: Row | None) -> bool:
+    return row is not None and (row.failed or row.value(HEADLINE.name).kind != "unavailable")
 
 
 def _headline(row: Row) -> str:

@@ -134,6 +134,15 @@ def test_the_matrix_says_in_words_what_intervals_say_and_orders_by_what_is_sure(
     assert re.search(r"`fast` \| \*\*×2\.\d+ \[", front) and re.search(r"`alike` \| ×", front)
 
 
+def test_a_board_without_a_headline_has_no_column_and_is_named():
+    page = render(Report(shown(evidence("fast", pace_s=0.01), on(evidence("fast", replicates=0), baseline="vit"))))
+    head = next(line for line in page.splitlines() if line.startswith("| technique"))
+    assert "gpt" in head and "vit" not in head
+    assert re.search(r"Without a time to the same quality yet, on the pages below: vit[^.]*\.\n", page)
+    alone = render(Report(shown(evidence("fast", replicates=0))))
+    assert "Without a time" not in alone, "a table without columns says nothing"
+
+
 def test_what_could_not_have_shown_a_change_is_not_called_alike():
     def words(seed_noise: float) -> str:
         rows = shown(evidence("noisy", seed_noise=seed_noise))
