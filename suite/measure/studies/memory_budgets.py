@@ -36,7 +36,9 @@ TABLE = "time_against_memory"
 NOTE = (
     "Budgets are shares of the way from the least peak without a second tier (0) to a plain pass's (1). Times are over "
     "a plain pass's: predicted from the profile on this clock, measured as the median of passes in turn with plain "
-    "ones. Peaks are of a pass: activations and gradients. n/a: the solver has no schedule for the budget"
+    "ones. Peaks are of a pass: activations and gradients. What moves to the second tier is copied by this machine's "
+    "other cores, which no prediction has, and is alive until its copy ends: with it peaks depend on times, without it "
+    "they are exact. n/a: the solver has no schedule for the budget"
 )
 
 

@@ -1,7 +1,8 @@
 """How many dimensions fine-tuning needs: accuracy over d, with and without scales of layers, and d_90 of both.
 
 Aghajanyan et al. (arXiv 2012.13255), section 3 and figure 1: d_90 is the smallest d whose subspace gives 90 % of full
-fine-tuning's accuracy. ``accuracy`` has every d; ``d_90`` the smallest of them that is enough for each method.
+fine-tuning's accuracy. ``accuracy`` has every d, and d = 0, the model as it was before; ``d_90`` the smallest of them
+that is enough for each method. Where d = 0 is enough, the second task asks for nothing new, and d_90 tells nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
+from suite.record.schema import Learned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,8 +21,15 @@ if TYPE_CHECKING:
 DIMENSIONS = (10, 30, 100, 300, 1000, 3000)
 ENOUGH = 0.9
 METHODS = {"SAID": "true", "DID": "false"}
-POINTS = "Means over the seeds; share: of full fine-tuning's accuracy after as many steps"
-SMALLEST = f"The smallest d with {ENOUGH:.0%} of full fine-tuning's accuracy; none where it is more than the largest"
+BEFORE = "before"
+POINTS = (
+    "Means over the seeds; share: of full fine-tuning's accuracy after as many steps; before: of the model as it was, "
+    "on validation data"
+)
+SMALLEST = (
+    f"The smallest d with {ENOUGH:.0%} of full fine-tuning's accuracy; none where it is more than the largest, 0 where "
+    "the model has as much before"
+)
 
 
 class Point(NamedTuple):
@@ -42,7 +51,7 @@ def study(lab: Lab) -> list[Table]:
         for dimension in DIMENSIONS
     }
     runs = lab.runs(list(stacks.values()))
-    points = []
+    points = before([full for pairs in runs.values() for full, _ in pairs])
     for (method, dimension), stack in stacks.items():
         ends = [(full.final, own.final) for full, own in runs[stack] if full.final and own.final]
         if ends:
@@ -55,9 +64,24 @@ def study(lab: Lab) -> list[Table]:
     ]
 
 
+def before(runs: Sequence[Learned]) -> list[Point]:
+    """What full fine-tuning's curves begin with, over what they end with; nothing where none has come to its end."""
+    curves = list({each.seed: each.curve for each in runs if each.final}.values())
+    if not curves:
+        return []
+    loss, accuracy, last = (
+        fmean(values)
+        for values in zip(
+            *((own[0].loss, own[0].metrics["accuracy"], own[-1].metrics["accuracy"]) for own in curves), strict=True
+        )
+    )
+    return [Point(BEFORE, 0, len(curves), loss, accuracy, accuracy / last)]
+
+
 def smallest(points: Sequence[Point], method: str) -> int | None:
     """The smallest dimension that is enough."""
-    return min((each.dimension for each in points if each.method == method and each.share >= ENOUGH), default=None)
+    enough = [each.dimension for each in points if each.method in (method, BEFORE) and each.share >= ENOUGH]
+    return min(enough, default=None)
 
 
 def plot(tables: Sequence[Table]) -> Figure:
@@ -70,6 +94,9 @@ def plot(tables: Sequence[Table]) -> Figure:
     for method in METHODS:
         own = [each for each in points if each.method == method]
         axes.semilogx([each.dimension for each in own], [each.share for each in own], marker="o", label=method)
+    for each in points:
+        if each.method == BEFORE:
+            axes.axhline(each.share, linestyle=":", color="grey", label="before fine-tuning")
     axes.axhline(ENOUGH, linestyle="--", color="grey", label=f"{ENOUGH:.0%} of full fine-tuning")
     axes.set(xlabel="dimension d", ylabel="accuracy over full fine-tuning's")
     axes.legend()

@@ -222,23 +222,27 @@ def test_a_subspace_that_does_not_fit_is_refused(dimension: int) -> None:
         adapting("bert", dimension=dimension)
 
 
-def test_the_study_has_the_smallest_dimension_that_is_enough() -> None:
+@pytest.mark.parametrize(("start", "least"), [(0.05, (1000, None)), (0.9, (0, 0))])
+def test_the_study_has_the_smallest_dimension_that_is_enough(start: float, least: tuple[int | None, ...]) -> None:
     """Of accuracies that grow with d: to 0.85 of full fine-tuning's 0.8 at 300, and 0.95 of it at 1000."""
     shares = dict(zip(study.DIMENSIONS, (0.1, 0.3, 0.6, 0.85, 0.95, 1.0), strict=True))
 
     def runs(stacks: list[str]) -> dict[str, list[Any]]:
-        full = SimpleNamespace(final=SimpleNamespace(loss=0.5, metrics={"accuracy": 0.8}))
+        curve = [SimpleNamespace(loss=2.0, metrics={"accuracy": each}) for each in (0.7 * start, 0.4, 0.7)]
+        end = SimpleNamespace(loss=0.5, metrics={"accuracy": 0.8})
+        fulls = [SimpleNamespace(final=end, curve=curve, seed=seed) for seed in (0, 1)]
         ends = {}
         for stack in stacks:
             dimension = next((d for d in study.DIMENSIONS if f"dimension={d}," in f"{stack},"), 1000)  # the default
-            own = SimpleNamespace(loss=1.0, metrics={"accuracy": 0.8 * shares[dimension]})
-            ends[stack] = [] if "=false" in stack and dimension > 300 else [(full, SimpleNamespace(final=own))] * 2
+            own = SimpleNamespace(final=SimpleNamespace(loss=1.0, metrics={"accuracy": 0.8 * shares[dimension]}))
+            ends[stack] = [] if "=false" in stack and dimension > 300 else [(full, own) for full in fulls]
         return ends
 
     tables = study.study(SimpleNamespace(runs=runs))  # type: ignore[arg-type]
-    points = [study.Point(*each) for each in tables[0].rows]
+    before, *points = [study.Point(*each) for each in tables[0].rows]
+    assert before == study.Point("before", 0, 2, 2.0, pytest.approx(0.7 * start), pytest.approx(start))
     assert [each.dimension for each in points if each.method == "SAID"] == list(study.DIMENSIONS)
     assert {each.seeds for each in points} == {2}
     assert points[0].share == pytest.approx(0.1) and points[0].accuracy == pytest.approx(0.08)
-    assert tables[1].rows == [("SAID", 1000), ("DID", None)]
-    assert len(study.plot(tables).axes[0].lines) == 3
+    assert tables[1].rows == list(zip(("SAID", "DID"), least, strict=True))
+    assert len(study.plot(tables).axes[0].lines) == 4
