@@ -41,6 +41,7 @@ from suite.record.schema import (
     Renewal,
     Status,
     Timed,
+    windows_of,
 )
 from suite.record.store import NoRecord, Records
 
@@ -360,6 +361,8 @@ class _Draft:
         timed: list[TimedPair] = []
         of_machine = pool.timed.get((place.key, place.reference, place.stack), {}).get(place.machine, {})
         for (replicate, _), (timing, index) in sorted(of_machine.items()):
+            if 0 < timing.windows < windows_of(counted):  # of the run's beginning alone, and its cost changes
+                continue
             evidence.append(timing)
             sides = timing.contenders[index], timing.reference
             if not all(pool.currency.has_side(timing, side) for side in sides):

@@ -24,11 +24,10 @@ from suite.judge.rows import Currency
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.measure.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
-from suite.measure.timing import LEAST_BLOCKS
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, join, parts_of, techniques_of
 from suite.record.machine import fingerprint
-from suite.record.schema import FIFTHS, Counted, Ended, Learned, Line, Status, Timed, Trained, Witness
+from suite.record.schema import Counted, Ended, Learned, Line, Status, Timed, Trained, Witness, windows_of
 from suite.record.store import Records
 
 WITNESS_SHARE = 0.1  # of a run's own steps: every phase in proportion, and little beside what a process costs to start
@@ -172,7 +171,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Timing:
-    """Stacks to be timed together, the reference first. ``windows``: FIFTHS where the cost of one of them changes."""
+    """Stacks to be timed together, the reference first. ``windows``: as many as :func:`windows_of` says."""
 
     setting: Setting
     stacks: tuple[str, ...]
@@ -396,15 +395,19 @@ class Plan:
             for group in groups:
                 setting, stacks = group[0].setting, (group[0].reference, *(pair.stack for pair in group))
                 if not any(each.replicate == replicate for each in self.timed(setting, stacks)):
-                    changing = any(self.changes(setting, stack) for stack in stacks)
-                    changing = changing and conditions_of(setting).steps >= FIFTHS * LEAST_BLOCKS
-                    missing.append(Timing(setting, stacks, replicate, FIFTHS if changing else 1))
+                    missing.append(Timing(setting, stacks, replicate, self._windows(setting, stacks)))
         return missing
 
     def timed(self, setting: Setting, stacks: Sequence[str]) -> list[Timed]:
-        """The current timings of these stacks together on this machine."""
-        timed = self._timings.get((_key(setting), *stacks), [])
-        return [each for each in timed if all(self.currency.has_side(each, side) for side in each.contenders)]
+        """The current timings of these stacks together on this machine, in all parts of a run whose cost changes."""
+        timed, wanted = self._timings.get((_key(setting), *stacks), []), self._windows(setting, stacks)
+        return [
+            each for each in timed
+            if each.windows >= wanted and all(self.currency.has_side(each, side) for side in each.contenders)
+        ]  # fmt: skip
+
+    def _windows(self, setting: Setting, stacks: Sequence[str]) -> int:
+        return windows_of([self.counted(setting, stack) for stack in stacks])
 
     @cached_property
     def _timings(self) -> Mapping[tuple[str, ...], list[Timed]]:
@@ -415,11 +418,6 @@ class Plan:
                 at = each.conditions.key, *(side.stack for side in each.contenders)
                 index.setdefault(at, []).append(each)
         return index
-
-    def changes(self, setting: Setting, stack: str) -> bool:
-        """Whether the cost of a step changes during a run of the stack, as its counts tell."""
-        counted = self.counted(setting, stack)
-        return counted is not None and len(counted.points) > 1
 
 
 def measuring_twin(pair: Pair) -> str | None:

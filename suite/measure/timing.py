@@ -27,11 +27,10 @@ from suite.measure.contender import Contender, Limits
 from suite.measure.evidence import Heading, Progress, States, silent
 from suite.measure.lockstep import in_rounds
 from suite.record.job import Job, Setting
-from suite.record.schema import Side, Timed, Window
+from suite.record.schema import LEAST_BLOCKS, Side, Timed, Window
 
 ROUNDS = 32  # of a whole timing, over all windows
 STEPS = 2  # of the reference, a block; fewer where a window has no room
-LEAST_BLOCKS = 3  # of a window: the warm-up, and a round
 SEED = 0  # of every side: what a step costs depends on the states, not on their seed
 ENERGY_WINDOW_S = 20.0  # the energy counters update every 0.1 s: an edge error of at most 1 %
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -37,6 +37,9 @@ LONGEST = 8000  # characters of a failure's reason or traceback
 
 FIFTHS = 5
 """Parts of a run in which a step is counted and timed: its cost may change on the way."""
+
+LEAST_BLOCKS = 3
+"""Steps of a timed part: the warm-up, and a round."""
 
 Status = Literal[
     "ok", "diverged", "out_of_memory", "timeout", "hung", "crashed", "failed", "unavailable", "not_attached"
@@ -260,6 +263,13 @@ class Counted(Ended, Evidence):
     probes: dict[str, float] = Field(default_factory=dict)
 
 
+def windows_of(counted: Iterable[Counted | None]) -> int:
+    """The parts of a run in which stacks with these counts are timed: FIFTHS where the cost of one of them changes and
+    the run has room for them, else one."""
+    changing = [each for each in counted if each and len(each.points) > 1]
+    return FIFTHS if any(each.conditions.steps >= FIFTHS * LEAST_BLOCKS for each in changing) else 1
+
+
 class Trained(Ended, Evidence):
     """One training run alone, off every clock.
 
@@ -336,6 +346,12 @@ class Timed(Evidence):
     @property
     def reference(self) -> Side:
         return self.contenders[0]
+
+    @property
+    def windows(self) -> int:
+        """The parts of a run that it shows; all of them where a side failed, since more is not to be had."""
+        ended = [len(side.windows) for side in self.contenders if side.status == "ok"]
+        return min(ended) if len(ended) == len(self.contenders) else FIFTHS
 
 
 class Renewal(Stored):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from suite.judge.rows import Row, as_dict, pairs, reached, undecided
-from suite.record.schema import Code, Evaluation, Learned, Line, Machine, Renewal, Side, Status, Timed
+from suite.record.schema import FIFTHS, Code, Evaluation, Learned, Line, Machine, Renewal, Side, Status, Timed
 from tests.factories import (
     CODE,
     MACHINE,
@@ -317,6 +317,17 @@ def test_timings_of_one_machine_are_one_row_and_curves_travel() -> None:
     assert near(found[ELSEWHERE.key].metrics["time_to_quality"].number, 2.0, 0.04)
     assert found[ELSEWHERE.key].notes == (f"curves learned on {MACHINE.name}",)
     assert found[MACHINE.key].notes == ()
+
+
+def test_a_timing_of_a_run_s_beginning_alone_is_none_where_its_cost_changes() -> None:
+    """A model that grows is cheap at first: by that alone it would look three times as fast as it is."""
+    growing, changing = (lambda progress: 0.01 if progress < 0.5 else 0.03), [counters(flops=each) for each in (1, 3)]
+    lines = evidence("x", replicates=0, points=changing)
+    whole = timings("x", replicates=2, pace_s=growing, windows=FIFTHS)
+    early = [each.model_copy(update={"id": f"e{each.id}", "replicate": 2}) for each in timings("x", 1, pace_s=0.01)]
+    assert rows(lines, early)[0].known.timed == ()
+    assert rows(lines, early, whole)[0].metrics["step_time"] == rows(lines, whole)[0].metrics["step_time"]
+    assert len(rows(evidence("x", replicates=0), early)[0].known.timed) == 1, "where the cost is one, it says all"
 
 
 def test_a_row_takes_its_own_machine_s_curves_where_there_are_some() -> None:

@@ -34,8 +34,8 @@ def learned(stack: str, seed: int = 0, **changes: Any) -> Learned:
     return factories.learned(stack, seed, **{**HERE, "code": code_of(GPT, stack)} | changes)
 
 
-def timed(*stacks: str, replicate: int = 0, code: Code | None = None, **changes: Any) -> Timed:
-    sides = [factories.side(stack, code=code or code_of(GPT, stack)) for stack in stacks]
+def timed(*stacks: str, replicate: int = 0, code: Code | None = None, windows: int = 1, **changes: Any) -> Timed:
+    sides = [factories.side(stack, code=code or code_of(GPT, stack), windows=windows) for stack in stacks]
     return factories.timed(sides, replicate, **HERE | changes)
 
 
@@ -204,6 +204,10 @@ def test_a_run_whose_cost_changes_is_timed_in_each_fifth_if_it_is_long_enough() 
     assert timing.windows == FIFTHS
     (timing,) = plan(counted("lion"), timings=1).timings()
     assert timing.windows == 1
+    early, whole = (timed("baseline", "lion", windows=windows) for windows in (1, FIFTHS))
+    assert plan(counted("lion", points=points), early, timings=1).timings(), "of the beginning alone"
+    assert not plan(counted("lion", points=points), whole, timings=1).timings()
+    assert not plan(counted("lion"), early, timings=1).timings()
     short = GPT.but(steps=10)
     few = counted("lion", points=points, conditions=conditions_of(short))
     (timing,) = plan(few, pairs=[Pair(short, "lion")], timings=1).timings()
