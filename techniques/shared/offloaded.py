@@ -94,6 +94,8 @@ def fastest_way(
     chain: Chain, chosen: Collection[Value], budget_bytes: int, link: Link
 ) -> tuple[Schedule, Prediction] | None:
     """The fastest of all lags and distances at which ``chosen`` leave and the pass fits; None where none does."""
+    if least_peak(chain, chosen, link) > budget_bytes:
+        return None
     best: tuple[Schedule, Prediction] | None = None
     for lag, ahead in product(LAGS, AHEADS):
         schedule = leaving(chain, chosen, lag, ahead)

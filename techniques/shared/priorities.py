@@ -68,13 +68,16 @@ def ranked(chain: Chain, score: Score) -> list[Value]:
 
 
 def _submodular(chain: Chain, trace: Trace) -> list[Value]:
-    load, left, order = trace.load.copy(), candidates(chain), list[Value]()
-    while left:
-        value = max(left, key=lambda each: trace.weighted(each, load))
-        left.remove(value)
-        order.append(value)
-        start, end = trace.absences[value]
-        load[start:end] -= nbytes(chain, value)
+    values = candidates(chain)
+    starts, ends = np.array([trace.absences[value] for value in values], dtype=int).reshape(-1, 2).T
+    load, order, durations = trace.load.copy(), list[Value](), np.diff(trace.times)
+    left = np.ones(len(values), dtype=bool)
+    for _ in values:
+        integral = np.concatenate([[0.0], np.cumsum(load * durations)])
+        best = int(np.argmax(np.where(left, integral[ends] - integral[starts], -np.inf)))
+        left[best] = False
+        order.append(values[best])
+        load[starts[best] : ends[best]] -= nbytes(chain, values[best])
     return order
 
 
