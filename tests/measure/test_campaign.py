@@ -46,10 +46,10 @@ def learned(job: Job, **changes: Any) -> Learned:
     return factories.learned(job.stack, job.seed, **heading(job.setting, job.stack) | changes)
 
 
-def timed(setting: Setting, stacks: Sequence[str], replicate: int, **changes: Any) -> Timed:
+def timed(setting: Setting, stacks: Sequence[str], replicate: int, windows: int = 1, **changes: Any) -> Timed:
     fields = heading(setting, stacks[0])
     fields.pop("code")
-    sides = [factories.side(stack, code=code_of(setting, stack)) for stack in stacks]
+    sides = [factories.side(stack, code=code_of(setting, stack), windows=windows) for stack in stacks]
     return factories.timed(sides, replicate, **fields | changes)
 
 
@@ -83,7 +83,7 @@ class Measuring:
     def time_together(self, setting: Setting, stacks: Sequence[str], replicate: int, protocol: Protocol) -> Timed:
         self.asked.append(("time", *stacks, replicate))
         self.protocols.append(protocol)
-        return timed(setting, stacks, replicate)
+        return timed(setting, stacks, replicate, protocol.windows)
 
     def kinds(self) -> list[str]:
         return list(dict.fromkeys(each[0] for each in self.asked))
