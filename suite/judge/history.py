@@ -33,7 +33,7 @@ from suite.judge.rows import card_reference
 from suite.judge.statistics import Floats
 from suite.judge.verdicts import ChangeVerdict
 from suite.record.job import Setting
-from suite.record.schema import Conditions, Counted, Evidence, Learned
+from suite.record.schema import Conditions, Counted, Evidence, Learned, windows_of
 from suite.record.store import Records
 
 LEAST = 3  # points on either side of a step
@@ -309,11 +309,19 @@ class _Moment:
 
 
 def _moments(records: Records) -> Iterator[_Moment]:
+    counts: dict[tuple[str, str], list[Counted]] = defaultdict(list)
+    for counted in records.counted:
+        if counted.status == "ok":
+            counts[counted.conditions.key, counted.stack].append(counted)
     for timed in records.timed:
-        reference = timed.reference
+        reference, key = timed.reference, timed.conditions.key
         for index, side in enumerate(timed.contenders[1:], 1):
             if {side.status, reference.status} != {"ok"}:
                 continue
+            if timed.windows < windows_of(
+                [*counts.get((key, reference.stack), ()), *counts.get((key, side.stack), ())]
+            ):
+                continue  # of the run's beginning alone, and its cost changes
             try:
                 pair = timed_pair(timed, index)
             except (ValueError, ArithmeticError):
@@ -329,10 +337,6 @@ def _moments(records: Records) -> Iterator[_Moment]:
         for ours, theirs in _beside(of_stack, runs.get((key, machine, seed, against), ()) if stack != against else ()):
             code = (theirs.code.trajectory, ours.code.trajectory)
             yield _Moment(ours, against, stack, code, seed, Known(learned=(LearnedPair(theirs, ours),)))
-    counts: dict[tuple[str, str], list[Counted]] = defaultdict(list)
-    for counted in records.counted:
-        if counted.status == "ok":
-            counts[counted.conditions.key, counted.stack].append(counted)
     for (key, stack), counts_of_stack in counts.items():
         against = card_reference(stack)
         for mine, other in _beside(counts_of_stack, counts.get((key, against), ()) if stack != against else ()):

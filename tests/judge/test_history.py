@@ -162,6 +162,14 @@ def test_an_exact_count_changes_with_certainty_after_one_value():
     assert (change.series.metric, change.at, change.p_value) == ("peak_tensor_bytes", 1, 0)
 
 
+def test_a_timing_of_a_run_s_beginning_alone_is_no_point_where_its_cost_changes():
+    counts = [counted(), counted("x", points=[counters(flops=each) for each in (1, 2)])]
+    alone = series(counts, timings("x"), metrics=("step_time",))
+    assert alone == []
+    (whole,) = series(counts, timings("x", windows=5), metrics=("step_time",))
+    assert len(whole.points) == 3
+
+
 def test_series_of_unchanged_code_have_no_change_points():
     old, new = past(after=0.02)
     assert h.change_points(series(old, new)) == []

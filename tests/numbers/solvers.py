@@ -1,7 +1,7 @@
 """Seconds that every solver takes for a deep chain: ``python -m tests.numbers.solvers [--blocks 48]``.
 
-The chain is GPT-2's at its large size, profiled without values, with its last block repeated; budgets are shares of the
-way from the least peak to a plain pass's. A solver whose plan is None has none for the budget.
+The chain is the baseline's, profiled without values, with its last block repeated; budgets are shares of the way from
+the least peak to a plain pass's. Where a solver has no schedule for a budget, its cell says so.
 """
 
 from __future__ import annotations

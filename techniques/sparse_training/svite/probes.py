@@ -44,9 +44,9 @@ def probes(recording: Recording, own: SViTE) -> Mapping[str, float]:
     ``moved``: further numbers that an exploration changed; ``dead``, ``dead_moved``: numbers outside the topology that
     are not 0; ``sparse_flops``: of the matrices' products, over dense ones.
 
-    ``evaluated_apart``: how far the loss of the model that is evaluated is from the trained one's, relatively. Where
-    heads and neurons move, it is infinite if one that is off is still there, ``sparsity`` is the share of their weights
-    that is off, and ``misplaced`` is of neurons."""
+    Where heads and neurons move, ``sparsity`` is the share of their weights that is off, ``misplaced`` is of neurons,
+    and ``evaluated_apart`` is how far the loss of the model that is evaluated is from the trained one's, relatively:
+    infinite if a unit that is off is still there."""
     if own.is_reference:
         return {}
     run, traces = recording.run, recording.traces
@@ -79,7 +79,7 @@ def probes(recording: Recording, own: SViTE) -> Mapping[str, float]:
             "sparsity": 1 - own.structure.share(run.model),
             "connections_changed": count_change(traces, paths),
             "dead_moved": dead_moved(recording, own, paths),
-            "evaluated_apart": _evaluated_apart(recording, own),
+            "evaluated_apart": _evaluated_apart(recording, own.structure),
         }
     wanted = erk_connections([tuple(each.shape) for each in first], 1 - own.sparsity)
     return {
@@ -89,7 +89,6 @@ def probes(recording: Recording, own: SViTE) -> Mapping[str, float]:
         "connections_changed": count_change(traces, paths),
         "dead_moved": dead_moved(recording, own, paths),
         "sparse_flops": sparse_flops(recording, paths),
-        "evaluated_apart": _evaluated_apart(recording, own),
     }
 
 
@@ -142,11 +141,11 @@ def _biases_of_heads(structure: Structure, run: Run, stays: Mapping[str, Tensor]
     return {f"{path}.bias": turned(run.model.get_submodule(path), stays[path])[:, 0] for path in paths}
 
 
-def _evaluated_apart(recording: Recording, own: SViTE) -> float:
+def _evaluated_apart(recording: Recording, structure: Structure) -> float:
     """In evaluation mode, on the last step's batch."""
     run, batch = recording.run, recording.trace.batch
     evaluated = run.technique.evaluated(run.model, run)
-    makers = [next(iter(units.rows)) for units in own.structure.units] if own.structure else []
+    makers = [next(iter(units.rows)) for units in structure.units]
     if any(_features(evaluated, path) == _features(run.model, path) for path in makers):
         return math.inf
     losses, training = [], run.model.training
