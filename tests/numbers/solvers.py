@@ -31,6 +31,8 @@ def main() -> None:
     parser.add_argument("--baseline", choices=list(baselines()), default="gpt")
     parser.add_argument("--size", choices=SIZES, default="large")
     chosen = parser.parse_args()
+    if chosen.blocks < 1:
+        parser.error(f"a chain has one block or more, not {chosen.blocks}")
     setting = Setting(baseline=chosen.baseline, size=chosen.size, device="cuda")
     (chain, *_), _, _ = profile_at(Scale(setting), DEVICE)
     stages = (*chain.stages, *[chain.stages[-1]] * chosen.blocks)[: chosen.blocks]
