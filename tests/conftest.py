@@ -20,8 +20,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning th
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 gc.set_threshold(100_000)
 
-# No test fails for being slow: workers share the cores, perhaps with others.
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No test fails for being slow: workers share the cores, perhaps with others. Every run tries the same cases, so that a
+# gate fails for what changed; `pytest --hypothesis-profile fuzz` tries others.
+settings.register_profile("fuzz", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("shared", settings.get_profile("fuzz"), derandomize=True)
 settings.load_profile("shared")
 
 

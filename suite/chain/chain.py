@@ -59,6 +59,7 @@ class Chain:
         turn_s: seconds from the end of the chain's forward pass to the start of its backward pass.
         turn_peak_bytes: most bytes alive in the turn, above those alive at its start.
         outside_bytes: most bytes alive before the chain's forward pass and after its backward pass.
+        outside_s: seconds of all else in a pass: before, after, and between two blocks. A model's first chain has them.
     """
 
     stages: tuple[Stage, ...]
@@ -68,6 +69,7 @@ class Chain:
     turn_s: float = 0.0
     turn_peak_bytes: int = 0
     outside_bytes: int = 0
+    outside_s: float = 0.0
 
     @property
     def depth(self) -> int:

@@ -63,9 +63,14 @@ class Plan:
 
 
 def plan_of(schedules: Sequence[Schedule], chains: Sequence[Chain], link: Link | None = None) -> Plan:
-    """These schedules, with their predicted costs."""
-    pairs = zip(schedules, chains, strict=True)
-    return Plan(tuple(schedules), tuple(predicted(schedule, chain, link) for schedule, chain in pairs))
+    """These schedules, with their predicted costs. The gradients of weights that a later chain frees are not beside an
+    earlier one's way back."""
+    predictions: list[Prediction] = []
+    gone = 0
+    for schedule, chain in reversed(list(zip(schedules, chains, strict=True))):
+        predictions.insert(0, predicted(schedule, replace(chain, backward_bytes=chain.backward_bytes - gone), link))
+        gone += sum(chain.stages[block].gradient_bytes for block in schedule.freed)
+    return Plan(tuple(schedules), tuple(predictions))
 
 
 def unplanned(chains: Sequence[Chain]) -> Plan:

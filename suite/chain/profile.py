@@ -61,7 +61,8 @@ def profiled(stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, flops_per_s: 
             turn_peak_bytes=watch.gap_bytes[number] - held - beside - alone.turn_bytes,
             outside_bytes=0 if number else watch.gap_bytes[BEGIN],
         )
-        chains.append(timed(chain, {op: at for (n, op), at in seconds.items() if n == number}, turns[number]))
+        outside_s = 0.0 if number else turns[BEGIN]
+        chains.append(timed(chain, {op: at for (n, op), at in seconds.items() if n == number}, turns[number], outside_s))
         held += alone.turn_bytes
     return chains
 
@@ -75,6 +76,7 @@ def clocked(
     for repetition in range(passes + 1):
         clock = _Clock(next(stacks[0][0].parameters()).device)
         _pass(stacks, loss_of, clock.around)
+        clock.ended()
         if repetition:
             for key, at in clock.seconds.items():
                 samples[key].append(at)
@@ -85,18 +87,19 @@ def clocked(
             chain,
             {op: statistics.median(at) for (n, op), at in samples.items() if n == number},
             statistics.median(turns[number]),
+            0.0 if number else statistics.median(turns[BEGIN]),
         )
         for number, chain in enumerate(chains)
     ]
 
 
-def timed(chain: Chain, seconds: dict[Op, float], turn_s: float) -> Chain:
-    """The chain with these seconds of each block's three operations, and of the turn."""
+def timed(chain: Chain, seconds: dict[Op, float], turn_s: float, outside_s: float) -> Chain:
+    """The chain with these seconds of each block's three operations, of the turn, and outside of both."""
     stages = tuple(
         replace(stage, run_s=seconds[Op("run", i)], save_s=seconds[Op("save", i)], back_s=seconds[Op("back", i)])
         for i, stage in enumerate(chain.stages)
     )
-    return replace(chain, stages=stages, turn_s=turn_s)
+    return replace(chain, stages=stages, turn_s=turn_s, outside_s=outside_s)
 
 
 def step_peak_bytes(predictions: Sequence[Prediction]) -> int:
@@ -190,7 +193,7 @@ class _Watch:
 
 
 class _Clock:
-    """The wall clock around every operation, and in the turns."""
+    """The wall clock around every operation, in the turns, and outside of both."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -203,14 +206,15 @@ class _Clock:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
+    def ended(self) -> None:
+        self.turns[BEGIN] += self.now() - self.left_at
+
     def around(self, number: int) -> Around:
         @contextmanager
         def watched(op: Op, _: Pass) -> Iterator[None]:
             started = self.now()
-            if op.kind == "turn":
-                self.turns[number] += started - self.left_at
-            elif op == Op("run", 0) and number:
-                self.turns[number - 1] += started - self.left_at
+            turn = number if op.kind == "turn" else number - 1 if op == Op("run", 0) else BEGIN
+            self.turns[turn] += started - self.left_at
             yield
             self.left_at = self.now()
             if op.computes:

@@ -122,6 +122,12 @@ class Schedule:
         """The blocks whose weights come and go."""
         return frozenset(op.block for op in self.ops if op.kind == "load")
 
+    @property
+    def freed(self) -> frozenset[int]:
+        """The blocks whose weights leave for good, and their gradients with them."""
+        last = {op.block: op.kind for op in self.ops if op.kind in ("back", "free")}
+        return frozenset(block for block, kind in last.items() if kind == "free")
+
 
 TURN = Op("turn")
 

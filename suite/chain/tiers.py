@@ -30,7 +30,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +42,14 @@ ALIGNMENT_BYTES = 64  # as torch's own: some libraries sum in another order at o
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Memory = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Moved(NamedTuple):
+    """A transfer that is over: the ``event`` after which a GPU has it, and when it ended on a paced link, by
+    ``time.perf_counter``."""
+
+    event: torch.cuda.Event | None = None
+    end_s: float = 0.0
 
 
 class TierFull(MemoryError):
@@ -101,7 +109,7 @@ class Stored:
         """
         if self._held.memory is None:
             raise RuntimeError("a tensor without values has none on the host: leave work on the host out")
-        if (copied := self._held.out.result()) is not None:
+        if (copied := self._held.out.result().event) is not None:
             copied.synchronize()
         self._held.back = self._held.there = None
         return self._viewed(torch.from_numpy(self._held.memory))
@@ -139,10 +147,10 @@ class _Copy:
     device: torch.device
     nbytes: int
     memory: Memory | None
-    out: Future[Any]
+    out: Future[Moved]
     shares: int = 0
     key: tuple[int, int] | None = None
-    back: tuple[Tensor, Future[Any]] | None = None
+    back: tuple[Tensor, Future[Moved]] | None = None
     there: weakref.ref[Tensor] | None = None
 
     def fetch(self) -> None:
@@ -258,13 +266,13 @@ class Tier:
 
     def _move_out(
         self, storage: torch.UntypedStorage, device: torch.device, nbytes: int, memory: Memory | None
-    ) -> Future[Any]:
+    ) -> Future[Moved]:
         self.bytes_out += nbytes
         if memory is None:
             return _done()
         return self._out.move(lambda: _copied(memory, storage, nbytes, device, out=True), nbytes, device)
 
-    def _move_in(self, copy: _Copy, storage: torch.UntypedStorage) -> Future[Any]:
+    def _move_in(self, copy: _Copy, storage: torch.UntypedStorage) -> Future[Moved]:
         self.bytes_in += copy.nbytes
         memory, out = copy.memory, copy.out
         if memory is None:
@@ -331,11 +339,14 @@ class FileTier(Tier):
 class _Lane:
     """One way of the link: transfers one after the other, each for as long as its bytes take at ``bytes_per_s``.
 
-    On a GPU, and where the link is paced, they are a thread's own; else they are done at once.
+    A transfer begins when it is asked for and the one before it has ended, however late this machine's thread comes to
+    it: a paced link falls behind its rate only where copying itself is slower. On a GPU, and where the link is paced,
+    transfers are a thread's own; else they are done at once.
     """
 
     def __init__(self, name: str, bytes_per_s: float | None) -> None:
         self.name, self.bytes_per_s = name, bytes_per_s
+        self.free_s = 0.0  # from when on it carries the next
 
     @cached_property
     def thread(self) -> ThreadPoolExecutor:
@@ -346,40 +357,47 @@ class _Lane:
         return torch.cuda.Stream()
 
     def move(
-        self, transfer: Callable[[], None], nbytes: int, device: torch.device, after: Future[Any] | None = None
-    ) -> Future[Any]:
-        """What is done when the transfer is, which begins ``after`` another; on a GPU its result is the event after
-        which the device has it."""
+        self, transfer: Callable[[], None], nbytes: int, device: torch.device, after: Future[Moved] | None = None
+    ) -> Future[Moved]:
+        """What is done when the transfer is, which begins ``after`` another."""
         if device.type == "cuda":
             ready = torch.cuda.current_stream(device).record_event()
-            return self.thread.submit(self._on_stream, transfer, nbytes, device, after, ready)
+            return self.thread.submit(self._on_stream, transfer, nbytes, device, after, time.perf_counter(), ready)
         if self.bytes_per_s is not None:
-            return self.thread.submit(self._paced, transfer, nbytes, device, after)
+            return self.thread.submit(self._paced, transfer, nbytes, device, after, time.perf_counter())
         transfer()
         return _done()
 
     def _paced(
-        self, transfer: Callable[[], None], nbytes: int, device: torch.device, after: Future[Any] | None
-    ) -> None:
-        if after is not None:
-            _await(after, device)
-        begin_s = time.perf_counter()
+        self,
+        transfer: Callable[[], None],
+        nbytes: int,
+        device: torch.device,
+        after: Future[Moved] | None,
+        asked_s: float,
+    ) -> Moved:
+        begin_s = max(asked_s, self.free_s, _await(after, device).end_s if after is not None else 0.0)
         transfer()
-        if self.bytes_per_s is not None:
-            time.sleep(max(0.0, begin_s + nbytes / self.bytes_per_s - time.perf_counter()))
+        if self.bytes_per_s is None:
+            return Moved()
+        self.free_s = begin_s + nbytes / self.bytes_per_s
+        if (left_s := self.free_s - time.perf_counter()) > 0:
+            time.sleep(left_s)
+        return Moved(end_s=self.free_s)
 
     def _on_stream(
         self,
         transfer: Callable[[], None],
         nbytes: int,
         device: torch.device,
-        after: Future[Any] | None,
+        after: Future[Moved] | None,
+        asked_s: float,
         ready: torch.cuda.Event,
-    ) -> torch.cuda.Event:
+    ) -> Moved:
         with torch.cuda.stream(self.stream):
             self.stream.wait_event(ready)
-            self._paced(transfer, nbytes, device, after)
-            return self.stream.record_event()
+            moved = self._paced(transfer, nbytes, device, after, asked_s)
+            return moved._replace(event=self.stream.record_event())
 
 
 def _copied(memory: Memory, storage: torch.UntypedStorage, nbytes: int, device: torch.device, out: bool) -> None:
@@ -395,13 +413,15 @@ def _copied(memory: Memory, storage: torch.UntypedStorage, nbytes: int, device: 
     on_device.record_stream(torch.cuda.current_stream(device))
 
 
-def _await(transfer: Future[Any], device: torch.device) -> None:
+def _await(transfer: Future[Moved], device: torch.device) -> Moved:
     """Waits for a transfer: on a GPU its current stream does, not the host."""
-    if (event := transfer.result()) is not None:
-        torch.cuda.current_stream(device).wait_event(event)
+    moved = transfer.result()
+    if moved.event is not None:
+        torch.cuda.current_stream(device).wait_event(moved.event)
+    return moved
 
 
-def _done() -> Future[Any]:
-    done: Future[Any] = Future()
-    done.set_result(None)
+def _done() -> Future[Moved]:
+    done: Future[Moved] = Future()
+    done.set_result(Moved())
     return done

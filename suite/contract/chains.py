@@ -27,14 +27,13 @@ def chains_of(run: Run, on_the_clock: bool = False, flops_per_s: float = FLOPS_P
     batch = {name: tensor.to(run.device) for name, tensor in batch.items()}
 
     def loss() -> Tensor:
+        run.model.zero_grad()  # as before each step: adding to gradients would take time of its own
         with run.autocast():
             outputs = run.baseline.forward(run.model, batch)
         return run.baseline.losses(outputs, batch).mean()
 
     stacks = blocks_of(run)
     gradients = [(parameter, parameter.grad) for parameter in run.model.parameters()]
-    for parameter, _ in gradients:
-        parameter.grad = None
     try:
         with undisturbed(run.model):
             run.model.train()

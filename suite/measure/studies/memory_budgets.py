@@ -2,7 +2,8 @@
 
 Chains are profiled on this machine's clock. Each plan is then executed: its pass is timed beside a plain one, in turn,
 and its peak counted. The second tier is the host's memory behind a link that is paced: it carries what a plain pass
-saves in the time that pass takes, so that neither offloading nor recomputation is free.
+saves in the time that pass takes, so that neither offloading nor recomputation is free. The meter that counts the peak
+slows the pass down, and the link with it.
 """
 
 from __future__ import annotations
@@ -59,23 +60,35 @@ class BudgetRow(NamedTuple):
 
 @dataclass(frozen=True)
 class _Bench:
-    """A model, its chains, and a batch to pass through it."""
+    """A model, its chains, and a batch to pass through it; ``plain_s`` is what a plain pass takes, ``metered_s`` one
+    whose live bytes are counted."""
 
     run: Run
     chains: list[Chain]
-    link: Link
     one_pass: Callable[[], None]
+    plain_s: float
+    metered_s: float
 
-    def executed(self, plan: Plan) -> ExitStack:
-        """The context in which the plan runs, with a tier of its own."""
-        contexts, tier = ExitStack(), HostTier(link_bytes_per_s=self.link.out_bytes_per_s)
+    @property
+    def link(self) -> Link:
+        """Carries what a plain pass saves in a plain pass's time."""
+        rate = sum(each.turn_bytes for each in unplanned(self.chains).predictions) / self.plain_s
+        return Link(rate, rate)
+
+    def predicted_time(self, plan: Plan) -> float:
+        """The pass's seconds over a plain one's."""
+        return (plan.time_s + self.chains[0].outside_s) / self.plain_s
+
+    def executed(self, plan: Plan, slowed: float = 1.0) -> ExitStack:
+        """The context in which the plan runs, with a tier of its own behind a link as much slower as the pass is."""
+        contexts, tier = ExitStack(), HostTier(link_bytes_per_s=self.link.out_bytes_per_s / slowed)
         for blocks, schedule in zip(blocks_of(self.run), plan.schedules, strict=True):
             contexts.enter_context(executed(blocks, schedule, tier))
         return contexts
 
     def peak_bytes(self, plan: Plan) -> int:
         live = LiveBytes()
-        with self.executed(plan), live:
+        with self.executed(plan, slowed=self.metered_s / self.plain_s), live:
             self.one_pass()
         return live.high_bytes
 
@@ -88,24 +101,26 @@ class _Bench:
             seconds = {}
             for planned in (True, False) if turn % 2 else (False, True):
                 with self.executed(plan) if planned else ExitStack():
-                    started = time.perf_counter()
-                    self.one_pass()
-                    seconds[planned] = time.perf_counter() - started
+                    seconds[planned] = _seconds(self.one_pass)
             ratios.append(seconds[True] / seconds[False])
         return median(ratios)
 
 
+def _seconds(one_pass: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    one_pass()
+    return time.perf_counter() - started
+
+
 def study(lab: Lab) -> list[Table]:
     """The table ``time_against_memory``: a row for each solver and budget."""
-    with one_thread():
-        bench = _bench(lab)
-        with undisturbed(bench.run.model):
-            bench.run.model.train()
-            return [Table(TABLE, BudgetRow._fields, _rows(lab, bench), NOTE)]
-
-
-def _bench(lab: Lab) -> _Bench:
     run = Run(Job(setting=lab.setting, stack=BASELINE))
+    with one_thread(), undisturbed(run.model):
+        run.model.train()
+        return [Table(TABLE, BudgetRow._fields, _rows(lab, _bench(run)), NOTE)]
+
+
+def _bench(run: Run) -> _Bench:
     batch, _ = run.next_batch()
 
     def one_pass() -> None:
@@ -117,15 +132,15 @@ def _bench(lab: Lab) -> _Bench:
         loss.backward()
 
     chains = chains_of(run, on_the_clock=True)
-    plain = unplanned(chains)
-    rate = sum(each.turn_bytes for each in plain.predictions) / plain.time_s
-    return _Bench(run, chains, Link(rate, rate), one_pass)
+    plain_s = median(_seconds(one_pass) for _ in range(PASSES))
+    with LiveBytes():
+        metered_s = median(_seconds(one_pass) for _ in range(PASSES))
+    return _Bench(run, chains, one_pass, plain_s, metered_s)
 
 
 def _rows(lab: Lab, bench: _Bench) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     known: dict[tuple[object, ...], tuple[float, int]] = {}  # schedules that were executed
-    plain_s = unplanned(bench.chains).time_s
     wanted = [(name, solver, share) for name, solver in solvers().items() for share in SHARES]
     for done, (name, solver, share) in enumerate(wanted):
         lab.progress(done / len(wanted), name)
@@ -141,7 +156,7 @@ def _rows(lab: Lab, bench: _Bench) -> list[tuple[object, ...]]:
         rows.append(
             tuple(
                 BudgetRow(
-                    name, share, budget, plan.time_s / plain_s, measured_time, plan.peak_bytes, measured_peak,
+                    name, share, budget, bench.predicted_time(plan), measured_time, plan.peak_bytes, measured_peak,
                     sum(schedule.extra_forwards for schedule in plan.schedules),
                     sum(each.out_bytes for each in plan.predictions), answer.solve_s,
                 )
