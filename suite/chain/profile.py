@@ -61,8 +61,8 @@ def profiled(stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, flops_per_s: 
             turn_peak_bytes=watch.gap_bytes[number] - held - beside - alone.turn_bytes,
             outside_bytes=0 if number else watch.gap_bytes[BEGIN],
         )
-        outside_s = 0.0 if number else turns[BEGIN]
-        chains.append(timed(chain, {op: at for (n, op), at in seconds.items() if n == number}, turns[number], outside_s))
+        own = {op: at for (n, op), at in seconds.items() if n == number}
+        chains.append(timed(chain, own, turns[number], 0.0 if number else turns[BEGIN]))
         held += alone.turn_bytes
     return chains
 

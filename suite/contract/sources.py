@@ -139,11 +139,20 @@ def _module(name: str, kernels: bool) -> Module | None:
 
 def _file(name: str) -> Path | None:
     top, *rest = name.split(".")
-    spec = find_spec(top)
-    if spec is None or not spec.submodule_search_locations:
-        return Path(spec.origin) if spec and spec.origin and not rest else None
-    path = package_folder(top).joinpath(*rest)
+    package = _top(top)
+    if package is None or package.is_file():
+        return None if rest else package
+    path = package.joinpath(*rest)
     return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
+
+
+@cache
+def _top(name: str) -> Path | None:
+    """The folder of a package, the file of a module; None where neither is installed."""
+    spec = find_spec(name)
+    if spec is not None and spec.submodule_search_locations:
+        return package_folder(name)
+    return Path(spec.origin) if spec and spec.origin else None
 
 
 def _below(package: str, name: str) -> bool:

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special, stats
+from scipy import optimize, special  # scipy.stats takes as long to load as a command's rows: see where it is used
 
 Floats = NDArray[np.float64]
 
@@ -124,6 +124,8 @@ def _falling_p(x: Floats) -> float:
     """One-sided p of Kendall's tau of x against time: small when x falls. As scipy.stats.kendalltau, without its
     overhead where no values are equal: a leaderboard asks ten thousands of times."""
     if len(set(x.tolist())) < len(x):
+        from scipy import stats
+
         return float(stats.kendalltau(np.arange(len(x)), x, alternative="less").pvalue)
     return float(_inversion_tail(len(x))[int(np.triu(x[:, None] > x[None, :]).sum())])
 
@@ -146,7 +148,8 @@ def median_interval(d: ArrayLike, level: float = 0.95) -> Interval:
     interval is then unbounded.
     """
     x = _finite(d, 1)
-    j = int(stats.binom.ppf((1 - level) / 2, len(x), 0.5))  # smallest j with P(B <= j) >= alpha/2, so P(B < j) <= it
+    at_most = special.bdtr(np.arange(len(x) + 1), len(x), 0.5)
+    j = int(np.searchsorted(at_most, (1 - level) / 2))  # smallest j with P(B <= j) >= alpha/2, so P(B < j) <= it
     low, high = (np.sort(x)[[j - 1, len(x) - j]]) if j >= 1 else (-math.inf, math.inf)
     return Interval(median(x), float(low), float(high), level, OF_ROUNDS, len(x))
 
@@ -204,7 +207,7 @@ def _median_variance(d: Floats) -> float:
 def _order_weights(n: int) -> Floats:
     """The chance that the median of n draws, with replacement, of n sorted values is the i-th (scipy's mjci)."""
     m = int(0.5 * n + 0.5)
-    weights: Floats = np.diff(stats.beta.cdf(np.arange(n + 1) / n, m - 1, n - m))
+    weights: Floats = np.diff(special.betainc(m - 1, n - m, np.arange(n + 1) / n))
     return weights
 
 
@@ -280,8 +283,8 @@ def pooled_variance(samples: Sequence[ArrayLike]) -> Prior | None:
         return None
     variance = np.array([x.var(ddof=1) for x in spread])
     own = np.array([len(x) - 1.0 for x in spread])
-    centre = median(variance * own / stats.chi2.median(own))
-    loud = stats.chi2.cdf(own * variance / centre, own) >= QUIET
+    centre = median(variance * own / special.chdtri(own, 0.5))
+    loud = special.chdtr(own, own * variance / centre) >= QUIET
     variance, own = variance[loud], own[loud]
     pooled = int(own.sum())
     log = np.log(variance) - special.digamma(own / 2) + np.log(own / 2)
@@ -440,7 +443,7 @@ def required_replicates(sigma: float, effect: float, level: float = 0.95, power:
     """The fewest replicates (at least 2) whose :func:`smallest_detectable_effect` is at most ``effect`` > 0."""
     if not effect > 0:
         raise ValueError(f"the effect to detect must be positive, not {effect}")
-    z = stats.norm.ppf([0.5 + level / 2, power]).sum()
+    z = special.ndtri([0.5 + level / 2, power]).sum()
     n = max(2, int((z * sigma / effect) ** 2))  # the normal answer is a lower bound: t needs more
     while smallest_detectable_effect(sigma, n, level, power) > effect:
         n += 1
@@ -463,8 +466,8 @@ def _noncentrality(dof: float, level: float, power: float) -> float:
 
 def _power(noncentrality: float, critical: float, dof: float) -> float:
     square = noncentrality**2
-    tail = stats.ncx2.sf(critical, 1, square) if math.isinf(dof) else stats.ncf.sf(critical, 1, dof, square)
-    return float(tail)
+    below = special.chndtr(critical, 1, square) if math.isinf(dof) else special.ncfdtr(1, dof, square, critical)
+    return 1 - float(below)
 
 
 # ---- many contenders ------------------------------------------------------------------------------------------------
@@ -513,6 +516,8 @@ def _adjusted_welch_p(intervals: Sequence[Interval]) -> Floats:
         p = 2 * special.stdtr(welch, -np.abs(estimate[a] - estimate[b]) / np.sqrt(total))
     p = np.where(total == 0, (estimate[a] == estimate[b]).astype(float), p)
     p[~(bounded[a] & bounded[b])] = 1.0
+    from scipy import stats
+
     adjusted[a, b] = stats.false_discovery_control(p)
     return adjusted
 
@@ -549,6 +554,8 @@ def sign_e_process(d: ArrayLike, prior: float = 2.0, margin: float | None = None
 
 def false_alarm_interval(alarms: int, comparisons: int, level: float = 0.95) -> Interval:
     """Exact interval (Clopper & Pearson 1934) of the false-alarm rate from ``alarms`` in A/A ``comparisons``."""
+    from scipy import stats
+
     ends = stats.binomtest(alarms, comparisons).proportion_ci(level, "exact")
     return Interval(alarms / comparisons, float(ends.low), float(ends.high), level, "exact binomial", comparisons)
 

@@ -58,9 +58,12 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
         shutil.copytree(TREE / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "published"))
     monkeypatch.setattr(sources, "package_folder", lambda package: tmp_path / package)
 
+    def forget() -> None:
+        for cached in (sources._code, sources._module, sources._top):
+            cached.cache_clear()
+
     def hashes() -> dict[str, Code]:
-        sources._code.cache_clear()
-        sources._module.cache_clear()
+        forget()
         return {name: code_of(*where) for name, where in EVERYTHING.items()}
 
     now = hashes()
@@ -75,8 +78,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
         return {name for name in EVERYTHING if getattr(before[name], layer) != getattr(now[name], layer)}
 
     yield change
-    sources._code.cache_clear()
-    sources._module.cache_clear()
+    forget()
 
 
 def test_what_does_not_run_changes_nothing(edit: Edit) -> None:
