@@ -60,6 +60,7 @@ class Chain:
         turn_peak_bytes: most bytes alive in the turn, above those alive at its start.
         outside_bytes: most bytes alive before the chain's forward pass and after its backward pass.
         outside_s: seconds of all else in a pass: before, after, and between two blocks. A model's first chain has them.
+        pass_s: seconds of a whole pass that no executor runs. A model's first chain has them.
     """
 
     stages: tuple[Stage, ...]
@@ -70,6 +71,7 @@ class Chain:
     turn_peak_bytes: int = 0
     outside_bytes: int = 0
     outside_s: float = 0.0
+    pass_s: float = 0.0
 
     @property
     def depth(self) -> int:

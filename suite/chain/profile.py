@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from suite.chain.chain import Chain, Stage
 from suite.chain.execute import Around, Pass, executed
-from suite.chain.schedule import Op, every_input
+from suite.chain.schedule import Op, Schedule, every_input, plain
 from suite.chain.simulate import Prediction, predicted
 from suite.meters.flops import FlopCounter
 from suite.meters.live import LiveBytes
@@ -42,10 +42,11 @@ def profiled(stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, flops_per_s: 
     """
     watch = _Watch()
     with watch.flops, watch.live:
-        _pass(stacks, loss_of, watch.around, separate=True)
+        _pass(stacks, loss_of, watch.around, every_input, separate=True)
         watch.gap(BEGIN)
     seconds: dict[tuple[int, Op], float] = {key: cost.flops / flops_per_s for key, cost in watch.costs.items()}
     turns = {number: flops / flops_per_s for number, flops in watch.gap_flops.items()}
+    pass_s = sum(turns.values()) + sum(at for (_, op), at in seconds.items() if op.kind != "run")
     chains: list[Chain] = []
     held = 0  # by the chains before
     for number, blocks in enumerate(stacks):
@@ -61,45 +62,60 @@ def profiled(stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, flops_per_s: 
             turn_peak_bytes=watch.gap_bytes[number] - held - beside - alone.turn_bytes,
             outside_bytes=0 if number else watch.gap_bytes[BEGIN],
         )
-        own = {op: at for (n, op), at in seconds.items() if n == number}
-        chains.append(timed(chain, own, turns[number], 0.0 if number else turns[BEGIN]))
+        chains.append(timed(chain, number, seconds, turns, pass_s))
         held += alone.turn_bytes
     return chains
 
 
 def clocked(
-    chains: Sequence[Chain], stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, passes: int = 5
+    chains: Sequence[Chain], stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, passes: int = 15
 ) -> list[Chain]:
-    """The chains with the clock's seconds, medians over ``passes``, after one pass that does not count."""
+    """The chains with the clock's seconds, medians over ``passes``, after one pass that does not count.
+
+    Saves, ways back and turns are those of a pass that keeps every graph: a graph that was just made is still in the
+    caches. A pass that no executor runs stands beside: what the machine's speed changes from one to the next is taken
+    out.
+    """
     samples: dict[tuple[int, Op], list[float]] = defaultdict(list)
     turns: dict[int, list[float]] = defaultdict(list)
+    bare: list[float] = []
+    device = next(stacks[0][0].parameters()).device
     for repetition in range(passes + 1):
-        clock = _Clock(next(stacks[0][0].parameters()).device)
-        _pass(stacks, loss_of, clock.around)
-        clock.ended()
+        again, kept = (_Clock(device) for _ in range(2))
+        _pass(stacks, loss_of, again.around, every_input)
+        kept.restart()
+        loss_of().backward()
+        pass_s = kept.restart()
+        _pass(stacks, loss_of, kept.around, plain)
+        kept.ended()
         if repetition:
-            for key, at in clock.seconds.items():
-                samples[key].append(at)
-            for number, at in clock.turns.items():
-                turns[number].append(at)
-    return [
-        timed(
-            chain,
-            {op: statistics.median(at) for (n, op), at in samples.items() if n == number},
-            statistics.median(turns[number]),
-            0.0 if number else statistics.median(turns[BEGIN]),
-        )
-        for number, chain in enumerate(chains)
-    ]
+            bare.append(pass_s)
+            for key, at in (again.seconds | kept.seconds).items():
+                samples[key].append(at / pass_s)
+            for number, at in kept.turns.items():
+                turns[number].append(at / pass_s)
+    pass_s = statistics.median(bare)
+    seconds = {key: statistics.median(at) * pass_s for key, at in samples.items()}
+    in_turns = {number: statistics.median(at) * pass_s for number, at in turns.items()}
+    return [timed(chain, number, seconds, in_turns, pass_s) for number, chain in enumerate(chains)]
 
 
-def timed(chain: Chain, seconds: dict[Op, float], turn_s: float, outside_s: float) -> Chain:
-    """The chain with these seconds of each block's three operations, of the turn, and outside of both."""
+def timed(
+    chain: Chain, number: int, seconds: Mapping[tuple[int, Op], float], turns: Mapping[int, float], pass_s: float
+) -> Chain:
+    """The chain of that number with the seconds of each block's three operations, and of its turn; the first one with
+    those outside of both, and of a pass."""
     stages = tuple(
-        replace(stage, run_s=seconds[Op("run", i)], save_s=seconds[Op("save", i)], back_s=seconds[Op("back", i)])
+        replace(
+            stage,
+            run_s=seconds[number, Op("run", i)],
+            save_s=seconds[number, Op("save", i)],
+            back_s=seconds[number, Op("back", i)],
+        )
         for i, stage in enumerate(chain.stages)
     )
-    return replace(chain, stages=stages, turn_s=turn_s, outside_s=outside_s)
+    chain = replace(chain, stages=stages, turn_s=turns[number])
+    return chain if number else replace(chain, outside_s=turns[BEGIN], pass_s=pass_s)
 
 
 def step_peak_bytes(predictions: Sequence[Prediction]) -> int:
@@ -112,11 +128,15 @@ def step_peak_bytes(predictions: Sequence[Prediction]) -> int:
 
 
 def _pass(
-    stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, around: Callable[[int], Around], separate: bool = False
+    stacks: Sequence[Sequence[nn.Module]],
+    loss_of: Loss,
+    around: Callable[[int], Around],
+    schedule_of: Callable[[int], Schedule],
+    separate: bool = False,
 ) -> None:
     with ExitStack() as running:
         for number, blocks in enumerate(stacks):
-            running.enter_context(executed(blocks, every_input(len(blocks)), None, around(number), separate))
+            running.enter_context(executed(blocks, schedule_of(len(blocks)), None, around(number), separate))
         loss_of().backward()
 
 
@@ -206,8 +226,13 @@ class _Clock:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
+    def restart(self) -> float:
+        """The seconds since the beginning, which is now."""
+        before, self.left_at = self.left_at, self.now()
+        return self.left_at - before
+
     def ended(self) -> None:
-        self.turns[BEGIN] += self.now() - self.left_at
+        self.turns[BEGIN] += self.restart()
 
     def around(self, number: int) -> Around:
         @contextmanager

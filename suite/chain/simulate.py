@@ -6,7 +6,9 @@ operation that needs a value waits for it. Bytes that leave the device during an
 that a schedule loads count from the load to the free, and block the computation that needs them until they are there;
 the free moves their gradients.
 
-Limits. An activation that runs again while a graph still holds the first counts once, though it is there twice. Where
+Limits. An activation that runs again while a graph still holds the first counts once, though it is there twice. A
+block's backward pass waits for all of its graph; autograd begins with the first tensor that comes back, so that where
+the link is the limit a real pass was seen up to 17 % faster. What asking for a transfer costs is in no time. Where
 weights are loaded BERT's peak was seen 1.6 % above the prediction: its first blocks hold 8 KiB that no chain has.
 """
 

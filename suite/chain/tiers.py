@@ -38,6 +38,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+AWAKE_S = 1e-4  # about how late a sleep ends
 ALIGNMENT_BYTES = 64  # as torch's own: some libraries sum in another order at other addresses
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -360,44 +361,44 @@ class _Lane:
         self, transfer: Callable[[], None], nbytes: int, device: torch.device, after: Future[Moved] | None = None
     ) -> Future[Moved]:
         """What is done when the transfer is, which begins ``after`` another."""
-        if device.type == "cuda":
-            ready = torch.cuda.current_stream(device).record_event()
-            return self.thread.submit(self._on_stream, transfer, nbytes, device, after, time.perf_counter(), ready)
-        if self.bytes_per_s is not None:
-            return self.thread.submit(self._paced, transfer, nbytes, device, after, time.perf_counter())
-        transfer()
-        return _done()
+        on_gpu = device.type == "cuda"
+        if not on_gpu and self.bytes_per_s is None:
+            transfer()
+            return _done()
+        ready = torch.cuda.current_stream(device).record_event() if on_gpu else None
+        moved: Future[Moved] = Future()
+        asked_s = time.perf_counter()
 
-    def _paced(
+        def work() -> None:
+            try:
+                begin_s = max(asked_s, self.free_s, after.result().end_s if after is not None else 0.0)
+                event = self._copy(transfer, device, after, ready)
+            except BaseException as error:  # the one who waits raises it
+                return moved.set_exception(error)
+            self.free_s = begin_s + nbytes / self.bytes_per_s if self.bytes_per_s is not None else 0.0
+            moved.set_result(Moved(event, self.free_s))
+            _sleep_until(self.free_s)  # as long as what leaves is on the device
+
+        self.thread.submit(work)
+        return moved
+
+    def _copy(
         self,
         transfer: Callable[[], None],
-        nbytes: int,
         device: torch.device,
         after: Future[Moved] | None,
-        asked_s: float,
-    ) -> Moved:
-        begin_s = max(asked_s, self.free_s, _await(after, device).end_s if after is not None else 0.0)
-        transfer()
-        if self.bytes_per_s is None:
-            return Moved()
-        self.free_s = begin_s + nbytes / self.bytes_per_s
-        if (left_s := self.free_s - time.perf_counter()) > 0:
-            time.sleep(left_s)
-        return Moved(end_s=self.free_s)
-
-    def _on_stream(
-        self,
-        transfer: Callable[[], None],
-        nbytes: int,
-        device: torch.device,
-        after: Future[Moved] | None,
-        asked_s: float,
-        ready: torch.cuda.Event,
-    ) -> Moved:
+        ready: torch.cuda.Event | None,
+    ) -> torch.cuda.Event | None:
+        """On a GPU on the side stream, as soon as what is copied is ``ready``."""
+        if ready is None:
+            transfer()
+            return None
         with torch.cuda.stream(self.stream):
             self.stream.wait_event(ready)
-            moved = self._paced(transfer, nbytes, device, after, asked_s)
-            return moved._replace(event=self.stream.record_event())
+            if after is not None:
+                _await(after, device)
+            transfer()
+            return self.stream.record_event()
 
 
 def _copied(memory: Memory, storage: torch.UntypedStorage, nbytes: int, device: torch.device, out: bool) -> None:
@@ -413,12 +414,19 @@ def _copied(memory: Memory, storage: torch.UntypedStorage, nbytes: int, device: 
     on_device.record_stream(torch.cuda.current_stream(device))
 
 
-def _await(transfer: Future[Moved], device: torch.device) -> Moved:
-    """Waits for a transfer: on a GPU its current stream does, not the host."""
+def _await(transfer: Future[Moved], device: torch.device) -> None:
+    """Waits for a transfer: on a GPU its current stream does, not the host, but for what a paced link takes."""
     moved = transfer.result()
+    _sleep_until(moved.end_s, AWAKE_S)
     if moved.event is not None:
         torch.cuda.current_stream(device).wait_event(moved.event)
-    return moved
+
+
+def _sleep_until(moment_s: float, awake_s: float = 0.0) -> None:
+    """The last ``awake_s`` are spent awake, since a sleep ends late."""
+    time.sleep(max(0.0, moment_s - awake_s - time.perf_counter()))
+    while awake_s and time.perf_counter() < moment_s:
+        pass
 
 
 def _done() -> Future[Moved]:

@@ -8,9 +8,11 @@ from suite.chain.chain import Chain, Stage
 
 
 @st.composite
-def chains(draw: st.DrawFn, least: int = 1, most: int = 4, alike: bool = False, held: bool = True) -> Chain:
-    """Chains of ``least`` to ``most`` blocks, ``alike`` or not; some graphs do not hold their block's input (``held``)
-    or do hold its output."""
+def chains(
+    draw: st.DrawFn, least: int = 1, most: int = 4, alike: bool = False, held: bool = True, any_ends: bool = False
+) -> Chain:
+    """Chains of ``least`` to ``most`` blocks, ``alike`` or not. Graphs hold their block's input and not its output;
+    some not the input where ``held`` is false, and with ``any_ends`` each holds either, both or none."""
     depth = draw(st.integers(least, most))
     few, some = st.integers(1, 9), st.integers(0, 20)
 
@@ -25,7 +27,8 @@ def chains(draw: st.DrawFn, least: int = 1, most: int = 4, alike: bool = False, 
             run_peak_bytes=output + draw(some),
             save_peak_bytes=output + sum(saved) + draw(some),
             back_peak_bytes=gradient + given + draw(some),
-            holds_input=held or draw(st.booleans()),
+            holds_input=(held and not any_ends) or draw(st.booleans()),
+            holds_output=any_ends and draw(st.booleans()),
             gradient_bytes=gradient,
         )
 
@@ -33,7 +36,5 @@ def chains(draw: st.DrawFn, least: int = 1, most: int = 4, alike: bool = False, 
     stages = [stage(first)]
     while len(stages) < depth:
         stages.append(stages[0] if alike else stage(stages[-1].output_bytes))
-    beside = draw(st.tuples(some, some, some, some))
-    return Chain(
-        tuple(stages), first, beside[0], beside[1], turn_s=1.0, turn_peak_bytes=beside[2], outside_bytes=beside[3]
-    )
+    last = stages[-1].output_bytes
+    return Chain(tuple(stages), first, draw(some), draw(some), 1.0, last + draw(some), draw(some))

@@ -12,20 +12,20 @@ from suite.chain.chain import Chain
 from suite.chain.exhaustive import fastest
 from suite.chain.schedule import TURN, Op, Schedule, ScheduleError, tidied
 from suite.chain.simulate import predicted
+from tests.chain.chains import chains
 from tests.chain.schedules import schedules
-from tests.chain.stages import chains
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_schedule_is_faster_within_its_own_peak(data: st.DataObject) -> None:
-    chain = data.draw(chains(most=4))
+    chain = data.draw(chains(most=4, any_ends=True))
     cost = predicted(data.draw(schedules(chain.depth, moves=False)), chain)
     assert fastest(chain, cost.peak_bytes) <= cost.time_s
 
 
 @settings(max_examples=25, deadline=None)
-@given(chains(most=2), st.integers(10, 150))
+@given(chains(most=2, any_ends=True), st.integers(10, 150))
 def test_of_two_blocks_it_is_the_fastest_of_all_written_down(chain: Chain, budget_bytes: int) -> None:
     costs = [predicted(each, chain) for each in written_down(chain.depth)]
     fitting = [cost.time_s for cost in costs if cost.peak_bytes <= budget_bytes]

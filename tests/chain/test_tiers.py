@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -117,7 +118,12 @@ def test_a_tiers_bytes_are_not_the_devices(values: bool) -> None:
 
 def test_a_paced_link_waits_out_each_transfer_beside_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[tuple[bool, float]] = []
-    monkeypatch.setattr("suite.chain.tiers.time.sleep", lambda s: waits.append((current_thread() is main_thread(), s)))
+
+    def wait(moment_s: float, awake_s: float = 0.0) -> None:
+        waits.append((current_thread() is main_thread(), moment_s - began_s))
+
+    monkeypatch.setattr("suite.chain.tiers._sleep_until", wait)
+    began_s = time.perf_counter()
     tier = HostTier(link_bytes_per_s=1e3)  # 20 seconds each, but for the clock
     tensors = [torch.randn(5000) for _ in range(3)]
     stored = [tier.store(each) for each in tensors]
@@ -125,8 +131,11 @@ def test_a_paced_link_waits_out_each_transfer_beside_the_caller(monkeypatch: pyt
         each.fetch()
         each.fetch()
     assert all(torch.equal(each.take(), tensor) for each, tensor in zip(stored, tensors, strict=True))
-    assert not any(here for here, _ in waits)
-    assert sorted(round(seconds / 20) for _, seconds in waits) == [1, 2, 2, 3, 3, 4]  # each begins at another's end
+    tier._out.thread.shutdown()
+    tier._in.thread.shutdown()
+    lanes, callers = ([seconds for here, seconds in waits if here == asked] for asked in (False, True))
+    assert sorted(round(seconds / 20) for seconds in lanes) == [1, 2, 2, 3, 3, 4]  # each begins at another's end
+    assert [round(seconds / 20) for seconds in callers] == [2, 3, 4]
     assert tier.bytes_in == 60000
 
 

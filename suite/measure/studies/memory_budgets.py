@@ -8,6 +8,7 @@ slows the pass down, and the link with it.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -32,14 +33,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
-PASSES = 7
+PASSES = 15
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+LARGEST_BYTES, ALL_BYTES = 32 << 20, (1 << 31) - 1  # the most that they may be
 TABLE = "time_against_memory"
 NOTE = (
     "Budgets are shares of the way from the least peak without a second tier (0) to a plain pass's (1). Times are over "
     "a plain pass's: predicted from the profile on this clock, measured as the median of passes in turn with plain "
-    "ones. Peaks are of a pass: activations and gradients. What moves to the second tier is copied by this machine's "
-    "other cores, which no prediction has, and is alive until its copy ends: with it peaks depend on times, without it "
-    "they are exact. n/a: the solver has no schedule for the budget"
+    "ones. Peaks are of a pass: activations and gradients. What moves to the second tier is alive until its transfer "
+    "ends: with it peaks depend on times, without it they are exact. Predictions have a block's backward pass wait for "
+    "all that it needs, where autograd begins with what is there, and asking for a transfer cost nothing. n/a: the "
+    "solver has no schedule for the budget"
 )
 
 
@@ -60,26 +64,25 @@ class BudgetRow(NamedTuple):
 
 @dataclass(frozen=True)
 class _Bench:
-    """A model, its chains, and a batch to pass through it; ``plain_s`` is what a plain pass takes, ``metered_s`` one
-    whose live bytes are counted."""
+    """A model, its chains, and a batch to pass through it; ``slowed``: times as long a pass takes whose live bytes are
+    counted."""
 
     run: Run
     chains: list[Chain]
     one_pass: Callable[[], None]
-    plain_s: float
-    metered_s: float
+    slowed: float
 
     @property
     def link(self) -> Link:
         """Carries what a plain pass saves in a plain pass's time."""
-        rate = sum(each.turn_bytes for each in unplanned(self.chains).predictions) / self.plain_s
+        rate = sum(each.turn_bytes for each in unplanned(self.chains).predictions) / self.chains[0].pass_s
         return Link(rate, rate)
 
     def predicted_time(self, plan: Plan) -> float:
         """The pass's seconds over a plain one's."""
-        return (plan.time_s + self.chains[0].outside_s) / self.plain_s
+        return (plan.time_s + self.chains[0].outside_s) / self.chains[0].pass_s
 
-    def executed(self, plan: Plan, slowed: float = 1.0) -> ExitStack:
+    def executed(self, plan: Plan, slowed: float) -> ExitStack:
         """The context in which the plan runs, with a tier of its own behind a link as much slower as the pass is."""
         contexts, tier = ExitStack(), HostTier(link_bytes_per_s=self.link.out_bytes_per_s / slowed)
         for blocks, schedule in zip(blocks_of(self.run), plan.schedules, strict=True):
@@ -88,22 +91,31 @@ class _Bench:
 
     def peak_bytes(self, plan: Plan) -> int:
         live = LiveBytes()
-        with self.executed(plan, slowed=self.metered_s / self.plain_s), live:
+        with self.executed(plan, self.slowed), live:
             self.one_pass()
         return live.high_bytes
 
     def time_ratio(self, plan: Plan) -> float:
-        """The median over PASSES of a pass's seconds over those of the plain pass beside it."""
-        ratios = []
-        with self.executed(plan):
-            self.one_pass()
-        for turn in range(PASSES):
-            seconds = {}
-            for planned in (True, False) if turn % 2 else (False, True):
-                with self.executed(plan) if planned else ExitStack():
-                    seconds[planned] = _seconds(self.one_pass)
-            ratios.append(seconds[True] / seconds[False])
-        return median(ratios)
+        """The median over PASSES of a pass's seconds over those of the plain ones before and after it. The link is as
+        fast or slow as the plain one before it, so that a shared machine's speed is not in the ratio."""
+        ratios: list[float] = []
+        before_s = _seconds(self.one_pass)
+        for _ in range(PASSES + 1):
+            with self.executed(plan, before_s / self.chains[0].pass_s):
+                planned_s = _seconds(self.one_pass)
+            after_s = _seconds(self.one_pass)
+            ratios.append(planned_s / ((before_s + after_s) / 2))
+            before_s = after_s
+        return median(ratios[1:])
+
+
+def keep_freed_memory() -> None:
+    """Has glibc's allocator keep what is freed, as a GPU's does: pages that go back to the system and come again cost
+    a pass more than copying them."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGEST_BYTES)
+        mallopt(M_TRIM_THRESHOLD, ALL_BYTES)
 
 
 def _seconds(one_pass: Callable[[], None]) -> float:
@@ -115,6 +127,7 @@ def _seconds(one_pass: Callable[[], None]) -> float:
 def study(lab: Lab) -> list[Table]:
     """The table ``time_against_memory``: a row for each solver and budget."""
     run = Run(Job(setting=lab.setting, stack=BASELINE))
+    keep_freed_memory()
     with one_thread(), undisturbed(run.model):
         run.model.train()
         return [Table(TABLE, BudgetRow._fields, _rows(lab, _bench(run)), NOTE)]
@@ -132,10 +145,9 @@ def _bench(run: Run) -> _Bench:
         loss.backward()
 
     chains = chains_of(run, on_the_clock=True)
-    plain_s = median(_seconds(one_pass) for _ in range(PASSES))
     with LiveBytes():
         metered_s = median(_seconds(one_pass) for _ in range(PASSES))
-    return _Bench(run, chains, one_pass, plain_s, metered_s)
+    return _Bench(run, chains, one_pass, metered_s / chains[0].pass_s)
 
 
 def _rows(lab: Lab, bench: _Bench) -> list[tuple[object, ...]]:

@@ -22,14 +22,14 @@ from techniques.offloading.tflms.technique import TFLMS
 from techniques.offloading.vdnn.technique import VDNN
 from techniques.shared.offloaded import candidates, least_peak, nbytes
 from techniques.shared.offloaded_probes import even_link
-from tests.chain.stages import chains
+from tests.chain.chains import chains
 from tests.runs import new_run
 
 
 @st.composite
 def cases(draw: st.DrawFn, most: int) -> tuple[Chain, int, Link]:
     """Chains, budgets that something must leave for, and links."""
-    chain = draw(chains(most=most))
+    chain = draw(chains(most=most, any_ends=True))
     gradient = chain.activation_bytes[-1] + max(0, chain.backward_bytes - chain.forward_bytes)
     chain = replace(chain, turn_s=draw(st.integers(1, 20)), turn_peak_bytes=max(gradient, chain.turn_peak_bytes))
     link = Link(draw(st.sampled_from([0.5, 2.0, 5.0, 20.0])), draw(st.sampled_from([0.5, 3.0, 20.0])))

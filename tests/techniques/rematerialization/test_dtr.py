@@ -26,7 +26,7 @@ from techniques.rematerialization.dtr.runtime import (
 )
 from techniques.rematerialization.dtr.solver import played
 from techniques.rematerialization.dtr.technique import DTR
-from tests.chain.stages import chains
+from tests.chain.chains import chains
 from tests.runs import new_run
 
 AGAIN = {  # operators run again, of each layer of a linear net in ceil(2 sqrt(N)) units: simrd's own figures
@@ -70,7 +70,7 @@ def test_linear_nets_run_again_as_often_as_in_the_authors_simulator(
 
 
 @settings(max_examples=150, deadline=None)
-@given(chains(most=5), st.floats(0, 1.1), st.sampled_from(get_args(Name)))
+@given(chains(most=5, any_ends=True), st.floats(0, 1.1), st.sampled_from(get_args(Name)))
 def test_a_play_fits_its_budget_and_is_no_faster_than_the_optimum(
     chain: Chain, of_the_way: float, heuristic: Name
 ) -> None:
