@@ -112,11 +112,7 @@ def recomputation(run: Run) -> Iterator[tuple[str, ...]]:
         with ExitStack() as contexts:
             for each in in_stacks:
                 contexts.enter_context(each)
-            with run.autocast():
-                outputs = run.baseline.forward(run.model, batch)
-            loss = run.baseline.losses(outputs, batch).mean()
-            del outputs
-            loss.backward()
+            run.forward(batch).backward()
 
     def by_torch() -> None:
         keep = partial(checkpoint, use_reentrant=False)
