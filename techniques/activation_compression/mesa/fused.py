@@ -14,8 +14,9 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from techniques.activation_compression.mesa import fused_kernel as kernel
-from techniques.activation_compression.mesa import technique
+from techniques.activation_compression.mesa.codes import LEVELS, Codes, scales
 from techniques.shared.saved_tensors import Forward, head_wise, is_activation
+from techniques.shared.scaled_sum import launchable
 
 if TYPE_CHECKING:
     from techniques.activation_compression.mesa.technique import Mesa
@@ -38,19 +39,19 @@ class Coded:
         """The table to code with, and the seed."""
         self.clip = self.own.statistics[self.place.name]
         seed = torch.randint(2**31 - 1, (1,), generator=self.noise, device=self.device, dtype=torch.int32)
-        return torch.stack([self.clip[0], technique.scales(self.clip)]), seed
+        return torch.stack([self.clip[0], scales(self.clip)]), seed
 
     def end(self, ctx: Any, tensor: Tensor, codes: Tensor, now: Tensor) -> None:
         """Notes the batch's ranges, and the codes for whoever saves the tensor as well."""
         self.own.follow(self.place.name, now)
         self.own.act(self.place)
         self.forward.number += 1
-        ctx.kept = technique.Codes(codes, self.clip, tensor.dtype)
+        ctx.kept = Codes(codes, self.clip, tensor.dtype)
         self.forward.put(tensor, ctx.kept)
 
     def table(self) -> Tensor:
         """To go back with."""
-        return torch.stack([self.clip[0], self.clip[1] / technique.LEVELS])
+        return torch.stack([self.clip[0], self.clip[1] / LEVELS])
 
 
 class Gelu(torch.autograd.Function):
@@ -127,7 +128,7 @@ class Fused(TorchFunctionMode):
 
     def fits(self, x: Tensor) -> bool:
         return (
-            technique.launchable(x)
+            launchable(x)
             and is_activation(x)
             and x.is_contiguous()
             and x.shape[-1] <= kernel.LONGEST_ROW

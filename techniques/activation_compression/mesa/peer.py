@@ -16,7 +16,7 @@ from torch import Tensor
 from suite.kernels.bench import Bench, Inputs, random_lists
 from techniques.activation_compression.mesa import codes_kernel as kernel
 from techniques.activation_compression.mesa import fused_kernel as fused
-from techniques.activation_compression.mesa.technique import LEVELS, decode, encode, ranges, scales
+from techniques.activation_compression.mesa.codes import LEVELS, decode, encode, ranges, scales
 
 WIDTH, HEADS = 768, 12
 ACTIVATIONS = (8 * 1024 * WIDTH,) * 4  # of eight sequences of 1024 tokens in GPT-2's smallest model

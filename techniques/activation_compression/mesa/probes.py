@@ -17,7 +17,8 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
-from techniques.activation_compression.mesa.technique import Mesa, decode, encode
+from techniques.activation_compression.mesa.codes import decode, encode
+from techniques.activation_compression.mesa.technique import Mesa
 from techniques.shared.compression_probes import one_pass, relative_error
 
 OF_ITS_BASELINES = True  # the linear layers of their blocks get [..., tokens, channels]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from suite.meters.activations import SavedActivations
-from techniques.activation_compression.mesa.technique import Mesa, decode, encode, followed, ranges
+from techniques.activation_compression.mesa.codes import decode, encode, followed, ranges
+from techniques.activation_compression.mesa.technique import Mesa
 from tests.runs import new_run
 
 

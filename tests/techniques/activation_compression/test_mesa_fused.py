@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from techniques.activation_compression.mesa import technique
-from techniques.activation_compression.mesa.technique import LEVELS, decode, ranges, scales
+from techniques.activation_compression.mesa.codes import LEVELS, decode, ranges, scales
 from tests.runs import new_run
 
 fused = pytest.importorskip("techniques.activation_compression.mesa.fused_kernel")  # not every platform has Triton
@@ -152,7 +151,11 @@ def test_a_model_trains_with_fused_layers_as_without(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(fused, name, counted(name, getattr(fused, name)))
     runs = []
     for launched in (True, False):
-        monkeypatch.setattr(technique, "launchable", lambda x, launched=launched: launched and x.is_contiguous())
+        for module in ("technique", "codes", "fused"):
+            monkeypatch.setattr(
+                f"techniques.activation_compression.mesa.{module}.launchable",
+                lambda x, launched=launched: launched and x.is_contiguous(),
+            )
         run = new_run("vit", "mesa", size="pico", recipe="classic", steps=8)
         run.train(1)
         assert not called

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from techniques.activation_compression.mesa import technique
-from techniques.activation_compression.mesa.technique import LEVELS, decode, ranges, scales
+from techniques.activation_compression.mesa.codes import LEVELS, decode, ranges, scales
 from tests.runs import new_run
 
 kernel = pytest.importorskip("techniques.activation_compression.mesa.codes_kernel")  # not every platform has Triton
@@ -91,11 +90,11 @@ def test_no_elements_launch_nothing() -> None:
 def test_models_train_with_the_kernels_as_without(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     for launched in (True, False):
-        monkeypatch.setattr(
-            technique,
-            "launchable",
-            lambda x, launched=launched: launched and x.dtype in (F32, BF16) and x.is_contiguous(),
-        )
+        for module in ("technique", "codes", "fused"):
+            monkeypatch.setattr(
+                f"techniques.activation_compression.mesa.{module}.launchable",
+                lambda x, launched=launched: launched and x.dtype in (F32, BF16) and x.is_contiguous(),
+            )
         run = new_run("vit", "mesa", size="pico", recipe=recipe, steps=8)
         runs.append(run.train(3))
     assert runs[0] == pytest.approx(runs[1], rel=1e-3)
