@@ -225,13 +225,14 @@ def _power(
     as_json: bool,
 ) -> None:
     """Prints what each baseline tells apart, and keeps it."""
+    from suite.measure.evidence import part
     from suite.measure.power import power
     from suite.record import references as record
 
     studied = []
-    for setting in settings:
-        share = minutes / len(settings)
-        studied.append(power(setting, folder, others, minutes=share, progress=progress, warn=warn).evidence())
+    for number, setting in enumerate(settings):
+        share, own = minutes / len(settings), part(progress, number, len(settings))
+        studied.append(power(setting, folder, others, minutes=share, progress=own, warn=warn).evidence())
         record.write(record.read(folder).with_newer(power=studied), folder)
     if as_json:
         print(json.dumps([each.model_dump(mode="json") for each in studied], indent=1))

@@ -32,6 +32,11 @@ def silent(share: float, what: str) -> None:
     """The progress of what nobody watches."""
 
 
+def part(progress: Progress, number: int, parts: int) -> Progress:
+    """The progress of one of several parts that are as long."""
+    return lambda share, what: progress((number + share) / parts, what)
+
+
 @cache
 def conditions_of(setting: Setting) -> Conditions:
     """The conditions that evidence of this setting has. Prepares the data where it is not cached.

@@ -36,7 +36,7 @@ from suite.judge.statistics import (
     replicate_interval,
 )
 from suite.measure.campaign import Effort, measure
-from suite.measure.evidence import Progress, conditions_of, silent
+from suite.measure.evidence import Progress, conditions_of, part, silent
 from suite.measure.plan import Pair, Plan, Wanted
 from suite.record import references as record
 from suite.record.job import BASELINE, Job, Setting
@@ -129,14 +129,16 @@ def power(
     """
     end_s = time.monotonic() + 60 * minutes
     half, few = setting.but(rate=HALF), Wanted(seeds=SEEDS, timings=0, ruler_seeds=SEEDS, tuned=False)
-    for asked, wanted in (
+    campaigns = [
         ([Pair(setting, BASELINE)], replace(few, seeds=ALL_SEEDS)),
         ([Pair(half, BASELINE)], replace(few, ruler_seeds=0)),
         ([Pair(setting, other) for other in others], few),
-    ):
+    ]
+    parts = len(campaigns) + SEEDS
+    for number, (asked, wanted) in enumerate(campaigns):
         if asked:
             left = max(0.0, end_s - time.monotonic()) / 60
-            measure(asked, folder, Effort(wanted, left), progress=progress, warn=warn)
+            measure(asked, folder, Effort(wanted, left), progress=part(progress, number, parts), warn=warn)
     records, _ = Store(folder).read()
     known = Plan([Pair(setting, BASELINE)], records, few)
 
@@ -146,7 +148,10 @@ def power(
 
     ruler = _ruler(setting, records)
     reference = losses(setting, BASELINE, range(ALL_SEEDS))
-    perturbed = [_perturbed_loss(Job(setting=setting, seed=seed)) for seed in range(SEEDS)]
+    perturbed = []
+    for seed in range(SEEDS):
+        progress((len(campaigns) + seed) / parts, f"{setting.baseline}: weights perturbed, seed {seed}")
+        perturbed.append(_perturbed_loss(Job(setting=setting, seed=seed)))
     sides: Mapping[str, tuple[list[float], list[float]]] = {
         "other seeds": (reference[: ALL_SEEDS - SEEDS], reference[SEEDS:]),
         "weights perturbed": (reference[:SEEDS], perturbed),

@@ -13,7 +13,7 @@ import torch
 from suite.contract.sources import code_of
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.measure import power as module
-from suite.measure.evidence import Heading, conditions_of
+from suite.measure.evidence import Heading, Progress, conditions_of
 from suite.measure.power import ALL_SEEDS, PERTURBATION, SEEDS, Perturbed, power
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.schema import Learned
@@ -46,9 +46,17 @@ def studied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> module.Power:
             store.append(learned(setting, seed, noisy(2.0 * (conditions_of(setting).steps / own) ** SLOPE)), "here")
     for seed in range(SEEDS):
         store.append(learned(GPT.but(rate=0.5), seed, noisy(2.2)), "here")
-    monkeypatch.setattr(module, "measure", lambda *_, **__: None)
+    shares: list[float] = []
+
+    def watched(*_: object, progress: Progress, **__: object) -> None:
+        progress(0.0, "begun")
+        progress(1.0, "done")
+
+    monkeypatch.setattr(module, "measure", watched)
     monkeypatch.setattr(module, "_perturbed_loss", lambda job: noisy(2.0))
-    return power(GPT, tmp_path)
+    answer = power(GPT, tmp_path, progress=lambda share, what: shares.append(share))
+    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] < 1
+    return answer
 
 
 def test_a_real_effect_stands_out_and_none_does_not(studied: module.Power) -> None:
