@@ -17,7 +17,9 @@ from suite.chain.plan import Infeasible, from_the_input, least, plan_of, planned
 from suite.chain.schedule import TURN, Op, Schedule, ScheduleError, backs, every_input, plain, segmented, tidied
 from suite.chain.simulate import predicted
 from suite.chain.tiers import HostTier
+from suite.contract.chains import FLOPS_PER_S
 from suite.contract.run import Run
+from suite.meters.flops import FlopCounter
 from suite.meters.live import LiveBytes
 from techniques.shared.scheduled import Scheduled, blocks_of
 from tests.chain.schedules import schedules
@@ -72,7 +74,18 @@ def test_so_it_is_where_the_graphs_leave_at_once_and_come_back_in_time(baseline:
 @given(st.data())
 def test_loaded_weights_and_their_gradients_are_in_the_peak(baseline: str, data: st.DataObject) -> None:
     _, chains = run_and_chains(baseline)
-    each = [data.draw(schedules(chain.depth, moves=False, weights=True)) for chain in chains]
+    loaded_peaks_agree(baseline, [data.draw(schedules(chain.depth, moves=False, weights=True)) for chain in chains])
+
+
+def test_gradients_that_leave_with_a_later_chains_weights_are_not_in_an_earlier_ones_peak() -> None:
+    there = [Op("load", 0), Op("run", 0), Op("free", 0), Op("save", 1), TURN]
+    encoder = [*there, Op("load", 0), Op("back", 1), Op("save", 0), Op("back", 0), Op("free", 0)]
+    decoder = [Op("load", 0), Op("save", 0), Op("free", 0), TURN, Op("load", 0), Op("back", 0), Op("free", 0)]
+    loaded_peaks_agree("mae", [tidied(2, encoder), tidied(1, decoder)])
+
+
+def loaded_peaks_agree(baseline: str, each: list[Schedule]) -> None:
+    _, chains = run_and_chains(baseline)
     run, moved = moved_run(baseline)
     moved.reset()
     plan = plan_of(each, chains, Link(math.inf, math.inf))
@@ -100,11 +113,23 @@ def test_the_profile_leaves_the_run_as_it_was() -> None:
     assert watched.train(3) == plain_run.train(3)
 
 
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
+def test_a_pass_has_all_flops_of_a_plain_one(baseline: str) -> None:
+    run, chains = run_and_chains(baseline)
+    batch, _ = run.next_batch()
+    with FlopCounter() as flops:
+        run.forward(batch).backward()
+    first = chains[0]
+    assert first.pass_s * FLOPS_PER_S == pytest.approx(flops.total)
+    assert sum(chain.plain_s for chain in chains) + first.outside_s == pytest.approx(first.pass_s)
+
+
 def test_clocked_seconds_are_of_the_same_chain() -> None:
     run, chains = run_and_chains("mae")
     clocked = Scheduled(seconds="clocked").profile(run)
     assert [chain.activation_bytes for chain in clocked] == [chain.activation_bytes for chain in chains]
     assert all(stage.run_s > 0 and stage.back_s > 0 for chain in clocked for stage in chain.stages)
+    assert clocked[0].outside_s > 0 and clocked[0].pass_s > 0 and clocked[1].pass_s == 0
 
 
 STAGE = Stage(1.0, 1.0, 2.0, 100, (50, 30), 110, 190, 120, gradient_bytes=7, weight_bytes=10)
