@@ -217,8 +217,10 @@ def check(
     if as_json:
         print(json.dumps([asdict(each) for each in findings], indent=1))
     else:
-        show_table(("verdict", "item", "seen"), [(each.verdict, each.item, each.details) for each in findings],
-                   whole=(0, 1))  # fmt: skip
+        if said := regression.notable(findings):
+            show_table(("verdict", "item", "seen"), [(each.verdict, each.item, each.details) for each in said],
+                       whole=(0, 1))  # fmt: skip
+        out.print(escape(f"against {against}: {regression.tally(findings)}"))
     if code := regression.exit_code(findings, accept_changes):
         raise typer.Exit(code)
     return None

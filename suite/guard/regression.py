@@ -250,23 +250,34 @@ def exit_code(findings: Iterable[Finding], accept_changes: bool) -> int:
     return 3 if verdicts & {"inconclusive", "not comparable"} else 0
 
 
+def notable(findings: Iterable[Finding]) -> list[Finding]:
+    """Those that say more than that exact numbers are equal."""
+    return [each for each in findings if each.verdict not in ("equal", "equivalent") or each.aspect == "timing"]
+
+
+def tally(findings: Sequence[Finding]) -> str:
+    """How many of each verdict, in words."""
+    said = notable(findings)
+    number = Counter(each.verdict for each in said)
+    parts = [f"{number[verdict]} {verdict}" for verdict in get_args(ChangeVerdict) if number[verdict]]
+    silent = len(findings) - len(said)
+    parts += [f"{silent} item{'s' if silent != 1 else ''} exactly equal"] if silent else []
+    return ", ".join(parts) or "Nothing to compare"
+
+
 def markdown(findings: Sequence[Finding], against: str) -> str:
     """A summary fit for a comment: how many of each verdict, a row for every number that differs, then the reasons."""
-    notable = [each for each in findings if each.verdict not in ("equal", "equivalent") or each.aspect == "timing"]
-    number = Counter(each.verdict for each in notable)
-    tally = [f"{number[verdict]} {verdict}" for verdict in get_args(ChangeVerdict) if number[verdict]]
-    silent = len(findings) - len(notable)
-    tally += [f"{silent} item{'s' if silent != 1 else ''} exactly equal"] if silent else []
+    said = notable(findings)
     lines = [
         f"## leantrain check against {code_in_markdown(against)}",
         "",
-        f"{', '.join(tally) or 'Nothing to compare'}.",
+        f"{tally(findings)}.",
     ]
-    if notable:
+    if said:
         lines += ["", "| what | metric | before | after | ratio | verdict |", "|---|---|--:|--:|--:|---|"]
-        lines += [f"| {' | '.join(cells)} |" for each in notable for cells in _rows(each)]
+        lines += [f"| {' | '.join(cells)} |" for each in said for cells in _rows(each)]
     if reasons := [
-        f"- {code_in_markdown(each.item)}, {each.aspect}: {in_markdown(each.why)}" for each in notable if each.why
+        f"- {code_in_markdown(each.item)}, {each.aspect}: {in_markdown(each.why)}" for each in said if each.why
     ]:
         lines += ["", *reasons]
     return "\n".join(lines) + "\n"

@@ -115,7 +115,7 @@ def _html_of(placed: PlacedStudy, cards: Mapping[str, Card]) -> str:
         name=study.technique, category=kinds(study.technique, cards), baseline=study.baseline, recipe=study.recipe,
         size=study.size, machine=study.machine.name,
     )  # fmt: skip
-    tables = "".join(_table(f"{placed.anchor}--{number}", table) for number, table in enumerate(placed.tables))
+    tables = "".join(_table(f"{placed.anchor}--{n}", placed.title, table) for n, table in enumerate(placed.tables))
     return (
         f'<article id="{placed.anchor}"{filtered}{" data-unverified" if placed.unverified else ""}><h3>'
         + (markup.link(placed.technique, title) if placed.technique else title)
@@ -128,8 +128,8 @@ def _mark(placed: PlacedStudy) -> str:
     return markup.unverified(CHANGED if placed.unverified else "")
 
 
-def _table(anchor: str, table: Table) -> str:
-    caption = f"{table.name}. {table.note}"
+def _table(anchor: str, study: str, table: Table) -> str:
+    caption = f"{study}: {table.name}. {table.note}"  # the name of a region, of which a page has no two alike
     if len(table.rows) > MOST_ROWS:
         caption += f" The first {MOST_ROWS} of {len(table.rows)} rows; all are in the study's file beside the records."
     body = "\n".join(

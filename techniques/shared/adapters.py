@@ -6,6 +6,7 @@ another. Where a layer makes queries, keys and values, peft adapts it whole.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
@@ -88,6 +89,7 @@ def sites(model: nn.Module) -> Mapping[str, Site]:
 def _by_peft(
     model: nn.Module, targets: Sequence[Sequence[Rows]], update: LowRank, generator: torch.Generator
 ) -> nn.Module:
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # peft loads it, and it misses a kernel for 4-bit weights
     from peft import LoraConfig, inject_adapter_in_model
 
     layers = {rows[0].layer.path: rows[0].layer.module for rows in targets}

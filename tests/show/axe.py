@@ -43,8 +43,8 @@ def axe_file(asked: Path | None) -> Path:
     raise FileNotFoundError(f"no {' nor '.join(map(str, places))}; npm install axe-core, or name it with --axe")
 
 
-def violations(page: Path, axe: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, violation) of every way to look at the page."""
+def violations(page: Path, axe: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """(where, its violations) for every way to look at the page."""
     with Chromium(answer_s=900) as browser:  # of tens of thousands of elements
         for screen, (width, height) in SCREENS.items():
             for dark in (False, True):
@@ -56,9 +56,7 @@ def violations(page: Path, axe: str) -> Iterator[tuple[str, dict[str, Any]]]:
                     if state == "opened":
                         browser.run(OPEN_ALL)
                     where = f"{screen}, {'dark' if dark else 'light'}, {state}"
-                    here = json.loads(browser.run(RUN))
-                    print(f"{where}: {len(here)} violations", flush=True)
-                    yield from ((where, each) for each in here)
+                    yield where, json.loads(browser.run(RUN))
 
 
 def main() -> int:
@@ -78,10 +76,13 @@ def main() -> int:
         page = asked.page or Path(folder) / "board.html"
         if asked.page is None:
             page.write_text(html.render(Report.read(Path("results"))), "utf-8")
-        violated = list(violations(page, axe))
-    for where, each in violated:
-        print(f"{where}: {each['id']} ({each['impact']}): {each['help']}: {each['count']} times")
-        print("\n".join(f"  {node}" for node in each["nodes"]))
+        violated = False
+        for where, here in violations(page, axe):
+            violated |= bool(here)
+            print(f"{where}: {len(here)} violations", flush=True)
+            for each in here:
+                print(f"  {each['id']} ({each['impact']}): {each['help']}: {each['count']} times")
+                print("\n".join(f"    {node}" for node in each["nodes"]), flush=True)
     return 1 if violated else 0
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +54,12 @@ def test_the_plot_stands_alone_in_the_page_s_colours_and_is_the_same_every_time(
     assert all(id.startswith("study-") for id in ids if id != "studies")
 
 
+def test_tables_of_the_same_name_in_two_studies_are_regions_of_different_names() -> None:
+    placed = studies.placed_studies([Studied(study()), Studied(study(baseline="bert"))], {})
+    captions = re.findall(r"<caption[^>]*>([^<]*)", studies.html(placed, {}))
+    assert len(captions) == len(set(captions)) == 2
+
+
 def raising(tables: list[Table]) -> Figure:
     raise KeyError(EVIL)
 
@@ -76,7 +83,7 @@ def test_a_plot_that_cannot_be_drawn_is_one_sentence(
     made = drawn(draw, monkeypatch, tables=[Table("steps", ("x",), [(1,)], note)])
     assert words in made
     assert not Page(made).having("svg")
-    assert ">steps. " in made
+    assert ": steps. " in made
 
 
 def test_a_study_without_a_plot_has_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:

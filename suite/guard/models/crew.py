@@ -7,6 +7,7 @@ so many processes, one a rank.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -142,6 +143,7 @@ def _member(place: Place, connection: Connection, rank: int, ranks: int, scratch
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # libraries' advice on models of four blocks
+    logging.disable(logging.WARNING)
     gc.freeze()  # every counted step collects garbage, and need not look for it among the libraries
     mesh = joined("cpu", rank, ranks, str(scratch)) if ranks > 1 else None
     own = scratch / str(rank)
