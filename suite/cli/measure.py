@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -75,6 +76,9 @@ def new(
 
         if name in catalogue():
             raise ValueError(f"there is a technique called {name} already; choose another name")
+        categories = {entry.folder.parent.name for entry in catalogue().values()}
+        if category not in categories and (near := difflib.get_close_matches(category, categories, n=1, cutoff=0.8)):
+            raise ValueError(f"no category is called {category!r}; did you mean {near[0]}?")
         if not root.is_dir():
             raise ValueError(f"{root} is no folder; name one with --root, or make it")
         own = not is_checkout(root)

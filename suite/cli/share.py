@@ -44,7 +44,7 @@ def publish(
             )
         if to.startswith(publishing.HUB):
             address, lines = publishing.upload(records, to.removeprefix(publishing.HUB))
-        elif "://" in to:
+        elif "://" in to or to.startswith("hf:"):
             raise ValueError(f"{to} is neither a folder nor a data set of the Hub: {publishing.HUB}OWNER/NAME")
         else:
             address, lines = to, publishing.write(records, Path(to))

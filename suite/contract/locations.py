@@ -9,6 +9,7 @@ not.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -36,13 +37,19 @@ class Outside(ValueError):
 
 @cache  # a command asks several times
 def check_data(location: str, of_images: bool) -> None:
-    """Raises Outside for data that would read a file which does not lie in it, or what is no regular file.
+    """Raises Outside for data that would read a file which does not lie in it, or what is no regular file; and
+    FileNotFoundError for a file that is not there, before the hub is asked for one of its name.
 
-    What is not there, or is no data, is for the reader to say.
+    What is no data is for the reader to say.
     """
     path = Path(location).expanduser()
     if not path.exists():
-        if of_images and ("/" in location or not path.suffix) and (match := HUB_ID.fullmatch(location)):
+        match = HUB_ID.fullmatch(location)
+        if match is None or _names_a_file(Path(match["id"])):
+            near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1)
+            hint = f"did you mean {path.with_name(near[0])}?" if near else "a data set of the hub is OWNER/NAME"
+            raise FileNotFoundError(f"--data {location}: no such file or folder; {hint}")
+        if of_images:
             _check_images(location, _of_hub(match), path)
         return
     if path.is_file():
@@ -58,6 +65,15 @@ def check_data(location: str, of_images: bool) -> None:
             raise Outside(f"--data {location}: {printable(each.name)} is a link to a file elsewhere; copy that here")
         if of_images:
             _check_images(location, _images_of(each), folder)
+
+
+def _names_a_file(path: Path) -> bool:
+    """Whether it is a file's name and no data set's of the hub: in a folder that is here, or with a suffix."""
+    return path.parent.is_dir() if path.parent != Path() else bool(path.suffix)
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir()] if folder.is_dir() else []
 
 
 def _inside(file: Path, folder: Path) -> bool:

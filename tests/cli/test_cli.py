@@ -474,6 +474,10 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("doctor", "--device", "cup"), "no device is called 'cup'; did you mean cpu"),
     (("new", "lion"), "there is a technique called lion already"),
     (("new", "My-Idea"), "cannot name a technique"),
+    (("new", "my_idea", "--category", "optimisers"), "no category is called 'optimisers'; did you mean optimizers?"),
+    (("run", "-t", "lion", "--data", "words.parqet"), "words.parqet: no such file or folder; a data set of the hub is"),
+    (("run", "-t", "lion", "--data", "suite/contarct"), "no such file or folder; did you mean suite/contract?"),
+    (("publish", "--to", "hf:/me/mine"), "is neither a folder nor a data set of the Hub: hf://datasets/OWNER/NAME"),
     (("new", "my_idea", "--root", "/no/such/checkout"), "is no folder; name one with --root"),
 ]  # fmt: skip
 

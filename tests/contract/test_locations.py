@@ -102,7 +102,29 @@ def test_images_with_their_bytes_and_those_in_the_folder_are_fine(data: Path, se
     parquet(as_struct(str(data / "b.png"), None), data)
     check_data.cache_clear()
     check_data(str(data), of_images=True)
-    check_data(str(data / "no such"), of_images=True)  # is for the reader to say
+
+
+@pytest.mark.parametrize("of_images", [True, False])
+def test_a_file_that_is_not_there_is_said_before_the_hub_is_asked(
+    of_images: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("suite.contract.locations._of_hub", lambda match: pytest.fail(f"the hub was asked for {match}"))
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "train.parquet").touch()
+    for location in (str(tmp_path / "words" / "train.parqet"), "words/train.parqet"):
+        with pytest.raises(FileNotFoundError, match=r"no such file or folder; did you mean .*words/train\.parquet\?"):
+            check_data(location, of_images)
+    with pytest.raises(FileNotFoundError, match="no such file or folder; a data set of the hub is OWNER/NAME"):
+        check_data("train.parqet", of_images)
+
+
+def test_what_may_be_a_data_set_of_the_hub_is_for_the_reader_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("suite.contract.locations._of_hub", lambda match: asked.append(match["id"]) or [])
+    for location in ("imdb", "glue:sst2@v1.0", "me/my.images"):
+        check_data(location, of_images=True)
+    assert asked == ["imdb", "glue", "me/my.images"]
 
 
 def test_data_of_the_hub_is_looked_through_as_well(
