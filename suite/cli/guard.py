@@ -49,11 +49,8 @@ def kernels(
         check_device(device)
         entries = report.selected(ids or ())
         timed = device == "cuda" and not check
-        rows = []
         with bar(quiet=as_json) as progress:
-            for number, entry in enumerate(entries):
-                progress(number / len(entries), entry.id)
-                rows += report.rows(entry, device, timed)
+            rows = report.rows(entries, device, timed, progress)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:

@@ -12,7 +12,9 @@ Of each entry of a technique's ``MANIFESTS``, from what its ``peer.py`` declares
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -23,6 +25,9 @@ from suite.kernels import gates
 from suite.kernels.bench import Examination, examinations
 from suite.kernels.gates import MachineCode
 from suite.kernels.manifest import Manifest
+from suite.measure.evidence import Progress
+
+MOST_AT_ONCE = 4  # processes that examine side by side: each has torch and Triton
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,27 @@ def selected(ids: Sequence[str]) -> list[Entry]:
     return [lookup("technique with a kernel", id, having) for id in ids] if ids else list(having.values())
 
 
-def rows(entry: Entry, device: str, timed: bool) -> list[KernelRow]:
-    """A row for each of the entry's kernels. Raises Unavailable where Triton is not installed."""
+def rows(entries: Sequence[Entry], device: str, timed: bool, progress: Progress) -> list[KernelRow]:
+    """A row for each of the entries' kernels; they are examined side by side unless they are ``timed``.
+
+    Raises Unavailable where Triton is not installed.
+    """
     if find_spec("triton") is None:
         raise Unavailable("Triton is not installed, or has no wheel for this platform: kernels cannot be examined")
+    pool = ThreadPoolExecutor(1 if timed else min(MOST_AT_ONCE, os.cpu_count() or 1))
+    try:
+        parts = pool.map(lambda entry: rows_of(entry, device, timed), entries)
+        examined = []
+        for number, (entry, part) in enumerate(zip(entries, parts, strict=True), 1):
+            examined += part
+            progress(number / len(entries), f"examined {entry.id}")
+        return examined
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C waits for what is examined now, not for the rest
+
+
+def rows_of(entry: Entry, device: str, timed: bool) -> list[KernelRow]:
+    """A row for each of the entry's kernels."""
     module, peer = (entry.module.removesuffix("technique") + name for name in ("kernel", "peer"))
     manifests: Mapping[str, Manifest] = import_module(module).MANIFESTS
     try:

@@ -55,7 +55,7 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 
 def _violations(entry: Entry) -> dict[str, tuple[str, ...]]:
-    return {row.kernel: row.violations for row in kernel_report.rows(entry, "cpu", timed=False)}
+    return {row.kernel: row.violations for row in kernel_report.rows_of(entry, "cpu", timed=False)}
 
 
 def test_each_fault_of_a_declaration_is_a_violation(entry: Entry) -> None:
