@@ -56,8 +56,7 @@ class Bench:
     reference or its root mean square over the list, whichever is larger). ``bytes_per_element`` must move in a step.
     ``peers`` prepare as ``kernel`` does; one that cannot run here raises, and says why. ``multi_tensor`` kernels take
     whole lists in one launch, through launch tables; others launch for each tensor. ``timed_sizes`` are the elements of
-    the tensors that a step is timed on, ``checked_sizes`` those of the step that is checked, which the interpreter takes
-    seconds for.
+    the tensors that a step is timed on; ``checked_sizes``, of the one that is checked, by an interpreter that is slow.
     """
 
     make: Callable[[Sequence[int], torch.device, torch.Generator], Inputs]
