@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from suite.show.report import Report
 
 SUFFIXES = {".md": "markdown", ".html": "html", ".svg": "svg", ".csv": "csv", ".parquet": "parquet"}
-FORMS = ("markdown", "html", "svg", "csv", "parquet", "model-index")
+FORMS = ("markdown", "html", "svg", "badge", "csv", "parquet", "model-index")
 
 
 @app.command(rich_help_panel=REPORT)
@@ -35,8 +35,9 @@ def leaderboard(
         str | None,
         typer.Option(
             "--format",
-            help="markdown, html, svg, csv, parquet, or model-index: the results in a Hugging Face model card, of "
-            "which all else is kept. Without --write it is printed. [by suffix]",
+            help="markdown, html, svg, csv, parquet; badge: an SVG of one line for a README; or model-index: the "
+            "results in a Hugging Face model card, of which all else is kept. Without --write it is printed. "
+            "[by suffix]",
             autocompletion=words(*FORMS),
         ),
     ] = None,
@@ -80,11 +81,11 @@ def leaderboard(
         from suite.record.files import replacing
         from suite.record.job import canonical
         from suite.record.text import lines
-        from suite.show import drawing, export, html, markdown, plots, poster
+        from suite.show import badge, drawing, export, html, markdown, plots, poster
         from suite.show.report import Report
         from suite.show.stamp import check, stamp
 
-        pages = {"markdown": markdown.render, "html": html.render, "svg": poster.render}
+        pages = {"markdown": markdown.render, "html": html.render, "svg": poster.render, "badge": badge.render}
         whole = not (techniques or on)
         if plot:
             chosen("plot", plot, tuple(plots.PLOTS))

@@ -1,0 +1,52 @@
+"""What the records say as a badge for a README: of one technique on one baseline the headline, of more a tally.
+
+Coloured as the board is: only where the interval excludes 1.
+"""
+
+from __future__ import annotations
+
+from suite.judge.rows import Row
+from suite.record.text import in_html
+from suite.show import matrix
+from suite.show.board import HEADLINE, leaning, text
+from suite.show.drawing import COLOURS
+from suite.show.report import Report
+
+HEIGHT, CHARACTER, MARGIN = 20, 6.4, 7.0  # pixels
+LEANINGS = {1: "better", -1: "worse", 0: "faint"}
+
+
+def render(report: Report) -> str:
+    """The badge, an SVG. Raises ValueError where nothing was measured."""
+    whole = matrix.matrix(report.rows)
+    rows = [row for entry in whole.entries for row in entry.best.values()]
+    if not rows:
+        raise ValueError("there is nothing to say yet; measure some with: leantrain run")
+    decided = [row for row in rows if row.failed or row.value(HEADLINE.name).kind != "unavailable"]
+    if len(decided) == 1 or len(rows) == 1:
+        return _drawn(*_of_row((decided or rows)[0]))
+    return _drawn("leantrain", ", ".join(f"{whole.count(each)} {each}" for each in matrix.VERDICTS), "faint")
+
+
+def _of_row(row: Row) -> tuple[str, str, str]:
+    value, at = row.value(HEADLINE.name), row.conditions
+    said = f"{text(value, HEADLINE.direction)} to the same quality{'†' if row.unverified else ''}"
+    if row.failed or value.kind in ("missed", "unavailable"):
+        said = matrix.FAILED if row.failed else matrix.MISSED if value.kind == "missed" else matrix.UNKNOWN
+    return f"{row.stack} · {at.baseline} {at.size}", said, LEANINGS[leaning(value)]
+
+
+def _drawn(label: str, message: str, colour: str) -> str:
+    """Two fields of white text, the second one in a colour of the board's."""
+    left, right = (len(words) * CHARACTER + 2 * MARGIN for words in (label, message))
+    fields = ((0.0, left, label, COLOURS["line"][1]), (left, right, message, COLOURS[colour][0]))
+    drawn = "".join(
+        f'<rect x="{x:g}" width="{width:g}" height="{HEIGHT}" fill="{fill}"/>'
+        f'<text x="{x + MARGIN:g}" y="14" textLength="{width - 2 * MARGIN:g}">{in_html(words)}</text>'
+        for x, width, words, fill in fields
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:g}" height="{HEIGHT}" role="img" '
+        f'aria-label="{in_html(f"{label}: {message}")}">'
+        f'<g fill="#ffffff" font-family="Verdana, DejaVu Sans, sans-serif" font-size="11">{drawn}</g></svg>\n'
+    )
