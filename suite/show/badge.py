@@ -1,6 +1,6 @@
 """What the records say as a badge for a README: of one technique on one baseline the headline, of more a tally.
 
-Coloured as the board is: only where the interval excludes 1.
+As the board opens: of one recipe and size, coloured only where the interval excludes 1.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ LEANINGS = {1: "better", -1: "worse", 0: "faint"}
 
 def render(report: Report) -> str:
     """The badge, an SVG. Raises ValueError where nothing was measured."""
-    whole = matrix.matrix(report.rows)
+    whole = matrix.matrix(matrix.first(report.rows))
     rows = [row for entry in whole.entries for row in entry.best.values()]
     if not rows:
         raise ValueError("there is nothing to say yet; measure some with: leantrain run")
-    decided = [row for row in rows if row.failed or row.value(HEADLINE.name).kind != "unavailable"]
-    if len(decided) == 1 or len(rows) == 1:
-        return _drawn(*_of_row((decided or rows)[0]))
+    if len(rows) == 1:
+        return _drawn(*_of_row(rows[0]))
     return _drawn("leantrain", ", ".join(f"{whole.count(each)} {each}" for each in matrix.VERDICTS), "faint")
 
 

@@ -21,7 +21,7 @@ from suite.judge.metrics import Metric
 from suite.judge.rows import Row, as_dict
 from suite.judge.verdicts import CLAIM_VERDICTS
 from suite.record.text import in_html
-from suite.show import claims, markup, models, overview, paper_scale, references, sections, stacks, studies
+from suite.show import claims, markup, matrix, models, overview, paper_scale, references, sections, stacks, studies
 from suite.show.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -73,7 +73,7 @@ def render(report: Report) -> str:
         references.html(report.references),
     ]
     style = colours_css() + (folder / "board.css").read_text("utf-8") + charts_css()
-    chosen = overview.chosen_place(placed) if placed else ()
+    chosen = matrix.first_place(rows) if rows else ()
     selects = _choices(rows, cards)
     return Template((folder / "board.html").read_text("utf-8")).substitute(
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

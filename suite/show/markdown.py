@@ -106,8 +106,10 @@ def _front(report: Report, most_lines: int | None = None) -> list[str]:
 
 
 def matrix_section(rows: Sequence[Row], most_lines: int | None = None) -> list[str]:
-    """Every technique in a line, and a column for each board on which a time to the same quality is known."""
-    whole = matrix.matrix(rows)
+    """Every technique in a line, and a column for each baseline on which a time to the same quality is known: of the
+    recipe and size of the most; what others there are is said below."""
+    first = matrix.first(rows)
+    whole = matrix.matrix(first)
     known = [column for column in whole.columns if any(_is_known(each.best.get(column)) for each in whole.entries)]
     columns = known or whole.columns
     costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]
@@ -127,9 +129,19 @@ def matrix_section(rows: Sequence[Row], most_lines: int | None = None) -> list[s
         left = max(0, left - len(entries))
     hidden = len(whole.entries) - shown
     notes = [f"{hidden} more stand on the pages below."] if hidden else []
+    shown_place = matrix.place_of(first[0])
+    if others := dict.fromkeys(_place_name(row, first[0]) for row in rows if matrix.place_of(row) != shown_place):
+        notes.append(f"On the pages below also: {escape(', '.join(others))}.")
     if unknown := [each for each in whole.columns if each not in columns]:
         notes.append(f"Without a time to the same quality yet, on the pages below: {escape(', '.join(unknown))}.")
     return [*lines, "", " ".join(notes)] if notes else lines
+
+
+def _place_name(row: Row, beside: Row) -> str:
+    """Recipe, size and model; and the machine where it is another than that of the row ``beside``."""
+    at = row.conditions
+    machine = f"on {row.machine.name}" if row.machine.key != beside.machine.key else ""
+    return " ".join(filter(None, (at.recipe, at.size, at.model, machine)))
 
 
 def _is_known(row: Row | None) -> bool:

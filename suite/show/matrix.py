@@ -202,6 +202,10 @@ def _listed(places: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+Place = tuple[str, str, str, str]
+"""Recipe, size, model and machine."""
+
+
 @dataclass(frozen=True)
 class Matrix:
     """``columns`` are the titles, in order; ``shared`` is what the columns have in common; ``entries`` stand in their
@@ -266,6 +270,28 @@ def _answer(column: str, rows: Sequence[Row]) -> Answer:
         max(saves_none, key=lambda row: (headline(row).number, row.stack), default=None),
         any(_words(row) in (FASTER, SLOWER, ALIKE) for row in rows),
     )
+
+
+def place_of(row: Row) -> Place:
+    """What a reader chooses. Rows of one place have one matrix."""
+    at = row.conditions
+    return at.recipe, at.size, at.model or "", row.machine.key
+
+
+def first_place(rows: Iterable[Row]) -> Place:
+    """The place that is shown first: that of the most rows with a headline, of equal ones the modern recipe's."""
+    known: dict[Place, int] = {}
+    for row in rows:
+        has_headline = row.value(HEADLINE.name).kind in ("measured", "bound")
+        known[place_of(row)] = known.get(place_of(row), 0) + has_headline
+    return max(known, key=lambda place: (known[place], place[0] == "modern", place[3]))
+
+
+def first(rows: Iterable[Row]) -> list[Row]:
+    """The rows of the place that is shown first; none where there are none."""
+    every = list(rows)
+    place = first_place(every) if every else None
+    return [row for row in every if place_of(row) == place]
 
 
 def matrix(rows: Iterable[Row]) -> Matrix:

@@ -148,31 +148,14 @@ AXIS = math.log(2)
 LEANS = {1: "better", -1: "worse", 0: ""}
 
 
-def place_of(row: Row) -> tuple[str, str, str, str]:
-    """Recipe, size, model and machine: what a reader chooses. Rows of one place have one matrix."""
-    at = row.conditions
-    return at.recipe, at.size, at.model or "", row.machine.key
-
-
-def chosen_place(placed: Sequence[PlacedRow]) -> tuple[str, str, str, str]:
-    """The place that the page shows first: that of the most rows with a headline, of equal ones the modern recipe's."""
-
-    def worth(place: tuple[str, str, str, str]) -> tuple[int, bool, str]:
-        rows = [each.row for each in placed if place_of(each.row) == place]
-        known = sum(row.value(HEADLINE.name).kind in ("measured", "bound") for row in rows)
-        return known, place[0] == "modern", place[3]
-
-    return max({place_of(each.row): None for each in placed}, key=worth)
-
-
 def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     """Draw every technique in a line, its intervals on one axis, a matrix for each recipe, size and machine; and list
     those that were not measured."""
-    first = chosen_place(placed)
-    ordered = sorted(placed, key=lambda each: (place_of(each.row) != first, place_of(each.row)))
+    first = matrices.first_place(each.row for each in placed)
+    ordered = sorted(placed, key=lambda each: (matrices.place_of(each.row) != first, matrices.place_of(each.row)))
     parts = [
         _part(list(of), cards, number)
-        for number, (_, of) in enumerate(groupby(ordered, lambda each: place_of(each.row)))
+        for number, (_, of) in enumerate(groupby(ordered, lambda each: matrices.place_of(each.row)))
     ]
     missing = unmeasured((each.row for each in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'

@@ -1,6 +1,7 @@
 """The matrix of all techniques as one picture, for a README or a slide: an SVG that follows the reader's light or dark.
 
-As on the page: intervals of every cell on one axis from ½ to 2, colour only where an interval excludes 1.
+As the page opens: one recipe and size, intervals of every cell on one axis from ½ to 2, colour only where an interval
+excludes 1.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ text.same { fill: var(--text); stroke: none; }
 
 
 def render(report: Report) -> str:
-    """The picture of the records' matrix. Raises ValueError where nothing was measured."""
-    whole = matrix.matrix(report.rows)
+    """The picture of the matrix that the page shows first. Raises ValueError where nothing was measured."""
+    whole = matrix.matrix(matrix.first(report.rows))
     if not whole.entries:
         raise ValueError("there is nothing to draw yet; measure some with: leantrain run")
     costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]

@@ -134,6 +134,13 @@ def test_the_matrix_says_in_words_what_intervals_say_and_orders_by_what_is_sure(
     assert re.search(r"`fast` \| \*\*×2\.\d+ \[", front) and re.search(r"`alike` \| ×", front)
 
 
+def test_one_recipe_and_size_has_the_matrix_and_others_are_named():
+    two = [*evidence("fast", pace_s=0.01), *evidence("slow", pace_s=0.04)]
+    front = render(Report(shown(two, on(evidence("fast", pace_s=0.04), size="micro")))).split("## How")[0]
+    assert re.search(r"^\| technique \| gpt \| peak tensors", front, re.MULTILINE)
+    assert "1 better, 1 worse" in front and "On the pages below also: modern micro." in front
+
+
 def test_a_board_without_a_headline_has_no_column_and_is_named():
     page = render(Report(shown(evidence("fast", pace_s=0.01), on(evidence("fast", replicates=0), baseline="vit"))))
     head = next(line for line in page.splitlines() if line.startswith("| technique"))

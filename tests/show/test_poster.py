@@ -37,6 +37,13 @@ def test_marks_stay_on_their_axis_and_a_bound_has_none() -> None:
     assert all(any(start <= x <= start + poster.AXIS for start in starts) for x in circles)
 
 
+def test_it_is_of_the_recipe_and_size_that_the_page_opens_with() -> None:
+    lines = [*evidence("fast", pace_s=0.01), *evidence("slow", pace_s=0.04)]
+    larger = on(evidence("fast", pace_s=0.04), size="micro")
+    drawing = poster.render(Report(shown(lines, larger, on(lines, recipe="classic"))))
+    assert drawing == poster.render(Report(shown(lines)))
+
+
 def test_without_records_it_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="leantrain run"):
         poster.render(Report())
