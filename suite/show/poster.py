@@ -95,7 +95,7 @@ def _along(x: float, ratio: float) -> float:
 
 
 def _short(sentence: str) -> str:
-    longest = WORDS // 6
+    longest = WORDS // 7  # pixels of a character in a wide font
     return sentence if len(sentence) <= longest else f"{sentence[: longest - 1]}…"
 
 
