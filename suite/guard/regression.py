@@ -262,7 +262,7 @@ def tally(findings: Sequence[Finding]) -> str:
     parts = [f"{number[verdict]} {verdict}" for verdict in get_args(ChangeVerdict) if number[verdict]]
     silent = len(findings) - len(said)
     parts += [f"{silent} item{'s' if silent != 1 else ''} exactly equal"] if silent else []
-    return ", ".join(parts) or "Nothing to compare"
+    return ", ".join(parts) or "nothing to compare"
 
 
 def markdown(findings: Sequence[Finding], against: str) -> str:

@@ -29,9 +29,9 @@ def render(report: Report) -> str:
 
 def _of_row(row: Row) -> tuple[str, str, str]:
     value, at = row.value(HEADLINE.name), row.conditions
-    said = f"{text(value, HEADLINE.direction)} to the same quality{'†' if row.unverified else ''}"
-    if row.failed or value.kind in ("missed", "unavailable"):
-        said = matrix.FAILED if row.failed else matrix.MISSED if value.kind == "missed" else matrix.UNKNOWN
+    said = matrix.headline_in_words(row)
+    if said not in (matrix.FAILED, matrix.MISSED, matrix.UNKNOWN):
+        said = f"{text(value, HEADLINE.direction)} to the same quality{'†' if row.unverified else ''}"
     return f"{row.stack} · {at.baseline} {at.size}", said, LEANINGS[leaning(value)]
 
 

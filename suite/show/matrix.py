@@ -132,7 +132,7 @@ class Entry:
         for row in self.best.values():
             at = row.conditions
             where = at.baseline if self.single_recipe else f"{at.baseline} {at.recipe}"
-            said.setdefault(_words(row), []).append(where)
+            said.setdefault(headline_in_words(row), []).append(where)
         parts = [f"{words}{self._seen(words)} on {_listed(said[words])}" for words in WORDS if words in said]
         text = "; ".join(parts or [UNKNOWN])
         return f"{text[:1].upper()}{text[1:]}"
@@ -146,7 +146,8 @@ class Entry:
 
     def _seen(self, words: str) -> str:
         """The smallest change that all of the rows without a difference would have shown."""
-        rows = [row for row in self.best.values() if _words(row) == words] if words in (ALIKE, UNSURE) else []
+        of_these = self.best.values() if words in (ALIKE, UNSURE) else ()
+        rows = [row for row in of_these if headline_in_words(row) == words]
         seen = [row.detectable_effect for row in rows if math.isfinite(row.detectable_effect)]
         if not seen:
             return ""
@@ -181,10 +182,11 @@ WORDS = (FASTER, SLOWER, ALIKE, UNSURE, MISSED, FAILED)
 def verdict(row: Row) -> Verdict:
     """What one row's headline says."""
     words: Mapping[str, Verdict] = {FASTER: "better", SLOWER: "worse", FAILED: "failed", MISSED: "failed"}
-    return words.get(_words(row), "undecided")
+    return words.get(headline_in_words(row), "undecided")
 
 
-def _words(row: Row) -> str:
+def headline_in_words(row: Row) -> str:
+    """One of :data:`WORDS`, or that it is not known yet."""
     value: Value = row.value(HEADLINE.name)
     if row.failed:
         return MISSED if value.kind == "missed" else FAILED
@@ -268,7 +270,7 @@ def _answer(column: str, rows: Sequence[Row]) -> Answer:
         sooner,
         min(smaller, key=lambda row: (share(row, "peak_tensor_bytes"), row.stack), default=None),
         max(saves_none, key=lambda row: (headline(row).number, row.stack), default=None),
-        any(_words(row) in (FASTER, SLOWER, ALIKE) for row in rows),
+        any(headline_in_words(row) in (FASTER, SLOWER, ALIKE) for row in rows),
     )
 
 
