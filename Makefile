@@ -1,25 +1,35 @@
 # make bench: from a fresh clone to a leaderboard.   make test: from a fresh clone to a tested one.
 # It counts and times the catalogue here, each technique on one baseline first; curves that are committed are used.
 # make test ONLY=lion: all tests of one entry, in under a minute.   make docs: the documentation, in site/.
-# All make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
+# make learn: the runs that take days, on one core at the lowest priority; stop it when you like, it goes on where it was.
+# make gpu: on a borrowed GPU machine whose Python has torch: rehearsal, kernels, calibration, then measurements at base.
+# All others make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
 PYTHON ?= python3
 VENV ?= .venv
-MINUTES ?= 10
+MINUTES ?= 10.5
 SHARE ?= 1
 READY = $(VENV)/.ready
-# A committed run, to be learned again here: its curves are used, so one of them is checked.
-REPEATED = $(shell sed -n '1s/.*"id":"\([0-9a-f]*\)".*/\1/p' results/*/learned.jsonl 2>/dev/null | head -1)
 ENTRY_TESTS = tests/techniques tests/measure/test_exact.py tests/measure/test_paper_scale.py
 
-.PHONY: bench test torture docs lint numbers axe clean
+.PHONY: bench learn gpu test torture docs lint numbers axe clean
 
+# What was measured is drawn whatever the run said, whose exit code is that of all: not 0 where nothing was measured.
 bench: $(READY)
-	$(VENV)/bin/leantrain run --seeds 1 --minutes $(MINUTES)
-	$(if $(REPEATED),-$(VENV)/bin/leantrain repro $(REPEATED))
-	$(VENV)/bin/leantrain leaderboard --write leaderboard.md --write leaderboard.html
+	@code=0; $(VENV)/bin/leantrain run --seeds 1 --minutes $(MINUTES) || code=$$?; \
+	$(VENV)/bin/leantrain repro; \
+	$(VENV)/bin/leantrain leaderboard --write leaderboard.md --write leaderboard.html && exit $$code
+
+# Off every clock, so other work may go on beside it; what has ended is in results/. In a clone of its own the code stays
+# as it was when it began. LEARN has further options: make learn LEARN="-b gpt --size micro --seeds 2".
+learn: $(READY)
+	nice -n 19 $(VENV)/bin/leantrain run --no-time --cores 1 --seeds 3 --ruler 3 --minutes 10000 $(LEARN)
+
+# The bench of a machine that is lent for minutes: nothing is installed. OUT, DEVICE, SIZE, MINUTES (30): see gpu.sh.
+gpu:
+	PYTHON=$(PYTHON) MINUTES=$(if $(filter file,$(origin MINUTES)),30,$(MINUTES)) ./gpu.sh
 
 test: $(READY)
-	$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 $(if $(ONLY),--only $(ONLY) $(ENTRY_TESTS))
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=20 $(if $(ONLY),--only $(ONLY) $(ENTRY_TESTS))
 
 # The documentation, from the README, the cards and the committed records: site/index.html opens without a server;
 # its search needs one: python -m http.server -d site.

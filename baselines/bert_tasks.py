@@ -22,7 +22,7 @@ from suite.contract.baseline import Baseline, Predictor, Sample
 from suite.contract.data import Batch, Data
 from suite.record.job import Setting, Size
 
-LENGTH: dict[Size, int] = {"pico": 32, "nano": 64, "micro": 128, "base": 128, "large": 128}
+LENGTH: dict[Size, int] = {"pico": 32, "nano": 64, "micro": 128, "mini": 128, "base": 128, "large": 128}
 
 
 class OfTexts(NamedTuple):

@@ -26,7 +26,7 @@ COMPONENTS = (4, 8, 16, 32)  # of the principal component analysis; validation c
 RIDGES = (0.001, 0.01, 0.1)  # of linear regression, in squared pixels; validation chooses
 LARGEST_REGRESSED = 256  # pixels a picture: all pixels on all others, for every mask anew
 NEIGHBOURS = 8
-STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0)
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 POOLED_SIDE = 8  # of the pictures that logistic regression sees; the digits' own
 NEVER = -100.0  # the logit of a class that no training example has
 

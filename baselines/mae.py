@@ -3,7 +3,8 @@
 The decoder is 512 wide and 8 deep at base and large (table 1), targets are normalised per patch (section 3). At the CPU
 sizes half of sixteen patches is hidden, as four patches say too little of a digit, and the pixels themselves are
 predicted: mean and variance of a few pixels are most of what they say. The model draws its mask by sorting noise; the
-noise comes with the batch, so that every contender hides the same patches.
+noise comes with the batch, so that every contender hides the same patches. At nano a seed's ln loss deviates by 0.011
+at a slope of -0.41 in ln budget (three seeds at 0.7 and 1.4 times the steps): 0.028 of ln budget.
 """
 
 import math
@@ -26,13 +27,14 @@ from suite.contract.recipe import Recipe
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.record.job import RecipeName, Size, Task
 
-MASKED_SHARE: dict[Size, float] = {"pico": 0.5, "nano": 0.5, "micro": 0.5, "base": 0.75, "large": 0.75}
+MASKED_SHARE: dict[Size, float] = {"pico": 0.5, "nano": 0.5, "micro": 0.5, "mini": 0.5, "base": 0.75, "large": 0.75}
 # Width, depth, heads, width of the MLP. A single block of the encoder has more parameters than the decoder: techniques
 # that make it shallower must not take the decoder for the main stack.
 _ENCODER: dict[Size, tuple[int, int, int, int]] = {
     "pico": (32, 2, 2, 64),
     "nano": (64, 4, 4, 128),
     "micro": (96, 4, 4, 192),
+    "mini": (160, 4, 4, 320),
     "base": (768, 12, 12, 3072),
     "large": (1024, 24, 16, 4096),
 }
@@ -40,6 +42,7 @@ _DECODER: dict[Size, tuple[int, int, int, int]] = {
     "pico": (16, 1, 2, 32),
     "nano": (40, 2, 4, 80),
     "micro": (64, 2, 4, 128),
+    "mini": (96, 2, 4, 192),
     "base": (512, 8, 16, 2048),
     "large": (512, 8, 16, 2048),
 }
@@ -50,6 +53,7 @@ _PRETRAIN: dict[Size, Recipe] = {
     "pico": Recipe(steps=8, batch_size=4, learning_rate=4e-3, **_SMALL),
     "nano": Recipe(steps=1200, batch_size=32, learning_rate=4e-3, **_SMALL),
     "micro": Recipe(steps=3600, batch_size=32, learning_rate=3e-3, **_SMALL),
+    "mini": Recipe(steps=9000, batch_size=32, learning_rate=2e-3, **_SMALL),
     "base": Recipe(steps=600, batch_size=64, learning_rate=1.5e-4, **_MAE),
     "large": Recipe(steps=600, batch_size=32, learning_rate=1.5e-4, **_MAE),
 }
@@ -153,7 +157,7 @@ def small(model: ViTMAEForPreTraining) -> ViTMAEForPreTraining:
 
 class Mae(Baseline):
     id: ClassVar[str] = "mae"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     modality: ClassVar[Literal["text", "image"]] = "image"
     hub_task: ClassVar[str] = "image-feature-extraction"
     quality: ClassVar[str] = "mean squared error of masked patches"

@@ -13,7 +13,7 @@ _CHANGES: dict[RecipeName, dict[str, Any]] = {
     "compiled": {**_MODERN, "compile": True},
 }
 # At these widths a CPU spends more on autocast's conversions than bf16 saves (60 ms a step of 45): nobody would run it.
-FP32_SIZES: tuple[Size, ...] = ("nano", "micro")
+FP32_SIZES: tuple[Size, ...] = ("nano", "micro", "mini")
 
 
 def named(recipe: Recipe, name: RecipeName, size: Size) -> Recipe:

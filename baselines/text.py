@@ -1,23 +1,23 @@
-"""Text as packed rows of tokens, from the Python standard library: its docstrings, its source code, its documentation.
+"""Text as packed rows of tokens: docstrings that every installation has (:mod:`baselines.documents`).
 
-All are real, English-like, permissively licensed and already there. At the CPU sizes the tokens are characters: text is
-lower case, and every run of anything but the letters a to z is one space (as in text8, Mahoney 2006, save that digits
-are dropped, not spelled). A model of some 100 000 parameters learns words in seconds of such text, and nothing beyond
-the plateau of frequencies of a larger alphabet. **A user's text loses its case, digits and punctuation there**, and
-the data's name says so. At ``base`` and ``large`` a byte-level BPE tokenizer (Sennrich et al., arXiv 1508.07909; bytes
-as in GPT-2) is trained on the training documents of the source code, or of the user's data.
+They are real, English-like, permissively licensed and already there. At the CPU sizes the tokens are characters: text
+is lower case, and every run of anything but the letters a to z is one space (as in text8, Mahoney 2006, save that
+digits are dropped, not spelled). A model of some 100 000 parameters learns words in seconds of such text, and nothing
+beyond the plateau of frequencies of a larger alphabet. **A user's text loses its case, digits and punctuation there**,
+and the data's name says so. At ``base`` and ``large`` a byte-level BPE tokenizer (Sennrich et al., arXiv 1508.07909;
+bytes as in GPT-2) is trained on the training documents of the source, or of the user's data.
 
-``adapt`` is the documentation's topics, prose, in the tokens of the source, as a checkpoint must fit. The embedded
-documents are put into training, validation and test by the hash of their name, never by row: none is in two of them.
+A document is a module's docstrings. The source is Python's and those of the libraries that the suite needs but one,
+Matplotlib's, whose are ``adapt``: another subject in the same letters, and in the tokens of the source, as a checkpoint
+must fit. Modules are put into training, validation and test by the hash of their name, never by row: none is in two of
+them. All CPU sizes are tested on the same documents, and a larger one trains on all that a smaller one does, and more.
 """
 
-import ast
 import hashlib
-import os
 import re
 import string
-import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from baselines import cache, source
+from baselines import cache, documents, source
 from suite.contract.data import Data, Examples, Transform
 from suite.record.job import Size
 
@@ -37,24 +37,28 @@ VOCABULARY: dict[Size, int] = {
     "pico": CHARACTERS,
     "nano": CHARACTERS,
     "micro": CHARACTERS,
+    "mini": CHARACTERS,
     "base": 16384,
     "large": 16384,
 }
 # Validation is asked ten times in a run, the test once, at the end: many rows leave its mean little sampling noise.
-VALIDATION_ROWS: dict[Size, int] = {"pico": 8, "nano": 256, "micro": 256, "base": 128, "large": 128}
-TEST_ROWS: dict[Size, int] = {"pico": 8, "nano": 2048, "micro": 1024, "base": 256, "large": 256}
-# How much is read of each part: enough for an epoch longer than the step budget, little enough to prepare in seconds.
-_LIMIT_BYTES: dict[Size, int] = {
+VALIDATION_ROWS: dict[Size, int] = {"pico": 8, "nano": 1024, "micro": 1024, "mini": 1024, "base": 128, "large": 128}
+TEST_ROWS: dict[Size, int] = {"pico": 8, "nano": 2048, "micro": 2048, "mini": 2048, "base": 256, "large": 256}
+# How many letters (of a user's text: bytes) are read to train on: at nano enough for an epoch longer than the ruler's
+# largest budget, few enough to prepare in seconds; from micro on all. To validate and test with, as many at any size.
+_LIMIT: dict[Size, int] = {
     "pico": 1 << 15,
-    "nano": 2 << 20,
-    "micro": 4 << 20,
+    "nano": 5 << 19,
+    "micro": 1 << 30,
+    "mini": 1 << 30,
     "base": 1 << 30,
     "large": 1 << 30,
 }
-_NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data"}
-# Shares of the names to test and to validate with. The topics are short: a third of the docstrings.
-_LIBRARY_SHARES, _TOPICS_SHARES = (1 / 16, 1 / 16), (1 / 5, 1 / 10)
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_HELD_OUT_LIMIT = 1 << 18
+_LIBRARIES = ("numpy", "scipy", "pandas", "networkx", "torch", "sympy", "sklearn")  # of the source, beside Python's own
+_ADAPT = "matplotlib"
+# Of the modules, to test and to validate with.
+_SOURCE_SHARES, _ADAPT_SHARES = (1 / 32, 1 / 64), (1 / 5, 1 / 5)
 
 Texts = source.Texts
 Encoder = Callable[[Sequence[str]], Iterable[np.ndarray]]
@@ -75,23 +79,23 @@ def text_data(
     """
     own = location if split != "source" else None
     in_characters = VOCABULARY[size] == CHARACTERS
-    limit_bytes = _LIMIT_BYTES[size]
+    limit = _LIMIT[size]
     tokenizer_of = own if split == "pretrain" else None
 
     def encoder() -> Encoder:
         if in_characters:
             return characters
-        vocabulary = {"tokenizer": _identity("source", tokenizer_of), "size": VOCABULARY[size], "bytes": limit_bytes}
+        vocabulary = {"tokenizer": _identity("source", tokenizer_of, limit), "size": VOCABULARY[size], "limit": limit}
 
         def train(folder: Path) -> dict[str, str]:
-            documents = _texts("source", tokenizer_of, limit_bytes, in_characters).train
+            documents = _texts("source", tokenizer_of, limit).train
             _trained(documents, VOCABULARY[size]).save(str(folder / "tokenizer.json"), pretty=False)
             return {}
 
         return byte_pairs(_loaded(cache.prepared(vocabulary, train).folder / "tokenizer.json"))
 
     def build(folder: Path) -> dict[str, str]:
-        text = _texts(split, own, limit_bytes, in_characters)
+        text = _texts(split, own, limit)
         encode = encoder()
         parts = {"train": text.train, "validation": text.validation, "test": text.test}
         rows = {part: _packed(encode(documents), length, framed) for part, documents in parts.items()}
@@ -106,10 +110,10 @@ def text_data(
 
     prepared = cache.prepared(
         {
-            "text": _identity(split, own),
+            "text": _identity(split, own, limit),
             "vocabulary": VOCABULARY[size],
-            "tokenizer": None if in_characters else _identity("source", tokenizer_of),
-            "bytes": limit_bytes,
+            "tokenizer": None if in_characters else _identity("source", tokenizer_of, limit),
+            "limit": limit,
             "rows": [VALIDATION_ROWS[size], TEST_ROWS[size]],
             "length": length,
             "framed": framed,
@@ -192,77 +196,62 @@ def _spread(rows: np.ndarray, limit: int) -> np.ndarray:
 # documents ----------------------------------------------------------------------------------------------------------
 
 
-def _identity(split: str, location: str | None) -> str:
+def _identity(split: str, location: str | None, limit: int) -> str:
+    """What a split's text is keyed by: the content of all files that it is read from, and of the list."""
     if location is not None:
         return source.identity(location)
-    return f"{split == 'adapt'} {cache.content_hash(_prose_file() if split == 'adapt' else _source_files())}"
+    modules = [module for part in _chosen(split, limit).values() for module in part]
+    files = {file: path for module in modules for file, path in module.here().items()}
+    return f"{split == 'adapt'} {cache.content_hash({'list': documents.LIST, **files})}"
 
 
-def _texts(split: str, location: str | None, limit_bytes: int, in_characters: bool) -> Texts:
+def _texts(split: str, location: str | None, limit: int) -> Texts:
     if location is not None:
-        return source.texts(location, limit_bytes)
-    if split == "adapt":
-        topics = _topics(_prose_file()["topics.py"].read_text("utf-8"))
-        return _divided("Python documentation topics", topics, topics.__getitem__, _TOPICS_SHARES, limit_bytes)
-    files = _source_files()
-    name, read = ("docstrings", docstrings) if in_characters else ("source", str)
-
-    def document(path: str) -> str:
-        return read(files[path].read_bytes().decode("utf-8", "replace"))
-
-    return _divided(f"Python standard library {name}", files, document, _LIBRARY_SHARES, limit_bytes)
+        return source.texts(location, limit)
+    chosen = _chosen(split, limit)
+    modules = [module for part in chosen.values() for module in part]
+    read = dict(zip(modules, documents.read(modules), strict=True))
+    whose = "Matplotlib" if split == "adapt" else f"Python and {len(_LIBRARIES)} libraries"
+    name = f"docstrings of {whose}, chosen by hash{_missing(read)}"
+    parts = {part: [read[module].text for module in modules] for part, modules in chosen.items()}
+    return Texts(name, **{part: [text for text in texts if text] for part, texts in parts.items()})
 
 
-def docstrings(code: str) -> str:
-    """Those of a module, its classes and its functions, one after the other."""
-    documented = (node for node in ast.walk(ast.parse(code)) if isinstance(node, _DOCUMENTED))
-    return "\n".join(text for node in documented if (text := ast.get_docstring(node)))
+def _missing(read: Mapping[documents.Module, documents.Text]) -> str:
+    """Says, and warns, what the list has and this installation has not; "" where it has all."""
+    missing = {module.name: text.missing for module, text in read.items() if text.missing}
+    if not missing:
+        return ""
+    listed = sum(len(module.hashes) for module in read)
+    said = f"{sum(missing.values())} of {listed} missing here"
+    named = ", ".join(f"{name} ({count})" for name, count in list(missing.items())[:5])
+    more = f" and {len(missing) - 5} more modules" if len(missing) > 5 else ""
+    warnings.warn(
+        f"the embedded text is not that of other machines: {said}, in {named}{more}; install the versions in "
+        "constraints.txt to repeat what was measured elsewhere",
+        stacklevel=2,
+    )
+    return f", {said}"
 
 
-def _source_files() -> dict[str, Path]:
-    """The standard library's modules by relative name; not its tests, nor the build's own record of this machine."""
-    library = sysconfig.get_path("stdlib")
+def _chosen(split: str, limit: int) -> dict[str, list[documents.Module]]:
+    """The modules of each part, by what the list says alone: what is missing here moves no other.
 
-    def walk(folder: str, prefix: str) -> Iterator[tuple[str, Path]]:
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-            if entry.name.endswith(".py") and not entry.name.startswith("_sysconfigdata"):
-                yield prefix + entry.name, Path(entry.path)
-            elif entry.name not in _NOT_SOURCE and entry.is_dir():
-                yield from walk(entry.path, f"{prefix}{entry.name}/")
-
-    return dict(walk(library, ""))
-
-
-def _prose_file() -> dict[str, Path]:
-    path = Path(sysconfig.get_path("stdlib")) / "pydoc_data" / "topics.py"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: install Python's documentation topics, or give data (--data)")
-    return {"topics.py": path}
-
-
-def _topics(module: str) -> dict[str, str]:
-    """The literal ``topics = {name: text}`` of the module's source, without running it."""
-    for statement in ast.parse(module).body:
-        if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", "") == "topics":
-            return ast.literal_eval(statement.value)
-    raise ValueError("pydoc_data/topics.py defines no topics: give a data set (--data)")
-
-
-def _divided(
-    name: str, names: Iterable[str], read: Callable[[str], str], shares: tuple[float, float], limit_bytes: int
-) -> Texts:
-    """Documents in the order of the hashes of their names, so that any prefix is a fair sample: the lowest hashes are
-    for testing, the next for validation. Of each part those are read that begin before the limit.
+    They come in the order of the hashes of their names, so that any prefix is a fair sample: the lowest are for
+    testing, the next for validation. Of each part those are taken that begin before the limit.
     """
-    bounds = {"test": shares[0], "validation": sum(shares), "train": 1.0}
-    parts: dict[str, list[str]] = {part: [] for part in bounds}
-    sizes = dict.fromkeys(parts, 0)
-    for rank, document in sorted((_rank(document), document) for document in names):
+    libraries = (_ADAPT,) if split == "adapt" else (documents.PYTHON, *_LIBRARIES)
+    ranked = sorted((_rank(module.name), module) for module in documents.listed() if module.library in libraries)
+    test, validation = _ADAPT_SHARES if split == "adapt" else _SOURCE_SHARES
+    bounds = {"test": test, "validation": test + validation, "train": 1.0}
+    parts: dict[str, list[documents.Module]] = {part: [] for part in bounds}
+    letters = dict.fromkeys(parts, 0)
+    for rank, module in ranked:
         part = next(part for part, bound in bounds.items() if rank < bound)
-        if sizes[part] < limit_bytes and (text := read(document)).strip():
-            parts[part].append(text)
-            sizes[part] += len(text)
-    return Texts(name, **parts)
+        if letters[part] < (limit if part == "train" else min(limit, _HELD_OUT_LIMIT)):
+            parts[part].append(module)
+            letters[part] += module.letters
+    return parts
 
 
 def _rank(name: str) -> float:

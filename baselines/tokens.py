@@ -1,7 +1,7 @@
 """The tokens of rows that hold an example each: the suite's own, or those of a user's checkpoint.
 
 A checkpoint knows nothing of other tokens than those that it was trained with, so its tokenizer.json goes with its
-weights. The suite's own are those of :mod:`baselines.text`: letters at the CPU sizes, byte pairs of Python's source at
+weights. The suite's own are those of :mod:`baselines.text`: letters at the CPU sizes, byte pairs of docstrings at
 ``base`` and ``large``.
 """
 
@@ -84,11 +84,11 @@ def check_known(model: str | None, fitting: str) -> None:
 
 @remembered
 def _byte_pairs(size: Size) -> Tokens:
-    limit_bytes = text._LIMIT_BYTES[size]
-    vocabulary = {"tokenizer": text._identity("source", None), "size": VOCABULARY[size], "bytes": limit_bytes}
+    limit = text._LIMIT[size]
+    vocabulary = {"tokenizer": text._identity("source", None, limit), "size": VOCABULARY[size], "limit": limit}
 
     def train(folder: Path) -> dict[str, str]:
-        documents = text._texts("source", None, limit_bytes, False).train
+        documents = text._texts("source", None, limit).train
         text._trained(documents, VOCABULARY[size]).save(str(folder / _FILE), pretty=False)
         return {}
 

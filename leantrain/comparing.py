@@ -15,6 +15,7 @@ from suite.measure.contender import Limits, check_buildable
 from suite.measure.evidence import Progress, silent
 from suite.measure.plan import Wanted, pair_of
 from suite.measure.result import result_of
+from suite.measure.timing import ROUNDS
 from suite.record.job import TASKS
 from suite.record.store import Store
 from suite.show.terminal import summary
@@ -70,7 +71,7 @@ def compare(
     tune: bool = True,
     time: bool = True,
     minutes: float = 10.0,
-    rounds: int = 20,
+    rounds: int | None = None,
     time_limit_s: float = 3600.0,
     hang_limit_s: float = 600.0,
     sequential: bool = False,
@@ -87,7 +88,7 @@ def compare(
         stack: a technique or a stack with hyper-parameters, ``"lion"`` or ``"lion+sam:rho=0.1"``.
         against: the reference; None for the one that the technique's card names.
         baseline: ``"bert"``, ``"gpt"``, ``"vit"`` or ``"mae"``.
-        size: ``"nano"``, ``"micro"``, ``"base"`` or ``"large"``.
+        size: ``"nano"``, ``"micro"``, ``"mini"``, ``"base"`` or ``"large"``.
         recipe: ``"classic"``, ``"modern"`` or ``"compiled"``.
         task: ``"pretrain"`` or ``"adapt"``; None for what the card says.
         steps: training steps of the reference; None for the baseline's.
@@ -103,7 +104,7 @@ def compare(
         tune: whether learning rates are chosen on validation data where a card asks for that, for both sides alike.
         time: whether to time at all. A machine that others keep too busy is not timed either, with a warning.
         minutes: begin nothing new after this time; the same call continues.
-        rounds: paired rounds of a timing.
+        rounds: paired rounds of a timing; 12 where None.
         time_limit_s: seconds that a run may take in all.
         hang_limit_s: seconds that it may be silent.
         sequential: time one side at a time: fits more in memory, pairs less.
@@ -125,7 +126,7 @@ def compare(
         baseline=baseline, size=size, recipe=recipe, task=task, steps=steps, data=data, model=model, device=device,
         threads=threads,
     )  # fmt: skip
-    if seeds < 1 or timings < 1 or ruler < 0 or minutes <= 0 or rounds < 2:
+    if seeds < 1 or timings < 1 or ruler < 0 or minutes <= 0 or (rounds is not None and rounds < 2):
         raise ValueError("seeds and timings are 1 or more, ruler 0 or more, minutes more than 0, rounds 2 or more")
     pair = pair_of(setting, stack, against, chosen("task", task, TASKS) if task else None)
     check_buildable(*pair.sides)
@@ -133,7 +134,7 @@ def compare(
     folder = Path(results)
     wanted, limits = Wanted(seeds, timings if time else 0, ruler, learn, tune), Limits(time_limit_s, hang_limit_s)
     measure(
-        [pair], folder, Effort(wanted, minutes, limits, rounds, sequential), progress=progress,
+        [pair], folder, Effort(wanted, minutes, limits, rounds or ROUNDS, sequential), progress=progress,
         warn=lambda sentence: warnings.warn(sentence, stacklevel=3),
     )  # fmt: skip
     return Compared(result_of(pair, Store(folder).read()[0]))

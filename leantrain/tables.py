@@ -20,7 +20,8 @@ def records(folder: str | Path = "results") -> pd.DataFrame:
 
     Columns: the conditions (``stack``, ``reference``, ``baseline``, ``size``, ``recipe``, ``task``, ``steps``,
     ``machine``, ...), ``learned_on`` (the machine of the curves) and ``unverified`` (the kinds of evidence whose code
-    changed since), then ``metric``, ``evidence`` (what it is read from: counted, learned, timed, measured or composed),
+    changed since) and ``newer_version`` (of the baseline, where the line is of an older one), then ``metric``,
+    ``evidence`` (what it is read from: counted, learned, timed, measured or composed),
     ``scale`` (a ratio of costs, contender over reference, or the value itself), ``kind`` (measured, modelled, exact,
     bound, missed or unavailable), ``value``, of a bound the least possible or with ``at_most`` the largest, ``low`` and
     ``high`` (the ends of the interval), ``level``, ``n`` (replicates), ``reference_value`` and ``contender_value`` in

@@ -1,7 +1,9 @@
 """Sharpness-aware training around any optimizer, in your own loop.
 
 A wrapper is a torch optimizer: schedulers, ``state_dict``, Accelerate and the Trainer of transformers take it where
-they take the optimizer that it wraps, whose groups and state it shares.
+they take the optimizer that it wraps, whose groups and state it shares. Each needs its caller's help in every step; a
+step without raises RuntimeError, since it would be the wrapped optimizer's own. In the Trainer
+:class:`leantrain.trainer.SharpnessAware` gives it.
 
 ===============  ====================================================================================================
 SAM              Foret et al. 2021 (arXiv 2010.01412); ``adaptive`` is ASAM, Kwon et al. 2021 (arXiv 2102.11600)
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +34,14 @@ class Wrapper(torch.optim.Optimizer):
     """``optimizer`` itself, apart from what a subclass overrides; what that keeps is under ``wrapper`` in the state."""
 
     _step_supports_amp_scaling = False  # a GradScaler unscales the gradients before a step
+    help: ClassVar[str] = ""
+    """What the caller is to do before each step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"{type(self).__name__} wraps an optimizer of torch's, not a {type(optimizer).__name__}")
         self.optimizer = optimizer
+        self._helped = False
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._share()
 
@@ -80,6 +85,15 @@ class Wrapper(torch.optim.Optimizer):
     def load_own_state(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`own_state`."""
 
+    def _use_help(self) -> None:
+        """Raises RuntimeError where the caller gave none since the last step, but for steps of rate 0: checkpoints of
+        several ranks make one, for the state."""
+        if not self._helped and any(group.get("lr", 1) != 0 for group in self.param_groups):
+            raise RuntimeError(
+                f"a step of {type(self).__name__} alone is one of the optimizer that it wraps: before each, {self.help}"
+            )
+        self._helped = False
+
     def _with_gradient(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
 
@@ -99,6 +113,11 @@ class SAM(Wrapper):
     would go on reading the weights.
     """
 
+    help = (
+        "compute the gradients anew inside worst_point(), or give step a closure; in the Trainer of transformers add "
+        "the callback leantrain.trainer.SharpnessAware"
+    )
+
     def __init__(self, optimizer: torch.optim.Optimizer, rho: float = 0.05, adaptive: bool = False) -> None:
         check_radius(rho)
         super().__init__(optimizer)
@@ -114,17 +133,20 @@ class SAM(Wrapper):
         try:
             self.zero_grad()
             yield
+            self._helped = True
         finally:
             restore(parameters, weights)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if closure is None:
+            self._use_help()
             return self.optimizer.step()
         with torch.enable_grad():
             self.zero_grad()
             loss = closure()
             with self.worst_point():
                 closure()
+        self._use_help()
         self.optimizer.step()
         return loss
 
@@ -214,6 +236,8 @@ class SAF(Wrapper):
     see: there a rank keeps what it has said itself, and examples should stay with their rank.
     """
 
+    help = "add term(logits, indices) to the loss"
+
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -239,6 +263,7 @@ class SAF(Wrapper):
             raise ValueError(
                 f"SAF keeps one row of class logits for each example, not {list(logits.shape)} for {len(indices)}"
             )
+        self._helped = True
         self.seen.append((indices.cpu(), logits.detach()))
         before, known = self.past.get(indices.cpu())
         if self.steps < self.start or not known.any():
@@ -247,6 +272,8 @@ class SAF(Wrapper):
         return self.strength * (divergences * known.to(logits.device)).mean()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        if closure is None:
+            self._use_help()
         loss = self.optimizer.step(closure)
         for indices, logits in self._of_all_ranks(self.seen):
             self.past.put(indices, logits)
@@ -287,6 +314,8 @@ class MESA(Wrapper):
     shard both alike, and give the copy.
     """
 
+    help = "add term(logits, taught) to the loss"
+
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -312,6 +341,7 @@ class MESA(Wrapper):
 
     def term(self, logits: Tensor, taught: Callable[[nn.Module], Tensor]) -> Tensor:
         """strength tau^2 KL(teacher || now), the mean over the rows of logits [..., classes]."""
+        self._helped = True
         if self.steps < self.start:
             return logits.new_zeros(())
         with torch.no_grad():
@@ -320,6 +350,8 @@ class MESA(Wrapper):
         return self.strength * trajectory_losses(now, then, self.temperature).mean()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        if closure is None:
+            self._use_help()
         loss = self.optimizer.step(closure)
         average_in(self.teacher, self.model, self.decay)
         self.steps += 1

@@ -1,24 +1,32 @@
 """The environment, set before any kernel module is imported (Triton decides at decoration whether a kernel is
-interpreted), and ``--only ID``, which keeps the tests of one entry.
+interpreted) and before any operator runs, and ``--only ID``, which keeps the tests of one entry.
+
+The tests have the portable arithmetic, so that they say the same on every CPU; LEANTRAIN_TESTS=native takes it away.
 
 Garbage is not looked for among the libraries and the collected tests, a million objects: each count of a step collects
-it before.
+it before, and looks through what is left for what the run holds. What tests load joins them every few tests.
 """
 
 import gc
+import itertools
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import only
+from suite.record.numerics import PORTABLE, PORTABLE_ENVIRONMENT, has
+from tests import lent_server, only
 
+if has(PORTABLE) and os.environ.get("LEANTRAIN_TESTS") != "native":
+    os.environ.update(PORTABLE_ENVIRONMENT)
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # test workers share the cores; contenders set their own
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads stall a busy machine
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 gc.set_threshold(100_000)
+ENDED = itertools.count()
+lent_server.lend()
 
 # No test fails for being slow: workers share the cores, perhaps with others. Every run tries the same cases, so that a
 # gate fails for what changed; `pytest --hypothesis-profile fuzz` tries others.
@@ -41,6 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+
+
+def pytest_runtest_teardown() -> None:
+    if next(ENDED) % 10 == 0:
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_unconfigure() -> None:

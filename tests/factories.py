@@ -15,6 +15,7 @@ from suite.judge.claims import Observation
 from suite.judge.rows import Row, pairs
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.judge.statistics import OVER_REPLICATES, Interval
+from suite.record.machine import key_of
 from suite.record.schema import (
     Code,
     Conditions,
@@ -38,12 +39,22 @@ ROUNDS = 20
 STEPS = 200
 SLOPE = -0.2  # of the ln final loss in the ln budget
 CODE = Code(trajectory="t" * 32, counts="c" * 32)
-MACHINE = Machine(name="test-2c-8g-abcdef", key="abcdef0123456789", facts={"cpu": "AMD EPYC test", "cores": 2})
+
+
+def machine(name: str = "", **facts: Any) -> Machine:
+    """One with these facts, and the key that they make."""
+    return Machine(name=name or f"test-2c-8g-{key_of(facts)[:6]}", key=key_of(facts), facts=facts)
+
+
+MACHINE = machine(cpu="AMD EPYC test", cores=2)
+
+
+VERSION = 99  # of every baseline here: newer than those that are installed, so that no row is of an older one
 
 
 def conditions(**changes: Any) -> Conditions:
     values: dict[str, Any] = {
-        "baseline": "gpt", "baseline_version": 1, "size": "nano", "recipe": "modern", "task": "pretrain",
+        "baseline": "gpt", "baseline_version": VERSION, "size": "nano", "recipe": "modern", "task": "pretrain",
         "steps": STEPS, "data": "test text", "data_sha256": "d" * 64,
     }  # fmt: skip
     return Conditions(**values | changes)

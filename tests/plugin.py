@@ -34,8 +34,10 @@ venue = "None"
 
 IDLE = """\
 import suite.record.machine
+import tests.lent_server
 
 suite.record.machine.busy_cores = lambda: 0.0  # the tests' own load is not what they are about
+tests.lent_server.lend()
 """
 
 TECHNIQUE = '''\

@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from suite.chain.schedule import Op, Schedule, Value
+from suite.device.random_state import RandomState, replayed
 from suite.meters.storage import storages
 from suite.model.segments import SegmentError, _Replays, _without_cache, split_hidden
 
@@ -293,7 +294,7 @@ class Pass:
         self.calls: list[Call] = []
         self.activations: dict[int, Slot] = {}
         self.graphs: dict[int, Graph] = {}
-        self.random: dict[int, list[Tensor]] = {}
+        self.random: dict[int, RandomState] = {}
         self.autocast: dict[int, tuple[str, torch.dtype, bool]] = {}
         self.replays = [_Replays(list(block.modules())) for block in executor.blocks]
         self.passed: Tensor | None = None  # what the last block gave to the model
@@ -475,12 +476,11 @@ class Pass:
             dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
             self.autocast[index] = kind, dtype, enabled
             if index in self.executor.again:
-                self.random[index] = _random_state(hidden)
+                self.random[index] = RandomState.now(hidden.device)
         kind, dtype, enabled = self.autocast[index]
         with ExitStack() as stack:
             if not first:
-                stack.enter_context(torch.random.fork_rng([hidden.device] if hidden.is_cuda else []))
-                _set_random_state(hidden, self.random[index])
+                stack.enter_context(replayed(self.random[index]))
             if enabled:  # a cached cast of a weight would outlive the run, or come from one without a graph
                 stack.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
             yield
@@ -507,14 +507,3 @@ class _Block(torch.autograd.Function):
 
 def _key(tensor: Tensor) -> tuple[int, torch.dtype]:
     return tensor.untyped_storage()._cdata, tensor.dtype
-
-
-def _random_state(hidden: Tensor) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(hidden.device)] if hidden.is_cuda else states
-
-
-def _set_random_state(hidden: Tensor, states: list[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    if hidden.is_cuda:
-        torch.cuda.set_rng_state(states[1], hidden.device)

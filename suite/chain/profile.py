@@ -9,7 +9,6 @@ A model may have several chains (an encoder and a decoder); the later one's whol
 from __future__ import annotations
 
 import statistics
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from suite.chain.chain import Chain, Stage
 from suite.chain.execute import Around, Pass, executed
 from suite.chain.schedule import Op, Schedule, every_input, plain
 from suite.chain.simulate import Prediction, predicted
+from suite.meters.clock import Clock
 from suite.meters.flops import FlopCounter
 from suite.meters.live import LiveBytes
 from suite.meters.storage import unique_bytes
@@ -216,15 +216,13 @@ class _Clock:
     """The wall clock around every operation, in the turns, and outside of both."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.clock = Clock(device)
         self.seconds: dict[tuple[int, Op], float] = {}
         self.turns: defaultdict[int, float] = defaultdict(float)
         self.left_at = self.now()
 
     def now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+        return self.clock.now_s()
 
     def restart(self) -> float:
         """The seconds since the beginning, which is now."""

@@ -348,14 +348,17 @@ class _Lane:
     def __init__(self, name: str, bytes_per_s: float | None) -> None:
         self.name, self.bytes_per_s = name, bytes_per_s
         self.free_s = 0.0  # from when on it carries the next
+        self.streams: dict[torch.device, torch.cuda.Stream] = {}
 
     @cached_property
     def thread(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, self.name)
 
-    @cached_property
-    def stream(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream()
+    def stream(self, device: torch.device) -> torch.cuda.Stream:
+        """The side stream of this device: another's would order nothing there."""
+        if device not in self.streams:
+            self.streams[device] = torch.cuda.Stream(device)
+        return self.streams[device]
 
     def move(
         self, transfer: Callable[[], None], nbytes: int, device: torch.device, after: Future[Moved] | None = None
@@ -393,12 +396,13 @@ class _Lane:
         if ready is None:
             transfer()
             return None
-        with torch.cuda.stream(self.stream):
-            self.stream.wait_event(ready)
+        stream = self.stream(device)
+        with torch.cuda.stream(stream):
+            stream.wait_event(ready)
             if after is not None:
                 _await(after, device)
             transfer()
-            return self.stream.record_event()
+            return stream.record_event()
 
 
 def _copied(memory: Memory, storage: torch.UntypedStorage, nbytes: int, device: torch.device, out: bool) -> None:

@@ -28,6 +28,7 @@ from suite.cli.shared import LOOK, Exit, app, bar, escape, many, out, show_table
 
 if TYPE_CHECKING:
     from suite.contract.catalogue import Entry
+    from suite.guard.rehearsal import Finding
     from suite.measure.evidence import Progress
     from suite.record.job import Setting
     from suite.record.references import LearnedReference
@@ -45,8 +46,8 @@ def list_(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CATEGORY|ID]",
-            help="Only this category; or all about one technique.",
+            metavar="[CATEGORY|ID|NAME|ARXIV]",
+            help="Only this category; or all about one technique, by its id, its name or its paper.",
             autocompletion=_categories_and_techniques,
         ),
     ] = None,
@@ -58,20 +59,17 @@ def list_(
     A card has the paper, the variant, the hyper-parameters, the claims.
     """
     with understandable(as_json):
-        from suite.contract.cards import with_cards
-        from suite.contract.catalogue import catalogue, lookup
+        from suite.contract.cards import known_as, with_cards
+        from suite.contract.catalogue import catalogue
 
         sound, broken = with_cards(catalogue())
         if what in broken:
             raise ValueError(broken[what])
         entries = list(sound.values())
         if what is not None:
-            broken = {}
-            categories = {entry.card.category: [entry] for entry in entries}
-            lookup("category or technique", what, categories | {entry.id: [entry] for entry in entries})
-            if what in catalogue() and not citations:
-                return _show(catalogue()[what], as_json)
-            entries = [entry for entry in entries if what in (entry.id, entry.card.category)]
+            broken, entries = {}, known_as(what, sound)
+            if len(entries) == 1 and entries[0].card.category != what and not citations:
+                return _show(entries[0], as_json)
     if citations:
         from suite.show.bibtex import bibtex
 
@@ -248,12 +246,45 @@ def _power(
 
 
 @app.command(rich_help_panel=LOOK)
-def doctor(device: Device = "cpu", as_json: Json = False) -> None:
-    """Say what this machine can measure, what is missing, and what would disturb a measurement now."""
+def doctor(
+    device: Device = "cpu",
+    rehearse: Annotated[
+        bool | None,
+        typer.Option("--rehearse/--no-rehearse", help="Try what a measurement needs. [on a GPU]"),
+    ] = None,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Of a rehearsal: begin nothing new after.")] = 2,
+    techniques: Annotated[
+        list[str] | None, typer.Option("--technique", "-t", help="Of a rehearsal: only this one; repeatable. [all]")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--write", help="Of a rehearsal: the file of its findings, in which it goes on.")
+    ] = None,
+    results: Results = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can measure, what is missing, and what would disturb a measurement now.
+
+    And which machine of the results it is, if any: timings of that one count here, those of others never do.
+    A rehearsal tries each technique's first steps and each kernel, the noise of timings and the energy counter, and
+    ends with what works, what does not and why, and what to do next. Exit code 5 if something does not work.
+    """
     with understandable(as_json):
+        from suite.contract.catalogue import catalogue, lookup
         from suite.measure.doctor import examine
 
-        report = examine(device_named(device), THREADS)
+        for id in techniques or ():
+            lookup("technique", id, catalogue())
+        report = examine(device_named(device), THREADS, results)
+        unfit = bool(report["disturbs a measurement now"])
+        found: list[Finding] = []
+        if rehearse or (rehearse is None and device == "cuda"):
+            from suite.guard import rehearsal
+
+            with bar(quiet=as_json) as progress:
+                found, late = rehearsal.rehearse(
+                    device, THREADS, minutes, file, techniques or (), progress=progress
+                )  # fmt: skip
+            report |= rehearsal.report(found, late, device, THREADS)
     if as_json:
         print(json.dumps(report, indent=1))
     else:
@@ -261,5 +292,7 @@ def doctor(device: Device = "cpu", as_json: Json = False) -> None:
             out.print(f"[bold]{title}[/bold]")
             for line in lines:
                 out.print(f"  {escape(line)}")
-    if report["disturbs a measurement now"]:
+    if any(each.part in ("step", "kernel") and not each.works and each.status != "unavailable" for each in found):
+        raise typer.Exit(int(Exit.RUN_FAILED))
+    if unfit:
         raise typer.Exit(int(Exit.UNFIT))

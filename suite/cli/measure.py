@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -53,6 +53,7 @@ from suite.cli.sweep import SweepFile, blamed
 
 if TYPE_CHECKING:
     from suite.judge.rows import Row
+    from suite.judge.verdicts import ChangeVerdict
     from suite.measure.campaign import Effort, Measured
     from suite.measure.plan import Pair
 
@@ -113,12 +114,13 @@ def run(
     wandb: Wandb = False,
     as_json: Json = False,
 ) -> None:
-    """Measure what is not known yet: every technique against its reference. It counts, then learns, then times.
+    """Measure what is not known yet: every technique against its reference.
 
-    Evidence is appended to the results folder as it comes, and an interrupted run continues where it stopped. The most
-    informative comes first: each technique once before any on a second baseline, and that before anything twice. Curves
-    that another machine learned are used; times are always this machine's. Exit code 4 if others keep the machine too
-    busy to time, 5 if a run failed.
+    It counts and times each once, then learns, then times again for an interval. Evidence is appended to the results
+    folder as it comes, and an interrupted run continues where it stopped. The most informative comes first: each
+    technique once before any on a second baseline, and that before anything twice. Curves that another machine learned
+    are used; times are always this machine's. Exit code 3 if nothing could be measured of what is missing, 4 if others
+    keep the machine too busy to time, 5 if a run failed.
     """
     with understandable(as_json):
         from suite.contract.baseline import baselines
@@ -183,11 +185,17 @@ def run(
     if as_json:
         print(json.dumps([json.loads(each.model_dump_json()) for each in measured.added]))
     else:
+        if measured.left and not measured.made:
+            out.print(escape(measured.sentence))
         for stack, status, reason in dict.fromkeys(measured.failures):
             err.print(f"{escape(stack)}: {status}: {escape(reason)}")
         if techniques:
             show_table(HEAD, beside(_measured(pairs, learning.results)), whole=(0, 1, 2))
-        for sentence in _answers(pairs, learning.results):
+        known = _rows(pairs, learning.results)
+        made = {each.id for each in measured.added}
+        if fresh := [row for row in known if made & {*row.records}]:
+            show_table(*_table(fresh), title="With what was measured here, in this run", whole=(0, 1))
+        for sentence in _answers(known, made):
             out.print(escape(sentence))
         seen = f"see all of it with: leantrain leaderboard --results {learning.results}"
         if learning.results != RESULTS:
@@ -223,19 +231,48 @@ def _measured(pairs: Sequence[Pair], folder: Path) -> list[Row]:
     return known
 
 
-def _answers(pairs: Sequence[Pair], folder: Path, most: int = 12) -> list[str]:
-    """What is known of the pairs now: a sentence each, the best first."""
+def _rows(pairs: Sequence[Pair], folder: Path) -> list[Row]:
+    """This machine's rows of the pairs, and those of pairs that it has not timed."""
     from suite.judge.rows import rows
     from suite.measure.evidence import conditions_of
+    from suite.record.machine import fingerprint
     from suite.record.store import Store
+
+    asked = {(conditions_of(pair.setting).key, pair.stack, pair.reference) for pair in pairs}
+    here = fingerprint(pairs[0].setting.device, pairs[0].setting.threads).key
+    records, _ = Store(folder).read()
+    known = [row for row in rows(records) if (row.conditions.key, row.stack, row.reference) in asked]
+    return [row for row in known if row.machine.key == here or not row.known.timed]
+
+
+def _table(rows: Sequence[Row], most: int = 24) -> tuple[list[str], list[list[str]]]:
+    """Heading and lines of what each row cost: each baseline's fastest steps first."""
+    from suite.judge.metrics import METRICS
+    from suite.show.board import text
+
+    shown = [METRICS[name] for name in ("step_time", "peak_tensor_bytes", "flops")]
+    best = sorted(rows, key=lambda row: (row.conditions.baseline, row.value("step_time").number, row.stack))
+    lines = [
+        [row.conditions.baseline, row.stack, *(text(row.value(each.name), each.direction) for each in shown)]
+        for row in best[:most]
+    ]
+    if len(best) > most:
+        lines.append(["", f"and {len(best) - most} more", *[""] * len(shown)])
+    return ["baseline", "technique", *(each.heading for each in shown)], lines
+
+
+def _answers(rows: Sequence[Row], made: Collection[str], most: int = 12) -> list[str]:
+    """What is known of the rows now: a sentence each, those of which something was ``made`` now first, then the best;
+    each says whose curves they are."""
     from suite.show.board import HEADLINE
     from suite.show.terminal import answer
 
-    asked = {(conditions_of(pair.setting).key, pair.stack, pair.reference) for pair in pairs}
-    records, _ = Store(folder).read()
-    known = [row for row in rows(records) if (row.conditions.key, row.stack, row.reference) in asked and answer(row)]
-    known.sort(key=lambda row: row.value(HEADLINE.name).number)
-    sentences = [f"{row.conditions.baseline}: {answer(row)}" for row in known]
+    known = [row for row in rows if answer(row)]
+    known.sort(key=lambda row: (not {*row.records} & {*made}, row.value(HEADLINE.name).number))
+    sentences = []
+    for row in known:
+        old = "" if {*row.records} & {*made} else " (from records that were here)"
+        sentences.append(f"{row.conditions.baseline}: {answer(row)}{old}")
     more = len(sentences) - most
     return sentences[:most] + ([f"and {more} more"] if more > 0 else [])
 
@@ -411,7 +448,10 @@ def study(
 
 @app.command(rich_help_panel=GUARD)
 def repro(
-    record: Annotated[str, typer.Argument(help="A record's id, or its beginning. `claims ID` prints ids.")],
+    record: Annotated[
+        str | None,
+        typer.Argument(help="A record's id, or its beginning; `claims ID` prints ids. [the quickest of the curves]"),
+    ] = None,
     folder: Results = RESULTS,
     data: Annotated[str | None, typer.Option("--data", help="Where the record's data is. [embedded data]")] = None,
     keep: Annotated[
@@ -423,11 +463,12 @@ def repro(
 ) -> None:
     """Measure one record again, and say whether the two agree. Stores nothing unless asked to.
 
-    Counts must be equal; what was learned equal to the bit; cost ratios as near as noise allows: by this machine's
-    calibration, or else by the spread over the record's replicates. Of curves of another machine it says how far they
-    differ. Where code changed since, it says so, and --keep of a run that is equal to the bit renews what the older
-    code learned. Exit code 1 if the two disagree, 3 if that cannot be decided: libraries or the machine are others, or
-    the noise is unknown or too large.
+    Counts must be equal; what was learned equal to the bit, or, where the arithmetic is another, equal up to rounding:
+    no further apart than runs whose weights were moved by one unit in the last place. Cost ratios must be as near as
+    noise allows: by this machine's calibration, or else by the spread over the record's replicates. Where code changed
+    since, it says so, and --keep of a run that is equal to the bit renews what the older code learned. Exit code 1 if
+    the two disagree, 3 if that cannot be decided: libraries or the machine are others, or the noise is unknown or too
+    large.
     """
     with understandable(as_json):
         from suite.contract.setting import check_device
@@ -437,10 +478,15 @@ def repro(
         from suite.record.store import Store
 
         records, _ = Store(folder).read()
-        old = agreement.find(records, record)
+        old: agreement.Piece
+        if record is None:
+            old = agreement.quickest(records, fingerprint("cpu", 1))
+        else:
+            old = agreement.find(records, record)
         check_device(old.conditions.device)
         machine = fingerprint(old.conditions.device, old.conditions.threads)
-        new, findings, verdict = None, [], "not comparable"
+        new, findings = None, []
+        verdict: ChangeVerdict = "not comparable"
         forbidden = agreement.obstacles(old, machine)
         why = [*forbidden, *agreement.other_code(old)]
         why += agreement.way_back(old) if why else []
@@ -448,7 +494,8 @@ def repro(
             setting, limits = agreement.setting_of(old, data), Limits(time_limit, hang_limit)
             with bar(quiet=as_json) as progress:
                 new = agreement.repeat(old, setting, keep=folder if keep else None, limits=limits, progress=progress)
-            findings = agreement.compare(old, new, agreement.noise_of(old, records.timed, machine))
+            noise = agreement.noise_of(old, records.timed, machine)
+            findings = agreement.compare(old, new, noise, agreement.room(old, new, setting, limits))
             verdict = agreement.overall(findings)
     if as_json:
         answer = {"record": old.id, "verdict": verdict, "why": why, "findings": [asdict(each) for each in findings]}
@@ -457,7 +504,7 @@ def repro(
         if findings:
             lines = [(each.item, each.aspect, each.verdict, each.details) for each in findings]
             show_table(("of", "what", "verdict", "seen"), lines)
-        out.print(escape(f"{agreement.title(old)}: {'; '.join([verdict, *why])}"))
+        out.print(escape(f"{agreement.title(old)}: {'; '.join([agreement.in_words(old, verdict), *why])}"))
     if verdict not in ("equal", "equivalent"):
         raise typer.Exit(int(Exit.REGRESSED if verdict == "changed" else Exit.INCONCLUSIVE))
 
@@ -468,6 +515,8 @@ def leave(measured: Measured, failed: bool = False) -> None:
         raise typer.Exit(int(Exit.RUN_FAILED))
     if measured.busy:
         raise typer.Exit(int(Exit.UNFIT))
+    if measured.left and not measured.made:
+        raise typer.Exit(int(Exit.INCONCLUSIVE))
 
 
 @contextmanager

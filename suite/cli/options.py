@@ -79,16 +79,16 @@ OneBaseline = Annotated[
     list[str] | None,
     typer.Option("-b", "--baseline", help="bert, gpt, vit or mae. [gpt]", autocompletion=baseline_names),
 ]
-size_names = words("nano", "micro", "base", "large", "pico")
+size_names = words("nano", "micro", "mini", "base", "large", "pico")
 SizeOption = Annotated[
     str,
-    typer.Option("--size", help="nano, micro, base or large (pico: for tests).", autocompletion=size_names),
+    typer.Option("--size", help="nano, micro, mini, base or large (pico: for tests).", autocompletion=size_names),
 ]
 Sizes = Annotated[
     list[str] | None,
     typer.Option(
         "--size",
-        help="nano, micro, base or large (pico: for tests); repeatable. [nano]",
+        help="nano, micro, mini, base or large (pico: for tests); repeatable. [nano]",
         autocompletion=size_names,
     ),
 ]
@@ -203,7 +203,10 @@ class EvidenceOptions(Options):
     time: Annotated[bool, typer.Option("--time/--no-time", help="Time the steps; without, count and learn only.")] = (
         True
     )
-    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Paired rounds of a timing.")] = 20
+    cores: Annotated[
+        int | None, typer.Option("--cores", min=1, help="Cores that counting and learning fill. [all]")
+    ] = None
+    rounds: Annotated[int | None, typer.Option("--rounds", min=2, help="Paired rounds of a timing. [12]")] = None
     time_limit: Limit = 3600.0
     hang_limit: Hang = 600.0
     sequential: Annotated[
@@ -214,11 +217,13 @@ class EvidenceOptions(Options):
         from suite.measure.campaign import Effort
         from suite.measure.contender import Limits
         from suite.measure.plan import Wanted
+        from suite.measure.timing import ROUNDS
 
         timings = self.timings if self.time else 0
         return Effort(
             Wanted(learning.seeds, timings, self.ruler, self.learn, self.tune), learning.minutes,
-            Limits(self.time_limit, self.hang_limit), self.rounds, self.sequential,
+            Limits(self.time_limit, self.hang_limit), self.rounds or ROUNDS, self.sequential,
+            self.cores,
         )  # fmt: skip
 
 

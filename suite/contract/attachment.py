@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 from suite.contract.data import Batch
 from suite.contract.sites import Act, Due, NotAttached, Site
 from suite.contract.stack import Stack
+from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import anatomy
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Attachment:
         self._rehearsed = True
         own, buffers = run.generator.get_state(), list(run.model.buffers())
         copies = [buffer.clone() for buffer in buffers]
-        with self._watched_modules(), torch.no_grad(), unchanged_randomness(run), run.autocast():
+        with self._watched_modules(), torch.no_grad(), unchanged_randomness(run.device), run.autocast():
             run.baseline.forward(run.model, batch)
         run.generator.set_state(own)
         for buffer, copied in zip(buffers, copies, strict=True):
@@ -206,15 +207,9 @@ def watched_gradients(parameters: Collection[nn.Parameter], optimizer: Optimizer
 
 def plain_gradients(run: Run, batch: Batch) -> set[str]:
     """The names of the parameters that get a gradient from ``batch`` where no technique changes the model."""
-    with unchanged_randomness(run):
+    with unchanged_randomness(run.device):
         model = run.plain_model().train()
         with run.autocast():
             outputs = run.baseline.forward(model, batch)
         run.baseline.losses(outputs, batch).mean().backward()
     return {name for name, parameter in model.named_parameters() if parameter.grad is not None}
-
-
-@contextmanager
-def unchanged_randomness(run: Run) -> Iterator[None]:
-    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
-        yield

@@ -27,12 +27,20 @@ class UnknownId(LookupError):
     """No such technique, baseline or other named thing; the message has the nearest names."""
 
 
+FEW = 20  # names that one reads
+
+
 def lookup(kind: str, name: str, among: Mapping[str, T]) -> T:
-    """``among[name]``, or UnknownId with the nearest names."""
+    """``among[name]``, or UnknownId with the nearest names, or all where none is near and they are few."""
     if name in among:
         return among[name]
     near = difflib.get_close_matches(name, among, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(among)) or 'none'}"
+    hint = f"did you mean {' or '.join(near)}?"
+    if not near and len(among) <= FEW:
+        hint = f"there are: {', '.join(sorted(among)) or 'none'}"
+    elif not near:
+        nearest = difflib.get_close_matches(name, among, n=5, cutoff=0.0)
+        hint = f"the nearest of {len(among)}: {', '.join(nearest)}; leantrain list shows all"
     raise UnknownId(f"no {kind} is called {name!r}; {hint}")
 
 

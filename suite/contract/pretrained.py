@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from suite.contract.run import Run
 from suite.contract.sources import code_of
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, Job, Setting
+from suite.record.numerics import spelled
 
 SEED = 20_230_202  # every adapt run of a baseline starts from the same checkpoint
 
@@ -49,6 +51,7 @@ def checkpoint(setting: Setting) -> Path:
         "recipe": baseline.recipe_of(wanted).as_dict(),
         "device": wanted.device,
         "torch": torch.__version__,
+        "numerics": spelled(os.environ),
         "code": code_of(wanted if baseline is baseline_of(wanted) else setting, BASELINE).trajectory,
     }
 

@@ -38,6 +38,7 @@ from suite.contract.run import Diverged, Run
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
 from suite.contract.trace import Moment, Trace, Values, cloned, recorded
+from suite.device.random_state import replayed, unchanged_randomness
 from suite.record.job import Job, Size, Split
 
 BATCHES = 4  # of the baseline's own size: all examples of a recorded run
@@ -93,7 +94,7 @@ class Recording:
 
     def probes(self) -> dict[str, float]:
         """What the recorded steps show, by ``<technique>.<name>``. The run's randomness stays as it was."""
-        with torch.random.fork_rng(devices=[]):
+        with unchanged_randomness(self.run.device):
             return {
                 f"{name}.{probe}": float(value)
                 for name, (module, own) in self._probes.items()
@@ -112,7 +113,7 @@ class Recording:
         """The model's outputs for a recorded step's batch at ``parameters``, with that step's dropout unless the model
         is in evaluation mode."""
         trace, run = trace or self.trace, self.run
-        with self.at(parameters), _random_state(trace.random), torch.no_grad(), run.autocast():
+        with self.at(parameters), replayed(trace.random), torch.no_grad(), run.autocast():
             return run.baseline.forward(run.model, trace.batch)
 
     def gradients_at(
@@ -123,7 +124,7 @@ class Recording:
         ``added`` makes of the outputs is added to the loss."""
         trace, run = trace or self.trace, self.run
         trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
-        with self.at(parameters), _random_state(trace.random):
+        with self.at(parameters), replayed(trace.random):
             with run.autocast():
                 outputs = run.baseline.forward(run.model, trace.batch)
             loss = run.baseline.losses(outputs, trace.batch).mean()
@@ -191,10 +192,3 @@ def with_few_examples(whole: Baseline, count: int) -> Baseline:
     few = copy.copy(whole)
     few.data = data  # type: ignore[method-assign]
     return few
-
-
-@contextmanager
-def _random_state(state: Tensor) -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(state)
-        yield

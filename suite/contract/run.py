@@ -1,7 +1,7 @@
 """One training run: the loop, and nothing else.
 
-A run is deterministic: the same job gives the same trajectory to the bit on one machine. It can be saved and resumed at
-any step.
+A run is deterministic: the same job gives the same trajectory to the bit under one arithmetic
+(:mod:`suite.record.numerics`). It can be saved and resumed at any step.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from suite.contract.data import Batch, Data, HeldOut, generator, mixed_seed
 from suite.contract.recipe import Recipe
 from suite.contract.stack import build
 from suite.contract.technique import ParameterGroups, Technique
+from suite.device.pinned import copied
+from suite.device.random_state import RandomState, unchanged_randomness
 from suite.meters.communication import Communication
 from suite.meters.counters import count_step
 from suite.model.anatomy import Anatomy, anatomy
@@ -294,7 +296,7 @@ class Run:
     @contextmanager
     def predicting(self) -> Iterator[Predictor]:
         """The evaluated model's outputs for a batch, without gradients. Leaves the training state as it was."""
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), torch.no_grad():
+        with unchanged_randomness(self.device), torch.no_grad():
             model = self.technique.evaluated(self.model, self)
             model.eval()
 
@@ -342,9 +344,7 @@ class Run:
         return ThreadPoolExecutor(1, "batches")
 
     def _to_device(self, batch: Batch) -> Batch:
-        if self.device.type == "cpu":
-            return batch
-        return {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in batch.items()}
+        return {name: copied(tensor, self.device) for name, tensor in batch.items()}
 
     def _set_learning_rate(self) -> None:
         rate = self.recipe.learning_rate_at(self.step)
@@ -355,6 +355,7 @@ class Run:
 
     def save(self, path: Path) -> None:
         """Writes the whole training state, atomically: another process sees the old file or the new one."""
+        random = RandomState.now(self.device)
         state = {
             "step": self.step,
             "position": self.position,
@@ -363,24 +364,26 @@ class Run:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
-            "random": torch.get_rng_state(),
-            "cuda_random": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+            "random": random.cpu,
+            "cuda_random": random.cuda,
         }
         with replacing(path) as partial:
             torch.save(state, partial)
 
     def load(self, path: Path) -> None:
-        """Continues from a state that :meth:`save` wrote for a run of the same baseline, stack and seed."""
-        state = torch.load(path, map_location=self.device, weights_only=True)
+        """Continues from a state that :meth:`save` wrote for a run of the same baseline, stack, seed and device.
+
+        Each tensor comes back where it was: moved to a GPU, an optimizer's step counters would be waited for at every
+        step, and what a technique keeps on the host would meet it there.
+        """
+        state = torch.load(path, weights_only=True)
         self.step, self.position = state["step"], state["position"]
         self.attachment.resume(state["acts"], self.step)
         self.technique.restore(state["technique"], self)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"].cpu())
-        torch.set_rng_state(state["random"].cpu())
-        if state["cuda_random"] is not None:
-            torch.cuda.set_rng_state(state["cuda_random"].cpu(), self.device)
+        self.generator.set_state(state["generator"])
+        RandomState(self.device, state["random"], state["cuda_random"]).restore()
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -15,6 +15,7 @@ from suite.contract.catalogue import UnknownId, lookup
 from suite.contract.locations import check_configuration, check_data
 from suite.contract.technique import Unavailable
 from suite.record.job import RECIPES, SIZES, TASKS, Setting
+from suite.record.numerics import check_environment
 
 DEVICES = ("cpu", "cuda")
 
@@ -46,6 +47,7 @@ def setting_of(
     does not have.
     """
     check_device(device)
+    check_environment()
     lookup("baseline", baseline, baselines())
     if steps is not None and steps < 2:
         raise ValueError(f"steps must be at least 2, not {steps}")

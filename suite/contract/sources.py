@@ -1,15 +1,19 @@
-"""The code that a run loads, as hashes: what evidence depends on, and nothing else.
+"""The code that a run reaches, as a hash: what evidence depends on, and nothing else.
 
-A run of a stack on a baseline loads the loop (:mod:`suite.contract.run`), the baseline's module, those of the
-techniques, and all modules of these packages that they import, at any remove. Imports inside of functions load what
-only a GPU needs (Triton's kernels), so they count there and nowhere else. What only records (``suite.record``) decides
-no number. Meters count and do not steer, nor does what reads recorded steps: these are a layer of their own.
+A run of a stack on a baseline begins in the loop (:mod:`suite.contract.run`), the baseline's module and those of the
+techniques. What they use is followed by its names, definition by definition, through all modules of these packages;
+what a module does when it is loaded counts with the first of its definitions. The hash is of the definitions and of
+what the names in them stand for. No module's name is in it, so code may move. Imports inside of functions bring what
+only a GPU needs (Triton's kernels), so they count there and nowhere else.
+
+What describes (cards, the catalogue) and what records decides no number. Meters count and do not steer, nor does what
+reads recorded steps: these are a layer of their own.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -19,7 +23,7 @@ from pathlib import Path
 from suite.contract.adapting import tasks_module
 from suite.contract.baseline import GROUP
 from suite.contract.catalogue import catalogue, lookup, package_folder
-from suite.record.code import fields_of_type, hash_file, imports
+from suite.record.code import Chain, Source, fields_of_type, read_source
 from suite.record.job import Setting, split, techniques_of
 from suite.record.schema import Code
 
@@ -27,18 +31,14 @@ LOOP = "suite.contract.run"
 CHECKPOINT = "suite.contract.pretrained"  # what an adapt run starts from
 RECORDING = "suite.contract.recording"
 METERS = "suite.meters"
-RECORDS = "suite.record"
+OUTSIDE = ("suite.record", "suite.contract.card", "suite.contract.catalogue", "suite.contract.sources")
+"""What describes and records."""
+
+Place = tuple[str, int]
+"""A definition: its module, and its number there."""
 
 CodeOf = Callable[[Setting, str], Code | None]
 """``(setting, stack)`` -> hashes of the installed code; None where the baseline or a technique is not installed."""
-
-
-@dataclass(frozen=True)
-class Module:
-    """A module of the project or of a plug-in: its file's hash, and what it imports when it is loaded."""
-
-    sha256: str
-    imports: tuple[str, ...]
 
 
 def code_of(setting: Setting, stack: str) -> Code:
@@ -83,9 +83,8 @@ def _baselines() -> dict[str, str]:
 
 @cache
 def _code(roots: frozenset[str], instruments: frozenset[str], kernels: bool) -> Code:
-    trajectory = _without(METERS, _without(RECORDS, loaded(roots, kernels)))
-    counts = _without(RECORDS, loaded(roots | instruments, kernels))
-    return Code(trajectory=_hashed(trajectory), counts=_hashed(counts))
+    steering, counting = Reach((METERS, *OUTSIDE), kernels), Reach(OUTSIDE, kernels)
+    return Code(trajectory=steering.sha256(roots), counts=counting.sha256(roots | instruments))
 
 
 def _instruments(stack: str) -> frozenset[str]:
@@ -95,30 +94,122 @@ def _instruments(stack: str) -> frozenset[str]:
     return frozenset([RECORDING, *found]) if found else frozenset()  # type: ignore[list-item]
 
 
-def _without(package: str, modules: dict[str, Module]) -> dict[str, Module]:
-    return {name: module for name, module in modules.items() if not _below(package, name)}
+# what is reached -----------------------------------------------------------------------------------------------------
 
 
-def _hashed(modules: dict[str, Module]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(modules):
-        digest.update(f"{name}\0{modules[name].sha256}\0".encode())
-    return digest.hexdigest()[:32]
+@dataclass(frozen=True)
+class Reach:
+    """What definitions use, but for the packages and modules ``outside``; with ``kernels`` also what their functions
+    import when they are called."""
+
+    outside: tuple[str, ...]
+    kernels: bool = False
+
+    def sha256(self, roots: frozenset[str]) -> str:
+        """The hash of all that is reached from the modules ``roots``."""
+        hashes = sorted(_used(self, place)[0] for place in self.places(roots))
+        return hashlib.sha256("".join(hashes).encode()).hexdigest()[:32]
+
+    def places(self, roots: frozenset[str]) -> frozenset[Place]:
+        """The definitions that are reached from the modules ``roots``."""
+        return frozenset().union(*(_reached(self, root) for root in roots))
+
+    def leaves_out(self, module: str) -> bool:
+        """Whether a module is outside."""
+        return any(module == each or module.startswith(f"{each}.") for each in self.outside)
 
 
-def loaded(roots: Iterable[str], kernels: bool) -> dict[str, Module]:
-    """The modules by name that are loaded with ``roots``: of their packages and the suite, at any remove; with
-    ``kernels`` those too that functions import."""
-    waiting, modules = list(roots), dict[str, Module]()
-    packages = {"suite", *(name.split(".")[0] for name in waiting)}
+@cache
+def _reached(reach: Reach, root: str) -> frozenset[Place]:
+    """The definitions that are reached from a module."""
+    waiting = _all_of(root)
+    reached = set(waiting)
+    while waiting:
+        new = _used(reach, waiting.pop())[1] - reached
+        reached |= new
+        waiting += new
+    return frozenset(reached)
+
+
+@cache
+def _used(reach: Reach, place: Place) -> tuple[str, frozenset[Place]]:
+    """The hash of a definition and of what its names stand for, and the definitions that it needs."""
+    module, number = place
+    statement = _code_in(module).statements[number]
+    standing = [(chain[0], *_standing(module, chain)) for chain in statement.uses]
+    meant: set[str] = set()
+    if reach.kernels:
+        standing += [(name, *_named(dotted.split("."))) for name, dotted in statement.when_called]
+        meant |= set(_beside(module))
+    needed = set(_at_loading(reach, module))
+    for name, places, elsewhere in standing:
+        inside = [each for each in places if not reach.leaves_out(each[0])]
+        needed |= set(inside)
+        meant |= {f"{name}={each}" for each in (*map(_text_hash, inside), *elsewhere)}
+    return _sha256("\0".join([statement.text, *sorted(meant)])), frozenset(needed)
+
+
+def _standing(module: str, chain: Chain) -> tuple[list[Place], list[str]]:
+    """What a name with its attributes stands for in a module: definitions of the project, and the names of what is
+    somebody else's."""
+    places: list[Place] = []
+    elsewhere: list[str] = []
+    for bound in _code_in(module).bindings.get(chain[0], ()):
+        if isinstance(bound, int):
+            places.append((module, bound))
+        else:
+            more, others = _named(bound.split("."), chain[1:])
+            places, elsewhere = places + more, elsewhere + others
+    return places, elsewhere
+
+
+def _named(parts: list[str], attributes: Chain = ()) -> tuple[list[Place], list[str]]:
+    """As :func:`_standing`, of a dotted name that is imported and the attributes read off it. A module that is used as
+    a whole stands for all that it defines."""
+    whole = [*parts, *attributes]
+    for end in range(len(whole), 0, -1):
+        module, rest = ".".join(whole[:end]), tuple(whole[end:])
+        if _source(module) is None:
+            continue
+        return _standing(module, rest) if rest and rest[0] in _code_in(module).bindings else (_all_of(module), [])
+    return [], [".".join(parts)]
+
+
+@cache
+def _at_loading(reach: Reach, module: str) -> frozenset[Place]:
+    """What is done when a module is loaded: by it, its packages, and what it imports and does not use."""
+    waiting, loaded, done = [module], set[str](), set[Place]()
     while waiting:
         name = waiting.pop()
-        if name in modules or name.split(".")[0] not in packages:
+        if name in loaded or reach.leaves_out(name) or _source(name) is None:
             continue
-        if module := _module(name, kernels):
-            modules[name] = module
-            waiting += [*_parents(name), *module.imports]
-    return modules
+        loaded.add(name)
+        source = _code_in(name)
+        done |= {(name, number) for number, each in enumerate(source.statements) if each.effect}
+        used = {chain[0] for each in source.statements for chain in each.uses}
+        unused = [bound for binding, every in source.bindings.items() if binding not in used for bound in every]
+        waiting += [*_parents(name), *(each for each in unused if isinstance(each, str))]
+    return frozenset(done)
+
+
+def _all_of(module: str) -> list[Place]:
+    return [(module, number) for number in range(len(_code_in(module).statements))]
+
+
+def _text_hash(place: Place) -> str:
+    return _sha256(_code_in(place[0]).statements[place[1]].text)
+
+
+@cache
+def _beside(module: str) -> tuple[str, ...]:
+    """The hashes of the CUDA sources beside a kernel's module."""
+    path = _file(module)
+    sources = sorted(path.parent.glob("*.cu")) if path and path.name == "kernel.py" else []
+    return tuple(hashlib.sha256(each.read_bytes()).hexdigest() for each in sources)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _parents(name: str) -> Iterator[str]:
@@ -126,15 +217,26 @@ def _parents(name: str) -> Iterator[str]:
     return (".".join(parts[:end]) for end in range(1, len(parts)))
 
 
+# files ---------------------------------------------------------------------------------------------------------------
+
+
 @cache
-def _module(name: str, kernels: bool) -> Module | None:
-    """None where ``name`` is no module, but something in one."""
-    path = _file(name)
-    if path is None:
-        return None
-    beside = sorted(path.parent.glob("*.cu")) if path.name == "kernel.py" else []
-    digests = [hash_file(each) for each in (path, *beside)]
-    return Module(hashlib.sha256("".join(digests).encode()).hexdigest(), tuple(imports(path, inside_functions=kernels)))
+def _source(name: str) -> Source | None:
+    """What a module of the project or of a plug-in holds; None where ``name`` is none."""
+    path = _file(name) if name.partition(".")[0] in _packages() else None
+    return read_source(path) if path else None
+
+
+def _code_in(module: str) -> Source:
+    source = _source(module)
+    assert source is not None, module
+    return source
+
+
+def _packages() -> frozenset[str]:
+    """Those whose code is followed: the project's, and those of what is installed beside it."""
+    modules = [*(entry.module for entry in catalogue().values()), *_baselines().values()]
+    return frozenset(["suite", *(each.partition(".")[0] for each in modules)])
 
 
 def _file(name: str) -> Path | None:
@@ -153,7 +255,3 @@ def _top(name: str) -> Path | None:
     if spec is not None and spec.submodule_search_locations:
         return package_folder(name)
     return Path(spec.origin) if spec and spec.origin else None
-
-
-def _below(package: str, name: str) -> bool:
-    return name == package or name.startswith(f"{package}.")

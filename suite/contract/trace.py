@@ -11,6 +11,7 @@ the weights came back to the bit. Recording copies and draws no random number, s
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from suite.device.random_state import RandomState
 
 if TYPE_CHECKING:
     from suite.contract.data import Batch
@@ -69,7 +72,7 @@ class Trace:
     Attributes:
         step: finished steps before it.
         batch, indices: what it trained on.
-        random: torch's random state before it; with it a forward pass repeats its dropout.
+        random: the random state before it; with it a forward pass repeats its dropout.
         before, after: the step, its techniques' after-step methods included.
         passes, updates: in their order.
         ran: the names of the model's modules in the order in which their forwards began; one that is recomputed for
@@ -79,7 +82,7 @@ class Trace:
     step: int
     batch: Batch
     indices: Tensor
-    random: Tensor
+    random: RandomState
     before: Moment
     after: Moment
     passes: list[Pass] = field(default_factory=list)
@@ -103,11 +106,15 @@ def recorded(run: Run, batch: Batch, indices: Tensor) -> Iterator[Trace]:
     """Records the training step that is made meanwhile; the trace is whole when the context ends."""
     recorder = _Recorder(run.model, run.optimizer)
     before = recorder.moment()
-    trace = Trace(run.step, batch, indices, torch.get_rng_state(), before, before)
+    trace = Trace(run.step, batch, indices, RandomState.now(run.device), before, before)
     passes: dict[int, dict[str, Tensor]] = {}
+    # A step may copy modules, whose copies keep these hooks: they are not to keep what was recorded.
+    ran, recorder_then, trace_then = trace.ran, weakref.ref(recorder), weakref.ref(trace)
 
     def begins_forward(*_: Any) -> None:
-        trace.passes.append(Pass("forward", recorder.parameters()))
+        now, recorded_now = recorder_then(), trace_then()
+        if now is not None and recorded_now is not None:
+            recorded_now.passes.append(Pass("forward", now.parameters()))
 
     def gives(name: str, gradient: Tensor) -> None:
         task = torch._C._current_graph_task_id()
@@ -132,7 +139,7 @@ def recorded(run: Run, batch: Batch, indices: Tensor) -> Iterator[Trace]:
             if parameter.requires_grad
         ),
         *(
-            module.register_forward_pre_hook(lambda *_, name=name: trace.ran.append(name))
+            module.register_forward_pre_hook(lambda *_, name=name: ran.append(name))
             for name, module in run.model.named_modules()
             if not run.recipe.compile
         ),

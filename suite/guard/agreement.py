@@ -2,8 +2,9 @@
 
 Counted: counters are equal, on any machine.
 
-Learned: the same seed has the same trajectory and the same end, to the bit, on the same machine (on a GPU last bits may
-differ); of another machine it says how far the two curves differ.
+Learned: the same seed has the same trajectory and the same end, to the bit, under the same arithmetic, on any machine
+that has it (on a GPU last bits may differ). Under another the first losses must be equal up to rounding
+(:mod:`suite.judge.repetition`).
 
 Timed: cost ratios differ by noise. The log ratios x_1 and x_2 of one pair in two sets of processes agree when
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,17 +37,19 @@ from suite.guard.calibration import Calibration, Uncalibrated, stored
 from suite.guard.findings import Difference, Finding, changes_between, flat
 from suite.judge.known import timed_pair
 from suite.judge.metrics import BY_ROUND
+from suite.judge.repetition import envelope, repetition
 from suite.judge.rows import pairs
-from suite.judge.statistics import median, replication_interval
+from suite.judge.statistics import Floats, median, replication_interval
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.child import KILLED
 from suite.measure.contender import Limits
 from suite.measure.counting import count
-from suite.measure.evidence import Progress, States, conditions_of, silent
+from suite.measure.evidence import Progress, conditions_of, silent
 from suite.measure.learning import equal_to_the_bit, learn, renewal_of
-from suite.measure.timing import ROUNDS, SEED, Protocol, time_together
+from suite.measure.rounding import nudged_losses
+from suite.measure.timing import ROUNDS, Protocol, time_together
 from suite.record.job import RECIPES, SIZES, TASKS, Job, Setting, techniques_of
-from suite.record.machine import fingerprint
+from suite.record.machine import differing, fingerprint, unrecorded
 from suite.record.schema import (
     FIFTHS,
     TIMING_PROTOCOL,
@@ -62,6 +65,12 @@ from suite.record.store import NoRecord, Records, Store
 ALPHA = 0.05
 MEANINGFUL = 0.10
 OF_THE_LOAD = ("timeout", "hung", "out_of_memory")  # what else ran may decide these
+
+NO_ROOM: Floats = np.empty(0)
+CURVES: Mapping[str, str] = {
+    "equal": "equal to the bit", "equivalent": "equal up to rounding", "changed": "differs",
+}  # fmt: skip
+"""What a verdict on a curve is called."""
 
 Piece = Counted | Learned | Timed
 """What can be repeated."""
@@ -89,6 +98,11 @@ def overall(findings: Iterable[Finding]) -> ChangeVerdict:
     return "equivalent" if "equivalent" in verdicts else "equal"
 
 
+def in_words(old: Piece, verdict: ChangeVerdict) -> str:
+    """The verdict on a repetition, as one says it of such a record."""
+    return CURVES.get(verdict, verdict) if isinstance(old, Learned) else verdict
+
+
 # before -------------------------------------------------------------------------------------------------------------
 
 
@@ -108,12 +122,34 @@ def find(records: Records, beginning: str) -> Piece:
     )
 
 
+def quickest(records: Records, machine: Machine) -> Learned:
+    """Of the curves that somebody learned by the installed code and libraries, with embedded data, the one that takes
+    least to learn again; rather one of another machine's. Raises NoRecord."""
+    known = [
+        each
+        for each in records.learned
+        if each.status == "ok" and each.conditions.device == "cpu" and not each.conditions.model
+        and not obstacles(each, machine) and not other_code(each) and _is_embedded(each)
+    ]  # fmt: skip
+    if not known:
+        raise NoRecord("no learned run of the installed code and libraries is known; learn one: leantrain run -b gpt")
+    return min(known, key=lambda each: (each.machine.key == machine.key, each.cpu_s or math.inf))
+
+
+def _is_embedded(learned: Learned) -> bool:
+    try:
+        setting_of(learned)
+    except (ValueError, LookupError, OSError):
+        return False
+    return True
+
+
 def title(piece: Piece) -> str:
     """What it is, in words."""
     stacks = ", ".join(side.stack for side in sides_of(piece))
     seed = f", seed {piece.seed}" if isinstance(piece, Learned) else ""
     replicate = f", replicate {piece.replicate}" if isinstance(piece, Timed) else ""
-    return f"{piece.id}, {piece.kind} {stacks} on {piece.conditions}{seed}{replicate}"
+    return f"{piece.id}, {piece.kind} {stacks} on {piece.conditions} of machine {piece.machine.name}{seed}{replicate}"
 
 
 def sides_of(piece: Piece) -> Sequence[Ended]:
@@ -217,19 +253,9 @@ def _again(old: Piece, setting: Setting, limits: Limits, progress: Progress) -> 
         return learn(Job(setting=setting, stack=old.stack, seed=old.seed), limits=limits, progress=progress)
     stacks = tuple(side.stack for side in old.contenders)
     windows = FIFTHS if any(len(side.windows) > 1 for side in old.contenders) else 1
-    if windows > 1:
-        _leave_states(setting, stacks, limits, progress)
     rounds = len(old.orders) if old.reference.status == "ok" else ROUNDS
     protocol = Protocol(windows, rounds, old.pairing == "sequential", limits)
     return time_together(setting, stacks, old.replicate, protocol, progress)
-
-
-def _leave_states(setting: Setting, stacks: Iterable[str], limits: Limits, progress: Progress) -> None:
-    """Trains the stacks whose states at the beginnings of the fifths are not in the cache."""
-    for stack in dict.fromkeys(stacks):
-        job = Job(setting=setting, stack=stack, seed=SEED)
-        if not States(job).complete(range(1, FIFTHS)):
-            learn(job, limits=limits, keep_states=True, progress=progress)
 
 
 def _kept(old: Piece, new: Piece) -> Line:
@@ -281,8 +307,29 @@ def noise_over_replicates(old: Timed, index: int, ratio: str, timed: Iterable[Ti
 # comparing ----------------------------------------------------------------------------------------------------------
 
 
-def compare(old: Piece, new: Piece, noise: NoiseOf) -> list[Finding]:
-    """A finding for everything that two records of the same can be compared in; ``noise`` is of times."""
+def room(old: Piece, new: Piece, setting: Setting, limits: Limits = Limits()) -> Floats:  # noqa: B008  it is frozen
+    """How far rounding may part what was learned with other arithmetic from its repetition: what
+    :func:`suite.judge.repetition.envelope` says of the new run's first steps, which are trained for that. Empty where
+    the bits must be equal, or are.
+
+    Raises ContenderFailed.
+    """
+    if (
+        not (isinstance(old, Learned) and isinstance(new, Learned))
+        or old.bits == new.bits
+        or equal_to_the_bit(old, new)
+    ):
+        return NO_ROOM
+    steps = min(len(old.first_losses), len(new.first_losses))
+    if not steps or new.status != "ok":
+        return NO_ROOM
+    job = Job(setting=setting, stack=new.stack, seed=new.seed)
+    return envelope(new.first_losses[:steps], nudged_losses(job, steps, limits))
+
+
+def compare(old: Piece, new: Piece, noise: NoiseOf, allowed: Floats = NO_ROOM) -> list[Finding]:
+    """A finding for everything that two records of the same can be compared in; ``noise`` is of times, ``allowed``
+    what :func:`room` says."""
     elsewhere = _elsewhere(old.machine, new.machine)
     sides = list(zip(sides_of(old), sides_of(new), strict=True))
     ended = [_ended(*each) for each in sides if {side.status for side in each} != {"ok"}]
@@ -293,17 +340,18 @@ def compare(old: Piece, new: Piece, noise: NoiseOf) -> list[Finding]:
     if isinstance(old, Counted) and isinstance(new, Counted):
         return [_counters(old, new)]
     assert isinstance(old, Learned) and isinstance(new, Learned)
-    return [_curves(old, new, elsewhere)]
+    return [_curves(old, new, elsewhere, allowed)]
 
 
 def _elsewhere(old: Machine, new: Machine) -> str:
     """How the machines differ; empty where they are the same."""
     if old.key == new.key:
         return ""
-    names = dict.fromkeys([*old.facts, *new.facts])
-    unlike = [each for each in names if old.facts.get(each) != new.facts.get(each)]
-    changes = ", ".join(str(Difference(each, str(old.facts.get(each)), str(new.facts.get(each)))) for each in unlike)
-    return f"another machine: {changes or old.name}"
+    unlike = differing(old.facts, new.facts).items()
+    changes = ", ".join(str(Difference(name, str(then), str(now))) for name, (then, now) in unlike)
+    unknown = ", ".join(unrecorded(old.facts, new.facts))
+    said = filter(None, (changes, f"not recorded then: {unknown}" if unknown else ""))
+    return f"another machine, {old.name} → {new.name}: {'; '.join(said) or 'another key'}"
 
 
 def _ended(old: Ended, new: Ended) -> Finding:
@@ -334,19 +382,29 @@ def _counters(old: Counted, new: Counted) -> Finding:
 # learned
 
 
-def _curves(old: Learned, new: Learned, elsewhere: str) -> Finding:
+def _curves(old: Learned, new: Learned, elsewhere: str, allowed: Floats) -> Finding:
     def finding(verdict: ChangeVerdict, why: str) -> Finding:
         return Finding(old.stack, "curve", verdict, why)
 
-    if equal_to_the_bit(old, new):
-        where = f" ({elsewhere})" if elsewhere else ""
-        return finding("equal", f"all {new.steps} steps and the end equal to the bit{where}")
-    if elsewhere:
-        return finding("not comparable", f"{elsewhere}; {_distance(old, new)}")
+    seen = repetition(old, new, equal_to_the_bit(old, new), allowed)
+    arithmetic = "" if old.numerics == new.numerics else f"arithmetic {old.numerics} then, {new.numerics} now"
+    where = "; ".join(filter(None, (arithmetic, elsewhere)))
+    if seen.equality == "equal to the bit":
+        return finding("equal", f"{seen.equality}: all {new.steps} steps and the end{f' ({where})' if where else ''}")
+    if seen.equality == "equal up to rounding":
+        apart = f"the first {seen.steps} losses differ by at most {seen.distance:.1e}, as rounding alone makes them"
+        return finding("equivalent", f"{seen.equality}: {apart}; {_distance(old, new)} ({where})")
+    if seen.step:
+        apart = f"by up to {seen.distance:.1e}, from step {seen.step} on by more than rounding makes of it"
+        return finding(
+            "changed", f"{seen.equality}: the first {seen.steps} losses {apart}; {_distance(old, new)} ({where})"
+        )
+    if old.bits != new.bits:
+        return finding("not comparable", f"{where}; no losses of single steps were kept; {_distance(old, new)}")
     why = _first_difference(old, new) or "the trajectories differ in less than the stored curves show"
     if old.conditions.device != "cpu":
         return finding("inconclusive", f"{why}; on a GPU, sums in no fixed order change the last bits")
-    return finding("changed", why)
+    return finding("changed", f"{seen.equality}: {why}")
 
 
 def _first_difference(old: Learned, new: Learned) -> str:

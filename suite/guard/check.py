@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from suite.measure.child import ContenderFailed
 from suite.measure.evidence import Progress, silent
 from suite.record.job import BASELINE, Job, RecipeName, Size, split
 from suite.record.machine import fingerprint
+from suite.record.numerics import NATIVE
 
 MOST_AT_ONCE = 4  # contenders that count side by side: each holds a model and torch
 
@@ -74,8 +76,9 @@ def counted(selection: Selection, progress: Progress) -> Reference:
     """The selected jobs' exact numbers, with the code that this process has."""
     offer = here("hello")
     selection.must_exist(offer)
+    here_portable = partial(here, numerics=offer["numerics"])
     at_once = min(MOST_AT_ONCE, os.cpu_count() or 1) if selection.device == "cpu" else 1
-    return _reference(selection, _counts(selection.jobs(offer), here, progress, at_once))
+    return _reference(selection, _counts(selection.jobs(offer), here_portable, progress, at_once))
 
 
 def against_file(path: Path, selection: Selection, progress: Progress) -> list[Finding]:
@@ -99,8 +102,9 @@ def against_revision(
         with ThreadPoolExecutor(2) as pool:
             old_offer, new_offer = pool.map(_offer, (old, new), (f"revision {revision}", "the working tree"))
             selection.must_exist(old_offer, new_offer)
-            before = pool.submit(_counts, selection.jobs(old_offer), old.ask, silent)
-            after = pool.submit(_counts, selection.jobs(new_offer), new.ask, progress)
+            numerics = new_offer["numerics"] if old_offer.get("numerics") else NATIVE  # both sides have the same
+            before = pool.submit(_counts, selection.jobs(old_offer), partial(old.ask, numerics=numerics), silent)
+            after = pool.submit(_counts, selection.jobs(new_offer), partial(new.ask, numerics=numerics), progress)
         findings = compare(_reference(selection, before.result()), _reference(selection, after.result()))
         if timing is not None:
             run = {item_of(each.job) for each in before.result() if each.status == "ok"}

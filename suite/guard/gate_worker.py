@@ -5,7 +5,7 @@ that is older than the worker; whatever it imports of ``suite`` is that tree's, 
 object a line comes in, and one goes out:
 
     {"do": "hello"}                        what this tree offers
-    {"do": "count", "job": {...}}          exact counters and losses of a short run
+    {"do": "count", "job": {...}}          exact counters and losses of a short run, under the arithmetic "numerics"
     {"do": "start", "job": {...}}          a contender, set up; {"do": "block", ...} times steps of it; {"do": "close"}
 
 An answer is {"done": ...} or {"failed": [status, reason]}. The worker ends when its input does.
@@ -35,7 +35,8 @@ class Worker:
         self._contender: Contender | None = None
 
     def hello(self) -> dict[str, Any]:
-        """Where the code comes from, and its catalogue: technique id -> baselines, task, folder."""
+        """Where the code comes from, its catalogue (technique id -> baselines, task, folder), and the arithmetic that
+        it counts under, where it chooses one."""
         import suite
         from suite.contract.baseline import baselines
         from suite.contract.catalogue import catalogue
@@ -46,6 +47,7 @@ class Worker:
                 cards[name] = entry.card
         return {
             "suite": os.path.dirname(os.path.abspath(suite.__file__)),
+            "numerics": _off_the_clock(),
             "baselines": sorted(baselines()),
             "techniques": {
                 name: {"baselines": card.baselines, "task": card.task, "folder": str(catalogue()[name].folder)}
@@ -53,12 +55,12 @@ class Worker:
             },
         }
 
-    def count(self, job: dict[str, Any]) -> dict[str, Any]:
+    def count(self, job: dict[str, Any], numerics: str) -> dict[str, Any]:
         """A short run: its data, its losses, and the counters of one more step."""
         from suite.measure.evidence import conditions_of
 
         try:
-            ready = self.start(job)
+            ready = self.start(job, numerics, counted=True)
             assert self._contender is not None
             losses = self._contender.block(ready["steps"]).losses
             counters = self._contender.count().model_dump()
@@ -67,14 +69,14 @@ class Worker:
             self.close()
         return {"data_sha256": conditions.data_sha256, "losses": losses, "counters": counters}
 
-    def start(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Starts and sets up a contender; answers its steps."""
+    def start(self, job: dict[str, Any], numerics: str = "native", counted: bool = False) -> dict[str, Any]:
+        """Starts and sets up a contender, whose steps may be ``counted``; answers its steps."""
         from suite.measure.contender import Contender, Limits
         from suite.record.job import Job
 
-        self._contender = Contender(Job.model_validate(job), Limits(reply_s=REPLY_LIMIT_S)).start()
+        self._contender = Contender(Job.model_validate(job), Limits(reply_s=REPLY_LIMIT_S), **_server(numerics)).start()
         self._contender.prepare()
-        return {"steps": self._contender.set_up().steps}
+        return {"steps": self._contender.set_up(counted=counted).steps}
 
     def block(self, steps: int, slower: float = 0.0) -> float:
         """Seconds of ``steps`` training steps, with a real busy wait of the share ``slower`` of them added."""
@@ -90,6 +92,25 @@ class Worker:
         if self._contender is not None:
             self._contender.close()
             self._contender = None
+
+
+def _off_the_clock() -> str | None:
+    """The arithmetic that the tree counts under; None of one that knows no other than the machine's own."""
+    try:
+        from suite.record.numerics import off_the_clock
+    except ImportError:
+        return None
+    return off_the_clock()
+
+
+def _server(numerics: str) -> dict[str, Any]:
+    """The contender's option that says which arithmetic it has; none for a tree that knows no other than the
+    machine's own."""
+    if _off_the_clock() is None:
+        return {}
+    from suite.measure.fork_servers import shared
+
+    return {"server": shared(numerics)}
 
 
 NEWEST_PART = os.path.join("measure", "timing.py")  # of the layout that the methods above import from

@@ -255,14 +255,19 @@ def notable(findings: Iterable[Finding]) -> list[Finding]:
     return [each for each in findings if each.verdict not in ("equal", "equivalent") or each.aspect == "timing"]
 
 
+UNTIMED = ("unfit", "failed", "not comparable")
+"""Verdicts of a timing that judge no speed."""
+
+
 def tally(findings: Sequence[Finding]) -> str:
-    """How many of each verdict, in words."""
+    """How many of each verdict, in words, and whether speed is among what was checked."""
     said = notable(findings)
     number = Counter(each.verdict for each in said)
     parts = [f"{number[verdict]} {verdict}" for verdict in get_args(ChangeVerdict) if number[verdict]]
     silent = len(findings) - len(said)
     parts += [f"{silent} item{'s' if silent != 1 else ''} exactly equal"] if silent else []
-    return ", ".join(parts) or "nothing to compare"
+    timed = any(each.aspect == "timing" and each.verdict not in UNTIMED for each in findings)
+    return (", ".join(parts) or "nothing to compare") + ("" if timed else "; speed: not checked")
 
 
 def markdown(findings: Sequence[Finding], against: str) -> str:

@@ -36,7 +36,7 @@ from suite.contract.catalogue import catalogue, lookup
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.known import Facts, counters_of
 from suite.judge.metrics import MetricKind, metric_of
-from suite.judge.rows import Row, finite, interval_as_dict
+from suite.judge.rows import Row, finite, interval_as_dict, of_version
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
     Interval,
@@ -321,7 +321,7 @@ def observed(claim: Claim, row: Row) -> Observation:
     failed = f"{seeds - len(row.seeds)} of {seeds} seeds failed" if row.seeds and seeds > len(row.seeds) else ""
     needed = _kinds_behind(claim, row)
     changed = [each for each in row.unverified if each in needed]
-    old = f"unverified: the code changed since it was {' and '.join(changed)}" if changed else ""
+    old = f"unverified: the code changed since it was {' and '.join(changed)}" if changed else of_version(row)
     ended = [(each.kind, each.status, each.stack) for each in row.failures]
     diverged = ended.count(("learned", "diverged", row.stack))
     if diverged and _about_quality(claim):
@@ -479,12 +479,16 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[
 
 
 def best(rows: Iterable[Row]) -> list[Row]:
-    """Choose one row for each baseline, recipe, size, model, device and machine."""
+    """Choose one row for each baseline, recipe, size, model, device and machine; of an older version of the baseline
+    only where no machine has one of a newer version."""
     places: dict[tuple[Any, ...], Row] = {}
+    newest: dict[tuple[Any, ...], int] = {}
     for row in sorted(rows, key=lambda row: (not row.unverified, len(row.seeds), len(row.known.timed), row.newest)):
         c = row.conditions
-        places[c.baseline, c.recipe, c.size, c.model or "", c.device, row.machine.key] = row
-    return [row for _, row in sorted(places.items())]
+        place = c.baseline, c.recipe, c.size, c.model or "", c.device
+        newest[place] = max(c.baseline_version, newest.get(place, c.baseline_version))
+        places[*place, c.baseline_version, row.machine.key] = row
+    return [row for (*place, version, _), row in sorted(places.items()) if version == newest[tuple(place)]]
 
 
 def _unfit(claim: Claim, row: Row) -> str:
@@ -512,7 +516,11 @@ def _lacks(claim: Claim, row: Row) -> str:
             return f"{held} (claimed for {least} or more)"
     metric = metric_of(claim.metric)
     of_quality = metric is not None and metric.quality and row.to_tune
-    return "learning rates that were not tuned" if (needs.tuned or of_quality) and row.rates is None else ""
+    if not (needs.tuned or of_quality):
+        return ""
+    if row.tuned is None:
+        return "learning rates that were not tuned"
+    return "learning rates whose tuning is open" if row.tuning_open else ""
 
 
 def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:

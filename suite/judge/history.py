@@ -318,7 +318,7 @@ def _moments(records: Records) -> Iterator[_Moment]:
         for index, side in enumerate(timed.contenders[1:], 1):
             if {side.status, reference.status} != {"ok"}:
                 continue
-            if timed.windows < windows_of(
+            if timed.windows_of(index) < windows_of(
                 [*counts.get((key, reference.stack), ()), *counts.get((key, side.stack), ())]
             ):
                 continue  # of the run's beginning alone, and its cost changes
@@ -331,10 +331,10 @@ def _moments(records: Records) -> Iterator[_Moment]:
     runs: dict[tuple[str, str, int, str], list[Learned]] = defaultdict(list)
     for each in records.learned:
         if each.status == "ok":
-            runs[each.conditions.key, each.machine.key, each.seed, each.stack].append(each)
-    for (key, machine, seed, stack), of_stack in runs.items():
+            runs[each.conditions.key, each.bits, each.seed, each.stack].append(each)
+    for (key, bits, seed, stack), of_stack in runs.items():
         against = card_reference(stack)
-        for ours, theirs in _beside(of_stack, runs.get((key, machine, seed, against), ()) if stack != against else ()):
+        for ours, theirs in _beside(of_stack, runs.get((key, bits, seed, against), ()) if stack != against else ()):
             code = (theirs.code.trajectory, ours.code.trajectory)
             yield _Moment(ours, against, stack, code, seed, Known(learned=(LearnedPair(theirs, ours),)))
     for (key, stack), counts_of_stack in counts.items():

@@ -343,8 +343,40 @@ def _peak(kind: str) -> Metric:
     )  # fmt: skip
 
 
-def _training_flops(facts: Facts) -> float | None:
+def _steps_flops(facts: Facts) -> float | None:
     return facts.counters.flops * facts.steps if facts.counters and facts.steps else None
+
+
+def _training_flops() -> Metric:
+    """Define the FLOPs of the whole training: of the learned runs, set-up included and over all ranks, where they were
+    tallied, else as many as single steps say."""
+    of_steps = _counted("training_flops", "FLOPs of the training", "FLOP", _steps_flops, uses=Uses(100, "FLOPs"))
+
+    def samples(known: Known) -> Samples:
+        whole = _tallied(known)
+        return {0: _log(*whole, "not counted")} if whole else of_steps.samples(known)
+
+    def value(known: Known, priors: Priors) -> Value:
+        if whole := _tallied(known):
+            theirs, ours = whole
+            changing = any(side and len(side.points) > 1 for side in known.counted)
+            note = "its cost changes on the way, and a sample of its steps was counted" if changing else ""
+            return Value("exact", ours / theirs, note=note, reference=theirs, contender=ours)
+        return of_steps.value(known, priors)
+
+    return _with_uncounted(replace(of_steps, samples=samples, value=value))
+
+
+def _tallied(known: Known) -> tuple[float, float] | None:
+    """The FLOPs of both sides' whole runs, the mean over seeds; None where they are not known of one. A run of the
+    reference that stands for the contender's, whose every bit it has, says nothing of what that took."""
+    sides = []
+    for index, counted in enumerate(known.counted):
+        runs = [pair.sides[index] for pair in known.learned]
+        own = [run.flops for run in runs if run.flops and (counted is None or run.stack == counted.stack)]
+        sides.append(sum(own) / len(own) if own else None)
+    theirs, ours = sides
+    return None if theirs is None or ours is None else (theirs, ours)
 
 
 def _final(name: str) -> Metric:
@@ -637,9 +669,7 @@ REGISTRY: tuple[Metric | Family, ...] = (
         },
         _peak,
     ),
-    _with_uncounted(
-        _counted("training_flops", "FLOPs of the training", "FLOP", _training_flops, uses=Uses(100, "FLOPs"))
-    ),
+    _training_flops(),
     Metric(
         "flops_without_zeros", "FLOPs without zeros", "", "learned", _without_zeros_samples, _flops_without_zeros,
         _without_zeros, uses=Uses(105),

@@ -27,6 +27,7 @@ from suite.judge.statistics import (
     moderated_interval,
     replicate_interval,
 )
+from suite.judge.versions import installed_version
 from suite.record.job import BASELINE, Setting
 from suite.record.machine import fingerprint
 from suite.record.schema import (
@@ -46,6 +47,7 @@ from suite.record.schema import (
 from suite.record.store import NoRecord, Records
 
 HIDDEN_COST = 0.02  # a mean this much above the medians, beyond its interval, is worth a note
+VersionOf = Callable[[str], int | None]
 FEWEST_TIMED = 2  # sets of processes for an interval of a time
 EXACT = "exact"  # the method of an interval without width
 WORTH_SEEING = 0.05  # a change of the headline that a row should be able to see
@@ -71,11 +73,12 @@ class Row:
         machine: where it was timed, else where it was learned or counted.
         metrics: by their names in the registry (:mod:`suite.judge.metrics`).
         setup: what the set-up takes beyond the reference's, in reference steps.
-        learned_on: the machine that learned the curves; empty where there are none.
+        learned_on: the machines that learned the curves; empty where there are none.
         detectable_effect: of the time to the same quality: the log ratio that this row had the power (80 %) to see.
-        unverified: kinds of evidence whose code has changed since.
-        rates: of the reference and the contender, multiples of their own; None where they were not tuned.
+        unverified: kinds of evidence whose code has changed since; none of an older version, which is named instead.
+        tuned: the choices of the rates of the reference and the contender; None where they were not tuned.
         to_tune: whether a card asks for that.
+        newer_version: of the baseline, installed or in other records; None where the row is of the newest.
     """
 
     stack: str
@@ -93,13 +96,19 @@ class Row:
     detectable_effect: float
     notes: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
-    rates: tuple[float, float] | None = None
+    tuned: tuple[tuning.Choice, tuning.Choice] | None = None
     to_tune: bool = False
+    newer_version: int | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """Of what was learned."""
         return tuple(each.seed for each in self.known.learned)
+
+    @property
+    def tuning_open(self) -> bool:
+        """Whether a rate that was to be tuned is not bracketed yet."""
+        return self.to_tune and not (self.tuned and all(side.settled for side in self.tuned))
 
     @property
     def split_over(self) -> int:
@@ -198,12 +207,14 @@ class _Place:
 class _Pool:
     """The evidence, indexed for rows."""
 
-    def __init__(self, records: Records, currency: Currency) -> None:
+    def __init__(self, records: Records, currency: Currency, version_of: VersionOf) -> None:
         self.currency = currency
+        self.version_of = version_of
+        self.newest: dict[str, int] = {}  # version in the records, by baseline
         self.conditions: dict[str, Conditions] = {}
         self.machines: dict[str, Machine] = {}
         self.learned: dict[tuple[str, str], dict[str, dict[int, Learned]]] = defaultdict(lambda: defaultdict(dict))
-        self.rates: dict[tuple[str, str, str], dict[float, Learned]] = defaultdict(dict)
+        self.trials: dict[tuple[str, str, str], dict[tuning.Trial, Learned]] = defaultdict(dict)
         self.counted: dict[tuple[str, str], dict[str, Counted]] = defaultdict(dict)
         self.timed: dict[tuple[str, str, str], dict[str, dict[tuple[int, int], tuple[Timed, int]]]] = defaultdict(
             lambda: defaultdict(dict)
@@ -211,18 +222,21 @@ class _Pool:
         self.alike: dict[tuple[str, str, str], dict[str, Learned]] = defaultdict(dict)
         self.curves: dict[tuple[str, float], list[Learned]] = defaultdict(list)
         self._rulers: dict[tuple[str, float, int], Ruler | None] = {}
+        self.learners: dict[str, set[str]] = defaultdict(set)  # by where bits repeat, the machines that learned there
         of_all: list[Evidence] = [*records.counted, *records.learned, *records.timed]
         for each in of_all:
-            self.conditions[each.conditions.key] = each.conditions
+            c = self.conditions[each.conditions.key] = each.conditions
+            self.newest[c.baseline] = max(c.baseline_version, self.newest.get(c.baseline, c.baseline_version))
             self.machines[each.machine.key] = each.machine
         for learned in _better_last(records.learned, currency.has):
             c = learned.conditions
-            self.learned[c.key, learned.stack][learned.machine.key][learned.seed] = learned
+            self.learners[learned.bits].add(learned.machine.key)
+            self.learned[c.key, learned.stack][learned.bits][learned.seed] = learned
             if learned.status == "ok" and learned.trajectory_sha256:
-                self.alike[c.key, learned.machine.key, learned.trajectory_sha256][learned.stack] = learned
-            if learned.seed == tuning.SEED:
+                self.alike[c.key, learned.bits, learned.trajectory_sha256][learned.stack] = learned
+            if learned.seed in tuning.SEEDS:
                 own = c.model_copy(update={"rate": 1.0}).key
-                self.rates[own, learned.stack, learned.machine.key][c.rate] = learned
+                self.trials[own, learned.stack, learned.bits][c.rate, learned.seed] = learned
             if learned.stack == BASELINE:
                 self.curves[c.family, c.rate].append(learned)
         for counted in _better_last(records.counted, currency.has):
@@ -233,42 +247,49 @@ class _Pool:
                 at = timed.conditions.key, timed.reference.stack, side.stack
                 self.timed[at][timed.machine.key][timed.replicate, twin] = (timed, index)
 
+    def newer_version(self, conditions: Conditions) -> int | None:
+        """The newest version of the baseline, where it is newer than that of the conditions."""
+        newest = max(self.newest[conditions.baseline], self.version_of(conditions.baseline) or 0)
+        return newest if newest > conditions.baseline_version else None
+
     def ruler(self, conditions: Conditions, rate: float) -> Ruler | None:
-        """The reference's scaling curve at a learning rate, on the machine that has most of it."""
+        """The reference's scaling curve at a learning rate, of the bits that have most of it."""
         key = conditions.family, rate, conditions.steps
         if key not in self._rulers:
-            by_machine: dict[str, list[Learned]] = defaultdict(list)
+            by_bits: dict[str, list[Learned]] = defaultdict(list)
             for each in self.curves.get((conditions.family, rate), ()):
-                by_machine[each.machine.key].append(each)
-            candidates = [ruler_of(learned, conditions.steps) for learned in by_machine.values()]
+                by_bits[each.bits].append(each)
+            candidates = [ruler_of(learned, conditions.steps) for learned in by_bits.values()]
             known = [each for each in candidates if each]
             self._rulers[key] = max(known, key=lambda each: each.losses.size, default=None)
         return self._rulers[key]
 
-    def best_rate(self, key: str, stack: str, machine: str) -> float | None:
-        """The rate that tuning chose; None where the grid is not complete."""
-        return tuning.best_rate(self.rates[key, stack, machine]) if self.conditions[key].rate == 1 else None
+    def choice(self, key: str, stack: str, bits: str) -> tuning.Choice | None:
+        """What tuning chose so far; None where it has not begun."""
+        if self.conditions[key].rate != 1:
+            return None
+        return tuning.chosen(tuning.losses_of(self.trials[key, stack, bits]))
 
-    def runs(self, key: str, stack: str, machine: str, rate: float) -> dict[int, Learned]:
+    def runs(self, key: str, stack: str, bits: str, rate: float) -> dict[int, Learned]:
         """By seed, of the conditions with another rate."""
         c = self.conditions[key]
         at = key if rate == c.rate else c.model_copy(update={"rate": rate}).key
-        return self.learned[at, stack].get(machine, {})
+        return self.learned[at, stack].get(bits, {})
 
     def is_twin(self, key: str, stack: str, of: str) -> bool:
         """Whether the runs of a stack had the other's trajectories: they measure the other, and are no contender."""
         known = self.learned.get((key, of), {})
         had = [
-            stack in self.alike.get((key, machine, theirs.trajectory_sha256), ())
-            for machine, runs in self.learned.get((key, stack), {}).items()
+            stack in self.alike.get((key, bits, theirs.trajectory_sha256), ())
+            for bits, runs in self.learned.get((key, stack), {}).items()
             for seed in runs
-            if (theirs := known.get(machine, {}).get(seed))
+            if (theirs := known.get(bits, {}).get(seed))
         ]
         return bool(had) and all(had)
 
     def pair(self, reference: Learned, contender: Learned) -> LearnedPair:
         """The two runs of a seed, and those of the reference's trajectory that measured what the contender did."""
-        at = reference.conditions.key, reference.machine.key, reference.trajectory_sha256
+        at = reference.conditions.key, reference.bits, reference.trajectory_sha256
         alike = [each for stack, each in self.alike[at].items() if stack != reference.stack]
         twins = (each for each in alike if each.probes.keys() & contender.probes.keys())
         return LearnedPair(reference, contender, tuple(twins))
@@ -285,29 +306,35 @@ def pairs(
     code_of: CodeOf = installed_code,
     tuned: Callable[[str], bool] = lambda stack: False,
     wanted: Callable[[str], bool] = lambda stack: True,
+    version_of: VersionOf = lambda baseline: None,
 ) -> list[Row]:
     """A row for each pair that has evidence, on each machine that timed it, or where none did on one that learned it.
 
     A pair is what was timed together, and any other stack with what ``reference`` says of it. Of stacks that are to be
     ``tuned`` both sides have the learning rate that validation data chose, once their grids are complete. Only rows of
-    ``wanted`` stacks are computed, which are the same as among all others.
+    ``wanted`` stacks are computed, which are the same as among all others. ``version_of``: a baseline's version that is
+    installed; a row is of an older one where that or other records are newer.
     """
     currency = Currency.of(records.renewals, code_of)
-    pool = _Pool(records, currency)
+    pool = _Pool(records, currency, version_of)
     places: dict[_Place, None] = {}
     timed_anywhere: set[tuple[str, str, str]] = set()
     for (key, against, stack), by_machine in pool.timed.items():
         timed_anywhere.add((key, against, stack))
         places |= {_Place(stack, against, key, machine): None for machine in by_machine}
-    for source in (pool.learned, pool.counted):
-        for (key, stack), of_machines in source.items():
+    learners = {at: next(iter(of_bits.values())) for at, of_bits in pool.learned.items()}
+    owners = [
+        {at: next(iter(of_seeds.values())).machine.key for at, of_seeds in learners.items()},
+        {at: next(iter(of_machines)) for at, of_machines in pool.counted.items()},
+    ]
+    for known in owners:
+        for (key, stack), own in known.items():
             against = reference(stack)
             if stack == against or (key, against, stack) in timed_anywhere or pool.conditions[key].rate != 1:
                 continue
             if not pool.counted.get((key, stack)) and pool.is_twin(key, stack, against):
                 continue
             if pool.learned.get((key, against)) or pool.counted.get((key, against)):
-                own = next(iter(of_machines))
                 places.setdefault(_Place(stack, against, key, own), None)
     drafts = [_Draft.of(place, pool, tuned(place.stack)) for place in places]
     shared: dict[tuple[str, str], list[Known]] = defaultdict(list)
@@ -330,7 +357,7 @@ class _Draft:
     evidence: tuple[Counted | Learned | Timed, ...]
     learned_on: str
     unverified: tuple[str, ...]
-    rates: tuple[float, float] | None
+    tuned: tuple[tuning.Choice, tuning.Choice] | None
     to_tune: bool
 
     @classmethod
@@ -338,7 +365,7 @@ class _Draft:
         failures: list[Failure] = []
         evidence: list[Counted | Learned | Timed] = []
         unverified: dict[str, None] = {}
-        learned, learned_on, rates = _learned_pairs(place, pool, to_tune)
+        learned, learned_on, tuned = _learned_pairs(place, pool, to_tune)
         good: list[LearnedPair] = []
         for pair in learned:
             evidence += [*pair.sides, *pair.twins]
@@ -361,7 +388,7 @@ class _Draft:
         timed: list[TimedPair] = []
         of_machine = pool.timed.get((place.key, place.reference, place.stack), {}).get(place.machine, {})
         for (replicate, _), (timing, index) in sorted(of_machine.items()):
-            if 0 < timing.windows < windows_of(counted):  # of the run's beginning alone, and its cost changes
+            if 0 < timing.windows_of(index) < windows_of(counted):  # of the run's beginning alone, and its cost changes
                 continue
             evidence.append(timing)
             sides = timing.contenders[index], timing.reference
@@ -381,9 +408,9 @@ class _Draft:
             (sound[0], sound[1]),
             tuple(good),
             tuple(timed),
-            pool.ruler(conditions, rates[0] if rates else conditions.rate),
+            pool.ruler(conditions, tuned[0].rate if tuned else conditions.rate),
         )
-        return cls(place, pool, known, tuple(failures), tuple(evidence), learned_on, tuple(unverified), rates, to_tune)
+        return cls(place, pool, known, tuple(failures), tuple(evidence), learned_on, tuple(unverified), tuned, to_tune)
 
     def row(self, moderation: Priors) -> Row:
         metrics = values(self.known, moderation)
@@ -392,11 +419,13 @@ class _Draft:
             of = len(learned) + len(self.known.learned)
             metrics["time_to_quality"] = Value("missed", reason=f"diverged in {diverged} of {of} seeds")
         headline = metrics["time_to_quality"].log
+        conditions = self.pool.conditions[self.place.key]
+        newer_version = self.pool.newer_version(conditions)
         setup = [each.setup_cost for each in self.known.timed]
         return Row(
             stack=self.place.stack,
             reference=self.place.reference,
-            conditions=self.pool.conditions[self.place.key],
+            conditions=conditions,
             machine=self.pool.machines[self.place.machine],
             known=self.known,
             failures=self.failures,
@@ -408,9 +437,10 @@ class _Draft:
             learned_on=self.learned_on,
             detectable_effect=detectable_effect(headline) if headline else math.inf,
             notes=self._notes(),
-            unverified=self.unverified,
-            rates=self.rates,
+            unverified=() if newer_version else self.unverified,
+            tuned=self.tuned,
             to_tune=self.to_tune,
+            newer_version=newer_version,
         )
 
     def _notes(self) -> tuple[str, ...]:
@@ -420,8 +450,8 @@ class _Draft:
             notes.append("timed one after the other, not interleaved")
         if self.learned_on and self.learned_on != here:
             notes.append(f"curves learned on {self.learned_on}")
-        if self.rates:
-            notes.append(tuning.in_words(*self.rates))
+        if self.tuned:
+            notes.append(tuning.in_words(*self.tuned))
         elif self.to_tune and known.learned:
             notes.append("its learning rate is not tuned yet")
         if lent := [str(each.seed) for each in known.learned if each.contender is each.reference]:
@@ -448,31 +478,29 @@ def _hidden_cost(pair: TimedPair) -> float:
 
 def _learned_pairs(
     place: _Place, pool: _Pool, to_tune: bool
-) -> tuple[list[LearnedPair], str, tuple[float, float] | None]:
-    """Both sides' runs by seed, of the row's own machine, or else of the one with the most; that machine's name, and
-    the rates that tuning chose."""
+) -> tuple[list[LearnedPair], str, tuple[tuning.Choice, tuning.Choice] | None]:
+    """Both sides' runs by seed, of equal bits: those that the row's own machine learned among, or else those with the
+    most; the names of the machines that learned them, and what tuning chose."""
     own = pool.conditions[place.key].rate
 
-    def shared(machine: str, rates: tuple[float, float]) -> list[LearnedPair]:
+    def shared(bits: str, rates: tuple[float, float]) -> list[LearnedPair]:
         stacks = (place.reference, place.stack)
-        theirs, ours = (pool.runs(place.key, stack, machine, rate) for stack, rate in zip(stacks, rates, strict=True))
+        theirs, ours = (pool.runs(place.key, stack, bits, rate) for stack, rate in zip(stacks, rates, strict=True))
         whole = completed(theirs, ours)
         return [pool.pair(theirs[seed], whole[seed]) for seed in sorted(theirs.keys() & whole.keys())]
 
-    def of(machine: str) -> tuple[list[LearnedPair], tuple[float, float] | None]:
-        chosen = [pool.best_rate(place.key, stack, machine) for stack in (place.reference, place.stack)]
-        if to_tune and chosen[0] and chosen[1]:
-            rates = (chosen[0], chosen[1])
-            return shared(machine, rates), rates
-        return shared(machine, (own, own)), None
+    def of(bits: str) -> tuple[list[LearnedPair], tuple[tuning.Choice, tuning.Choice] | None]:
+        theirs, ours = (pool.choice(place.key, stack, bits) for stack in (place.reference, place.stack))
+        if to_tune and theirs and ours:
+            return shared(bits, (theirs.rate, ours.rate)), (theirs, ours)
+        return shared(bits, (own, own)), None
 
-    best = place.machine
-    pairs, rates = of(best)
-    for machine in pool.machines if not pairs else ():
-        others = of(machine)
-        if len(others[0]) > len(pairs):
-            best, (pairs, rates) = machine, others
-    return pairs, pool.machines[best].name if pairs else "", rates
+    each = [(place.machine in machines, *of(bits)) for bits, machines in pool.learners.items()]
+    _, pairs, tuned = max(
+        each, key=lambda known: (known[0] and bool(known[1]), len(known[1])), default=(False, [], None)
+    )
+    names = dict.fromkeys(pair.contender.machine.name for pair in pairs)
+    return pairs, ", ".join(sorted(names)), tuned
 
 
 def _nearest(by_machine: Mapping[str, Counted], own: str) -> Counted | None:
@@ -493,6 +521,16 @@ def _probes(known: Known) -> dict[str, Interval]:
                 read[name].append(value)
     of_seeds = {name: moderated_interval(numbers, None) for name, numbers in read.items()}
     return dict(sorted((of_seeds | exact).items()))
+
+
+def of_version(row: Row) -> str:
+    """``of version 2 of the baseline, which is at version 3 now``; empty where the row is of the newest."""
+    version = row.conditions.baseline_version
+    return (
+        f"of version {version} of the baseline, which is at version {row.newer_version} now"
+        if row.newer_version
+        else ""
+    )
 
 
 def reached(row: Row) -> int:
@@ -516,7 +554,7 @@ def undecided(row: Row) -> bool:
 
 def rows(records: Records, wanted: Callable[[str], bool] = lambda stack: True) -> list[Row]:
     """The rows that the leaderboard shows of the ``wanted`` stacks, in the order of their boards."""
-    shown = pairs(records, card_reference, tuned=_tuned, wanted=wanted)
+    shown = pairs(records, card_reference, tuned=_tuned, wanted=wanted, version_of=installed_version)
     return sorted(shown, key=lambda row: (row.board, row.stack))
 
 
@@ -541,12 +579,14 @@ def row_of(records: Records, setting: Setting, stack: str, reference: str) -> Ro
     wanted = setting.model_dump(exclude={"data"})
     fitting = [
         row
-        for row in pairs(records, lambda _: reference, tuned=tunes)
+        for row in pairs(records, lambda _: reference, tuned=tunes, version_of=installed_version)
         if (row.stack, row.reference) == (stack, reference) and wanted.items() <= row.conditions.model_dump().items()
     ]
     if not fitting:
         raise NoRecord(f"no record of {stack} against {reference} on {setting.baseline}; measure it again")
-    return max(fitting, key=lambda row: (row.machine.key == machine, not row.unverified, row.newest))
+    return max(fitting, key=lambda row: (
+        row.conditions.baseline_version, row.machine.key == machine, not row.unverified, row.newest
+    ))  # fmt: skip
 
 
 def as_dict(row: Row) -> dict[str, Any]:
@@ -560,11 +600,13 @@ def as_dict(row: Row) -> dict[str, Any]:
         "learned_on": row.learned_on,
         "newest": row.newest,
         "records": list(row.records),
-        "rates": row.rates,
+        "rates": [side.rate for side in row.tuned] if row.tuned else None,
+        "tuning_open": row.tuning_open,
         "seeds": list(row.seeds),
         "timings": len(row.known.timed),
         "failures": [vars(each) for each in row.failures],
         "unverified": list(row.unverified),
+        "newer_version": row.newer_version,
         "notes": list(row.notes),
         "metrics": {name: _value_as_dict(value) for name, value in row.metrics.items()},
         "setup_reference_steps": interval_as_dict(row.setup),

@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from suite.device.pinned import staged
 from suite.kernels.portable import INTERPRET
 
 VECTOR_BYTES = tl.constexpr(16)
@@ -280,12 +281,7 @@ def _check(lists: list[Sequence[Tensor]], addresses: list[list[int]], lasting: i
 
 
 def _staged(values: array[int], device: torch.device) -> Tensor:
-    """``values`` in host memory from which ``device`` copies without the host waiting.
-
-    torch's allocator of pinned memory gives none of it out again before the copies made from it are done.
-    """
-    host = torch.frombuffer(values, dtype=torch.int64)
-    return host.pin_memory() if device.type == "cuda" else host
+    return staged(torch.frombuffer(values, dtype=torch.int64), device)
 
 
 def _uploaded(values: array[int], device: torch.device) -> Tensor:

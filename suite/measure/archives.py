@@ -1,4 +1,4 @@
-"""Checkpoints and training states as files: whole, or made again.
+"""Checkpoints as files: whole, or made again.
 
 ``torch.save`` writes a zip archive, which has a CRC-32 of each of its parts and its table at its end. So a file that
 was cut off or changed on the disk is known by itself, whoever wrote it.

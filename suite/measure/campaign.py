@@ -1,85 +1,128 @@
-"""Fills a results folder with the evidence that is missing: counts, then learns, then times, until time is up.
+"""Fills a results folder with the evidence that is missing, until time is up.
 
-Counting and learning fill every core, since nothing there is on a clock. Timing comes last and alone: what else keeps
-the machine busy then is waited for or named, and never timed against.
+First each pair is counted and timed once, since neither takes a learned run: so a fresh machine has timings of its own
+within minutes. Then the rest is counted, learned, and timed again for an interval. Counting and learning fill every
+core, since nothing there is on a clock; timing is alone: what else keeps the machine busy then is waited for or named,
+and never timed against.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from suite.contract.adapting import baseline_for
 from suite.contract.sites import NotAttached
+from suite.judge.repetition import envelope, repetition
 from suite.judge.rows import rows, undecided
 from suite.measure.child import ContenderFailed, end_all, in_child
 from suite.measure.contender import Limits
 from suite.measure.counting import count
-from suite.measure.evidence import Progress, States, conditions_of, silent
-from suite.measure.learning import cores, equal_to_the_bit, learn_all, renewal_of, witness_of
-from suite.measure.plan import Pair, Plan, Timing, Wanted, settled, witness_job
+from suite.measure.evidence import Progress, conditions_of, portion, silent
+from suite.measure.learning import (
+    cores,
+    equal_to_the_bit,
+    learn_all,
+    renewal_of,
+    renewal_up_to_rounding,
+    witness_of,
+)
+from suite.measure.plan import MOST_TOGETHER, Pair, Plan, Timing, Wanted, settled, witness_job
+from suite.measure.rounding import nudged_losses
 from suite.measure.timing import ROUNDS, Protocol, time_together
 from suite.record.job import Job, Setting
 from suite.record.machine import busy_cores, fingerprint
-from suite.record.schema import FIFTHS, Counted, Learned, Line, Renewal, Timed, Trained, Witness, unattached
+from suite.record.schema import Counted, Learned, Line, Renewal, Timed, Trained, Witness, unattached
 from suite.record.store import Records, Store
 
 UNREADABLE = (FileNotFoundError, PermissionError, ImportError, ValueError)  # data: errors that a user can mend
-RUN = TIMING = 10.0  # how long one takes, beside a count: for the bar alone
+COUNT, RUN, TIMING = 2.0, 12.0, 5.0  # seconds that one takes on two cores at nano: for the bar alone
+COUNTING_SHARE = 0.25  # of a chunk's time, where nothing of it was counted
+CHUNK = 4 * MOST_TOGETHER  # pairs that are counted, then timed: those of a kind fill their sets
 BUSY = 0.5  # cores that others use: above, times are theirs as well
 FEWEST_SEEDS = 3  # for an interval that decides
 PATIENCE_S = 30.0  # for what we started ourselves to end
-DONE = {  # what was done with one, with several
-    "counted": ("counted {} stack", "counted {} stacks"),
-    "learned": ("learned from {} run", "learned from {} runs"),
-    "witness": ("kept {} witness", "kept {} witnesses"),
-    "renewal": ("renewed {} stack", "renewed {} stacks"),
-    "timed": ("timed {} set of processes", "timed {} sets of processes"),
-}
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured, and how."""
+    """How much is measured, and how. ``cores``: those that counting and learning fill; all where None."""
 
     wanted: Wanted = Wanted()  # noqa: RUF009  it is frozen
     minutes: float = 10.0
     limits: Limits = Limits()  # noqa: RUF009
     rounds: int = ROUNDS
     sequential: bool = False
+    cores: int | None = None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many pieces of evidence of each kind; a timing is one pair's in one set of processes."""
+
+    counts: int = 0
+    runs: int = 0
+    timings: int = 0
+    renewals: int = 0
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
+
+    def __str__(self) -> str:
+        words = {"counts": "count", "runs": "learned run", "timings": "timing", "renewals": "renewal"}
+        known = [(number, words[name]) for name, number in vars(self).items() if number]
+        return ", ".join(f"{number} {word}{'s' if number > 1 else ''}" for number, word in known)
+
+
+def tally(lines: Sequence[Line]) -> Tally:
+    """What the lines are; witnesses are runs."""
+    kinds = [each.kind for each in lines]
+    timings = sum(len(each.contenders) - 1 for each in lines if isinstance(each, Timed))
+    return Tally(
+        kinds.count("counted"), kinds.count("learned") + kinds.count("witness"), timings, kinds.count("renewal")
+    )
 
 
 @dataclass
 class Measured:
     """What a campaign added.
 
-    ``refused``: stack, status and reason of what did not attach, which is no evidence. ``left``: what time did not
-    suffice for; then ``begun`` of ``asked`` pairs have some of all that they need. ``busy``: cores that others used,
-    where they were too many to time.
+    ``refused``: stack, status and reason of what did not attach, which is no evidence. ``read``: what was there before
+    and is used, of ``read_from``, the names of other machines; ``left``: what the pairs still lack; ``why``: a sentence
+    on that, where something kept the campaign from its end. ``busy``: cores that others used, where they were too many
+    to time.
     """
 
     added: list[Line] = field(default_factory=list)
     refused: list[tuple[str, str, str]] = field(default_factory=list)
-    left: str = ""
-    begun: int = 0
-    asked: int = 0
-    minutes: float = 0.0
+    read: Tally = Tally()
+    read_from: tuple[str, ...] = ()
+    left: Tally = Tally()
+    why: str = ""
     busy: float = 0.0
 
     @property
+    def made(self) -> Tally:
+        return tally(self.added)
+
+    @property
     def sentence(self) -> str:
-        """What was done, in words."""
-        done = [words[number > 1].format(number) for kind, words in DONE.items()
-                if (number := sum(each.kind == kind for each in self.added))]  # fmt: skip
-        left = [f"{self.left} are left"] if self.left else []
-        sentence = ", ".join([*done, *left]) or "nothing was missing"
-        if self.asked:
-            sentence += f": {self.begun} of {self.asked} pairs measured in {self.minutes:g} minutes, "
-            sentence += "the most informative first"
-        return sentence
+        """What was made here, what was read, and what is left, in words: first of all if nothing was made, and why."""
+        if self.made:
+            parts = [f"made here: {self.made}"]
+        elif self.left:
+            parts = [f"nothing was measured here: {self.why or 'what is missing cannot be had'}"]
+        else:
+            parts = ["nothing was missing"]
+        if self.read:
+            others = f" ({', '.join(self.read_from)})" if self.read_from else ""
+            parts.append(f"read from records{others}: {self.read}")
+        if self.left:
+            parts.append(f"left: {self.left}; the same command goes on")
+        return "; ".join(parts)
 
     @property
     def failures(self) -> list[tuple[str, str, str]]:
@@ -140,6 +183,28 @@ def _load(setting: Setting) -> None:
     baseline_for(setting).data(setting.size, setting.task, setting.data)
 
 
+def in_chunks(pairs: Sequence[Pair], done: Iterable[Pair] = ()) -> Iterator[list[Pair]]:
+    """The pairs, at most CHUNK at once, such that those of a chunk share a setting and a reference: each stack once
+    before any comes for the second time, as they stand; those of ``done`` have had their first."""
+
+    def of(pair: Pair) -> tuple[str, str, str]:
+        return pair.stack, pair.setting.recipe, pair.setting.size
+
+    open_chunks: dict[tuple[Setting, str], list[Pair]] = {}
+    seen = {of(pair) for pair in done}
+    for pair in pairs:
+        again = of(pair)
+        if again in seen:
+            yield from open_chunks.values()
+            open_chunks, seen = {}, set()
+        seen.add(again)
+        chunk = open_chunks.setdefault((pair.setting, pair.reference), [])
+        chunk.append(pair)
+        if len(chunk) == CHUNK:
+            yield open_chunks.pop((pair.setting, pair.reference))
+    yield from open_chunks.values()
+
+
 class _Campaign:
     def __init__(
         self,
@@ -165,12 +230,29 @@ class _Campaign:
 
     def run(self) -> Measured:
         self._show(0.0, "preparing data")
-        for measure_some in (self._count, self._learn, self._time, self._decide):
+        for measure_some in (self._survey, self._count, self._learn, self._time, self._decide):
             measure_some()
             if self.measured.refused and (self.together or not self.pairs):
                 raise NotAttached("; ".join(dict.fromkeys(reason for _, _, reason in self.measured.refused)))
+        self._take_stock()
         self.progress(1.0, "done")
         return self.measured
+
+    def _take_stock(self) -> None:
+        """Says what is known of all pairs now, by whom, and what is not."""
+        plan = Plan(self.asked, Records.of(self.lines), self.effort.wanted, self.together)
+        refused = {stack for stack, _, _ in self.measured.refused}
+        left = [timing for timing in plan.timings() if not refused & {*timing.stacks}]
+        self.measured.left = Tally(
+            counts=sum(stack not in refused for _, stack in plan.counts()),
+            runs=sum(job.stack not in refused for job in plan.jobs()),
+            timings=sum(len(timing.stacks) - 1 for timing in left),
+        )
+        made = {each.id for each in self.measured.added}
+        read = [each for each in plan.used() if each.id not in made]
+        self.measured.read = tally(read)
+        names = {each.machine.name for each in read} - {self.machine}
+        self.measured.read_from = tuple(sorted(names))
 
     def _part(self, now: float, later: float) -> None:
         """Gives what is measured now its part of the rest of the bar, by how long it takes beside what comes later."""
@@ -183,8 +265,8 @@ class _Campaign:
         time_share = 1.0 if self._late else (time.monotonic() - self.begun_s) / (self.end_s - self.begun_s)
         self.progress(max(work, time_share), what)
 
-    def _plan(self) -> Plan:
-        return Plan(self.pairs, Records.of(self.lines), self.wanted, self.together)
+    def _plan(self, wanted: Wanted | None = None, pairs: Sequence[Pair] = ()) -> Plan:
+        return Plan(pairs or self.pairs, Records.of(self.lines), wanted or self.wanted, self.together)
 
     def _decide(self) -> None:
         if open_pairs := self._undecided():
@@ -198,7 +280,7 @@ class _Campaign:
 
     def _undecided(self) -> list[Pair]:
         """The pairs that more seeds may decide."""
-        if not self._may_decide or self.measured.left:
+        if not self._may_decide or self.measured.why:
             return []
         records = Records.of(self.lines)
         asked = {(conditions_of(pair.setting).key, pair.stack, pair.reference): pair for pair in self.pairs}
@@ -207,7 +289,9 @@ class _Campaign:
 
     def _keep(self, line: Line) -> None:
         if refused := unattached(line):
-            return self._leave_out(line, {run.stack: run.reason for run in refused})
+            self._leave_out(line, {run.stack: run.reason for run in refused})
+            sound = line.without({run.stack for run in refused}) if isinstance(line, Timed) else None
+            return self._keep(sound) if sound else None
         self.store.append(line, self.machine)
         self.lines.append(line)
         self.measured.added.append(line)
@@ -227,35 +311,66 @@ class _Campaign:
     def _late(self) -> bool:
         return time.monotonic() > self.end_s
 
-    def _stop(self, what: str, left: int, of: int) -> None:
-        self.measured.left = what
-        if not self.together:
-            begun = Plan(self.asked, Records.of(self.lines), self.effort.wanted).begun()
-            self.measured.begun, self.measured.asked = len(begun), len(self.asked)
-            self.measured.minutes = self.effort.minutes
-        self.warn(
-            f"the budget of {self.effort.minutes:g} minutes is spent, {left} of {of} {what} left; run it again to go on"
-        )
+    def _stop(self) -> None:
+        if not self.measured.why:
+            self.measured.why = f"the budget of {self.effort.minutes:g} minutes is spent"
+            self.warn(f"{self.measured.why}; run it again to go on")
+
+    # counted and timed once -------------------------------------------------------------------------------------------
+
+    def _survey(self) -> None:
+        """Each pair's counts and its first timing."""
+        if not self.wanted.timings:
+            return
+        once = replace(self.wanted, timings=1)
+        plan = self._plan(once)
+        waiting = list(self.pairs) if self.together else [pair for pair in self.pairs if not plan.timed(pair)]
+        if not waiting or (self.together and not plan.timings()):
+            return
+        everything = self._plan()
+        later = RUN * len(everything.jobs()) + TIMING * len(self.pairs) * (self.wanted.timings - 1)
+        self._part(COUNT * len(plan.counts()) + TIMING * len(waiting), later)
+        done = 0
+        before = [pair for pair in self.pairs if pair not in waiting]
+        for chunk in [waiting] if self.together else in_chunks(waiting, before):
+            if self._late:
+                return self._stop()
+            at, width = done / len(waiting), len(chunk) / len(waiting)
+            counting = portion(self._show, at, at + COUNTING_SHARE * width)
+            if not self._counted(self._plan(once, chunk), counting):
+                return self._stop()
+            left = [pair for pair in chunk if pair in self.pairs]
+            timing = portion(self._show, at + COUNTING_SHARE * width, at + width)
+            if left and not self._timed_all(self._plan(once, left), timing):
+                return
+            done += len(chunk)
 
     # counted --------------------------------------------------------------------------------------------------------
 
     def _count(self) -> None:
         plan = self._plan()
+        self._part(COUNT * len(plan.counts()), RUN * len(plan.jobs()) + TIMING * len(plan.timings()))
+        if not self._counted(plan, self._show):
+            self._stop()
+
+    def _counted(self, plan: Plan, show: Progress) -> bool:
+        """Counts what the plan lacks, and says whether there was time for all."""
         wanted = plan.counts()
-        self._part(len(wanted), RUN * len(plan.jobs()) + TIMING * len(plan.timings()))
         device = self.pairs[0].setting.device
-        with ThreadPoolExecutor(cores() if device == "cpu" else 1, "counting") as pool:
+        at_once = (self.effort.cores or cores()) if device == "cpu" else 1
+        with ThreadPoolExecutor(at_once, "counting") as pool:
             counts = pool.map(lambda each: None if self._late else count(each[0], each[1], self.effort.limits), wanted)
             try:
                 for number, (each, counted) in enumerate(zip(wanted, counts, strict=True)):
                     if counted is None:
-                        return self._stop("counts", len(wanted) - number, len(wanted))
+                        return False
                     self._keep(counted)
-                    self._show((number + 1) / len(wanted), f"counting on {each[0].baseline}: {each[1]}")
+                    show((number + 1) / len(wanted), f"counting on {each[0].baseline}: {each[1]}")
             except BaseException:  # nobody waits for the others
                 pool.shutdown(wait=False, cancel_futures=True)
                 end_all()
                 raise
+        return True
 
     # learned --------------------------------------------------------------------------------------------------------
 
@@ -268,13 +383,12 @@ class _Campaign:
                 return
             plan = self._plan()  # what was equal to the bit has renewed the others
             fresh = plan.jobs()
-        resumed = [job for job in self._to_resume(plan) if job not in fresh]
-        while fresh or resumed:
-            first = min((job.seed for job in fresh), default=0)
-            if not self._run([*resumed, *(job for job in fresh if job.seed == first)], plan) or not self.pairs:
+        while fresh:
+            first = min(job.seed for job in fresh)
+            if not self._run([job for job in fresh if job.seed == first], plan) or not self.pairs:
                 return
             plan, before = self._plan(), fresh  # a grid tells the rate of other seeds, equal bits that none is needed
-            fresh, resumed = plan.jobs(), []
+            fresh = plan.jobs()
             if fresh == before:
                 break
         if witnesses := plan.witnesses_to_be():
@@ -285,11 +399,10 @@ class _Campaign:
         fresh = plan.jobs()
         later = RUN * max(0, len(fresh) - len(jobs)) + TIMING * len(plan.timings())
         self._part(RUN * len(jobs), later)
-        wanted = set(fresh)  # the others leave their states and tell nothing new
-        stateful = set(self._to_resume(plan))
+        wanted = set(fresh)
         finished = 0
         runs = learn_all(
-            jobs, stop=lambda: self._late, limits=self.effort.limits, keep_states=lambda job: job in stateful,
+            jobs, at_once=self.effort.cores, stop=lambda: self._late, limits=self.effort.limits,
             progress=lambda share, what: self._show(share, f"learning on {what}"),
         )  # fmt: skip
         for job, learned in runs:
@@ -299,8 +412,9 @@ class _Campaign:
             elif job == witness_job(job.setting, job.stack):
                 known = plan.witnesses(job)
                 self._keep_new(witness_of(learned), known, [each for each in known if not plan.currency.has(each)])
+            self._renew_up_to_rounding(job, learned, plan.unverified_elsewhere(job))
         if finished < len(jobs):
-            self._stop("runs", len(jobs) - finished, len(jobs))
+            self._stop()
         return finished == len(jobs)
 
     def _keep_new(self, run: Learned | Witness, known: Sequence[Trained], unverified: Sequence[Trained]) -> None:
@@ -311,35 +425,44 @@ class _Campaign:
         if run.status != "ok" or not any(equal_to_the_bit(each, run) for each in known):
             self._keep(run)
 
-    @staticmethod
-    def _to_resume(plan: Plan) -> list[Job]:
-        """The runs whose states timings will want, and which the cache does not have."""
-        wanted: dict[Job, None] = {}
-        for timing in plan.timings():
-            if timing.windows > 1:
-                wanted |= {Job(setting=timing.setting, stack=stack): None for stack in timing.stacks}
-        return [job for job in wanted if not States(job).complete(range(1, FIFTHS))]
+    def _renew_up_to_rounding(self, job: Job, run: Learned, elsewhere: Sequence[Trained]) -> None:
+        """Renews what other arithmetic learned by other code, where this run parts from it by rounding alone."""
+        if run.status != "ok" or not elsewhere:
+            return
+        allowed = envelope(run.first_losses, nudged_losses(job, len(run.first_losses), self.effort.limits))
+        for old in elsewhere:
+            seen = repetition(old, run, False, allowed)
+            if seen.equality == "equal up to rounding":
+                self._keep(renewal_up_to_rounding(old, run, seen.distance))
 
     # timed ----------------------------------------------------------------------------------------------------------
 
     def _time(self) -> None:
-        timings = self._plan().timings()
+        plan = self._plan()
+        if timings := plan.timings():
+            self._part(TIMING * len(timings), RUN * len(self.pairs) if self._may_decide else 0)
+            self._timed_all(plan, self._show)
+
+    def _timed_all(self, plan: Plan, show: Progress) -> bool:
+        """Times what the plan lacks, and says whether that could be done for all."""
+        timings = plan.timings()
         if not timings:
-            return
+            return True
         if (busy := self._others()) > BUSY:
-            self.measured.left, self.measured.busy = "timings", busy
-            self.warn(
-                f"too busy to time: others use {busy:.1f} cores; {len(timings)} timings are left out, "
-                "run it again when the machine is idle"
-            )
-            return
-        self._part(TIMING * len(timings), RUN * len(self.pairs) if self._may_decide else 0)
+            if not self.measured.busy:
+                self.warn(
+                    f"too busy to time: others use {busy:.1f} cores; timings are left out, run it again when the "
+                    "machine is idle"
+                )
+            self.measured.busy, self.measured.why = busy, f"others use {busy:.1f} cores, which is too many to time"
+            return False
         for number, timing in enumerate(timings):
             if self._late:
-                return self._stop("timings", len(timings) - number, len(timings))
-            label = f"timing on {timing.setting.baseline}: {', '.join(timing.stacks[1:])}"
-            self._show(number / len(timings), label)
+                self._stop()
+                return False
+            show(number / len(timings), f"timing on {timing.setting.baseline}: {', '.join(timing.stacks[1:])}")
             self._keep(self._timed(timing))
+        return True
 
     def _timed(self, timing: Timing) -> Timed:
         protocol = Protocol(timing.windows, self.effort.rounds, self.effort.sequential, self.effort.limits)

@@ -10,16 +10,13 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing import util
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -27,13 +24,13 @@ import torch
 from suite.contract.run import Diverged
 from suite.contract.sites import NotAttached
 from suite.contract.technique import Unavailable
+from suite.measure import fork_servers
+from suite.measure.fork_servers import STARTING, Server
 from suite.measure.processes import end_session, end_strays, lead_session, living, oom_kills, parent_of
 from suite.measure.replies import NoReply, Replies, bounded, getpid, plain, send
+from suite.record.numerics import off_the_clock
 from suite.record.schema import Status
-from suite.record.scratch import scratch
 
-PRELOADED = ["suite.measure.server"]
-STARTING, PLACING = threading.Lock(), threading.Lock()
 CHILDREN: set[Child] = set()  # that were started and are not yet ended; changed while STARTING is held
 LONGEST_REASON = 500
 KILLED = "killed (SIGKILL)"
@@ -56,48 +53,20 @@ class BrokenEntry(RuntimeError):
     """A technique's module that cannot be imported, or has another shape; the message names it and the mend."""
 
 
-def server() -> multiprocessing.context.ForkServerContext:
-    """The fork server that has torch and the models' libraries loaded: a contender starts in milliseconds.
-
-    Raises OSError where no temporary folder has room for its socket.
-    """
-    _place_sockets()
-    # Threads that wait at OpenMP's barriers must sleep: where a neighbour takes a core, spinning made steps 4 to 14
-    # times slower (measured on two shared cores). It counts only before the library is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
-
-
-@contextmanager
-def without_main() -> Iterator[None]:
-    """Start processes without re-importing ``__main__``.
-
-    A contender needs nothing of it, and it may be a script without a guard, or not even a file (standard input).
-    """
-    with STARTING:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-
-
 class Child:
-    """One process, and the channel to it. ``target(*arguments, channel)`` runs in it.
+    """One process, and the channel to it. ``target(*arguments, channel)`` runs in it, forked by ``server``: by default
+    that of what is off the clock.
 
     Raises ContenderFailed where it cannot be started.
     """
 
-    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
-        context = server()
+    def __init__(self, target: Callable[..., None], *arguments: Any, server: Server | None = None) -> None:
+        server = server or fork_servers.shared(off_the_clock())
         for attempt in range(2):  # a fork server that was killed is started anew for the next one
-            ours, theirs = context.Pipe()
-            self.process: BaseProcess = context.Process(target=target, args=(*arguments, theirs), daemon=True)
+            ours, theirs = server.context.Pipe()
+            self.process: BaseProcess = server.context.Process(target=target, args=(*arguments, theirs), daemon=True)
             try:
-                with without_main():
+                with server.starting():
                     self.process.start()
                     CHILDREN.add(self)
                 break
@@ -270,17 +239,6 @@ def _end_with_parent() -> None:
         if os.getpgid(0) == os.getpid():
             os.killpg(0, signal.SIGKILL)
     os._exit(0)
-
-
-def _place_sockets() -> None:
-    """Has multiprocessing keep its socket in this process's own folder, whose path is short enough and which goes."""
-    with PLACING:
-        before, folder = tempfile.tempdir, scratch()
-        tempfile.tempdir = str(folder)
-        try:
-            util.get_temp_dir()  # made once for a process
-        finally:
-            tempfile.tempdir = before
 
 
 def failure(error: BaseException) -> tuple[Status, str, str]:

@@ -4,12 +4,12 @@
 
     parent                         child (one a rank, forked from a server that has the libraries loaded)
       start()     ──────────────►    a process
-      prepare()   ──────────────►    caches data and checkpoint; off the clock
+      prepare()   ──────────────►    caches data and, unless told not to, the checkpoint; off the clock
       set_up()    ──────────────►    builds the Run; its seconds are the set-up cost
+      compress(n) ──────────────►    builds it anew, with a schedule of n steps; off the clock
       block(n)    ──────────────►    n training steps; replies seconds and losses
       evaluate()  ──────────────►    loss and metrics on held-out examples; off the clock
       count()     ──────────────►    one training step under the exact counters
-      save(path)  load(path)  ──►    the training state, a file for each rank
       probes()    ──────────────►    the technique's own measurements, or what recorded steps show
       usage()     ──────────────►    peaks of memory, and the energy of a window of steps
       close()
@@ -27,7 +27,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -36,10 +35,13 @@ from suite.contract.baseline import baseline_of
 from suite.contract.catalogue import UnknownId, catalogue, lookup
 from suite.contract.data import HeldOut
 from suite.contract.stack import build
+from suite.measure import fork_servers
 from suite.measure.child import BrokenEntry, Child, ContenderFailed, answer, begin, death, failure, in_child
+from suite.measure.fork_servers import Server
 from suite.measure.processes import oom_kills
 from suite.measure.replies import bounded
 from suite.record.job import BASELINE, Job, Setting, StackError, split, techniques_of
+from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters, Energy, Evaluation, Memory, Status
 from suite.record.scratch import scratch
 
@@ -132,13 +134,15 @@ def _built(stacks: tuple[str, ...]) -> None:
 
 class Contender:
     """The parent's handle on one job. Commands raise ContenderFailed. Use as a context manager: starts and closes it.
+    ``server`` forks its processes, by default that of what is off the clock on the job's device.
 
     Raises UnknownId or StackError for a job that cannot be built, ContenderFailed where asking its techniques how many
     ranks they want ends in a failure.
     """
 
-    def __init__(self, job: Job, limits: Limits = Limits()) -> None:
+    def __init__(self, job: Job, limits: Limits = Limits(), server: Server | None = None) -> None:
         self.job, self.limits = job, limits
+        self.server = server or fork_servers.shared(off_the_clock(job.setting.device))
         self.spent_s = 0.0
         self.ready: SetUp | None = None
         self._ranks: list[Child] = []
@@ -164,22 +168,29 @@ class Contender:
         job = self.job.model_copy(update={"setting": setting.but(threads=threads)})
         try:
             for rank in range(self.world_size):
-                self._ranks.append(Child(_child, job, rank, self.world_size, self._rendezvous))
+                self._ranks.append(Child(_child, job, rank, self.world_size, self._rendezvous, server=self.server))
         except ContenderFailed:
             self.close()
             raise
         return self
 
-    def prepare(self) -> None:
-        """Fills the caches that the run needs. May take minutes the first time; off the clock."""
-        self._call("prepare", reply_s=max(self.limits.reply_s, 3600.0))
+    def prepare(self, *, weights: bool = True) -> None:
+        """Fills the caches that the run needs. May take minutes the first time; off the clock. Without ``weights`` a
+        run in the task ``adapt`` begins with a fresh initialisation, whose steps cost the same."""
+        self._call("prepare", weights, reply_s=max(self.limits.reply_s, 3600.0))
 
-    def set_up(self, *, recorded: bool = False) -> SetUp:
-        """Builds the run; with ``recorded`` one of few examples, whose steps are recorded for the probes."""
-        said = self._call("set_up", recorded, left_s=self.limits.train_s - self.spent_s)[0]
+    def set_up(self, *, recorded: bool = False, nudge: int = 0, tallied: bool = False, counted: bool = False) -> SetUp:
+        """Builds the run; with ``recorded`` one of few examples, whose steps are recorded for the probes; with a
+        ``nudge`` every weight is moved by one unit in the last place, up or down as that number draws; ``tallied``,
+        its FLOPs are added up; ``counted``, its steps may be counted, with all that the run holds."""
+        said = self._call("set_up", recorded, nudge, tallied, counted, left_s=self.limits.train_s - self.spent_s)[0]
         self.ready = self._checked(SetUp, said, "set_up")
         self._charge(self.ready.setup_s)
         return self.ready
+
+    def compress(self, steps: int) -> int:
+        """Builds the run anew, such that the reference's would have ``steps`` steps; returns its own."""
+        return self._checked(SetUp, self._call("compress", steps)[0], "compress").steps
 
     def block(self, steps: int) -> Block:
         """``steps`` training steps."""
@@ -199,6 +210,11 @@ class Contender:
         """The exact counts of one training step, which is made."""
         return self._checked(Counters, self._call("count")[0], "count")
 
+    def flops(self) -> int | None:
+        """What a tallied run took so far, its set-up included, over all ranks; None where it is compiled."""
+        said = [self._checked(int | None, each, "flops") for each in self._call("flops")]
+        return None if None in said else sum(said)
+
     def probes(self) -> dict[str, float]:
         """The technique's own measurements, for its claims; of a recorded run what its steps show."""
         return self._checked(dict[str, float], self._call("probes")[0], "probes")
@@ -206,14 +222,6 @@ class Contender:
     def all_probes(self) -> dict[str, float]:
         """Of a recorded run at its end: both what its steps show and the technique's own."""
         return self._checked(dict[str, float], self._call("all_probes")[0], "all_probes")
-
-    def save(self, path: Path) -> None:
-        """Writes the training state, a file for each rank."""
-        self._call("save", path)
-
-    def load(self, path: Path) -> None:
-        """Goes on from a state that :meth:`save` wrote."""
-        self._call("load", path)
 
     def usage(self, energy_window_s: float = 0.0) -> tuple[Memory, Energy]:
         """The peaks of memory so far, and the energy of a window of steps where there is a counter."""

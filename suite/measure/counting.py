@@ -15,6 +15,7 @@ from suite.measure.child import ContenderFailed
 from suite.measure.contender import Contender, Limits
 from suite.measure.evidence import Heading
 from suite.record.job import Job, Setting, techniques_of
+from suite.record.numerics import off_the_clock
 from suite.record.schema import FIFTHS, Counted, CountedStep
 
 STEPS = 20
@@ -25,14 +26,14 @@ def count(setting: Setting, stack: str, limits: Limits = Limits()) -> Counted:  
 
     Raises UnknownId or StackError for a stack that cannot be built.
     """
-    heading = Heading(setting)
+    heading = Heading(setting, off_the_clock(setting.device))
     known: dict[str, Any] = {"stack": stack, "code": code_of(setting, stack)}
     points: list[CountedStep] = []
     job = Job(setting=setting.but(steps=STEPS), stack=stack)
     try:
         with Contender(job, limits) as contender:
             contender.prepare()
-            ready = contender.set_up()
+            ready = contender.set_up(counted=True)
             known |= {"steps": ready.steps, "recipe": ready.recipe}
             done = 0
             for step in counted_steps(ready.steps):

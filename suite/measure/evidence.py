@@ -1,8 +1,7 @@
-"""What all evidence says of itself, and the states that a learned run leaves for timing."""
+"""What all evidence says of itself."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
 from collections.abc import Callable
@@ -10,17 +9,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from suite.contract.adapting import baseline_for
 from suite.contract.setting import check_locations
-from suite.contract.sources import code_of
-from suite.measure.archives import is_whole
-from suite.record.files import cache_folder
-from suite.record.job import Job, Setting
+from suite.record.job import Setting
 from suite.record.machine import fingerprint
 from suite.record.schema import Conditions
 
@@ -34,7 +27,12 @@ def silent(share: float, what: str) -> None:
 
 def part(progress: Progress, number: int, parts: int) -> Progress:
     """The progress of one of several parts that are as long."""
-    return lambda share, what: progress((number + share) / parts, what)
+    return portion(progress, number / parts, (number + 1) / parts)
+
+
+def portion(progress: Progress, low: float, high: float) -> Progress:
+    """The progress of what takes it from ``low`` to ``high``."""
+    return lambda share, what: progress(low + share * (high - low), what)
 
 
 @cache
@@ -53,9 +51,11 @@ def conditions_of(setting: Setting) -> Conditions:
 
 @dataclass
 class Heading:
-    """What evidence of a setting begins with; made when its measurement starts, read when it ends."""
+    """What evidence of a setting begins with; made when its measurement starts, read when it ends. ``numerics``: the
+    arithmetic of its runs."""
 
     setting: Setting
+    numerics: str
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     start_s: float = field(default_factory=time.monotonic)
 
@@ -68,30 +68,5 @@ class Heading:
             "leantrain": version("leantrain"),
             "machine": fingerprint(self.setting.device, self.setting.threads),
             "conditions": conditions_of(self.setting),
+            "numerics": self.numerics,
         }
-
-
-@dataclass(frozen=True)
-class States:
-    """The training states of a job at the beginnings of its fifths, in the cache.
-
-    Their folder is named by all that decides them, so none is ever stale.
-    """
-
-    job: Job
-
-    @property
-    def folder(self) -> Path:
-        setting = self.job.setting
-        parts = (conditions_of(setting).key, self.job.stack, self.job.seed, code_of(setting, self.job.stack).trajectory)
-        machine = fingerprint(setting.device, setting.threads).key
-        name = hashlib.sha256(repr((*parts, machine, torch.__version__)).encode()).hexdigest()[:24]
-        return cache_folder() / "states" / name
-
-    def path(self, fifth: int) -> Path:
-        """The state after ``fifth`` fifths of the run; each rank has a file of its own that begins with this name."""
-        return self.folder / f"{fifth}.pt"
-
-    def complete(self, fifths: range) -> bool:
-        """Whether rank 0 has written all of them, and none was damaged since."""
-        return all(is_whole(self.path(each).with_name(f"{each}.pt.0")) for each in fifths)

@@ -25,6 +25,8 @@ from suite.measure import paper_scale
 from suite.measure.child import ContenderFailed
 from suite.measure.contender import Contender, world_size
 from suite.measure.paper_scale import Scale
+from suite.measure.stock import data_of
+from suite.meters.holders import Living
 from suite.record.job import Job, RecipeName, Setting, Size, canonical
 from suite.record.paper_scale import PROVENANCE
 from suite.record.schema import COUNTS, Evaluation
@@ -109,6 +111,7 @@ def counted(setting: Setting, stack: str) -> Facts:
     """A whole run of STEPS reference steps in this process, recorded, then one step counted. From random weights: what
     is counted does not depend on them."""
     with one_thread():
+        before = Living()
         recording = Recording.of(Job(setting=setting.but(steps=STEPS), stack=stack))
         run = recording.run
         recording.train(run.recipe.steps)
@@ -118,7 +121,9 @@ def counted(setting: Setting, stack: str) -> Facts:
         if not math.isfinite(scores["loss"]):
             raise Diverged(f"the test loss became {scores['loss']} after step {run.step}")
         probes = run.probes() | recording.probes()
-        counters = run.count_step()
+        del recording, few  # these are no part of the run
+        with before.left_out(*data_of(run)):
+            counters = run.count_step()
     final = Evaluation(step=run.recipe.steps, loss=scores.pop("loss"), metrics=scores)
     return Facts(stack, run.recipe.steps, counters, final, probes)
 

@@ -62,9 +62,9 @@ def forecast(plan: Plan, records: Records) -> Forecast:
         _part("learned runs", [(job.setting, job.stack) for job in (*repeats, *fresh)], records.learned, _run),
         _part(
             "timings",
-            [(each.setting, each.stacks[-1]) for each in plan.timings()],
+            [(each.setting, stack) for each in plan.timings() for stack in each.stacks[1:]],
             records.timed,
-            lambda line: _place(line.conditions, line.contenders[-1].stack) if isinstance(line, Timed) else None,
+            _timing,
         ),
     )
     return Forecast(parts, cores())
@@ -74,13 +74,16 @@ def _part(
     what: str,
     wanted: Sequence[tuple[Setting, str]],
     known: Iterable[Line],
-    place_of: Callable[[Line], Place | None],
+    places_of: Callable[[Line], Sequence[Place]],
 ) -> Part:
-    lengths: dict[Place | tuple[str, ...], list[tuple[float, int]]] = {}
+    lengths: dict[Place | tuple[str, ...], list[tuple[float, float]]] = {}
     for line in known:
-        if (place := place_of(line)) and isinstance(line, Counted | Learned | Timed):
-            for key in (place, place[1:]):
-                lengths.setdefault(key, []).append((line.duration_s, len(line.model_dump_json())))
+        places = places_of(line)
+        if places and isinstance(line, Counted | Learned | Timed):
+            of_one = line.duration_s / len(places), len(line.model_dump_json()) / len(places)
+            for place in places:
+                for key in (place, place[1:]):
+                    lengths.setdefault(key, []).append(of_one)
     seconds, size, foreseen = 0.0, 0.0, 0
     for setting, stack in wanted:
         place = _place(setting, stack)
@@ -91,8 +94,13 @@ def _part(
     return Part(what, len(wanted), foreseen, seconds, size)
 
 
-def _run(line: Line) -> Place | None:
-    return _place(line.conditions, line.stack) if isinstance(line, Counted | Learned) else None
+def _run(line: Line) -> list[Place]:
+    return [_place(line.conditions, line.stack)] if isinstance(line, Counted | Learned) else []
+
+
+def _timing(line: Line) -> list[Place]:
+    """Of all contenders of a set, which share what it took."""
+    return [_place(line.conditions, side.stack) for side in line.contenders[1:]] if isinstance(line, Timed) else []
 
 
 def _place(setting: Setting, stack: str) -> Place:

@@ -1,6 +1,7 @@
 """Learned evidence: a run trained alone, off every clock, as many side by side as there are cores.
 
-A run is deterministic: its seed decides it to the bit on one machine, whatever else that machine does meanwhile.
+A run is deterministic: its seed and the arithmetic (:mod:`suite.record.numerics`) decide it to the bit, whatever else
+the machine does meanwhile.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import numpy as np
 from suite.contract.sources import code_of
 from suite.measure.child import ContenderFailed, end_all
 from suite.measure.contender import Contender, Limits, ranks_of
-from suite.measure.evidence import Heading, Progress, States, silent
+from suite.measure.evidence import Heading, Progress, silent
 from suite.measure.lockstep import steps_of_blocks
 from suite.record.job import Job
-from suite.record.schema import FIFTHS, Evaluation, Learned, Renewal, Trained, Witness
+from suite.record.numerics import off_the_clock
+from suite.record.schema import FIFTHS, FIRST_STEPS, Evaluation, Learned, Renewal, Trained, Witness
 
 EVALUATIONS = 2 * FIFTHS
 LOSSES = 50  # means over parts of the run, for a curve to look at
@@ -33,16 +35,13 @@ def learn(
     job: Job,
     *,
     limits: Limits = Limits(),  # noqa: B008  it is frozen
-    keep_states: bool = False,
     progress: Progress = silent,
 ) -> Learned:
     """Trains a job to its end and returns what was learned; a run that fails is evidence, too.
 
-    With ``keep_states`` the training states at the beginnings of its fifths are left in the cache.
-
     Raises UnknownId or StackError for a job that cannot be built.
     """
-    heading = Heading(job.setting)
+    heading = Heading(job.setting, off_the_clock(job.setting.device))
     known: dict[str, Any] = {"stack": job.stack, "code": code_of(job.setting, job.stack), "seed": job.seed}
     losses: list[float] = []
     curve: list[Evaluation] = []
@@ -50,10 +49,9 @@ def learn(
     try:
         with Contender(job, limits) as contender:
             contender.prepare()
-            ready = contender.set_up()
+            ready = contender.set_up(tallied=True)
             known |= {"steps": ready.steps, "recipe": ready.recipe}
             curve.append(contender.evaluate("validation", 0))
-            ends = {fifth * ready.steps // FIFTHS: fifth for fifth in range(1, FIFTHS)}
             blocks = min(EVALUATIONS, ready.steps)
             for number, steps in enumerate(steps_of_blocks(ready.steps, blocks), 1):
                 block = contender.block(steps)
@@ -61,8 +59,7 @@ def learn(
                 cpu_s += block.cpu_s
                 curve.append(contender.evaluate("validation", len(losses)))
                 progress(number / blocks, job.stack)
-                if keep_states and (fifth := ends.get(len(losses))):
-                    contender.save(States(job).path(fifth))
+            known["flops"] = contender.flops()
             known["final"] = contender.evaluate("test", len(losses))
             known["probes"] = contender.probes()
     except ContenderFailed as failure:
@@ -72,6 +69,7 @@ def learn(
         **heading.fields(), **known, curve=curve, cpu_s=round(cpu_s, 3) if losses else None,
         train_loss=[float(f"{part.mean():.6g}") for part in parts if len(part)],
         trajectory_sha256=trajectory_sha256(losses, curve),
+        first_losses=[float(f"{loss:.9g}") for loss in losses[:FIRST_STEPS]],
     )  # fmt: skip
 
 
@@ -110,12 +108,20 @@ def renewal_of(old: Trained, new: Trained) -> Renewal | None:
     )  # fmt: skip
 
 
+def renewal_up_to_rounding(old: Trained, new: Trained, distance: float) -> Renewal:
+    """The renewal of what ``old`` learned with other arithmetic: ``new``, of other code, parts from it by rounding."""
+    return Renewal(
+        id=uuid.uuid4().hex, started=new.started, family=old.conditions.family, stack=old.stack,
+        old=old.code.trajectory, new=new.code.trajectory, machine=new.machine.name,
+        equality="rounding", distance=distance,
+    )  # fmt: skip
+
+
 def learn_all(
     jobs: Iterable[Job],
     *,
     at_once: int | None = None,
     limits: Limits = Limits(),  # noqa: B008  it is frozen
-    keep_states: Callable[[Job], bool] = lambda job: False,
     stop: Callable[[], bool] = lambda: False,
     progress: Progress = silent,
 ) -> Iterator[tuple[Job, Learned]]:
@@ -134,7 +140,7 @@ def learn_all(
         with free.taking(max(job.setting.threads, _ranks(job, limits))):
             if stopped.is_set() or stop():
                 raise CancelledError
-            return job, learn(job, limits=limits, keep_states=keep_states(job))
+            return job, learn(job, limits=limits)
 
     with ThreadPoolExecutor(count, "learning") as pool:
         pending: set[Future[tuple[Job, Learned]]] = {pool.submit(one, job) for job in waiting}

@@ -33,11 +33,14 @@ from typing import Any, cast
 
 from suite.contract.catalogue import Entry, catalogue
 from suite.contract.technique import CHAINED, SLOTS, Technique, overrides
-from suite.measure import child, contender
+from suite.measure import contender, fork_servers
+from suite.measure.child import first_line
 from suite.measure.evidence import Progress, silent
 from suite.measure.exact import exact_verdicts, know_reference
+from suite.measure.fork_servers import ThisProcess
 from suite.measure.learning import cores
 from suite.record.job import Job, Setting, Size
+from suite.record.numerics import off_the_clock
 
 SIZE: Size = "pico"  # an exact claim holds at any
 FILE = "mutants.toml"
@@ -64,11 +67,13 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Notice:
-    """What noticed a mutant: ``claims`` that are contradicted, or the ``error`` it ended with. Else it survives."""
+    """What noticed a mutant on the ``baseline`` that was tried last: ``claims`` that are contradicted, or the ``error``
+    it ended with. Else it survives."""
 
     mutant: Mutant
     claims: tuple[str, ...] = ()
     error: str = ""
+    baseline: str = ""
 
     @property
     def survives(self) -> bool:
@@ -125,8 +130,8 @@ def noticed(entries: Sequence[Entry], on: Sequence[str], progress: Progress = si
     number = sum(len(mutants_of(entry)) for entry in entries)
     done = 0
     with (
-        child.without_main(),
-        ProcessPoolExecutor(cores(), child.server(), max_tasks_per_child=1) as pool,
+        fork_servers.shared(off_the_clock()).starting() as context,
+        ProcessPoolExecutor(cores(), context, max_tasks_per_child=1) as pool,
     ):
         longest_first = sorted(entries, key=_ranks, reverse=True)
         futures = {pool.submit(_notices, entry.id, on): entry.id for entry in longest_first}
@@ -148,18 +153,22 @@ def _ranks(entry: Entry) -> int:
 
 def _notices(id: str, on: Sequence[str]) -> list[Notice]:
     """In a process of its own, which knows the references: what notices each mutant."""
-    child.server = lambda: FORK  # type: ignore[assignment,return-value]
+    fork_servers.shared = lambda arithmetic: ThisProcess()  # type: ignore[assignment]
     entry = catalogue()[id]
     applicable = [baseline for baseline in on if baseline in entry.card.baselines]
     of_the_whole = cache(partial(_of_the_whole, entry))
-    return [_first_notice(each, applicable, of_the_whole) for each in mutants_of(entry)]
+    notices: list[Notice] = []
+    for mutant in mutants_of(entry):
+        notices.append(_first_notice(mutant, applicable, of_the_whole))
+        applicable.sort(key=lambda each: each != notices[-1].baseline)  # what noticed one may well notice the next
+    return notices
 
 
 def _first_notice(mutant: Mutant, on: Sequence[str], of_the_whole: Callable[[str, str], frozenset[str]]) -> Notice:
     """On the first of the baselines where something notices it."""
     notice = Notice(mutant)
     for baseline in on:
-        notice = _forked(mutant, baseline, of_the_whole(mutant.settings, baseline))
+        notice = replace(_forked(mutant, baseline, of_the_whole(mutant.settings, baseline)), baseline=baseline)
         if not notice.survives:
             break
     return notice
@@ -208,7 +217,7 @@ def _notice(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozen
         if failures and all(each.verdict == "not testable here" for each in judgements):  # of several ranks
             return Notice(mutant, error=failures[0])
     except Exception as error:  # whatever a broken technique does
-        return Notice(mutant, error=child.first_line(error))
+        return Notice(mutant, error=first_line(error))
     return Notice(mutant)
 
 

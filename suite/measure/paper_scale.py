@@ -42,8 +42,10 @@ from suite.contract.stack import build
 from suite.contract.technique import Unavailable
 from suite.measure.compiled_graphs import partitioned_graphs
 from suite.measure.evidence import Progress, silent
+from suite.measure.stock import data_of
 from suite.measure.weightless import weightless
 from suite.meters.activations import SavedActivations
+from suite.meters.holders import Living
 from suite.meters.state import gradient_bytes, parameter_bytes
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
 from suite.record.libraries import versions
@@ -166,11 +168,13 @@ def trained_at(stack: str, scale: Scale) -> Iterator[Run]:
     recipe = technique.recipe(baseline.recipe_of(setting))
     with weightless(setting.device), partitioned_graphs() if recipe.compile else nullcontext():
         job = Job(setting=setting.but(device="cpu"), stack=stack)  # where fake tensors say they are
+        before = Living()
         run = Run(job, technique=technique, baseline=baseline)
         _fits(run, scale)
         for _ in range(run.recipe.steps):
             run.train_step(*run.next_batch())
-        yield run
+        with before.left_out(*data_of(run)):
+            yield run
 
 
 def shapes_of(run: Run) -> dict[str, tuple[int, ...]]:

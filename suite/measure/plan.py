@@ -3,14 +3,15 @@
 What is stored under the same conditions and code is not measured again. What
 a busy or broken machine ended is tried again, up to TRIES times. Code that changed makes evidence unverified,
 and only that is repeated. Of what was learned one run is, which renews all others where it is equal to the bit: the
-witness, which takes a tenth of the steps, or where there is none the first seed.
+witness, which takes a tenth of the steps, or where there is none the first seed. Runs of equal arithmetic are one, on
+whichever machine they were learned.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -27,9 +28,12 @@ from suite.measure.evidence import conditions_of
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, join, parts_of, techniques_of
 from suite.record.machine import fingerprint
-from suite.record.schema import Counted, Ended, Learned, Line, Status, Timed, Trained, Witness, windows_of
+from suite.record.numerics import off_the_clock
+from suite.record.schema import Counted, Ended, Learned, Line, Status, Timed, Trained, Witness, bits_of, windows_of
 from suite.record.store import Records
 
+MOST_TOGETHER = 6  # contenders beside one reference: it costs a seventh of a set then, and a round is still short
+TOGETHER_BYTES = 4 << 30  # of tensors, in all contenders of a set
 WITNESS_SHARE = 0.1  # of a run's own steps: every phase in proportion, and little beside what a process costs to start
 TRANSIENT: tuple[Status, ...] = ("out_of_memory", "timeout", "hung", "crashed")
 TRIES = 3  # then a failure is no accident
@@ -208,29 +212,31 @@ def _may_pass(run: Ended) -> bool:
 class Plan:
     """What is known of some pairs, and what is missing.
 
-    With ``together`` the pairs, which differ in the stack alone, are timed in one set of processes.
+    With ``together`` the pairs, which differ in the stack alone, are timed in one set of processes; else several pairs
+    may be, beside one reference.
     """
 
     def __init__(self, pairs: Sequence[Pair], records: Records, wanted: Wanted, together: bool = False) -> None:
         self.pairs, self.records, self.wanted, self.together = list(pairs), records, wanted, together
         self.currency = Currency.of(records.renewals, installed_code)
         setting = pairs[0].setting
-        self.machine = fingerprint(setting.device, setting.threads).key
+        here = fingerprint(setting.device, setting.threads)
+        self.machine = here.key
+        self.bits = bits_of(off_the_clock(setting.device), here)
         self._known_counts = {
             (each.conditions.key, each.stack): each for each in records.counted if self.currency.has(each)
         }
 
-    def begun(self) -> list[Pair]:
-        """The pairs that have some of all that is wanted: counts, a run of each side, a timing."""
-        seeds, timings = min(1, self.wanted.seeds), min(1, self.wanted.timings)
-        some = replace(self.wanted, seeds=seeds, timings=timings, ruler_seeds=0, tuned=False)
-        alone, begun = copy(self), []
-        alone.wanted = some
+    def used(self) -> list[Counted | Learned | Timed]:
+        """The current evidence that the pairs have, by whomever it was measured."""
+        used: dict[str, Counted | Learned | Timed] = {}
         for pair in self.pairs:
-            alone.pairs = [pair]
-            if not (alone.counts() or alone.jobs() or alone.timings()):
-                begun.append(pair)
-        return begun
+            counts = filter(None, (self.counted(pair.setting, stack) for stack in pair.sides))
+            at = [replace(pair, setting=setting) for setting in self._compared_at(pair)]
+            runs = [run for each in at for sides in self.learned_pairs(each) for run in sides]
+            pieces: list[Counted | Learned | Timed] = [*counts, *runs, *self.timed(pair)]
+            used |= {each.id: each for each in pieces}
+        return list(used.values())
 
     # counted --------------------------------------------------------------------------------------------------------
 
@@ -265,30 +271,36 @@ class Plan:
         return [job for job in jobs if self.learned(job) is None]
 
     def _at_rates(self, pair: Pair, stack: str, seed: int) -> list[Setting]:
-        """The settings in which a side's seed is wanted: its own, then the grid, then the rate that the grid chose.
-
-        Other seeds wait until the grid has chosen.
-        """
+        """The settings in which a side's seed is wanted: its own, and what the search for its rate wants next, or at
+        its end the rate that it chose, for which all other seeds wait."""
         if not self._is_tuned(pair):
             return [pair.setting]
-        grid = {rate: pair.setting.but(rate=rate) for rate in tuning.RATES}
-        if seed == tuning.SEED:
-            return [pair.setting, *(setting for rate, setting in grid.items() if rate != 1)]
-        return self._at_the_best(grid, stack)
+        losses = self._trials(pair.setting, stack)
+        own = [1.0] if seed == tuning.SEEDS[0] else []
+        search = [rate for rate, of in tuning.lacking(losses) if of == seed]
+        return [pair.setting.but(rate=rate) for rate in dict.fromkeys([*own, *search, *self._settled_rate(losses)])]
+
+    def _trials(self, setting: Setting, stack: str) -> Mapping[tuning.Trial, float]:
+        """The losses of the search for a stack's rate, with this machine's bits."""
+        runs = {
+            (rate, seed): self.learned(Job(setting=setting.but(rate=rate), stack=stack, seed=seed))
+            for rate in tuning.RATES
+            for seed in tuning.SEEDS
+        }
+        return tuning.losses_of({trial: run for trial, run in runs.items() if run})
+
+    def _settled_rate(self, losses: Mapping[tuning.Trial, float]) -> list[float]:
+        """The rate that a search chose; none before its end."""
+        choice = tuning.chosen(losses)
+        return [choice.rate] if choice and not tuning.lacking(losses) else []
 
     def _equals_reference(self, pair: Pair, setting: Setting) -> bool:
         """Whether the contender's runs are the reference's to the bit."""
-        return equals_reference(*self._learned_sides(replace(pair, setting=setting), self.machine))
+        return equals_reference(*self._learned_sides(replace(pair, setting=setting), self.bits))
 
     def _is_tuned(self, pair: Pair) -> bool:
-        """Whether both sides of a pair run at the rate that a grid chooses."""
+        """Whether each side of a pair runs at the rate that a search chooses."""
         return self.wanted.tuned and tunes(pair.stack) and pair.setting.rate == 1
-
-    def _at_the_best(self, grid: Mapping[float, Setting], stack: str) -> list[Setting]:
-        """The setting whose rate the grid chose; none before it has."""
-        runs = {rate: self.learned(Job(setting=each, stack=stack, seed=tuning.SEED)) for rate, each in grid.items()}
-        best = tuning.best_rate({rate: run for rate, run in runs.items() if run})
-        return [grid[best]] if best else []
 
     def _twins(self, pair: Pair, seed: int) -> list[Job]:
         """The run of a seed that measures of the reference what a claim compares it by."""
@@ -299,124 +311,192 @@ class Plan:
 
     def _compared_at(self, pair: Pair) -> list[Setting]:
         """The setting of the reference's runs that the pair is compared by: tuned where the pair is, and none before
-        its grid has chosen."""
+        its search has chosen."""
         if not self._is_tuned(pair):
             return [pair.setting]
-        return self._at_the_best({rate: pair.setting.but(rate=rate) for rate in tuning.RATES}, pair.reference)
+        return [pair.setting.but(rate=rate) for rate in self._settled_rate(self._trials(pair.setting, pair.reference))]
 
     def learned(self, job: Job) -> Learned | None:
-        """The current run of a job on this machine."""
+        """The current run of a job, with the bits that this machine gives."""
         return next(filter(self.currency.has, self.runs(job)), None)
 
     def unverified(self, job: Job) -> list[Learned]:
-        """Runs of a job on this machine by other code."""
+        """Runs of a job by other code, with the bits that this machine gives."""
         return [each for each in self.runs(job) if not self.currency.has(each)]
+
+    def unverified_elsewhere(self, job: Job) -> list[Trained]:
+        """Runs of a job, and witnesses of its family, by other code and with other bits, that kept their first losses:
+        they can be renewed up to rounding."""
+        if self.wanted.here:
+            return []
+        family = conditions_of(job.setting).family, job.stack
+        key = _key(job.setting)
+        runs = self._runs_elsewhere.get((key, job.stack, job.seed), ())
+        witnesses = (each for each in self._witnesses_elsewhere.get(family, ()) if each.conditions.key == key)
+        return [each for each in (*runs, *witnesses) if each.first_losses and not self.currency.has(each)]
 
     def repeats(self) -> list[Job]:
         """Of each stack that has runs by other code, the shortest run that can renew them."""
         repeats: dict[tuple[str, str], Job] = {}
         for job in self.jobs():
-            if codes := {each.code.trajectory for each in self.unverified(job)}:
+            if codes := {each.code.trajectory for each in (*self.unverified(job), *self.unverified_elsewhere(job))}:
                 witnessed = any(self.currency.same(each, code) for each in self.witnesses(job) for code in codes)
                 shortest = (witnessed and witness_job(job.setting, job.stack)) or job
                 repeats.setdefault((conditions_of(job.setting).family, job.stack), shortest)
         return list(repeats.values())
 
     def witnesses_to_be(self) -> list[Job]:
-        """The witnesses that runs on this machine lack."""
+        """The witnesses that runs with this machine's bits lack."""
         runs = dict.fromkeys(Job(setting=pair.setting, stack=stack) for pair in self.pairs for stack in pair.sides)
         lacking = [job for job in runs if self.learned(job) and not any(map(self.currency.has, self.witnesses(job)))]
         return list(filter(None, (witness_job(job.setting, job.stack) for job in lacking)))
 
     def witnesses(self, job: Job) -> list[Witness]:
-        """The witnesses on this machine of the job's family and stack."""
+        """The witnesses of the job's family and stack, with this machine's bits."""
         return self._witnesses.get((conditions_of(job.setting).family, job.stack), [])
 
     @cached_property
     def _witnesses(self) -> Mapping[tuple[str, str], list[Witness]]:
+        return self._witnesses_where(lambda bits: bits == self.bits)
+
+    @cached_property
+    def _witnesses_elsewhere(self) -> Mapping[tuple[str, str], list[Witness]]:
+        return self._witnesses_where(lambda bits: bits != self.bits)
+
+    def _witnesses_where(self, wanted: Callable[[str], bool]) -> Mapping[tuple[str, str], list[Witness]]:
         index: dict[tuple[str, str], list[Witness]] = {}
         for each in self.records.witnesses:
-            if each.machine.key == self.machine:
+            if wanted(each.bits):
                 index.setdefault((each.conditions.family, each.stack), []).append(each)
         return index
 
     def runs(self, job: Job) -> list[Learned]:
-        """All runs of a job on this machine."""
-        return self._runs.get((_key(job.setting), job.stack, job.seed, self.machine), [])
+        """All runs of a job with this machine's bits."""
+        return self._runs.get((_key(job.setting), job.stack, job.seed, self.bits), [])
 
     def learned_pairs(self, pair: Pair) -> list[tuple[Learned, Learned]]:
-        """The reference's and the contender's current runs by seed: on this machine, or on the one that has more."""
+        """The reference's and the contender's current runs by seed: with this machine's bits, or those of which there
+        are more."""
         each = [
             [(theirs[seed], ours[seed]) for seed in sorted(theirs.keys() & ours.keys())]
-            for machine in sorted(self._current, key=lambda name: name != self.machine)
-            for theirs, ours in [self._sides(pair, machine)]
+            for bits in sorted(self._current, key=lambda name: name != self.bits)
+            for theirs, ours in [self._sides(pair, bits)]
         ]
         return max(each, key=len, default=[])
 
-    def _sides(self, pair: Pair, machine: str) -> tuple[Mapping[int, Learned], Mapping[int, Learned]]:
-        """Both sides' current runs on a machine by seed, where the reference's may stand for the contender's."""
-        theirs, ours = self._learned_sides(pair, machine)
+    def _sides(self, pair: Pair, bits: str) -> tuple[Mapping[int, Learned], Mapping[int, Learned]]:
+        """Both sides' current runs of equal bits by seed, where the reference's may stand for the contender's."""
+        theirs, ours = self._learned_sides(pair, bits)
         return theirs, completed(theirs, ours)
 
-    def _learned_sides(self, pair: Pair, machine: str) -> list[Mapping[int, Learned]]:
-        index = self._current.get(machine, {})
+    def _learned_sides(self, pair: Pair, bits: str) -> list[Mapping[int, Learned]]:
+        index = self._current.get(bits, {})
         return [index.get((_key(pair.setting), stack), {}) for stack in pair.sides]
 
     @cached_property
     def _runs(self) -> Mapping[tuple[str, str, int, str], list[Learned]]:
         index: dict[tuple[str, str, int, str], list[Learned]] = {}
         for each in self.records.learned:
-            index.setdefault((each.conditions.key, each.stack, each.seed, each.machine.key), []).append(each)
+            index.setdefault((each.conditions.key, each.stack, each.seed, each.bits), []).append(each)
+        return index
+
+    @cached_property
+    def _runs_elsewhere(self) -> Mapping[tuple[str, str, int], list[Learned]]:
+        index: dict[tuple[str, str, int], list[Learned]] = {}
+        for (key, stack, seed, bits), runs in self._runs.items():
+            if bits != self.bits:
+                index.setdefault((key, stack, seed), []).extend(runs)
         return index
 
     def _learned_elsewhere(self, pair: Pair) -> bool:
-        """Whether another machine has all seeds of both sides."""
+        """Whether all seeds of both sides are known with other bits."""
         if self.wanted.here:
             return False
-        elsewhere = [self._sides(pair, machine) for machine in self._current if machine != self.machine]
+        elsewhere = [self._sides(pair, bits) for bits in self._current if bits != self.bits]
         return any(len(theirs.keys() & ours.keys()) >= self.wanted.seeds for theirs, ours in elsewhere)
 
     @cached_property
     def _current(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, Learned]]]:
-        """The current runs by machine, then by key and stack, then by seed."""
+        """The current runs by their bits, then by key and stack, then by seed."""
         index: dict[str, dict[tuple[str, str], dict[int, Learned]]] = {}
-        for (key, stack, seed, machine), runs in self._runs.items():
+        for (key, stack, seed, bits), runs in self._runs.items():
             if current := [*filter(self.currency.has, runs)]:
-                index.setdefault(machine, {}).setdefault((key, stack), {})[seed] = current[-1]
+                index.setdefault(bits, {}).setdefault((key, stack), {})[seed] = current[-1]
         return index
 
     # timed ----------------------------------------------------------------------------------------------------------
 
     def timings(self) -> list[Timing]:
         """The sets of processes to time, every pair's first one first."""
-        groups = [self.pairs] if self.together else [[pair] for pair in self.pairs]
-        missing = []
+        missing: list[Timing] = []
         for replicate in range(self.wanted.timings):
-            for group in groups:
-                setting, stacks = group[0].setting, (group[0].reference, *(pair.stack for pair in group))
-                if not any(each.replicate == replicate for each in self.timed(setting, stacks)):
-                    missing.append(Timing(setting, stacks, replicate, self._windows(setting, stacks)))
+            if self.together:
+                first, stacks = self.pairs[0], (self.pairs[0].reference, *(pair.stack for pair in self.pairs))
+                if not any(each.replicate == replicate for each in self._timed_together(first.setting, stacks)):
+                    missing.append(Timing(first.setting, stacks, replicate, self._windows(first.setting, stacks)))
+                continue
+            lacking = [pair for pair in self.pairs if replicate not in {each.replicate for each in self.timed(pair)}]
+            missing += [
+                Timing(group[0].setting, (group[0].reference, *(pair.stack for pair in group)), replicate, windows)
+                for windows, group in self._groups(lacking)
+            ]
         return missing
 
-    def timed(self, setting: Setting, stacks: Sequence[str]) -> list[Timed]:
-        """The current timings of these stacks together on this machine, in all parts of a run whose cost changes."""
-        timed, wanted = self._timings.get((_key(setting), *stacks), []), self._windows(setting, stacks)
+    def _groups(self, pairs: Sequence[Pair]) -> list[tuple[int, list[Pair]]]:
+        """The pairs in groups that share a set of processes and its windows: of one setting and reference, at most
+        MOST_TOGETHER that fit into memory together. On an accelerator each pair has its own."""
+        groups: dict[tuple[Setting, str, int], list[list[Pair]]] = {}
+        for pair in pairs:
+            windows = self._windows(pair.setting, pair.sides)
+            open_groups = groups.setdefault((pair.setting, pair.reference, windows), [[]])
+            held_bytes = sum(self._peak_bytes(each.setting, each.stack) for each in (*open_groups[-1], pair))
+            alike = all(pair.stack != each.stack for each in open_groups[-1])
+            if len(open_groups[-1]) == MOST_TOGETHER or held_bytes > TOGETHER_BYTES or not alike:
+                open_groups.append([])
+            open_groups[-1].append(pair)
+        return [(windows, group) for (_, _, windows), each in groups.items() for group in each if group]
+
+    def _peak_bytes(self, setting: Setting, stack: str) -> float:
+        """Tensors that a stack holds at once; unbounded where that is not known or is an accelerator's, and of one that
+        fails, which may take the others of its set with it."""
+        counted = self.counted(setting, stack)
+        if setting.device != "cpu" or counted is None or counted.status != "ok":
+            return math.inf
+        return max((each.counters.peak_tensor_bytes * each.counters.ranks for each in counted.points), default=0)
+
+    def timed(self, pair: Pair) -> list[Timed]:
+        """The current timings of a pair on this machine, in all parts of a run whose cost changes."""
+        wanted = self._windows(pair.setting, pair.sides)
+        at = _key(pair.setting), *pair.sides
         return [
-            each for each in timed
-            if each.windows >= wanted and all(self.currency.has_side(each, side) for side in each.contenders)
+            each for each, index in self._timings.get(at, ())
+            if each.windows_of(index) >= wanted and self._is_current(each, (0, index))
         ]  # fmt: skip
+
+    def _timed_together(self, setting: Setting, stacks: Sequence[str]) -> list[Timed]:
+        """The current timings of exactly these stacks on this machine."""
+        wanted, at = self._windows(setting, stacks), (_key(setting), stacks[0], stacks[1])
+        return [
+            each for each, _ in self._timings.get(at, ())
+            if tuple(side.stack for side in each.contenders) == tuple(stacks)
+            and each.windows >= wanted and self._is_current(each, range(len(stacks)))
+        ]  # fmt: skip
+
+    def _is_current(self, timed: Timed, sides: Iterable[int]) -> bool:
+        return all(self.currency.has_side(timed, timed.contenders[index]) for index in sides)
 
     def _windows(self, setting: Setting, stacks: Sequence[str]) -> int:
         return windows_of([self.counted(setting, stack) for stack in stacks])
 
     @cached_property
-    def _timings(self) -> Mapping[tuple[str, ...], list[Timed]]:
-        """All timings on this machine by key and stacks."""
-        index: dict[tuple[str, ...], list[Timed]] = {}
+    def _timings(self) -> Mapping[tuple[str, str, str], list[tuple[Timed, int]]]:
+        """All timings on this machine by key, reference and contender, with the contender's place."""
+        index: dict[tuple[str, str, str], list[tuple[Timed, int]]] = {}
         for each in self.records.timed:
             if each.machine.key == self.machine:
-                at = each.conditions.key, *(side.stack for side in each.contenders)
-                index.setdefault(at, []).append(each)
+                for place, side in enumerate(each.contenders[1:], 1):
+                    at = each.conditions.key, each.reference.stack, side.stack
+                    index.setdefault(at, []).append((each, place))
         return index
 
 

@@ -7,10 +7,13 @@
                                   order  its reverse
 
 Every letter is a block of STEPS training steps of one side; only one computes at a time
-(:mod:`suite.measure.lockstep`). Where the cost of a step changes during a run, as the counts tell, all sides are
-resumed at the beginning of each fifth from states that learned runs left, and every fifth is a window of its own; else
-one window serves the whole run.
-The processes are the replicate: rounds of one set of processes agree with each other about a wrong number.
+(:mod:`suite.measure.lockstep`). What a step costs does not depend on what was learned, so all begin with fresh weights.
+Where the cost changes during a run, as the counts tell, the run is compressed: it goes through its whole schedule in
+as few steps as the rounds take, and every fifth of it is a window of its own; else one window serves the whole run.
+Set-up is timed before that, of the whole run: what searches or trains beforehand does so at full length.
+
+The processes are the replicate: rounds of one set of processes agree with each other about a wrong number. A set has a
+fork server of its own (:mod:`suite.measure.fork_servers`). Several contenders may share a set, and so the reference.
 """
 
 from __future__ import annotations
@@ -23,13 +26,16 @@ from typing import Any
 from suite.contract.data import mixed_seed
 from suite.contract.sources import code_of
 from suite.measure.child import ContenderFailed
-from suite.measure.contender import Contender, Limits
-from suite.measure.evidence import Heading, Progress, States, silent
+from suite.measure.contender import Block, Contender, Limits
+from suite.measure.evidence import Heading, Progress, conditions_of, silent
+from suite.measure.fork_servers import Server, of_one_timing
 from suite.measure.lockstep import in_rounds
 from suite.record.job import Job, Setting
+from suite.record.numerics import on_the_clock
 from suite.record.schema import LEAST_BLOCKS, Side, Timed, Window
 
-ROUNDS = 32  # of a whole timing, over all windows
+ROUNDS = 12  # of a whole timing, over all windows: more would tell nothing beside how sets differ (2 to 4 %)
+LEAST_ROUNDS = 4  # of a window, where there are several
 STEPS = 2  # of the reference, a block; fewer where a window has no room
 SEED = 0  # of every side: what a step costs depends on the states, not on their seed
 ENERGY_WINDOW_S = 20.0  # the energy counters update every 0.1 s: an edge error of at most 1 %
@@ -44,6 +50,16 @@ class Protocol:
     rounds: int = ROUNDS
     sequential: bool = False
     limits: Limits = Limits()  # noqa: RUF009  it is frozen
+
+    @property
+    def window_rounds(self) -> int:
+        """The rounds of each window."""
+        return self.rounds if self.windows == 1 else max(LEAST_ROUNDS, self.rounds // self.windows)
+
+    @property
+    def compressed_steps(self) -> int:
+        """The reference's steps in a compressed run: of each window a warm-up, its rounds, and one to spare."""
+        return self.windows * (STEPS * (1 + 2 * self.window_rounds) + 1)
 
 
 def time_together(
@@ -63,23 +79,24 @@ def time_together(
 class _TimedSide:
     """One side while it is timed; a failure ends this side alone."""
 
-    def __init__(self, setting: Setting, stack: str, limits: Limits) -> None:
+    def __init__(self, setting: Setting, stack: str, limits: Limits, server: Server) -> None:
         self.job = Job(setting=setting, stack=stack, seed=SEED)
         self.failure: ContenderFailed | None = None
         self.cpu_s = 0.0
+        self.steps = self.done = 0  # of the run that is timed, compressed or not, and how many of them are done
         self.known: dict[str, Any] = {"stack": stack, "code": code_of(setting, stack), "windows": []}
         self.contender: Contender | None = None
         try:
-            self.contender = Contender(self.job, limits)
+            self.contender = Contender(self.job, limits, server)
         except ContenderFailed as failure:
             self.failure = failure
 
-    def attempt(self, command: str, *arguments: Any) -> Any:
+    def attempt(self, command: str, *arguments: Any, **options: Any) -> Any:
         """The command's reply; None where it fails or the side has failed before."""
         if self.failure or self.contender is None:
             return None
         try:
-            return getattr(self.contender, command)(*arguments)
+            return getattr(self.contender, command)(*arguments, **options)
         except ContenderFailed as failure:
             self.fail(failure)
             return None
@@ -97,9 +114,15 @@ class _TimedSide:
     def alive(self) -> bool:
         return self.failure is None
 
+    def run(self, steps: int) -> Block | None:
+        """A block of steps."""
+        self.done += steps
+        reply: Block | None = self.attempt("block", steps) if steps else None
+        return reply
+
     def block(self, steps: int) -> float | None:
         """Seconds of a block that is timed."""
-        reply = self.attempt("block", steps)
+        reply = self.run(steps)
         if reply is None:
             return None
         self.cpu_s += reply.cpu_s
@@ -120,9 +143,10 @@ class _Timing:
         self, setting: Setting, stacks: Sequence[str], replicate: int, protocol: Protocol, progress: Progress
     ) -> None:
         self.setting, self.replicate, self.protocol, self.progress = setting, replicate, protocol, progress
-        self.heading = Heading(setting)
+        self.heading = Heading(setting, on_the_clock())
         self.coin = random.Random(mixed_seed(replicate, *map(ord, "".join(stacks))))
-        self.sides = [_TimedSide(setting, stack, protocol.limits) for stack in stacks]
+        self.server = of_one_timing(self.coin)
+        self.sides = [_TimedSide(setting, stack, protocol.limits, self.server) for stack in stacks]
         self.spawn_order = self.coin.sample(range(len(stacks)), len(stacks))
         self.orders: list[list[int]] = []
 
@@ -134,6 +158,7 @@ class _Timing:
         finally:
             for side in self.sides:
                 side.close()
+            self.server.close()
         return Timed(
             **self.heading.fields(),
             replicate=self.replicate,
@@ -144,12 +169,18 @@ class _Timing:
         )
 
     def _time(self, group: Sequence[_TimedSide]) -> None:
-        for command in ("start", "prepare"):
-            for side in group:
-                side.attempt(command)
+        for side in group:
+            side.attempt("start")
+        for side in group:
+            side.attempt("prepare", weights=False)
         for side in group:
             if ready := side.attempt("set_up"):
                 side.known |= {"setup_s": ready.setup_s, "steps": ready.steps, "recipe": ready.recipe}
+                side.steps = ready.steps
+        compressed = self.protocol.compressed_steps
+        if self.protocol.windows > 1 and conditions_of(self.setting).steps > compressed:
+            for side in group:
+                side.steps = side.attempt("compress", compressed) or side.steps
         for window in range(self.protocol.windows):
             if not self._reference_lives(group):
                 return
@@ -163,18 +194,16 @@ class _Timing:
     def _window(self, group: Sequence[_TimedSide], window: int) -> None:
         share = 1 / self.protocol.windows
         alive = [side for side in group if side.alive]
-        if window:
-            for side in alive:
-                side.attempt("load", States(side.job).path(window))
-        fewest = min((side.known["steps"] for side in alive if side.alive), default=0)
-        reference_steps = self.sides[0].known.get("steps") or fewest
-        block = max(1, min(STEPS, int(reference_steps * share) // LEAST_BLOCKS))
-        steps = {side: max(1, round(block * side.known["steps"] / reference_steps)) for side in alive if side.alive}
-        room = min((int(side.known["steps"] * share) // each for side, each in steps.items()), default=0)
-        rounds = max(1, min(self.protocol.rounds // self.protocol.windows, (room - 1) // 2))
+        fewest = min((side.steps for side in alive), default=0)
+        of_reference = self.sides[0].steps or fewest
+        block = max(1, min(STEPS, int(of_reference * share) // LEAST_BLOCKS))
+        steps = {side: max(1, round(block * side.steps / of_reference)) for side in alive}
+        room = min((int(side.steps * share) // each for side, each in steps.items()), default=0)
+        rounds = max(1, min(self.protocol.window_rounds, (room - 1) // 2))
         times: dict[_TimedSide, list[tuple[float, float]]] = {side: [] for side in steps}
         for side, count in steps.items():
-            warmup = side.attempt("block", count)
+            side.run(max(0, round(window * side.steps * share) - side.done))
+            warmup = side.run(count)
             if warmup and not window:
                 side.known |= {"warmup_s": warmup.seconds, "warmup_steps": count}
         for each in in_rounds(list(steps), rounds, self.coin, lambda side, number: side.block(steps[side])):

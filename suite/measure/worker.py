@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +19,23 @@ from suite.contract.pretrained import checkpoint
 from suite.contract.recording import BATCHES, Recording, with_few_examples
 from suite.contract.run import Run
 from suite.contract.technique import Unavailable
+from suite.device.ranks import device_of, joined
 from suite.measure.archives import intact
 from suite.measure.replies import scalar
+from suite.measure.rounding import nudge_weights
+from suite.measure.stock import data_of
 from suite.meters.clock import Clock
 from suite.meters.energy import EnergyMeter
+from suite.meters.holders import Living
 from suite.meters.process import ProcessMemory, cuda_memory, settle_memory
+from suite.meters.whole_run import FlopTally
 from suite.record.job import Job
 from suite.record.schema import Counters, Energy, Memory
 
-LOOPBACK = Path("/sys/class/net/lo")
 MOST_PROBES = 1000
 
 baselines()  # their libraries are what takes seconds to import
 catalogue()
-
-
-def joined(device: str, rank: int, world_size: int, rendezvous: str) -> DeviceMesh:
-    """The mesh of this machine's ranks that meet in the folder ``rendezvous``; this process is one of them."""
-    if LOOPBACK.exists():
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK.name)
-    backend = "nccl" if device == "cuda" else "gloo"
-    store = f"file://{rendezvous}/store"
-    torch.distributed.init_process_group(backend, init_method=store, rank=rank, world_size=world_size)
-    return torch.distributed.init_device_mesh(device, (world_size,))
 
 
 class Session:
@@ -54,21 +48,19 @@ class Session:
         self.mesh: DeviceMesh | None = None
         self.weights: Path | None = None
         if world_size > 1:
-            if setting.device == "cuda":
-                if torch.cuda.device_count() < world_size:
-                    raise Unavailable(f"needs {world_size} GPUs, this machine has {torch.cuda.device_count()}")
-                torch.cuda.set_device(rank)
+            if setting.device == "cuda" and torch.cuda.device_count() < world_size:
+                raise Unavailable(f"needs {world_size} GPUs, this machine has {torch.cuda.device_count()}")
             self.mesh = joined(setting.device, rank, world_size, rendezvous)
-        on_rank = f"cuda:{rank}" if world_size > 1 and setting.device == "cuda" else setting.device
-        self.job = job.model_copy(update={"setting": setting.but(device=on_rank)})
+            setting = setting.but(device=device_of(rank, setting.device))
+        self.job = job.model_copy(update={"setting": setting})
 
-    def prepare(self) -> None:
+    def prepare(self, weights: bool) -> None:
         setting = self.job.setting
         baseline_for(setting).data(setting.size, setting.task, setting.data)
-        if setting.task == "adapt":
+        if weights and setting.task == "adapt":
             self.weights = intact(lambda: checkpoint(setting.but(device=setting.device.partition(":")[0])))
 
-    def set_up(self, recorded: bool = False) -> dict[str, Any]:
+    def set_up(self, recorded: bool, nudge: int, tallied: bool, counted: bool) -> dict[str, Any]:
         baseline = baseline_for(self.job.setting)
         # What was prepared may have been cached, or have trained a checkpoint: no part of this run's memory.
         settle_memory(self.job.setting.device)
@@ -78,8 +70,25 @@ class Session:
         start_s = self.clock.now_s()
         if recorded:
             baseline = with_few_examples(baseline, BATCHES * baseline.recipe_of(self.job.setting).batch_size)
-        self.run = Run(self.job, baseline=baseline, weights=self.weights, mesh=self.mesh)
+        # Compiled code is no operator to the dispatcher, and under its modes nothing is compiled.
+        self.tally = FlopTally(self.job.seed) if tallied and self.job.setting.recipe != "compiled" else None
+        self.before = Living() if counted else None
+        with self.tally.counting() if self.tally else nullcontext():
+            self.run = Run(self.job, baseline=baseline, weights=self.weights, mesh=self.mesh)
         self.recording = Recording(self.run) if recorded else None
+        if nudge:
+            nudge_weights(self.run.model, nudge)
+        return self._ready(start_s)
+
+    def compress(self, steps: int) -> dict[str, Any]:
+        start_s = self.clock.now_s()
+        baseline, setting = self.run.baseline, self.job.setting
+        del self.run  # before there is another: peaks of memory are of one
+        job = self.job.model_copy(update={"setting": setting.but(steps=steps)})
+        self.run = Run(job, baseline=baseline, weights=self.weights, mesh=self.mesh)
+        return self._ready(start_s)
+
+    def _ready(self, start_s: float) -> dict[str, Any]:
         return {
             "setup_s": self.clock.now_s() - start_s,
             "steps": self.run.recipe.steps,
@@ -89,35 +98,26 @@ class Session:
     def block(self, steps: int) -> dict[str, Any]:
         cpu_s = time.process_time()
         start_s = self.clock.now_s()
-        losses = (self.recording or self.run).train(steps)
+        train = (self.recording or self.run).train
+        losses = self.tally.train(train, steps) if self.tally else train(steps)
         seconds = self.clock.now_s() - start_s
         return {"seconds": seconds, "cpu_s": time.process_time() - cpu_s, "losses": losses}
 
     def evaluate(self, part: HeldOut) -> dict[str, float]:
         return self.run.evaluate(part)
 
+    def flops(self) -> int | None:
+        return self.tally.total if self.tally else None
+
     def count(self) -> Counters:
-        return self.run.count_step()
+        with self.before.left_out(*data_of(self.run)) if self.before else nullcontext():
+            return self.run.count_step()
 
     def probes(self) -> dict[str, float]:
         return _kept(self.recording.probes() if self.recording else self.run.probes())
 
     def all_probes(self) -> dict[str, float]:
         return _kept(self.run.probes() | (self.recording.probes() if self.recording else {}))
-
-    def save(self, path: Path) -> None:
-        self.run.save(self._own(path))
-
-    def load(self, path: Path) -> None:
-        """Into a fresh run: one that has grown cannot shrink."""
-        state = self._own(path)
-        baseline = self.run.baseline
-        del self.run
-        self.run = Run(self.job, baseline=baseline, weights=self.weights, mesh=self.mesh)
-        self.run.load(state)
-
-    def _own(self, path: Path) -> Path:
-        return path.with_name(f"{path.name}.{self.run.rank}")
 
     def usage(self, energy_window_s: float) -> tuple[Memory, Energy]:
         self.memory.__exit__()
@@ -134,7 +134,8 @@ class Session:
         steps = 0
         with EnergyMeter(self.job.setting.device) as meter:
             end_s = self.clock.now_s() + (window_s if meter.available else 0.0)
-            while self.clock.now_s() < end_s:
+            left = self.run.recipe.steps - self.run.step  # beyond its schedule a run is another one
+            while steps < left and self.clock.now_s() < end_s:
                 self.run.train(1)
                 steps += 1
         reading = meter.reading
@@ -145,7 +146,7 @@ class Session:
             scope=reading.scope,
             window_s=reading.window_s,
             relative_error_bound=reading.relative_error_bound,
-            reason=reading.reason or ("" if steps else "no window was asked for"),
+            reason=reading.reason or ("" if steps else "no window was asked for, or no step was left for it"),
         )
 
 

@@ -4,10 +4,12 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from suite.meters.activations import SavedActivations
 from suite.meters.flops import FlopCounter
+from suite.meters.holders import Held, held
 from suite.meters.state import parameter_count, state_bytes
 from suite.meters.tensors import TensorBytes
 from suite.record.schema import Counters
@@ -24,7 +26,9 @@ def count_step(
     """Runs ``step`` once and counts it.
 
     Take a step or two before: optimizers make their state in the first. ``step`` must be a whole optimisation step, and
-    ``batch`` the nest of tensors it reads.
+    ``batch`` the nest of tensors it reads. What is held between steps and no operator touches counts where somebody
+    took stock before the run (:mod:`suite.meters.holders`).
+
     Exceptions of ``step`` pass through. Cyclic garbage is collected before and not during, since collections come at
     unpredictable moments: a technique that leaves cycles pays for them.
     """
@@ -33,7 +37,10 @@ def count_step(
     gc.collect()
     gc.disable()
     try:
-        tensors.seed(model, optimizer, batch)
+        between_steps = held(_device(model))
+        tensors.seed(model, optimizer, batch, (between_steps or Held()).tensors)
+        host_bytes = between_steps.host_bytes if between_steps else None
+        del between_steps  # the step frees some of it
         # TensorBytes innermost: it sees operators as the program issues them, before the FLOP counter decomposes any.
         with flop_counter, saved, tensors:
             step()
@@ -50,5 +57,10 @@ def count_step(
         parameter_count=parameter_count(model),
         trainable_parameter_count=parameter_count(model, trainable=True),
         operators=tensors.operators,
+        host_bytes=host_bytes,
         compiled=compiled,
     )
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

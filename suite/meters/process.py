@@ -61,6 +61,7 @@ def settle_memory(device: torch.device | str) -> None:
     if trim is not None:
         trim(0)
     if torch.device(device).type == "cuda":
+        torch.cuda.init()  # peaks cannot be set back before, and a context is no part of what comes
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 

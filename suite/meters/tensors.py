@@ -11,7 +11,7 @@ becomes ``p.grad``), so kinds are settled when the window closes, and the peak i
     activations       made by a forward pass (or a recomputation), and alive when the backward pass after it starts
     temporaries       everything else that was made in the window
     other             existed before the window and belongs to none of these: a teacher, averaged weights, masks
-                      (and the optimizer's one-element step counters)
+                      (and the optimizer's one-element step counters); whoever holds it (:mod:`suite.meters.holders`)
 
 "Alive when the backward starts" is the memory a forward pass leaves behind, whichever way it is held: saved by
 autograd, packed by a technique's own hooks, stashed on a ctx, or merely not yet dropped by the caller.
@@ -102,11 +102,16 @@ class TensorBytes(TorchDispatchMode):
         self._in_optimizer = False
         self._depth = 0
 
-    def seed(self, model: nn.Module | None = None, optimizer: Any = None, batch: Any = None) -> Self:
-        """Counts what exists already, and tells kinds: call it before entering. ``batch`` is any nest of tensors."""
+    def seed(
+        self, model: nn.Module | None = None, optimizer: Any = None, batch: Any = None, held: Iterable[Tensor] = ()
+    ) -> Self:
+        """Counts what exists already, and tells kinds: call it before entering. ``batch`` is any nest of tensors,
+        ``held`` are those that somebody keeps, of which other kinds take theirs."""
         self._model, self._optimizer = model, optimizer
         self._label_state()
         self._label("inputs", tensors_within(batch))
+        for tensor in held:
+            self._track(tensor, before=True)
         return self
 
     def __enter__(self) -> Self:

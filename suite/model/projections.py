@@ -87,10 +87,10 @@ def _rows(block: Block, replica: Replica) -> dict[Role, tuple[str, Numbers, bool
 
 
 def _moving(layer: nn.Module, gradient: Tensor | None) -> Tensor:
-    """The layer's outputs that a gradient of its weight is not zero for, int64."""
+    """The layer's outputs that a gradient of its weight is not zero for, int64, on the CPU."""
     if gradient is None:
         return torch.empty(0, dtype=torch.int64)
-    return gradient.ne(0).any(0 if is_transposed(layer) else 1).nonzero()[:, 0]
+    return gradient.ne(0).any(0 if is_transposed(layer) else 1).nonzero()[:, 0].cpu()
 
 
 def _numbers(rows: Tensor) -> Numbers:

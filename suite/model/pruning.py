@@ -185,10 +185,11 @@ def _unit_of_rows(block: Block, replica: Replica, columns: Tensor, makers: Seque
 
 
 def _moving(layer: nn.Module, gradient: Tensor | None) -> Tensor:
-    """Whether each of the layer's outputs has a gradient of its weight that is not zero, bool [out_features]."""
+    """Whether each of the layer's outputs has a gradient of its weight that is not zero, bool [out_features] on the
+    CPU."""
     if gradient is None:
         return torch.zeros(out_features(layer), dtype=torch.bool)
-    return gradient.ne(0).any(0 if is_transposed(layer) else 1)
+    return gradient.ne(0).any(0 if is_transposed(layer) else 1).cpu()
 
 
 def _try(block: Block, replica: Replica, units: Units) -> None:

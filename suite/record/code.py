@@ -1,16 +1,16 @@
-"""Hashes of source code as it runs: comments, docstrings, layout and annotations that nothing executes do not count.
+"""The definitions of source files as they run: comments, docstrings, layout and annotations that nothing executes do
+not count, nor does where a definition stands.
 
-A Python file is hashed by its syntax tree, written out in a form that does not depend on Python's version. Annotations
-in the bodies of classes and modules stay, since dataclasses read them, and so do those that Triton compiles by
-(``tl.constexpr``). Any other file is hashed by its bytes.
+A file is read as the statements of its top level, each as text that does not depend on Python's version, with the
+names that it uses; what a name stands for :mod:`suite.contract.sources` finds out. Annotations in the bodies of classes
+and modules stay, since dataclasses read them, and so do those that Triton compiles by (``tl.constexpr``).
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -18,32 +18,136 @@ from typing import Any, cast
 COMPILED_BY = "constexpr"
 PARSING = Lock()  # CPython 3.11 counts the depth of all threads' trees in one number, and complains of it
 UNTYPED = ("type_comment", "type_params", "kind")  # fields that carry types alone, or nothing that runs
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+REGISTERING = ("register", "custom_op", "triton_op")
+"""Decorators with these in their names hand what they decorate to others: it is called without being named."""
+
+Chain = tuple[str, ...]
+"""A name and the attributes read off it: ``a.b.c``."""
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file's code. One that does not parse counts whole."""
-    content = path.read_bytes()
-    return hashlib.sha256(running_code(content) if path.suffix == ".py" else content).hexdigest()
+@dataclass(frozen=True)
+class Statement:
+    """A statement of a file's top level.
 
-
-def imports(path: Path, inside_functions: bool) -> Iterator[str]:
-    """The names that a source file imports when it is loaded, with those that its functions import when called.
-
-    Of ``from a import b`` both a and a.b, since b may be a module. Nothing of a file that does not parse.
+    ``text``: what runs. ``lines``: where it stands. ``uses``: the names that it reads. ``when_called``: the names that
+    its functions import, and the dotted ones that they stand for. ``effect``: whether it does more than bind names when
+    the file is loaded.
     """
-    tree = _stripped(path.read_bytes())
+
+    text: str
+    lines: range = range(0)
+    uses: frozenset[Chain] = frozenset()
+    when_called: frozenset[tuple[str, str]] = frozenset()
+    effect: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source file. ``bindings``: what each name of the top level is bound to, statements by their number, and dotted
+    names that are imported."""
+
+    statements: tuple[Statement, ...]
+    bindings: Mapping[str, tuple[int | str, ...]]
+
+
+def read_source(path: Path) -> Source:
+    """Reads a file. One that does not parse is one statement, which counts whole."""
+    content = path.read_bytes()
+    tree = _stripped(content)
     if tree is None:
-        return
-    waiting: list[ast.AST] = [tree]
+        return Source((Statement(repr(content), effect=True),), {})
+    statements: list[Statement] = []
+    bindings: dict[str, list[int | str]] = {}
+    for node in tree.body:
+        for name, dotted in _imports(node):
+            bindings.setdefault(name, []).append(dotted)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        for name in _bound(node):
+            bindings.setdefault(name, []).append(len(statements))
+        called = frozenset(each for inner in _functions(node) for each in _imports(inner, inside_functions=True))
+        statements.append(Statement(_text(node), _lines(node), frozenset(_chains(node)), called, _acts(node)))
+    return Source(tuple(statements), {name: tuple(bound) for name, bound in bindings.items()})
+
+
+def _imports(node: ast.AST, inside_functions: bool = False) -> Iterator[tuple[str, str]]:
+    """The names that a statement imports, each with the dotted name that it stands for."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            whole = alias.name if alias.asname else alias.name.partition(".")[0]
+            yield alias.asname or whole, whole
+    elif isinstance(node, ast.ImportFrom):
+        if node.module and not node.level:
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+    elif inside_functions or not isinstance(node, FUNCTIONS):
+        for child in ast.iter_child_nodes(node):
+            yield from _imports(child, inside_functions)
+
+
+def _functions(node: ast.AST) -> Iterator[ast.AST]:
+    """The outermost functions of a statement."""
+    if isinstance(node, FUNCTIONS):
+        yield node
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _functions(child)
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """The names that a statement binds, without imports."""
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        yield node.name
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        for child in ast.iter_child_nodes(node):
+            yield from _bound(child)
+
+
+def _chains(node: ast.AST) -> Iterator[Chain]:
+    """The names that are read anywhere in a statement, each with the attributes read off it."""
+    waiting = [node]
     while waiting:
-        for node in ast.iter_child_nodes(waiting.pop()):
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield node.module
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            elif inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                waiting.append(node)
+        each = waiting.pop()
+        if isinstance(each, ast.Attribute | ast.Name):
+            attributes: list[str] = []
+            base: ast.AST = each
+            while isinstance(base, ast.Attribute):
+                attributes.append(base.attr)
+                base = base.value
+            if isinstance(base, ast.Name):
+                if isinstance(base.ctx, ast.Load):
+                    yield (base.id, *reversed(attributes))
+                continue
+        waiting += ast.iter_child_nodes(each)
+
+
+def _acts(node: ast.AST) -> bool:
+    """Whether a statement does more than bind names: calls, assignments into objects, whatever is conditional, and
+    definitions that a decorator hands on."""
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        decorators = [ast.unparse(each) for each in node.decorator_list]
+        return any(word in decorator for word in REGISTERING for decorator in decorators)
+    targets: Iterable[ast.AST] = ()
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = (node.target,)
+    else:
+        return True
+    return any(isinstance(each, ast.Attribute | ast.Subscript) for target in targets for each in ast.walk(target))
+
+
+def _lines(node: ast.stmt) -> range:
+    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+    return range(first, (node.end_lineno or first) + 1)
+
+
+def _text(node: ast.AST) -> str:
+    parts: list[str] = []
+    _write(node, parts)
+    return "".join(parts)
 
 
 def fields_of_type(path: Path, annotation: str) -> dict[str, str]:
@@ -63,23 +167,12 @@ def fields_of_type(path: Path, annotation: str) -> dict[str, str]:
     }
 
 
-def running_code(source: bytes) -> bytes:
-    """The part of a source that runs, as text that is equal for equal code; ``source`` where it does not parse."""
-    tree = _stripped(source)
-    if tree is None:
-        return source
-    parts: list[str] = []
-    _write(tree, parts)
-    return "".join(parts).encode("utf-8", "surrogatepass")
-
-
-@lru_cache(maxsize=1)  # a file's hash and its imports are asked for one after the other
-def _stripped(source: bytes) -> ast.AST | None:
-    """The syntax tree of what runs, not to be changed; None where the source does not parse."""
+def _stripped(source: bytes) -> ast.Module | None:
+    """The syntax tree of what runs; None where the source does not parse."""
     try:
         with PARSING:
             tree = ast.parse(source)
-        return cast(ast.AST, _Stripped().visit(tree))
+        return cast(ast.Module, _Stripped().visit(tree))
     except (SyntaxError, ValueError):
         return None
 
@@ -139,7 +232,9 @@ class _Stripped(ast.NodeTransformer):
 
 def _write(value: Any, parts: list[str]) -> None:
     """Adds the tree as text: kinds of nodes and their fields that hold something."""
-    if isinstance(value, ast.AST):
+    if isinstance(value, ast.Import | ast.ImportFrom):  # what the names stand for is found out, not where that stands
+        parts.append(f"Import({[alias.asname or alias.name.rpartition('.')[2] for alias in value.names]})")
+    elif isinstance(value, ast.AST):
         parts.append(f"{type(value).__name__}(")
         for name in value._fields:
             field = getattr(value, name, None)

@@ -15,7 +15,7 @@ from pydantic import GetPydanticSchema
 
 from suite.record.files import Stored
 
-Size = Literal["pico", "nano", "micro", "base", "large"]
+Size = Literal["pico", "nano", "micro", "mini", "base", "large"]
 RecipeName = Literal["classic", "modern", "compiled"]
 Task = Literal["pretrain", "adapt"]
 BaselineName = str

@@ -1,7 +1,9 @@
 """The machine as a fingerprint, and whether it is fit to measure on.
 
 *Facts* are what decides speed and stays put; equal facts make equal keys, and only results of one key are ranked
-together. *Context* is volatile or informational, and never compared. What cannot be read is None, never 0.
+together. *Context* is volatile or informational, and never compared. What cannot be read is None, never 0, and
+``context["unread"]`` says why. Records of older versions have fewer facts: a fact that they lack is *not recorded*,
+which equals nothing, so their timings never count as those of a machine of which it is known.
 
 Everything is read from Linux's ``/proc`` and ``/sys`` and from ``nvidia-smi``: no CUDA context is made in this process,
 since it would show up as memory and as a GPU user in the very measurements that it describes. Elsewhere fewer
@@ -19,13 +21,14 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from suite.record.numerics import VARIABLES
 from suite.record.schema import Machine
 
 ROOT = Path("/")
@@ -34,6 +37,17 @@ ENVIRONMENT = (  # what changes speed without showing in any fact
     "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "MALLOC_ARENA_MAX", "CUDA_LAUNCH_BLOCKING",
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE",
 )  # fmt: skip
+LIMITS = (*VARIABLES, "OPENBLAS_CORETYPE")
+"""What keeps a library from instructions that the CPU has: another code path, another speed."""
+
+INSTRUCTION_SETS = {  # by the kernel's name of the flag; those that kernels of this decade choose between
+    "avx": "avx", "avx2": "avx2", "fma": "fma", "avx_vnni": "avx_vnni", "avx512f": "avx512f",
+    "avx512_vnni": "avx512_vnni", "avx512_bf16": "avx512_bf16", "avx512_fp16": "avx512_fp16", "amx_tile": "amx",
+    "amx_bf16": "amx_bf16", "asimd": "neon", "asimddp": "dotprod", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
+    "sve2": "sve2", "sme": "sme",
+}  # fmt: skip
+ATEN_AVX512 = frozenset(("avx512f", "avx512dq", "avx512bw", "avx512vl", "fma"))
+CLOCK_STEP_MHZ = 50  # makers name clocks in such steps, and a counter's calibration is a few MHz beside them
 PACKAGES = ("transformers", "timm", "triton")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 STEAL_SHARE = 0.01
@@ -46,17 +60,26 @@ WINDOW_S = 0.5  # /proc/stat counts in hundredths of a second: enough to see 1 %
 def fingerprint(device: str, threads: int) -> Machine:
     """The machine, to a run on ``device`` ("cpu", "cuda") with ``threads`` torch threads; read once a process."""
     facts = read_facts(device, threads)
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-    return Machine(name=f"{slug(facts)}-{key[:6]}", key=key, facts=facts, context=read_context())
+    key = key_of(facts)
+    context = read_context() | {"unread": unread(facts)}
+    return Machine(name=f"{slug(facts)}-{key[:6]}", key=key, facts=facts, context=context)
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """The hash of the facts."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def slug(facts: Mapping[str, Any]) -> str:
-    """A readable name from the facts: ``amd-epyc-2c-24g``, or the GPU's name with its count where one is used."""
+    """A readable name from the facts: ``amd-epyc-f25m17-2c-24g`` (family and model, where they are recorded), or the
+    GPU's name with its count where one is used."""
     if gpu := facts.get("gpu"):
         count = f"-x{gpu['count']}" if gpu["count"] > 1 else ""
         return _words(" and ".join(gpu["names"])) + count
+    family, model = (facts.get(each) for each in ("cpu_family", "cpu_model"))
+    which = [_words(f"f{family}m{model}")[:12]] if family is not None and model is not None else []
     size = [f"{facts['cores']}c"] + ([f"{facts['memory_gib']}g"] if facts["memory_gib"] else [])
-    return "-".join([_words(facts["cpu"] or "cpu"), *size])
+    return "-".join([_words(facts["cpu"] or "cpu"), *which, *size])
 
 
 def _words(name: str) -> str:
@@ -70,8 +93,7 @@ def _words(name: str) -> str:
 
 def read_facts(device: str, threads: int, root: Path = ROOT) -> dict[str, Any]:
     """What must be equal for results to be ranked together; JSON values."""
-    return {
-        "cpu": _cpu_model(root),
+    return _cpu(root) | {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cpu_quota": _cpu_quota(root),
         "memory_gib": _memory_gib(root),
@@ -79,6 +101,9 @@ def read_facts(device: str, threads: int, root: Path = ROOT) -> dict[str, Any]:
         "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "python": ".".join(platform.python_version_tuple()[:2]),
         "torch": torch_version(),
+        "blas": _blas(),
+        "code_path": _code_path(root),
+        "instruction_limits": {name: os.environ[name] for name in LIMITS if name in os.environ},
         "threads": threads,
         "gpu": _gpu() if device.startswith("cuda") else None,
     }
@@ -92,8 +117,97 @@ def torch_version() -> str | None:
     return stated[1] if stated else _version("torch")
 
 
-def _cpu_model(root: Path) -> str | None:
-    return _cpuinfo(root).get("model name") or platform.processor() or platform.machine() or None
+def _cpu(root: Path) -> dict[str, Any]:
+    """Which CPU it is. Its name alone does not say: a virtual machine's may be "AMD EPYC" on any generation of them.
+
+    ``instance`` tells machines apart of whose CPU nothing is known: this one, since it was started; else None.
+    """
+    said = _cpuinfo(root)
+    arm = "CPU part" in said
+    family, model = (said.get(each) for each in (("CPU architecture", "CPU part") if arm else ("cpu family", "model")))
+    stepping = f"r{said.get('CPU variant')}p{said.get('CPU revision')}" if arm else _whole(said.get("stepping"))
+    mhz, source = _nominal_clock(root)
+    return {
+        "cpu": said.get("model name") or platform.processor() or platform.machine() or None,
+        "cpu_vendor": said.get("CPU implementer" if arm else "vendor_id"),
+        "cpu_family": _whole(family),
+        "cpu_model": model if arm else _whole(model),
+        "cpu_stepping": stepping,
+        "instruction_sets": sorted({INSTRUCTION_SETS[each] for each in _flags(root) & INSTRUCTION_SETS.keys()}) or None,
+        "caches_kib": _caches_kib(root),
+        "nominal_mhz": mhz,
+        "nominal_mhz_from": source,
+        "instance": _instance(root) if family is None or model is None else None,
+    }
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def _flags(root: Path) -> set[str]:
+    """The instruction sets by the kernel's names."""
+    said = _cpuinfo(root)
+    return set((said.get("flags") or said.get("Features") or "").split())
+
+
+def _caches_kib(root: Path) -> dict[str, int] | None:
+    """The data caches of the first core by level, each in KiB; where the kernel does not list them the one that
+    ``/proc/cpuinfo`` has, which does not say its level."""
+    found = {}
+    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index[0-9]*")):
+        level, kind, size = ((_text(index / each) or "").strip() for each in ("level", "type", "size"))
+        if kind in ("Data", "Unified") and (kib := _whole(size.removesuffix("K"))):
+            found[f"L{level}{'d' if kind == 'Data' else ''}"] = kib
+    stated = _whole((_cpuinfo(root).get("cache size") or "").removesuffix(" KB"))
+    return found or ({"unnamed": stated} if stated else None)
+
+
+def _nominal_clock(root: Path) -> tuple[int | None, str | None]:
+    """The clock in MHz that the CPU is sold with, to the nearest CLOCK_STEP_MHZ, and what says so. A virtual machine
+    sees only the time-stamp counter, which on x86 runs at that clock: BogoMIPS are twice its MHz."""
+    of_first = root / "sys/devices/system/cpu/cpu0"
+    stated = (
+        ("cpufreq/base_frequency", _whole((_text(of_first / "cpufreq/base_frequency") or "").strip()), 1000),
+        ("acpi_cppc/nominal_freq", _whole((_text(of_first / "acpi_cppc/nominal_freq") or "").strip()), 1),
+    )
+    for name, number, per_mhz in stated:
+        if number:
+            return CLOCK_STEP_MHZ * round(number / per_mhz / CLOCK_STEP_MHZ), name
+    bogomips = _cpuinfo(root).get("bogomips", "")  # spelled BogoMIPS where it is another counter's
+    if not re.fullmatch(r"\d+(\.\d+)?", bogomips):
+        return None, None
+    return CLOCK_STEP_MHZ * round(float(bogomips) / 2 / CLOCK_STEP_MHZ), "BogoMIPS / 2"
+
+
+def _instance(root: Path) -> str:
+    """Tells this machine from every other one, until it is started again."""
+    parts = [_text(root / each) for each in ("etc/machine-id", "proc/sys/kernel/random/boot_id")]
+    return hashlib.sha256(repr((*parts, socket.gethostname())).encode()).hexdigest()[:16]
+
+
+def _blas() -> str | None:
+    """The library of torch's matrix products, as far as its files tell; its version is that of torch's build."""
+    package = find_spec("torch")
+    if not package or not package.origin:
+        return None
+    folder = Path(package.origin).parent
+    if "caffe2::mkl" in (_text(folder / "share/cmake/Caffe2/Caffe2Targets.cmake") or ""):
+        return "mkl"
+    files = [each.name for place in (folder / "lib", folder.with_name("torch.libs")) for each in place.glob("lib*")]
+    known = ("mkl", "openblas", "armpl", "nvpl_blas", "blis")
+    return next((name for name in known if any(each.startswith(f"lib{name}") for each in files)), None)
+
+
+def _code_path(root: Path) -> str | None:
+    """Which of its kernels torch takes: its own rule, or what the environment says. None where no flags are known, and
+    with SVE, where the vectors' length decides, too."""
+    flags = _flags(root)
+    if stated := os.environ.get("ATEN_CPU_CAPABILITY"):
+        return stated.lower()
+    if not flags or "sve" in flags:
+        return None
+    return "avx512" if flags >= ATEN_AVX512 else "avx2" if flags >= {"avx2", "fma"} else "default"
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
@@ -131,7 +245,8 @@ def _hypervisor(root: Path) -> str | None:
 
 
 def _gpu() -> dict[str, Any] | None:
-    """Names (of whole cards or of MIG slices), count of those that torch may use, driver, and torch's CUDA version."""
+    """Names (of whole cards or of MIG slices), count of those that torch may use, driver, torch's CUDA version, and of
+    the cards each different compute capability, most MHz and limit in W."""
     import torch  # takes seconds, and only a GPU needs it
 
     if not torch.cuda.device_count():
@@ -141,16 +256,63 @@ def _gpu() -> dict[str, Any] | None:
     slices = re.findall(r"^\s+(MIG \S+)", listed, re.MULTILINE)
     names = [f"{cards[0]} {each}" for each in slices] if cards and slices else cards
     driver = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
+    asked = ("compute_cap", "clocks.max.sm", "clocks.max.memory", "power.limit")
+    said = _nvidia_smi(f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits") or ""
+    lines = [[each.strip() for each in line.split(",")] for line in said.splitlines()]
+    columns = zip(*(line for line in lines if len(line) == len(asked)), strict=True)
+    capability, sm, memory, power = [_numbers(each) for each in columns] or [None] * len(asked)
     return {
         "names": sorted(set(names)) or [torch.cuda.get_device_name()],
         "count": torch.cuda.device_count(),
         "driver": driver.splitlines()[0].strip() if driver else None,
         "cuda": torch.version.cuda,
+        "compute_capability": capability,
+        "most_sm_mhz": sm,
+        "most_memory_mhz": memory,
+        "power_limit_w": power,
     }
+
+
+def _numbers(values: Iterable[str]) -> list[float] | None:
+    """The different numbers, from the least on; None where there is none, as of what a card does not tell."""
+    return sorted({float(each) for each in values if re.fullmatch(r"\d+(\.\d+)?", each)}) or None
 
 
 def _nvidia_smi(*arguments: str) -> str | None:
     return _output("nvidia-smi", *arguments)
+
+
+def unread(facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, str]:
+    """Why facts about the CPU are None, by their names; of what may rightly be None nothing is said."""
+    if "model name" in _cpuinfo(root) or "CPU part" in _cpuinfo(root):
+        cpuinfo = "/proc/cpuinfo does not say it"
+    else:
+        cpuinfo = f"/proc/cpuinfo {'names no CPU' if _text(root / 'proc/cpuinfo') else 'is missing or empty'}"
+    reasons = dict.fromkeys(("cpu_vendor", "cpu_family", "cpu_model", "cpu_stepping", "instruction_sets"), cpuinfo) | {
+        "caches_kib": "neither /sys/devices/system/cpu nor /proc/cpuinfo has it",
+        "nominal_mhz": "neither cpufreq nor acpi_cppc nor BogoMIPS of an x86 says it",
+        "nominal_mhz_from": "there is no such clock",
+        "blas": "torch's files do not name it",
+        "code_path": "torch's rule for these instruction sets is not known here",
+    }
+    return {name: why for name, why in reasons.items() if facts.get(name) is None}
+
+
+def unrecorded(facts: Mapping[str, Any], beside: Mapping[str, Any]) -> list[str]:
+    """The names of the facts that only ``beside`` has: an older version did not record them."""
+    return [name for name in _flat(beside) if name not in _flat(facts)]
+
+
+def differing(facts: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The facts that both have and in which they differ, as (of the first, of the other), by name."""
+    one, two = _flat(facts), _flat(other)
+    return {name: (one[name], two[name]) for name in one if name in two and one[name] != two[name]}
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """With the GPU's facts one by one."""
+    gpu = facts.get("gpu")
+    return {**facts, **{f"gpu {name}": each for name, each in gpu.items()}, "gpu": True} if gpu else dict(facts)
 
 
 # context -------------------------------------------------------------------------------------------------------------

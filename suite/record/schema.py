@@ -4,7 +4,8 @@
 kind      what                                                                  replicate          travels
 ========  ====================================================================  =================  ====================
 counted   exact counts of one step in each fifth of the run, probes of steps    none: no noise     yes
-learned   one run alone: its curve, final test metrics, probes                  the seed           yes, up to rounding
+learned   one run alone: its curve, final test metrics, probes                  the seed           yes, to the bit under
+                                                                                                   one arithmetic
 timed     a process of each side in lock-step, resumed in each fifth            the processes      never
 ========  ====================================================================  =================  ====================
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -26,10 +27,11 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from suite.record.files import Stored, parse_versioned
 from suite.record.job import Setting
+from suite.record.numerics import NATIVE
 
 SCHEMA_VERSION = 2
 
-TIMING_PROTOCOL = 2
+TIMING_PROTOCOL = 3
 """How :mod:`suite.measure.timing` times. Raise it with every change there that can move a ratio: timings of another
 protocol are measured again."""
 
@@ -40,6 +42,9 @@ FIFTHS = 5
 
 LEAST_BLOCKS = 3
 """Steps of a timed part: the warm-up, and a round."""
+
+FIRST_STEPS = 64
+"""Training losses that a run keeps one by one, so that one of other arithmetic can be held against it."""
 
 Status = Literal[
     "ok", "diverged", "out_of_memory", "timeout", "hung", "crashed", "failed", "unavailable", "not_attached"
@@ -93,6 +98,14 @@ class Machine(Stored):
     context: Annotated[dict[str, Any], Shared] = Field(default_factory=dict)
 
 
+def bits_of(numerics: str, machine: Machine) -> str:
+    """Where runs of an arithmetic on a machine repeat to the bit: under the same portable arithmetic of the same torch,
+    or else on that machine alone."""
+    if numerics.partition(",")[0] == NATIVE:
+        return machine.key
+    return f"{numerics} torch {machine.facts.get('torch')}"
+
+
 class Evaluation(Stored):
     step: int
     loss: float  # lower is better
@@ -110,6 +123,9 @@ class Count:
     needs_values: str = ""
 
 
+NO_VALUES = "tensors without values take no memory on the host"
+
+
 class Counters(Stored):
     """Exact counts of one training step: equal code gives equal numbers. ``Run.count_step`` takes them.
 
@@ -124,6 +140,8 @@ class Counters(Stored):
         parameter_count: scalars in the model, tied ones once.
         trainable_parameter_count: those that require a gradient.
         operators: operators that computed something: a launch count.
+        host_bytes: what the run holds outside of its device when the step begins: arrays, pinned, shared and mapped
+            memory, without the data set; None where nobody looked.
         uncounted_operators: calls of operators that may compute and have no FLOP formula; if any, ``flops`` is a
             lower bound.
         communication_bytes: sent per rank on an ideal ring; None in a single process.
@@ -145,6 +163,7 @@ class Counters(Stored):
     operators: Annotated[
         int, Count("operators", needs_values="autograd takes other operators for views of tensors without values")
     ]
+    host_bytes: Annotated[int | None, Count("held on the host", "B", needs_values=NO_VALUES)] = None
     uncounted_operators: dict[str, int] = Field(default_factory=dict)
     communication_bytes: Annotated[
         int | None, Count("communication", "B", needs_values="one process is counted, which sends nothing")
@@ -223,7 +242,8 @@ Source = Annotated[str, Field(max_length=200)]
 
 
 class Evidence(Stored):
-    """What all evidence says of itself. ``started``: ISO 8601, UTC."""
+    """What all evidence says of itself. ``started``: ISO 8601, UTC. ``numerics``: the arithmetic that its runs had
+    (:mod:`suite.record.numerics`)."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
     id: str
@@ -233,6 +253,12 @@ class Evidence(Stored):
     machine: Machine
     conditions: Annotated[Conditions, Shared]
     source: Source = ""
+    numerics: Annotated[str, Field(max_length=200)] = NATIVE
+
+    @property
+    def bits(self) -> str:
+        """Where it repeats to the bit."""
+        return bits_of(self.numerics, self.machine)
 
 
 class Ended(Stored):
@@ -276,9 +302,13 @@ class Trained(Ended, Evidence):
     Attributes:
         train_loss: means of the training loss over equal parts of the run.
         trajectory_sha256: of every training loss, to the bit: equal hashes are equal trajectories.
+        first_losses: training losses of the first steps, at most FIRST_STEPS, rounded to nine digits, which tell any
+            two float32 apart.
         curve: evaluations on validation examples along the way.
         final: the evaluation on test examples, after the last step.
         cpu_s: processor seconds of the training steps, all threads and ranks.
+        flops: of its set-up and all its steps, over all ranks, counted as :class:`Counters` has them; None where they
+            were not (of older records, of compiled runs).
     """
 
     seed: int
@@ -288,6 +318,8 @@ class Trained(Ended, Evidence):
     final: Evaluation | None = None
     probes: dict[str, float] = Field(default_factory=dict)
     cpu_s: float | None = None
+    flops: int | None = None
+    first_losses: list[float] = Field(default_factory=list)
 
 
 class Learned(Trained):
@@ -350,14 +382,39 @@ class Timed(Evidence):
     @property
     def windows(self) -> int:
         """The parts of a run that it shows; all of them where a side failed, since more is not to be had."""
-        ended = [len(side.windows) for side in self.contenders if side.status == "ok"]
-        return min(ended) if len(ended) == len(self.contenders) else FIFTHS
+        return _windows_of(self.contenders)
+
+    def windows_of(self, index: int) -> int:
+        """As :attr:`windows`, of one contender beside the reference."""
+        return _windows_of([self.reference, self.contenders[index]])
+
+    def without(self, stacks: Collection[str]) -> Timed | None:
+        """The same of the other contenders; None where the reference is among ``stacks``, or nothing is left."""
+        kept = [index for index, side in enumerate(self.contenders) if side.stack not in stacks]
+        if 0 not in kept or len(kept) < 2:
+            return None
+        place = {index: number for number, index in enumerate(kept)}
+        changes = {
+            "contenders": [self.contenders[index] for index in kept],
+            "spawn_order": [place[each] for each in self.spawn_order if each in place],
+            "orders": [[place[each] for each in order if each in place] for order in self.orders],
+        }
+        return self.model_copy(update=changes)
+
+
+def _windows_of(sides: Sequence[Side]) -> int:
+    return min(len(side.windows) for side in sides) if all(side.status == "ok" for side in sides) else FIFTHS
 
 
 class Renewal(Stored):
-    """Code changed from ``old`` to ``new`` (trajectory hashes), and one run, repeated under the new one, was equal to
-    the bit: all that was learned in this family of conditions with the stack holds for both. ``machine``: the name of
-    the one that repeated it; older lines lack it."""
+    """Code changed from ``old`` to ``new`` (trajectory hashes), and one run, repeated under the new one, was equal: all
+    that was learned in this family of conditions with the stack holds for both.
+
+    Attributes:
+        machine: the name of the one that repeated it; older lines lack it.
+        equality: to the bit, or, where the arithmetic was another, up to rounding.
+        distance: then the largest relative difference of the first losses.
+    """
 
     schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
     kind: Literal["renewal"] = "renewal"
@@ -369,6 +426,8 @@ class Renewal(Stored):
     new: str
     machine: str = ""
     source: Source = ""
+    equality: Literal["bit", "rounding"] = "bit"
+    distance: float = 0.0
 
 
 Line = Counted | Learned | Timed | Witness | Renewal

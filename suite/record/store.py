@@ -20,7 +20,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from suite.record.files import OlderSchema, printable, read_plain
-from suite.record.schema import Counted, Learned, Line, Renewal, Timed, Witness, parse, unattached
+from suite.record.machine import key_of
+from suite.record.schema import Counted, Learned, Line, Machine, Renewal, Timed, Witness, parse, unattached
 from suite.record.seal import NoChecksum, opened, sealed
 
 
@@ -180,12 +181,21 @@ class Store:
 
 
 def parse_sealed(line: bytes) -> Line:
-    """A line of evidence with its checksum. Raises ValueError, NoChecksum where that alone is missing."""
+    """A line of evidence with its checksum. Raises ValueError, NoChecksum where that alone is missing.
+
+    A line whose machine's key is not the hash of its facts is refused: it would be pooled with a machine that it says
+    it is not.
+    """
     try:
-        return parse(opened(line))
+        line_read = parse(opened(line))
     except NoChecksum:
         parse(line)  # what is damaged is called so
         raise
+    machine = getattr(line_read, "machine", "")
+    machine = line_read.machine
+    if isinstance(machine, Machine) and machine.key != key_of(machine.facts):
+        raise ValueError(f"its machine's key, {printable(machine.key)}, is not that of the facts beside it")
+    return line_read
 
 
 def same(one: Line, other: Line) -> bool:

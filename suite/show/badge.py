@@ -8,7 +8,7 @@ from __future__ import annotations
 from suite.judge.rows import Row
 from suite.record.text import in_html
 from suite.show import matrix
-from suite.show.board import HEADLINE, leaning, text
+from suite.show.board import HEADLINE, leaning, text, version_text
 from suite.show.drawing import COLOURS
 from suite.show.report import Report
 
@@ -32,7 +32,8 @@ def _of_row(row: Row) -> tuple[str, str, str]:
     said = matrix.headline_in_words(row)
     if said not in (matrix.FAILED, matrix.MISSED, matrix.UNKNOWN):
         said = f"{text(value, HEADLINE.direction)} to the same quality{'†' if row.unverified else ''}"
-    return f"{row.stack} · {at.baseline} {at.size}", said, LEANINGS[leaning(value)]
+    where = " ".join(filter(None, (at.baseline, at.size, version_text(row))))
+    return f"{row.stack} · {where}", said, LEANINGS[leaning(value)]
 
 
 def _drawn(label: str, message: str, colour: str) -> str:

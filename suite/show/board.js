@@ -168,11 +168,11 @@ function csvCell(value) {
 
 // One line for each row and metric.
 function csv(rows) {
-  const conditions = ["baseline", "recipe", "size", "task"];
-  const lines = [[...conditions, "machine", "reference", "stack", "learned_on", "seeds", "timings", "unverified", "metric", "kind", "at_most", "ratio", "low", "high"]];
+  const conditions = ["baseline", "baseline_version", "recipe", "size", "task"];
+  const lines = [[...conditions, "machine", "reference", "stack", "learned_on", "seeds", "timings", "unverified", "newer_version", "metric", "kind", "at_most", "ratio", "low", "high"]];
   for (const row of rows) {
     const shared = [...conditions.map((name) => row.conditions[name]), row.machine, row.reference, row.stack,
-      row.learned_on, row.seeds.length, row.timings, row.unverified.join(" ")];
+      row.learned_on, row.seeds.length, row.timings, row.unverified.join(" "), row.newer_version];
     for (const [metric, value] of Object.entries(row.metrics)) {
       lines.push([...shared, metric, value.kind, value.at_most, value.ratio, value.interval?.low, value.interval?.high]);
     }

@@ -1,6 +1,7 @@
 """Put rows on boards: which belong together, in which order, and how their numbers read, in Markdown and HTML.
 
-A board is what may be ranked: one baseline, recipe, size, task, data and machine, one reference. Within it techniques
+A board is what may be ranked: one baseline and version of it, recipe, size, task, data and machine, one reference.
+Boards of an older version stand behind those of the newer, and say which they are of. Within it techniques
 stand in order of the time to the same quality, in tiers which differ beyond what chance explains
 (`suite.judge.statistics.tiers`). A bound stands where its end would. Below them stand those without an interval, those
 that reached no quality or were not measured to the end, and last those that failed.
@@ -17,9 +18,10 @@ from itertools import groupby
 from typing import Any
 
 from suite.judge.metrics import COLUMNS, METRICS, NO_RULER, NOT_LEARNED, NOT_TIMED, Direction, Metric, Value
-from suite.judge.rows import Row
+from suite.judge.rows import Row, of_version
 from suite.judge.statistics import Interval, tiers
 from suite.record.job import Setting
+from suite.record.machine import unrecorded
 
 HEADLINE = METRICS["time_to_quality"]
 
@@ -28,7 +30,7 @@ HEADLINE = METRICS["time_to_quality"]
 class Board:
     """``tiers`` best first; ``bounds`` lie beyond the ends of the reference's scaling curve; ``single`` have no
     interval, so no tier; ``partial`` have numbers, but none that is measured of the headline; ``failed`` have none.
-    ``apart``: what tells it from others of its title."""
+    ``apart``: what tells it from others of its title. ``versioned``: whether its baseline has several versions."""
 
     tiers: tuple[tuple[Row, ...], ...]
     bounds: tuple[Row, ...]
@@ -36,6 +38,7 @@ class Board:
     partial: tuple[Row, ...]
     failed: tuple[Row, ...]
     apart: tuple[str, ...] = ()
+    versioned: bool = False
 
     @cached_property
     def ranked(self) -> list[tuple[str, Row]]:
@@ -52,7 +55,9 @@ class Board:
     @property
     def title(self) -> str:
         row, conditions = self.rows[0], self.rows[0].conditions
-        parts = [conditions.baseline, conditions.recipe, conditions.size, conditions.task, f"{conditions.steps} steps"]
+        version = f"version {conditions.baseline_version}" if self.versioned else ""
+        parts = [" ".join(filter(None, (conditions.baseline, version))), conditions.recipe, conditions.size]
+        parts += [conditions.task, f"{conditions.steps} steps"]
         parts += [conditions.model] if conditions.model else []
         parts += [f"against {row.reference}"] if row.reference != "baseline" else []
         return " · ".join([*parts, *self.apart])
@@ -63,9 +68,10 @@ class Board:
         row, conditions = self.rows[0], self.rows[0].conditions
         threads = f"{conditions.threads} thread{'s' if conditions.threads != 1 else ''}"
         where = threads if conditions.device == "cpu" else conditions.device
+        older = f" All of it is {of_version(row)}: no newer row is ranked with it." if row.newer_version else ""
         return (
             f"Machine {row.machine.name} ({where}); {conditions.steps} steps of the reference; "
-            f"data {conditions.data or 'unknown'}; {conditions.baseline} version {conditions.baseline_version}."
+            f"data {conditions.data or 'unknown'}; {conditions.baseline} version {conditions.baseline_version}.{older}"
         )
 
     @property
@@ -98,13 +104,16 @@ class Board:
 
 
 def boards(rows: Iterable[Row]) -> list[Board]:
-    """Sort rows into boards; those of one baseline stand together."""
+    """Sort rows into boards; those of one baseline stand together, of its newest version first."""
 
-    def place(row: Row) -> tuple[str, ...]:
+    def place(row: Row) -> tuple[Any, ...]:
         c = row.conditions
-        return c.baseline, c.recipe, c.size, c.task, row.machine.name, row.reference, row.board[0], row.board[1]
+        newest_first = c.baseline, -c.baseline_version
+        return *newest_first, c.recipe, c.size, c.task, row.machine.name, row.reference, row.board[0], row.board[1]
 
     every = [_board(list(group)) for _, group in groupby(sorted(rows, key=place), key=place)]
+    versioned = {board.rows[0].conditions.baseline for board in every if board.rows[0].newer_version}
+    every = [replace(board, versioned=board.rows[0].conditions.baseline in versioned) for board in every]
     titled = {board.title: [each for each in every if each.title == board.title] for board in every}
     return [replace(board, apart=_apart(board, titled[board.title])) for board in every]
 
@@ -283,6 +292,25 @@ def unverified_sentence(rows: int) -> str:
     )
 
 
+def version_text(row: Row) -> str:
+    """``version 2`` of a row of an older version of its baseline, by which it is told from others; else empty."""
+    return f"version {row.conditions.baseline_version}" if row.newer_version else ""
+
+
+def older_sentence(rows: Iterable[Row]) -> str:
+    """How many rows are of which older versions, on which machines, and what about it; empty where none is."""
+    older = [row for row in rows if row.newer_version]
+    if not older:
+        return ""
+    versions = sorted({f"{row.conditions.baseline} {version_text(row)} (now {row.newer_version})" for row in older})
+    where = sorted({row.machine.name for row in older})
+    return (
+        f"{how_many(len(older), noun='row')} of an older version of a baseline: {', '.join(versions)}, made on "
+        f"{', '.join(where)}. They are ranked with no row of the newer version, and kept until there is one: "
+        "leantrain run measures it."
+    )
+
+
 def missing(row: Row) -> str:
     """A sentence on the evidence that the row lacks, with the command that measures it; empty where it has all."""
     failed = {each.kind for each in row.failures}
@@ -296,6 +324,8 @@ def missing(row: Row) -> str:
         )
         if lacking
     ]
+    if lacks and row.newer_version:
+        return f"missing: {', '.join(lacks)}; only version {row.newer_version} can be measured now"
     command = f"leantrain compare {shlex.join([row.stack, row.reference])} {_options(row)}"
     if known.ruler is None:
         lacks.append("the reference's scaling curve")
@@ -425,15 +455,33 @@ HOW_TO_READ = (
 )
 
 
+TELLING = ("cpu_family", "cpu_model", "cpu_stepping", "instruction_sets", "caches_kib", "nominal_mhz", "blas")
+"""Facts that an older version did not record, so that its machines may be any of their name."""
+
+
 def machine_line(facts: Mapping[str, Any]) -> str:
-    """The known facts of a machine in one line."""
+    """The known facts of a machine in one line, and which of those that tell CPUs apart were not recorded."""
     gpu = facts.get("gpu") or {}
+    which = " ".join(
+        f"{name} {facts[f'cpu_{name}']}"
+        for name in ("family", "model", "stepping")
+        if facts.get(f"cpu_{name}") is not None
+    )
+    caches = facts.get("caches_kib") or {}
     parts = [
         f"{gpu.get('count')} × {' and '.join(map(str, gpu.get('names', ())))}" if gpu else "",
         f"driver {gpu.get('driver')}" if gpu else "",
-        f"{facts.get('cpu') or 'unknown CPU'}, {facts.get('cores')} cores",
+        " ".join(filter(None, (str(facts.get("cpu") or "unknown CPU"), which))),
+        f"{facts.get('cores')} cores",
+        f"{facts['nominal_mhz']} MHz by {facts.get('nominal_mhz_from')}" if facts.get("nominal_mhz") else "",
+        f"caches {', '.join(f'{name} {kib} KiB' for name, kib in caches.items())}" if caches else "",
+        f"instructions {' '.join(facts['instruction_sets'])}" if facts.get("instruction_sets") else "",
         f"{facts['memory_gib']} GiB" if facts.get("memory_gib") else "",
         str(facts.get("system") or ""),
         f"torch {facts['torch']}" if facts.get("torch") else "",
+        " and ".join(filter(None, (str(facts.get("blas") or ""), str(facts.get("code_path") or "")))),
     ]
-    return ", ".join(filter(None, parts))
+    line = ", ".join(filter(None, parts))
+    untold = unrecorded(facts, dict.fromkeys(TELLING))
+    end = f"; not recorded: {', '.join(untold)}, so pooled with no machine of which that is known"
+    return f"{line}{end if untold else ''}"

@@ -209,7 +209,7 @@ def by_curve(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
         if row.known.ruler:
             groups.setdefault(id(row.known.ruler), []).append(row)
     most_first = sorted(groups.values(), key=len, reverse=True)
-    rates = [next((row.rates[0] for row in group if row.rates), 1.0) for group in most_first]
+    rates = [next((row.tuned[0].rate for row in group if row.tuned), 1.0) for group in most_first]
     return [
         ("" if rate == 1 else f"learning rate × {rate:g}", group) for rate, group in zip(rates, most_first, strict=True)
     ]

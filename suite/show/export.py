@@ -49,6 +49,7 @@ IDENTITY: dict[str, ColumnType] = {
     "stack": "text", "reference": "text", "baseline": "text", "baseline_version": "integer", "size": "text",
     "recipe": "text", "task": "text", "steps": "integer", "data": "text", "data_sha256": "text", "model": "text",
     "device": "text", "threads": "integer", "machine": "text", "learned_on": "text", "unverified": "text",
+    "newer_version": "integer",
 }  # fmt: skip
 VALUES: dict[str, ColumnType] = {
     "metric": "text", "evidence": "text", "scale": "text", "kind": "text", "at_most": "boolean", "value": "real",
@@ -79,7 +80,8 @@ def row_values(rows: Iterable[Row]) -> TidyTable:
 
     ``evidence`` is what the metric is read from. Of a ``kind`` bound the ratio is at least ``value``, or with
     ``at_most`` at most. ``seeds``, ``failed_seeds``, ``records`` and ``unverified``, the kinds of evidence whose code
-    changed since, are separated by spaces. ``learned_on`` is the machine of the curves.
+    changed since, are separated by spaces. ``newer_version`` of the baseline: of a row of an older one.
+    ``learned_on`` is the machine of the curves.
     """
     return TidyTable(IDENTITY | VALUES, [line for row in rows for line in _row_lines(row)])
 
@@ -214,7 +216,7 @@ def _timed_line(pair: TimedPair, ratios: Ratios) -> Typed:
 def _identity(row: Row) -> Line:
     own = {
         "stack": row.stack, "reference": row.reference, "machine": row.machine.name, "learned_on": row.learned_on,
-        "unverified": _joined(row.unverified),
+        "unverified": _joined(row.unverified), "newer_version": row.newer_version,
     }  # fmt: skip
     return {name: own[name] if name in own else getattr(row.conditions, name) for name in IDENTITY}
 
@@ -333,4 +335,6 @@ def _args(row: Row, value: Value, interval: Interval | None) -> dict[str, Any]:
         arguments["note"] = value.note
     if row.unverified:
         arguments["unverified"] = list(row.unverified)
+    if row.newer_version:
+        arguments |= {"version": row.conditions.baseline_version, "newer_version": row.newer_version}
     return arguments

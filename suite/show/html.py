@@ -28,6 +28,7 @@ from suite.show.board import (
     boards,
     detectable_text,
     failure_lines,
+    older_sentence,
     remarks,
     seeds_text,
     setup_text,
@@ -57,6 +58,8 @@ def render(report: Report) -> str:
     sentences = [*HOW_TO_READ]
     if summary.unverified:
         sentences.append(unverified_sentence(summary.unverified))
+    if older := older_sentence(rows):
+        sentences.append(older)
     if report.problems:
         sentences.append(f"Lines of the records that could not be read and are left out: {len(report.problems)}.")
     of_boards = "\n".join(
@@ -73,7 +76,7 @@ def render(report: Report) -> str:
         references.html(report.references),
     ]
     style = colours_css() + (folder / "board.css").read_text("utf-8") + charts_css()
-    chosen = matrix.first_place(rows) if rows else ()
+    chosen = _chosen(rows)
     selects = _choices(rows, cards)
     return Template((folder / "board.html").read_text("utf-8")).substitute(
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -84,7 +87,7 @@ def render(report: Report) -> str:
         machines=overview.machines(rows, report.calibrations) if rows else "",
         reading=markup.items(map(in_html, sentences)),
         contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), report),
-        selects="".join(_select(name, values, _first(name, chosen, rows)) for name, values in selects.items()),
+        selects="".join(_select(name, values, chosen.get(name, "")) for name, values in selects.items()),
         boards="\n".join(filter(None, parts)),
         data=_data(rows),
     )
@@ -128,11 +131,15 @@ def _choices(rows: Sequence[Row], cards: Mapping[str, Card]) -> dict[str, list[s
     }
 
 
-def _first(name: str, place: Sequence[str], rows: Sequence[Row]) -> str:
-    """The value that the page shows first; empty for all."""
-    keys = {row.machine.key: row.machine.name for row in rows}
-    first = dict(zip(("recipe", "size", "model", "machine"), place)) if place else {}
-    return keys.get(first["machine"], "") if name == "machine" and first else first.get(name, "")
+def _chosen(rows: Sequence[Row]) -> dict[str, str]:
+    """The values that the page shows first, those of its first matrix; empty for all, as of machines where it shows
+    several."""
+    first = matrix.first(rows)
+    if not first:
+        return {}
+    machines = {row.machine.name for row in first}
+    at = first[0].conditions
+    return {"recipe": at.recipe, "size": at.size, "machine": machines.pop() if len(machines) == 1 else ""}
 
 
 def _select(name: str, values: Sequence[str], first: str) -> str:
@@ -296,5 +303,5 @@ def _line(
             title=f"the smallest change of the {HEADLINE.title} that it had 80 % power to see",
         ),
     ]
-    dated = " data-unverified" if row.unverified else ""
+    dated = " data-unverified" if row.unverified or row.newer_version else ""
     return f'<tr id="{placed.identity}"{_named(placed, cards)}{dated}>{"".join(cells)}</tr>'

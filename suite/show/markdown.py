@@ -26,6 +26,7 @@ from suite.show.board import (
     detectable_text,
     failure_lines,
     leaning,
+    older_sentence,
     remarks,
     seeds_text,
     setup_text,
@@ -113,7 +114,12 @@ def matrix_section(rows: Sequence[Row], most_lines: int | None = None) -> list[s
     known = [column for column in whole.columns if any(_is_known(each.best.get(column)) for each in whole.entries)]
     columns = known or whole.columns
     costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]
-    titles = ["technique", *columns, *(f"{metric.heading} {metric.arrow}" for metric in costs), "in words"]
+    titles = [
+        "technique",
+        *map(whole.title, columns),
+        *(f"{metric.heading} {metric.arrow}" for metric in costs),
+        "in words",
+    ]
     tally = ", ".join(f"{whole.count(verdict)} {verdict}" for verdict in matrix.VERDICTS)
     lines = ["## Time to the same quality", "", escape(f"{whole.shared}: {tally}. {matrix.SCOPE}"), ""]
     lines += [_line(list(map(escape, titles))), _line([":--", *["--:"] * (len(titles) - 2), ":--"])]
@@ -122,15 +128,18 @@ def matrix_section(rows: Sequence[Row], most_lines: int | None = None) -> list[s
     for title, entries in groups:
         lines += [_line([f"**{escape(title)}**", *[""] * (len(titles) - 1)])] if left else []
         for each in entries[:left]:
-            cells = [_headline(each.best[column]) if column in each.best else "" for column in columns]
+            cells = [
+                _headline(each.best[column], each.versions.get(column, "")) if column in each.best else ""
+                for column in columns
+            ]
             ranges = [each.cost(metric.name) for metric in costs]
             lines.append(_line([code(each.stack), *cells, *ranges, escape(each.sentence)]))
         shown += len(entries[:left])
         left = max(0, left - len(entries))
     hidden = len(whole.entries) - shown
     notes = [f"{hidden} more stand on the pages below."] if hidden else []
-    shown_place = matrix.place_of(first[0])
-    if others := dict.fromkeys(_place_name(row, first[0]) for row in rows if matrix.place_of(row) != shown_place):
+    here = {id(row) for row in first}
+    if others := dict.fromkeys(_place_name(row, first[0]) for row in rows if id(row) not in here):
         notes.append(f"On the pages below also: {escape(', '.join(others))}.")
     if unknown := [each for each in whole.columns if each not in columns]:
         notes.append(f"Without a time to the same quality yet, on the pages below: {escape(', '.join(unknown))}.")
@@ -148,11 +157,11 @@ def _is_known(row: Row | None) -> bool:
     return row is not None and (row.failed or row.value(HEADLINE.name).kind != "unavailable")
 
 
-def _headline(row: Row) -> str:
+def _headline(row: Row, version: str) -> str:
     """The headline in the matrix; bold where it is surely no accident."""
     value = row.value(HEADLINE.name)
     words = "failed" if row.failed and value.kind == "unavailable" else text(value, HEADLINE.direction)
-    mark = "†" if row.unverified else ""
+    mark = f" ({version})" if version else "†" if row.unverified else ""
     return f"**{words}**{mark}" if leaning(value) else f"{words}{mark}"
 
 
@@ -163,6 +172,8 @@ def _reading(report: Report) -> list[str]:
     lines += [f"- {line}" for line in _calibrated(report.rows, report.calibrations)]
     if summary.unverified:
         lines.append(f"- {escape(unverified_sentence(summary.unverified))}")
+    if older := older_sentence(report.rows):
+        lines.append(f"- {escape(older)}")
     if report.problems:
         lines.append(f"- Lines of the records that could not be read and are left out: {len(report.problems)}.")
     if missing := unmeasured(report.rows, report.cards):
@@ -290,7 +301,7 @@ def references_section(shown: references.ShownReferences, stem: str) -> tuple[li
     lines: list[str] = []
     pictures: dict[str, str] = {}
     for each in shown.references.learned:
-        lines += ["", f"## What the reference has learned: {escape(references.heading(each))}{shown.mark(each)}", ""]
+        lines += ["", f"## What the reference has learned: {escape(shown.heading(each))}", ""]
         lines += [
             escape(f"{references.READING} {references.verdict(each)}"),
             "",
@@ -306,7 +317,7 @@ def references_section(shown: references.ShownReferences, stem: str) -> tuple[li
                     pictures[name] = references.drawn(sample) + "\n"
                     lines.append(f"![{escape(caption)}]({quote(name)})")
     for power in shown.references.power:
-        lines += ["", f"## What it can tell apart: {escape(references.heading(power))}{shown.mark(power)}", ""]
+        lines += ["", f"## What it can tell apart: {escape(shown.heading(power))}", ""]
         lines += [escape(f"{references.sees(power)} {references.CONTROLS}"), ""]
         lines += _plain_table(*references.controls(power))
     return lines, pictures

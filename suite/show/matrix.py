@@ -3,6 +3,9 @@
 Colour, bold type and words follow the intervals: what may be chance is called so. Techniques are grouped by what they
 save. In a group one stands above another where it surely helps on more of the columns, then where its mean speedup is
 larger: an order to read in, no ranking, which is each board's.
+
+A cell shows the newest version of its baseline that says something of the technique. Where only an older one does, that
+stands there and is called by its version, and is compared with no newer row.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Literal, get_args
 from suite.judge.metrics import METRICS, Metric, Value
 from suite.judge.rows import Row
 from suite.judge.statistics import Interval
-from suite.show.board import HEADLINE, bounded, leaning, number
+from suite.show.board import HEADLINE, bounded, leaning, number, version_text
 
 COSTS = tuple(METRICS[name] for name in ("peak_tensor_bytes", "training_flops", "energy"))
 """The further columns: each the range over the technique's rows."""
@@ -35,7 +38,7 @@ def scope(rows: Iterable[Row]) -> str:
     where = _listed(
         sorted({"the CPU" if row.conditions.device == "cpu" else f"{row.conditions.device} GPU" for row in known})
     )
-    tuned, asked = sum(row.rates is not None for row in known), sum(row.to_tune for row in known)
+    tuned, asked = sum(row.to_tune and not row.tuning_open for row in known), sum(row.to_tune for row in known)
     rates = f"learning rates tuned in {tuned} of the {asked} rows whose card asks for it" if asked else "rates as given"
     return f"Scope: {sizes} trained for {spread} on {where}; {rates}. What helps here need not help at scale."
 
@@ -49,11 +52,13 @@ WORTH_A_WORD = 0.05
 
 @dataclass(frozen=True)
 class Entry:
-    """One technique or stack. ``cells`` are its rows by column, the best known one first."""
+    """One technique or stack. ``cells`` are its rows by column, the best known one first; ``versions`` by column say
+    that a cell is of an older version than its column's title says."""
 
     stack: str
     cells: Mapping[str, Sequence[Row]]
     single_recipe: bool = field(repr=False)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> dict[str, Row]:
@@ -105,7 +110,8 @@ class Entry:
         """
         values = [row.value(HEADLINE.name) for row in self.best.values()]
         logs = [each.log for each in values if each.kind == "measured" and each.log and bounded(each.log)]
-        if len(logs) < 2 or len(logs) < len(values) or len({row.reference for row in self.best.values()}) > 1:
+        alike = {(row.reference, row.machine.key, bool(row.newer_version)) for row in self.best.values()}
+        if len(logs) < 2 or len(logs) < len(values) or len(alike) > 1:
             return None
         middle = sum(log.estimate for log in logs) / len(logs)
         half = math.hypot(*(log.half_width for log in logs)) / len(logs)
@@ -129,9 +135,10 @@ class Entry:
     def answer(self) -> str:
         """What the headline says, in words."""
         said: dict[str, list[str]] = {}
-        for row in self.best.values():
+        for column, row in self.best.items():
             at = row.conditions
             where = at.baseline if self.single_recipe else f"{at.baseline} {at.recipe}"
+            where += f" ({self.versions[column]})" if column in self.versions else ""
             said.setdefault(headline_in_words(row), []).append(where)
         parts = [f"{words}{self._seen(words)} on {_listed(said[words])}" for words in WORDS if words in said]
         text = "; ".join(parts or [UNKNOWN])
@@ -210,12 +217,17 @@ Place = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Matrix:
-    """``columns`` are the titles, in order; ``shared`` is what the columns have in common; ``entries`` stand in their
-    groups, in each those that help most surely first."""
+    """``columns`` are in order, ``shared`` is what they have in common. ``entries`` stand in groups, in each
+    those that help most surely first. ``older``: by column the older version that all of it is of."""
 
     columns: tuple[str, ...]
     shared: str
     entries: tuple[Entry, ...]
+    older: Mapping[str, str] = field(default_factory=dict)
+
+    def title(self, column: str) -> str:
+        """The column's name, with the version that all of it is of where that is an older one."""
+        return f"{column} {self.older[column]}" if column in self.older else column
 
     def count(self, wanted: Verdict) -> int:
         """The techniques of which some column, or nothing better, says so."""
@@ -236,18 +248,27 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one column. ``time``: surely sooner, the largest speedup first. ``memory``: the smallest peak that saves some
-    and learned. ``no_help``: surely later, and it saves neither memory nor FLOPs. ``decided``: whether any row has an
-    interval."""
+    """Of one column, and in it of the version and machine of the most headlines.
+
+    ``time``: surely sooner, the largest speedup first. ``memory``: the smallest peak that saves some and learned.
+    ``no_help``: surely later, and it saves neither memory nor FLOPs. ``decided``: whether any row has an interval.
+    ``version``: which one it is, where it is an older one.
+    """
 
     column: str
     time: Sequence[Row]
     memory: Row | None
     no_help: Row | None
     decided: bool
+    version: str = ""
 
 
-def _answer(column: str, rows: Sequence[Row]) -> Answer:
+def _answer(column: str, shown: Sequence[Row]) -> Answer:
+    groups: dict[tuple[int, str], list[Row]] = {}
+    for row in shown:
+        groups.setdefault((row.conditions.baseline_version, row.machine.key), []).append(row)
+    rows = groups[max(groups, key=lambda group: (sum(map(_has_headline, groups[group])), group))]
+
     def headline(row: Row) -> Value:
         return row.value(HEADLINE.name)
 
@@ -271,6 +292,7 @@ def _answer(column: str, rows: Sequence[Row]) -> Answer:
         min(smaller, key=lambda row: (share(row, "peak_tensor_bytes"), row.stack), default=None),
         max(saves_none, key=lambda row: (headline(row).number, row.stack), default=None),
         any(headline_in_words(row) in (FASTER, SLOWER, ALIKE) for row in rows),
+        version_text(rows[0]),
     )
 
 
@@ -280,20 +302,38 @@ def place_of(row: Row) -> Place:
     return at.recipe, at.size, at.model or "", row.machine.key
 
 
-def first_place(rows: Iterable[Row]) -> Place:
-    """The place that is shown first: that of the most rows with a headline, of equal ones the modern recipe's."""
-    known: dict[Place, int] = {}
+def _has_headline(row: Row) -> bool:
+    return row.value(HEADLINE.name).kind in ("measured", "bound")
+
+
+def parts(rows: Iterable[Row]) -> dict[Place, list[Row]]:
+    """The rows of each matrix by its place; the one that is shown first stands first: that of the most rows with a
+    headline, of equal ones the modern recipe's.
+
+    Rows of an older version, whose machine may be another, stand in the matrix of their recipe, size and model that has
+    the most headlines of the newest version, and fill its gaps; where there is none of that, in one by themselves.
+    """
+    by_place: dict[Place, list[Row]] = {}
+    older: dict[Place, list[Row]] = {}
     for row in rows:
-        has_headline = row.value(HEADLINE.name).kind in ("measured", "bound")
-        known[place_of(row)] = known.get(place_of(row), 0) + has_headline
-    return max(known, key=lambda place: (known[place], place[0] == "modern", place[3]))
+        (older if row.newer_version else by_place).setdefault(place_of(row), []).append(row)
+
+    def worth(place: Place) -> tuple[int, bool, str]:
+        return sum(map(_has_headline, by_place[place])), place[0] == "modern", place[3]
+
+    homes: dict[Place, Place] = {}
+    for place in older:
+        alike = [each for each in by_place if each[:3] == place[:3]]
+        homes[place] = max(alike, key=worth, default=place)
+    for place, home in homes.items():
+        by_place.setdefault(home, []).extend(older[place])
+    chosen = max(by_place, key=worth, default=None)
+    return {place: by_place[place] for place in sorted(by_place, key=lambda place: (place != chosen, place))}
 
 
 def first(rows: Iterable[Row]) -> list[Row]:
-    """The rows of the place that is shown first; none where there are none."""
-    every = list(rows)
-    place = first_place(every) if every else None
-    return [row for row in every if place_of(row) == place]
+    """The rows of the matrix that is shown first; none where there are none."""
+    return next(iter(parts(rows).values()), [])
 
 
 def matrix(rows: Iterable[Row]) -> Matrix:
@@ -305,33 +345,63 @@ def matrix(rows: Iterable[Row]) -> Matrix:
     cells: dict[str, dict[str, list[Row]]] = {}
     for row in sorted(known, key=_preference):
         cells.setdefault(row.stack, {}).setdefault(title(row), []).append(row)
-    entries = [
-        Entry(stack, {column: of[column] for column in columns if column in of}, single) for stack, of in cells.items()
-    ]
+    for of_stack in cells.values():
+        for rows_of_cell in of_stack.values():
+            shown = max(
+                rows_of_cell, key=lambda row: (headline_in_words(row) != UNKNOWN, row.conditions.baseline_version)
+            ).conditions.baseline_version
+            rows_of_cell.sort(
+                key=lambda row: (row.conditions.baseline_version != shown, -row.conditions.baseline_version)
+            )
+    shown_versions: dict[str, set[str]] = {}
+    for of_stack in cells.values():
+        for column, rows_of_cell in of_stack.items():
+            shown_versions.setdefault(column, set()).add(version_text(rows_of_cell[0]))
+    older = {column: next(iter(said)) for column, said in shown_versions.items() if len(said) == 1 and "" not in said}
+    entries = []
+    for stack, of in cells.items():
+        versions = {column: version_text(rows_of_cell[0]) for column, rows_of_cell in of.items() if column not in older}
+        here = {column: of[column] for column in columns if column in of}
+        entries.append(Entry(stack, here, single, {column: each for column, each in versions.items() if each}))
     order = list(GROUPS)
     entries.sort(key=lambda each: (order.index(each.saves), each.place))
-    return Matrix(tuple(columns), shared, tuple(entries))
+    return Matrix(tuple(columns), shared, tuple(entries), older)
 
 
 def _preference(row: Row) -> tuple[bool, bool, bool, int, int, str]:
     """The least is shown first: what has numbers, of the installed code, with the most evidence."""
-    known = row.value(HEADLINE.name).kind in ("measured", "bound")
-    return row.failed, not known, bool(row.unverified), -len(row.known.timed), -len(row.seeds), row.reference
+    return (
+        row.failed,
+        not _has_headline(row),
+        bool(row.unverified),
+        -len(row.known.timed),
+        -len(row.seeds),
+        row.reference,
+    )
 
 
 def _titles(rows: Sequence[Row]) -> tuple[Callable[[Row], str], str]:
     """How a row's column is called: its baseline, and of recipe, size, model and machine those in which rows differ.
-    And what all have in common."""
+    And what all have in common. A row of an older version fills the gaps of the newer one's machine, where that is one.
+    """
     machines = {row.machine.key: row.machine.name for row in rows}
+    newest = {row.machine.key for row in rows if not row.newer_version}
 
-    def parts(row: Row) -> tuple[str, ...]:
+    def parted(row: Row) -> tuple[str, ...]:
         at = row.conditions
-        return at.recipe, at.size, at.model or "", machines[row.machine.key]
+        key = next(iter(newest)) if row.newer_version and len(newest) == 1 else row.machine.key
+        return at.recipe, at.size, at.model or "", machines[key]
 
-    values = [set(each) for each in zip(*map(parts, rows), strict=True)]
+    values = [set(each) for each in zip(*map(parted, rows), strict=True)]
 
     def title(row: Row) -> str:
-        differing = [part for part, each in zip(parts(row), values, strict=True) if len(each) > 1]
+        differing = [part for part, each in zip(parted(row), values, strict=True) if len(each) > 1]
         return " ".join(filter(None, (row.conditions.baseline, *differing)))
 
-    return title, " · ".join(filter(None, (next(iter(each)) for each in values if len(each) == 1)))
+    elsewhere = {
+        f"{version_text(row)} on {row.machine.name}"
+        for row in rows
+        if row.newer_version and len(newest) == 1 and row.machine.key not in newest
+    }
+    shared = [next(iter(each)) for each in values if len(each) == 1]
+    return title, " · ".join(filter(None, (*shared, *sorted(elsewhere))))

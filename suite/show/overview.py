@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
 from suite.judge.metrics import METRICS, Metric, Value
-from suite.judge.rows import Row
+from suite.judge.rows import Row, of_version
 from suite.record.job import techniques_of
 from suite.record.text import in_html
 from suite.show import matrix as matrices
@@ -151,11 +150,10 @@ LEANS = {1: "better", -1: "worse", 0: ""}
 def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     """Draw every technique in a line, its intervals on one axis, a matrix for each recipe, size and machine; and list
     those that were not measured."""
-    first = matrices.first_place(each.row for each in placed)
-    ordered = sorted(placed, key=lambda each: (matrices.place_of(each.row) != first, matrices.place_of(each.row)))
+    by_row = {id(each.row): each for each in placed}
     parts = [
-        _part(list(of), cards, number)
-        for number, (_, of) in enumerate(groupby(ordered, lambda each: matrices.place_of(each.row)))
+        _part([by_row[id(row)] for row in of], cards, number)
+        for number, of in enumerate(matrices.parts(each.row for each in placed).values())
     ]
     missing = unmeasured((each.row for each in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'
@@ -163,7 +161,7 @@ def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
         f'<section id="answer">{_verdicts()}{"".join(parts)}'
         f'<p class="legend">{in_html(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1. '
         "Form says what a number is: = exact, ≈ <i>modelled</i>, <u>&lt; &gt;</u> a bound, † of older code, else "
-        "measured. Colour says only that an interval excludes 1.</p>"
+        "measured; a version: that older one of the baseline. Colour says only that an interval excludes 1.</p>"
         + (
             folded(f"Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue", absent)
             if missing
@@ -180,7 +178,7 @@ def _part(placed: Sequence[PlacedRow], cards: Mapping[str, Card], position: int)
     costs = [metric for metric in matrices.COSTS if any(each.cost(metric.name) for each in whole.entries)]
     has_mean = any(each.mean for each in whole.entries)
     heads = [
-        *((title, data(baseline=title), True) for title in whole.columns),
+        *((whole.title(column), data(baseline=column), True) for column in whole.columns),
         *([("mean", data(baseline=""), True)] if has_mean else []),
         *((f"{metric.heading}\xa0{metric.arrow}", "", False) for metric in costs),
         ("in words", "", False),
@@ -225,7 +223,9 @@ def _entry(
     cells = [
         row_head(each.stack, link(section, code(each.stack))),
         *(
-            _headline_cell(rows[column], column) if column in rows else f'<td data-sort=""{data(baseline=column)}></td>'
+            _headline_cell(rows[column], column, each.versions.get(column, ""))
+            if column in rows
+            else f'<td data-sort=""{data(baseline=column)}></td>'
             for column in columns
         ),
         *([_mean_cell(each.mean)] if has_mean else []),
@@ -258,7 +258,7 @@ def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
             else "not known yet"
         )
         entries.append(
-            f"<li{data(baseline=each.column)}><b>{in_html(each.column)}</b><dl>"
+            f"<li{data(baseline=each.column)}><b>{in_html(f'{each.column} {each.version}'.strip())}</b><dl>"
             f"<dt>best for time</dt><dd>{time}</dd><dt>best for memory</dt><dd>{least}</dd>"
             f"<dt>does not help</dt><dd>{useless}</dd></dl></li>"
         )
@@ -281,7 +281,7 @@ def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
     return sorted(set(cards) - measured)
 
 
-def _headline_cell(placed: Sequence[PlacedRow], column: str) -> str:
+def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str) -> str:
     """The headline of the first row, which leads to the technique's section, and a link to each of the others."""
     first, *others = placed
     value = first.row.value(HEADLINE.name)
@@ -297,9 +297,11 @@ def _headline_cell(placed: Sequence[PlacedRow], column: str) -> str:
         )
     brackets = f'<span class="ends">{in_html(ends(interval))}</span>' if ends(interval) else ""
     further = "".join(f" {link(each.identity, f'+{n}')}" for n, each in enumerate(others, 1))
+    named = f' <span class="ends">{version}</span>' if version else ""
     drawn = whisker(interval, AXIS) if interval else ""
     markup = (
-        f"{drawn}{link(first.technique, in_html(shown))}{unverified(unverified_text(first.row))}{further}{brackets}"
+        f"{drawn}{link(first.technique, in_html(shown))}{unverified(unverified_text(first.row))}{further}{named}"
+        f"{brackets}"
     )
     kind = f"{value.kind} {LEANS[leaning(value)]}".strip()
     hovered = in_html(_hovered(first.row, value))
@@ -327,7 +329,14 @@ def _hovered(row: Row, value: Value) -> str:
         for metric in (METRICS["step_time"], METRICS["peak_tensor_bytes"])
         if (sizes := change(row.value(metric.name), metric.unit))
     ]
-    said = [ends(shown_interval(value, HEADLINE.direction)), evidence_text(row), value.reason, value.note, *sizes]
+    said = [
+        ends(shown_interval(value, HEADLINE.direction)),
+        evidence_text(row),
+        of_version(row),
+        value.reason,
+        value.note,
+        *sizes,
+    ]
     return "; ".join(filter(None, said))
 
 

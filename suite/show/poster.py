@@ -11,11 +11,21 @@ import math
 from suite.judge.rows import Row
 from suite.record.text import in_html
 from suite.show import matrix
-from suite.show.board import HEADLINE, bounded, decimals, leaning, mark, number, shown_interval, shown_number
+from suite.show.board import (
+    HEADLINE,
+    bounded,
+    decimals,
+    leaning,
+    mark,
+    number,
+    shown_interval,
+    shown_number,
+)
 from suite.show.drawing import colours_css
 from suite.show.report import Report
 
 LINE, TOP, NAME, CELL, AXIS, COST, WORDS = 21, 74, 175, 138, 76, 108, 290  # pixels
+OLDER = "‡"  # behind a number of an older version; what it says stands above
 MOST = 40  # techniques; the page has them all
 COLOURS = {1: "better", -1: "worse", 0: "same"}
 STYLE = """
@@ -46,18 +56,22 @@ def render(report: Report) -> str:
     words_x = NAME + CELL * len(left) + COST * len(costs) + 16
     width, height = words_x + WORDS, TOP + LINE * len(entries) + 12
     tally = ", ".join(f"{whole.count(verdict)} {verdict}" for verdict in matrix.VERDICTS)
+    older = sorted({version for entry in entries for version in entry.versions.values()})
+    note = f"; {OLDER} {' or '.join(older)} of the baseline, not the newest" if older else ""
     parts = [
         f'<rect class="page" width="{width}" height="{height}"/>',
         _text(12, 26, "Time to the same quality, as a speedup, with 95 % intervals", "title"),
-        _text(12, 45, f"{whole.shared}: {tally}; axes from ½ to 2, the line is 1", "faint"),
-        *(_text(x + CELL - 12, TOP - 10, column, "faint", "end") for column, x in left.items()),
+        _text(12, 45, f"{whole.shared}: {tally}; axes from ½ to 2, the line is 1{note}", "faint"),
+        *(_text(x + CELL - 12, TOP - 10, whole.title(column), "faint", "end") for column, x in left.items()),
         *(_text(right[metric.name], TOP - 10, f"{metric.heading} {metric.arrow}", "faint", "end") for metric in costs),
     ]
     for place, entry in enumerate(entries):
         y = TOP + LINE * place
         parts.append(f'<path class="line" d="M0 {y}H{width}"/>')
         parts.append(_text(12, y + 15, entry.stack, "name"))
-        parts += [_cell(row, left[column], y) for column, row in entry.best.items()]
+        parts += [
+            _cell(row, left[column], y, OLDER if column in entry.versions else "") for column, row in entry.best.items()
+        ]
         parts += [_text(x, y + 15, entry.cost(name), "faint", "end") for name, x in right.items()]
         parts.append(_text(words_x, y + 15, _short(f"{entry.answer}."), "words"))
     says = in_html(f"{len(whole.entries)} techniques: {tally}")
@@ -67,14 +81,14 @@ def render(report: Report) -> str:
     )
 
 
-def _cell(row: Row, x: float, y: float) -> str:
+def _cell(row: Row, x: float, y: float, sign: str) -> str:
     value = row.value(HEADLINE.name)
     if value.kind not in ("measured", "bound"):
         words = value.kind if value.kind == "missed" else "failed" if row.failed else "n/a"
-        return _text(x + CELL - 12, y + 15, words, "faint", "end")
+        return _text(x + CELL - 12, y + 15, f"{words}{sign}", "faint", "end")
     interval, kind = shown_interval(value, HEADLINE.direction), COLOURS[leaning(value)]
     shown = shown_number(value, HEADLINE.direction)
-    figure = f"{mark(value, HEADLINE.direction)}{number(shown, decimals(interval))}"
+    figure = f"{mark(value, HEADLINE.direction)}{number(shown, decimals(interval))}{sign}"
     parts = [_text(x + CELL - 12, y + 15, figure, kind, "end"), _mark_of_one(x, y)]
     if value.kind == "measured" and shown > 0:
         parts.append(f'<circle class="{kind}" cx="{_along(x, shown):.1f}" cy="{y + 10.5}" r="3"/>')

@@ -59,6 +59,7 @@ _EVERY: dict[str, Column] = {
     "source": Column("text", "the collection that it was first published in", lambda line: line.source),
     "machine": Column("text", "the machine that measured it", lambda line: line.machine.name),
     "machine_key": Column("text", "hash of the facts that decide comparability", lambda line: line.machine.key),
+    "numerics": Column("text", "the arithmetic of its runs: avx2 is portable", lambda line: line.numerics),
     "started": Column("text", "ISO 8601, UTC", lambda line: line.started),
     "duration_s": Column("real", "seconds that measuring it took", lambda line: line.duration_s),
     "leantrain": Column("text", "the version that measured it", lambda line: line.leantrain),

@@ -24,10 +24,12 @@ CONTROLS = (
 
 @dataclass(frozen=True)
 class ShownReferences:
-    """References, and those of older code by the family of their conditions."""
+    """References, of a baseline's newest version first, and by the family of their conditions those of older code and
+    those of an older version."""
 
     references: References = field(default_factory=References)
     changed: frozenset[str] = frozenset()
+    older: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.references.learned or self.references.power)
@@ -39,17 +41,14 @@ class ShownReferences:
 
     def on(self, baselines: Sequence[str]) -> ShownReferences:
         """Those of some baselines; all where none is named."""
-        return ShownReferences(self.references.on(baselines), self.changed)
+        return ShownReferences(self.references.on(baselines), self.changed, self.older)
 
-    def mark(self, each: OfReference) -> str:
-        """A dagger behind what older code made."""
-        return "†" if each.conditions.family in self.changed else ""
-
-
-def heading(each: OfReference) -> str:
-    """The conditions in words."""
-    at = each.conditions
-    return f"{at.baseline} · {at.recipe} · {at.size} · {at.task}"
+    def heading(self, each: OfReference) -> str:
+        """The conditions in words, with an older version; a dagger behind what older code made."""
+        at = each.conditions
+        version = f" version {at.baseline_version}" if at.family in self.older else ""
+        changed = "†" if at.family in self.changed and not version else ""
+        return f"{at.baseline}{version} · {at.recipe} · {at.size} · {at.task}{changed}"
 
 
 def verdict(each: LearnedReference) -> str:
@@ -125,8 +124,8 @@ def html(shown: ShownReferences) -> str:
         return ""
     parts = [f'<section id="references"><h2>{TITLE}</h2><p class="legend">{in_html(READING)}</p>']
     for number, each in enumerate(shown.references.learned):
-        parts.append(f"<h3>{in_html(heading(each))}{shown.mark(each)}</h3><p>{in_html(verdict(each))}</p>")
-        parts.append(_table(f"reference-{number}", f"{heading(each)}: test scores", *scores(each)))
+        parts.append(f"<h3>{in_html(shown.heading(each))}</h3><p>{in_html(verdict(each))}</p>")
+        parts.append(_table(f"reference-{number}", f"{shown.heading(each)}: test scores", *scores(each)))
         parts.append(f"<p>{in_html(further(each))}</p>" if each.further else "")
         for caption, samples in captioned(each):
             lines = "\n".join(sample.text for sample in samples if sample.text)
@@ -134,9 +133,9 @@ def html(shown: ShownReferences) -> str:
             inside = (f'<pre tabindex="0">{in_html(lines)}</pre>' if lines else "") + pictures
             parts.append(markup.folded(in_html(caption), inside))
     for number, power in enumerate(shown.references.power):
-        parts.append(f"<h3>What {in_html(heading(power))} can tell apart{shown.mark(power)}</h3>")
+        parts.append(f"<h3>What {in_html(shown.heading(power))} can tell apart</h3>")
         parts.append(f"<p>{in_html(sees(power))}</p>")
-        parts.append(_table(f"power-{number}", f"{heading(power)}: controls", *controls(power)))
+        parts.append(_table(f"power-{number}", f"{shown.heading(power)}: controls", *controls(power)))
     parts.append(f'<p class="legend">{in_html(CONTROLS)}</p>' if shown.references.power else "")
     return "\n".join([*filter(None, parts), "</section>"])
 

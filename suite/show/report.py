@@ -15,8 +15,10 @@ from suite.contract.catalogue import Entry, catalogue
 from suite.judge.at_scale import CountsAtScale, counts_at_scale
 from suite.judge.claims import Judgement, verdicts
 from suite.judge.rows import Currency, Row, rows
+from suite.judge.versions import installed_version
 from suite.record import references as of_references
 from suite.record.job import techniques_of
+from suite.record.references import Kind
 from suite.record.schema import Counted, Learned
 from suite.record.store import Records, Store
 from suite.show.models import Shown
@@ -172,5 +174,19 @@ def _references(folder: Path, records: Records, on: Collection[str]) -> tuple[Sh
     except (ValueError, OSError) as error:
         return ShownReferences(), [str(error)]
     currency = Currency.of(records.renewals)
-    old = {each.conditions.family for each in [*known.learned, *known.power] if not currency.has(each)}
-    return ShownReferences(known, frozenset(old)), []
+    every = [*known.learned, *known.power]
+    old = {each.conditions.family for each in every if not currency.has(each)}
+    newest: dict[str, int] = {}
+    for each in every:
+        name, version = each.conditions.baseline, each.conditions.baseline_version
+        newest[name] = max(version, newest.get(name, installed_version(name) or version))
+    older = {
+        each.conditions.family for each in every if each.conditions.baseline_version < newest[each.conditions.baseline]
+    }
+    known = known.model_copy(update={"learned": _newest_first(known.learned), "power": _newest_first(known.power)})
+    return ShownReferences(known, frozenset(old), frozenset(older)), []
+
+
+def _newest_first(known: Sequence[Kind]) -> list[Kind]:
+    """Of a baseline the newest version first."""
+    return sorted(known, key=lambda each: (each.conditions.baseline, -each.conditions.baseline_version))

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from suite.contract.card import Card
 from suite.judge.claims import Judgement
 from suite.judge.metrics import METRICS, Metric
-from suite.judge.rows import Row
+from suite.judge.rows import Row, of_version
 from suite.judge.verdicts import CLAIM_VERDICTS
 from suite.record.job import techniques_of
 from suite.record.text import in_html
 from suite.show import claims, markup, matrix
 from suite.show.bibtex import bibtex
-from suite.show.board import failure_lines, remarks, shown_interval, unverified_text
+from suite.show.board import failure_lines, remarks, shown_interval, unverified_text, version_text
 from suite.show.cells import value_cell
 from suite.show.charts import CostFrame, CurveFrame, cost_and_quality, curves, span
 from suite.show.drawing import definitions
@@ -156,7 +156,7 @@ def _results(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
 
 def _where(row: Row) -> str:
     at = row.conditions
-    parts = [at.baseline, at.recipe, at.model or at.size]
+    parts = [" ".join(filter(None, (at.baseline, version_text(row)))), at.recipe, at.model or at.size]
     return " · ".join([*parts, at.task] if at.task != "pretrain" else parts)
 
 
@@ -276,7 +276,8 @@ def _records(placed: Sequence[PlacedRow], origins: Mapping[str, Origin]) -> str:
     for each in placed:
         for id in dict.fromkeys(each.row.records):
             if origin := origins.get(id):
-                state = "changed since" if origin.kind in each.row.unverified else "as installed"
+                changed = "changed since" if origin.kind in each.row.unverified else "as installed"
+                state = of_version(each.row) or changed
                 key = (_where(each.row), origin.kind, origin.stack, origin.machine, state)
                 groups.setdefault(key, []).append((id, origin))
     if not groups:

@@ -174,7 +174,7 @@ def _line(each: Interaction) -> str:
         )
         for metric, value in each.values.items()
     )
-    mark = " data-unverified" if each.whole.unverified else ""
+    mark = " data-unverified" if each.whole.unverified or each.whole.newer_version else ""
     return (
         f"<tr{mark}>{markup.cell(str(len(each.parts)))}{markup.row_head(stack, markup.code(stack))}"
         f"{cells}{markup.cell(str(len(each.seeds)))}</tr>\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from suite.judge.metrics import COLUMNS
-from suite.judge.rows import Row
+from suite.judge.rows import Row, of_version
 from suite.show.board import (
     HEADLINE,
     SAID,
@@ -25,6 +25,7 @@ def summary(row: Row) -> str:
     """What was compared, every number with its interval or the reason why there is none, and what failed."""
     lines = [f"{row.stack} {against_text(row)}, {evidence_text(row)}, {row.machine.name}"]
     lines += [f"{unverified_text(row)}: the code changed since; measure again"] if row.unverified else []
+    lines += [of_version(row)] if row.newer_version else []
     lines += [f"failed: {line}" for line in failure_lines(row)]
     if row.failed:
         return "\n".join(lines)

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
+from suite.device.random_state import RandomState
 from suite.kernels.optimizer import launchable
 from suite.kernels.sharded import distributed_as, local, local_gradient, total_norm
 
@@ -107,17 +108,14 @@ class Noise:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.cpu = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state(run.device) if run.device.type == "cuda" else None
+        self.drawn = RandomState.now(run.device)
         self.own = run.generator.get_state()
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
         """A pass in here draws the same noise, and leaves the model's buffers as they are: running statistics are the
         first pass's, at the weights themselves."""
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, self.run.device)
+        self.drawn.restore()
         self.run.generator.set_state(self.own)
         buffers = list(self.run.model.buffers())
         copies = [buffer.clone() for buffer in buffers]

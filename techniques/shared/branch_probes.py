@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from suite.contract.recording import Recording
 from suite.contract.trace import Moment, Trace, Values
+from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import Part, anatomy, weight_matrix
 from suite.model.segments import split_hidden
 from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient, names_in
@@ -90,7 +91,7 @@ def passing(recording: Recording, parameters: Values, trace: Trace) -> Iterator[
     run = recording.run
     seen: list[list[Passed]] = []
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(unchanged_randomness(run.device))
         stack.enter_context(recording.at(parameters))
         for each in anatomy(run.model).stacks:
             own: list[Passed] = []
@@ -102,7 +103,7 @@ def passing(recording: Recording, parameters: Values, trace: Trace) -> Iterator[
             for block in each.blocks:
                 handle = block.module.register_forward_hook(note, with_kwargs=True)
                 stack.callback(handle.remove)
-        torch.set_rng_state(trace.random)
+        trace.random.restore()
         run.baseline.forward(run.model, trace.batch)
         yield seen
 
@@ -118,7 +119,7 @@ def off_identity_jacobian(stacks: list[list[Passed]]) -> int:
     total = 0
     for blocks in stacks:
         first, last = blocks[0].before, blocks[-1].after
-        vector = torch.randn(last.shape, generator=torch.Generator().manual_seed(0))
+        vector = torch.randn(last.shape, generator=torch.Generator().manual_seed(0)).to(last.device)
         (product,) = torch.autograd.grad(last, first, vector, retain_graph=True)
         total += int((product != vector).sum())
     return total

@@ -1,12 +1,14 @@
 """Data pruning: each example gets a score once, before training, and the run is made on a part of them alone.
 
-    candidates: what the reference would see ── score ── ``keep`` of them ── the run, with ``keep`` of the steps
+    candidates: what the reference would see ── score ── ``keep`` of them ── the run
 
-Epochs stay as they are, so that the steps shrink with the data. Scoring is set-up: it is on the clock, unless a file
+The run has either the reference's steps, in which it sees what is kept more often, or with ``shorter`` fewer: as many
+passes over what is kept as the reference makes over all. Scoring is set-up: it is on the clock, unless a file
 (:mod:`techniques.shared.saved_sets`) has the choice of an earlier run.
 
-For ``grand`` and ``ssl_prototypes``, which differ in the score alone. The controls of both are ``order=easy`` and
-``order=random``: what a score is worth is what it wins over as many examples at random.
+For ``grand`` and ``ssl_prototypes``, which differ in the score; ``el2n`` has :func:`shortened` from here. The controls
+of the first two are ``order=easy`` and ``order=random``: what a score is worth is what it wins over as many examples at
+random.
 """
 
 from __future__ import annotations
@@ -43,16 +45,23 @@ def share_of(examples: int, keep: float) -> int:
     return max(1, round(keep * examples))
 
 
+def shortened(recipe: Recipe, share: float) -> Recipe:
+    """The recipe with ``share`` of its steps, rounded up."""
+    return replace(recipe, steps=math.ceil(share * recipe.steps))
+
+
 @dataclass
 class DataPruning(Technique):
     """Trains on the share ``keep`` of the examples: those of the highest scores (``order=hard``), of the lowest
     (``easy``), or any (``random``, which scores none).
 
-    ``saved``: the file with the choice; written where it is missing, else taken as it is, whatever the run's seed.
+    ``shorter``: for ``keep`` of the steps. ``saved``: the file with the choice; written where it is missing, else taken
+    as it is, whatever the run's seed.
     """
 
     keep: float = 0.5
     order: Order = "hard"
+    shorter: bool = False
     saved: str = ""
 
     zero_strength: ClassVar[Mapping[str, Any]] = {"keep": 1.0}
@@ -76,7 +85,7 @@ class DataPruning(Technique):
 
     def recipe(self, recipe: Recipe) -> Recipe:
         self.reference = recipe
-        return replace(recipe, steps=math.ceil(recipe.steps * self.keep))
+        return shortened(recipe, self.keep) if self.shorter else recipe
 
     def data(self, data: Data, run: Run) -> Data:
         if self.is_reference:
@@ -105,8 +114,9 @@ class DataPruning(Technique):
         return kept_by(Path(self.saved).expanduser(), data, *self._description()) if self.saved else None
 
     def _description(self) -> tuple[str, dict[str, str], int]:
-        """The technique's id, which is the name of its folder, its settings, and the number of candidates."""
-        names = [each.name for each in fields(self) if each.init and each.name != "saved"]
+        """The technique's id, which is the name of its folder, the settings that decide the choice, and the number of
+        candidates."""
+        names = [each.name for each in fields(self) if each.init and each.name not in ("saved", "shorter")]
         settings = {name: str(getattr(self, name)) for name in names}
         return type(self).__module__.split(".")[-2], settings, self.candidates
 

@@ -23,6 +23,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
+from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import anatomy
 from suite.record.job import Job, Setting, Size
 from techniques.shared.residual import remove_norms
@@ -101,7 +102,7 @@ def gradient_step(run: Run) -> float:
 
 
 def _outputs(run: Run, batch: Batch) -> Tensor:
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), run.autocast():
+    with unchanged_randomness(run.device), torch.no_grad(), run.autocast():
         logits: Tensor = run.baseline.forward(run.model, batch).logits
     return logits.double()
 

@@ -18,6 +18,7 @@ from suite.contract.data import Batch
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
+from suite.device.random_state import replayed
 from techniques.shared.plain import apart
 
 SHARPENED = 30.0  # times the head's weights
@@ -95,8 +96,7 @@ def weighted_roundings(recording: Recording, trace: Trace, batch: Batch, weights
     :func:`techniques.shared.plain.apart`."""
     run = recording.run
     trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
-    with recording.at(trace.before.parameters), torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(trace.random)
+    with recording.at(trace.before.parameters), replayed(trace.random):
         losses = run.baseline.losses(run.baseline.forward(run.model, batch), batch)
         gradients = torch.autograd.grad((weights * losses).mean(), list(trained.values()), allow_unused=True)
     expected = {name: each.double() for name, each in zip(trained, gradients, strict=True) if each is not None}

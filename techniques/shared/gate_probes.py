@@ -99,7 +99,7 @@ def cut(plain: nn.Module, values: Values, joints: Sequence[Joint], kept: Kept) -
 
 def _select(plain: nn.Module, values: dict[str, Tensor], path: str, kept: Tensor, *, of_input: bool = False) -> None:
     axis = int(of_input) ^ int(is_transposed(plain.get_submodule(path)))
-    kept = kept.sort().values
+    kept = kept.sort().values.to(values[f"{path}.weight"].device)
     values[f"{path}.weight"] = values[f"{path}.weight"].index_select(axis, kept)
     if not of_input and f"{path}.bias" in values:
         values[f"{path}.bias"] = values[f"{path}.bias"].index_select(0, kept)

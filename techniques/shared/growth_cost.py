@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
 from typing import NamedTuple
-
-import torch
 
 from suite.contract.run import Run
 from suite.judge.statistics import replicate_interval
 from suite.measure.lab import Lab, Table
+from suite.meters.clock import Clock
 from suite.record.job import Job
 
 STEPS = 40  # of the short run that grows; every schedule by progress comes round
@@ -85,10 +83,7 @@ def _log_ratio(run: Run, fresh: Run, number: int) -> float:
 
 
 def _seconds(action: Callable[[], object], run: Run) -> float:
-    if run.device.type == "cuda":
-        torch.cuda.synchronize(run.device)
-    start = perf_counter()
+    clock = Clock(run.device)
+    start_s = clock.now_s()
     action()
-    if run.device.type == "cuda":
-        torch.cuda.synchronize(run.device)
-    return perf_counter() - start
+    return clock.now_s() - start_s

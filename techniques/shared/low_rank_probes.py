@@ -55,7 +55,7 @@ def _rows(plain: nn.Module, merged: nn.Module, targets: list[Target]) -> int:
     wrong = 0
     for path, layer in anatomy(plain).linears:
         weight = weight_matrix(layer).double()
-        wanted = torch.zeros(len(weight), dtype=torch.bool)
+        wanted = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
         for each in targets:
             if each.path == path:
                 wanted[each.start : each.start + each.count] = True

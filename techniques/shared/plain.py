@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from suite.contract.recording import Recording
 from suite.contract.trace import Trace, Values
+from suite.device.random_state import replayed, unchanged_randomness
 from suite.model.anatomy import is_transposed
 
 SMALL = 0.01  # of the largest norm
@@ -22,7 +23,7 @@ WRAPPED = "linear"  # what suite.model.anatomy.AroundLinear calls the layer that
 
 def plain_model(recording: Recording) -> nn.Module:
     """The baseline's model as the run's techniques got it, in training."""
-    with torch.random.fork_rng(devices=[]):
+    with unchanged_randomness(recording.run.device):
         return recording.run.plain_model().train()
 
 
@@ -44,8 +45,7 @@ def filled(plain: nn.Module, values: Values) -> nn.Module:
 def gradients_of(recording: Recording, trace: Trace, plain: nn.Module) -> dict[str, Tensor]:
     """Gradients, float64, of the baseline's loss on a recorded batch with the step's dropout; 0 where there is none."""
     baseline, own = recording.run.baseline, dict(plain.named_parameters())
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.set_rng_state(trace.random)
+    with replayed(trace.random), torch.enable_grad():
         loss = baseline.losses(baseline.forward(plain, trace.batch), trace.batch).mean()
         gradients = torch.autograd.grad(loss, [each.requires_grad_() for each in own.values()], allow_unused=True)
     pairs = zip(own.items(), gradients, strict=True)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from suite.contract.data import Batch
 from suite.contract.recording import Recording
 from suite.contract.run import Run
+from suite.device.random_state import unchanged_randomness
 from suite.meters.flops import FlopCounter
 from techniques.shared.connections import changed, dead, dead_moved, mask, paths_of, sparse_flops
 from techniques.shared.masks import Masked
@@ -48,7 +49,7 @@ def invariants(recording: Recording, own: Masked, initial: Mapping[str, Tensor])
 
 def initial_parameters(run: Run) -> dict[str, Tensor]:
     """Those of the run's model before any technique changed it, by name."""
-    with torch.random.fork_rng(devices=[]):
+    with unchanged_randomness(run.device):
         return {name: each.detach() for name, each in run.plain_model().named_parameters()}
 
 
@@ -77,7 +78,7 @@ def off_count(masks: Mapping[str, Tensor], connections: int) -> int:
 
 def double_model(run: Run) -> nn.Module:
     """The unpruned model in float64 and evaluation mode."""
-    with torch.random.fork_rng(devices=[]):
+    with unchanged_randomness(run.device):
         return run.plain_model().double().eval()
 
 
@@ -90,7 +91,7 @@ def choosing_cost(recording: Recording, own: PrunedAtStart) -> float:
     """FLOPs of choosing the connections once more, over those of a plain step's passes on the run's batch size."""
     run, trace = recording.run, recording.trace
     state = run.generator.get_state()
-    with torch.random.fork_rng(devices=[]):
+    with unchanged_randomness(run.device):
         model = run.plain_model()
         with FlopCounter() as step:
             run.baseline.losses(run.baseline.forward(model, trace.batch), trace.batch).mean().backward()

@@ -1,5 +1,5 @@
 """Which examples a short run was trained on, against the scores that a probe has computed by itself: for the probes of
-``grand`` and ``ssl_prototypes``."""
+``grand``, ``el2n`` and ``ssl_prototypes``."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ def candidates_of(recording: Recording) -> Data:
 
 
 def shows(
-    recording: Recording, pool: Data, scores: Tensor, keep: float, slack: float, offset: float = 0.0
+    recording: Recording, pool: Data, scores: Tensor, keep: float, shorter: bool, slack: float, offset: float = 0.0
 ) -> dict[str, float]:
     """``scores`` float64 [candidates], right within ``slack``. ``kept``: the share of the examples that
     is left; ``misplaced``: examples trained on that are not among the highest once the share ``offset`` is left out;
-    ``off_steps``: steps too many or too few for as many passes as the reference makes."""
+    ``off_steps``: steps more or fewer than the reference's, or if ``shorter`` than make as many passes as its."""
     run = recording.run
     reference = run.baseline.recipe_of(run.job.setting)
     trained = Examples(run.data.train[torch.cat([trace.indices for trace in recording.traces])])
+    steps = math.ceil(keep * reference.steps) if shorter else reference.steps
     return {
         "kept": len(run.data.train) / len(pool.train),
         "misplaced": _misplaced(trained, pool, scores, keep, slack, offset),
-        "off_steps": abs(len(recording.traces) - math.ceil(keep * reference.steps)),
+        "off_steps": abs(len(recording.traces) - steps),
     }
 
 

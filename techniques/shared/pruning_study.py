@@ -1,8 +1,8 @@
 """Which examples to keep: the hardest, the easiest or any, over the share that is kept.
 
 For the studies of ``grand`` and ``ssl_prototypes``: on all of the baseline's examples or on fewer, with right labels or
-some wrong ones. Test examples stay as they are. All runs on one data set have the steps of one reference, those on a
-share of its examples that share of them.
+some wrong ones. Test examples stay as they are. All runs on one data set have the steps of one reference, or
+as large a share of them as is kept where the technique is ``shorter`` by default.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 
 from suite.contract.recording import Recording
@@ -70,7 +69,7 @@ def pass_of(recording: Recording) -> tuple[dict[str, Tensor], int]:
     for parameter, _ in gradients:
         parameter.grad = None
     with undisturbed(run.model), live:
-        torch.set_rng_state(recording.trace.random)
+        recording.trace.random.restore()
         with run.autocast():
             outputs = run.baseline.forward(run.model, recording.trace.batch)
         loss = run.baseline.losses(outputs, recording.trace.batch).mean()

@@ -82,9 +82,12 @@ class Pending:
     def __add__(self, stream: Any) -> Tensor:
         together = isinstance(stream, Tensor) and stream.shape == self.branch.shape
         fits = self.scale.numel() in (1, self.branch.shape[-1] if self.branch.ndim else 1)
-        if together and fits and launchable(stream, self.branch, self.scale):
-            added: Tensor = ScaledSum.apply(stream, self.branch, self.scale)
-            return added
+        if together and fits:
+            # A ViT's first stream is its convolution's output transposed: in order only where that was channels-last.
+            ordered = stream.contiguous()
+            if launchable(ordered, self.branch, self.scale):
+                added: Tensor = ScaledSum.apply(ordered, self.branch, self.scale)
+                return added
         return self.product + stream
 
     __radd__ = __add__

@@ -18,12 +18,14 @@ from transformers import (
 )
 from transformers.pipelines import SUPPORTED_TASKS
 
+from baselines import bert, gpt, text
 from baselines.bert import Bert
 from baselines.gpt import Gpt
 from baselines.mae import Mae
 from baselines.recipes import FP32_SIZES
 from baselines.text import CHARACTERS, PAD
 from baselines.vit import Vit
+from suite.judge.ruler import BUDGETS
 from suite.meters.state import parameter_count
 from suite.model.anatomy import NoBlocks, anatomy
 from suite.record.job import SIZES, TASKS
@@ -72,8 +74,8 @@ def test_batches_and_shapes(baseline, split):
     for part in ("validation", "test"):
         first, second = data.held_out(part, 8), again.held_out(part, 8)
         assert all(torch.equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
-    assert 50 <= len(data.validation) <= 256, "runs ask for it again and again"
-    assert 50 <= len(data.test) <= 2048
+    assert 50 <= len(data.validation) <= 1200, "runs ask for it again and again"
+    assert 50 <= len(data.test) <= 3600
     model = baseline.model("nano", data)
     outputs = baseline.forward(model, batch)
     losses = baseline.losses(outputs, batch)
@@ -149,6 +151,25 @@ def test_sizes_are_in_order_and_the_smallest_has_two_blocks(baseline):
     assert counts == sorted(counts) and SIZES[0] == "pico"
     assert anatomy(built[0]).depth == 2
     assert counts[0] < 40_000
+
+
+@pytest.mark.parametrize("baseline", [Bert(), Gpt()], ids=lambda baseline: baseline.id)
+def test_the_ladder_of_text_has_one_row_length_and_as_many_tokens_a_parameter_and_no_epoch_twice(baseline):
+    length = {"bert": bert.LENGTH, "gpt": gpt.LENGTH}[baseline.id]
+    tokens, parameters, letters = {}, {}, {}
+    for size in ("nano", "micro", "mini"):
+        with torch.device("meta"):
+            parameters[size] = sum(each.numel() for each in baseline.model(size, None).parameters())
+        recipe = baseline.recipe(size, "modern", "pretrain")
+        tokens[size] = recipe.steps * recipe.batch_size * length[size]
+        letters[size] = sum(module.letters for module in text._chosen("pretrain", text._LIMIT[size])["train"])
+    assert length["nano"] == length["micro"] == length["mini"]
+    shares = [tokens[size] / parameters[size] for size in tokens]
+    assert max(shares) < 1.02 * min(shares)
+    rows = baseline.data("nano", "pretrain").train.tensors["input_ids"]
+    spaced = rows.numel() / letters["nano"]  # tokens a letter, spaces and framing included
+    assert all(tokens[size] < spaced * letters[size] for size in tokens)
+    assert tokens["nano"] * max(BUDGETS) < rows.numel(), "nor does any run of nano's ruler"
 
 
 _TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}

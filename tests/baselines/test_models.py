@@ -13,11 +13,11 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from baselines.bert import BRANCHES, IGNORED, Bert, MaskedTokens
 from baselines.gpt import Gpt
-from baselines.images import DIGITS, TEST_PER_DIGIT, VALIDATION_PER_DIGIT, normalised, shifted
+from baselines.images import DIGITS, DRAWS, TEST_PER_DIGIT, VALIDATION_PER_DIGIT, normalised, shifted
 from baselines.initialisation import sinusoids
 from baselines.mae import Mae, features, patchified, sine_cosine_positions, targets
 from baselines.text import CHARACTERS, CLS, MASK, PAD, SEP, SPECIAL, characters
-from baselines.vit import Vit
+from baselines.vit import NOISE, LabelledPixels, Vit
 from suite.model.anatomy import anatomy
 
 
@@ -110,7 +110,7 @@ def test_the_small_models_begin_with_positions_that_differ_and_bert_with_small_b
         (gpt.transformer.wte, gpt.transformer.wpe),
         (bert.bert.embeddings.word_embeddings, bert.bert.embeddings.position_embeddings),
     ):
-        assert tokens.weight.std().item() == pytest.approx(0.1, rel=0.05), "0.8 / sqrt(64)"
+        assert tokens.weight.std().item() == pytest.approx(0.8 / math.sqrt(tokens.embedding_dim), rel=0.05)
         near, far = torch.cdist(learned.weight[:1], learned.weight[[1, -1]])[0]
         assert far > 1.5 * near, "random ones are all as far apart"
     for block in anatomy(bert).blocks:
@@ -278,9 +278,10 @@ def test_vit_loss_and_accuracy():
 def test_digits_are_split_in_three_stratified_and_by_task(size, shape):
     vit = Vit()
     data, source, adapt = (vit.data(size, split) for split in ("pretrain", "source", "adapt"))
-    assert len(data.train) + len(data.validation) + len(data.test) == 1797
+    assert len(data.train) + (len(data.validation) + len(data.test)) // DRAWS[size] == 1797
     for found, digits in ((data, range(10)), (source, range(5)), (adapt, range(5, 10))):
-        for part, count in ((found.test, TEST_PER_DIGIT[size]), (found.validation, VALIDATION_PER_DIGIT[size])):
+        tested, validated = TEST_PER_DIGIT[size] * DRAWS[size], VALIDATION_PER_DIGIT[size] * DRAWS[size]
+        for part, count in ((found.test, tested), (found.validation, validated)):
             expected = [count if digit in digits else 0 for digit in range(DIGITS)]
             assert part.tensors["labels"].bincount(minlength=DIGITS).tolist() == expected
             assert part.tensors["pixels"].shape[1:] == shape
@@ -343,12 +344,27 @@ def test_shifted_pictures_are_the_same_ones_elsewhere(seed, farthest):
     assert 10 <= same[:, same.shape[1] // 2].sum() <= 58, "of 60, half and one of the windows in the other half"
 
 
-def test_only_vits_training_pictures_are_moved():
+def test_only_vits_training_pictures_are_moved_and_all_digits_are_noisy():
     data = Vit().data("nano", "pretrain")
     plain = normalised(data.train.tensors["pixels"], 1)
     batch, indices = data.batch(0, 0, 64)
-    same = (batch["pixel_values"] == plain[indices]).flatten(1).all(1).float().mean()
-    assert 0.3 < same < 0.85
+    distance = (batch["pixel_values"] - plain[indices]).flatten(1).std(1)  # of 64 pixels, 0.5 within 0.13: three sd
+    assert 0.3 < (distance < 0.64).float().mean() < 0.85
     held_out = torch.cat([each["pixel_values"] for each in data.held_out("validation", 64)])
-    assert torch.equal(held_out, normalised(data.validation.tensors["pixels"], 1))
-    assert Vit().data("base", "pretrain").transform == Vit().data("base", "pretrain").test_transform
+    noise = held_out - normalised(data.validation.tensors["pixels"], 1)
+    assert noise.std() == pytest.approx(NOISE, rel=0.03) and noise.mean() == pytest.approx(0, abs=0.02)
+    assert torch.equal(held_out, torch.cat([each["pixel_values"] for each in data.held_out("validation", 64)]))
+    assert (
+        Vit().data("base", "pretrain").transform == Vit().data("base", "pretrain").test_transform == LabelledPixels(3)
+    )
+
+
+@pytest.mark.parametrize("baseline", [Vit(), Mae()], ids=lambda each: each.id)
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_each_digit_is_shown_several_times_and_never_alike(baseline, part):
+    data = baseline.data("nano", "pretrain")
+    pixels, varied = getattr(data, part).tensors["pixels"], "pixel_values" if baseline.id == "vit" else "noise"
+    draws = pixels.chunk(DRAWS["nano"])
+    assert len(draws) > 1 and all(torch.equal(draws[0], each) for each in draws)
+    shown = torch.cat([batch[varied] for batch in data.held_out(part, 256)]).chunk(len(draws))
+    assert not any((shown[0] == each).flatten(1).all(1).any() for each in shown[1:])

@@ -182,7 +182,7 @@ def test_adapting_to_user_data_fits_the_checkpoint_of_the_embedded_source(tmp_pa
     assert after.sha256 == gpt.data("nano", "pretrain", location).sha256, "the same letters"
     assert after.name == "data.jsonl, letters only"
 
-    for table, value in ((text.VOCABULARY, 512), (text._LIMIT_BYTES, 1 << 16), (LENGTH, 64)):
+    for table, value in ((text.VOCABULARY, 512), (text._LIMIT, 1 << 16), (LENGTH, 64)):
         monkeypatch.setitem(table, "base", value)
     before, after = (gpt.data("base", split, location) for split in ("source", "adapt"))
     assert before.sha256 == gpt.data("base", "source").sha256 != after.sha256

@@ -1,9 +1,7 @@
 """The embedded text: what is in it, how it is split, and that tokens give the text back."""
 
-import ast
 import itertools
-import sysconfig
-from pathlib import Path
+import math
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines import text
+from baselines import documents, text
 from baselines.gpt import Gpt
 
 
@@ -51,55 +49,51 @@ def test_packing_keeps_every_token_in_order(tokenizer, lengths, length):
     assert framed[:, 1:-1].flatten().tolist() == stream[: len(stream) // (length - 2) * (length - 2)]
 
 
-def test_source_is_the_library_without_tests_packages_or_this_machine():
-    files = text._source_files()
-    assert {"ast.py", "json/decoder.py"} <= set(files)
-    parts = {part for name in files for part in Path(name).parts}
-    assert not parts & {"test", "tests", "site-packages", "pydoc_data"}
-    assert not any("_sysconfigdata" in name for name in files)
-    assert list(files) == list(text._source_files())
+def module(name: str, letters: int = 1000) -> documents.Module:
+    return documents.Module((f"{documents.PYTHON}/{name}",), letters, (documents.hashed(name),))
 
 
-def test_topics_are_read_without_running_the_module(tmp_path):
-    topics = text._topics("import os\ntopics = {'a': 'one' 'two', 'b': '''three'''}\n")
-    assert topics == {"a": "onetwo", "b": "three"}
-    with pytest.raises(ValueError, match="malformed"):
-        text._topics("topics = {'a': print('run')}")
-    with pytest.raises(ValueError, match="defines no topics"):
-        text._topics("other = 1")
-    module = (Path(sysconfig.get_path("stdlib")) / "pydoc_data" / "topics.py").read_text("utf-8")
-    assert text._topics(module).keys() >= {"assert", "while", "with"}
-    assert ast.parse(module)
+@given(names=st.sets(st.text("abc", min_size=1), min_size=1, max_size=60), extra=st.text("abc", min_size=1))
+def test_each_module_is_in_one_part_and_stays_there_whatever_is_added(names, extra):
+    def chosen(names):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(documents, "listed", lambda: tuple(map(module, names)))
+            patch.setattr(text, "_SOURCE_SHARES", (0.2, 0.3))
+            return text._chosen("source", 1 << 30)
+
+    before, after = chosen(names), chosen(names | {extra})
+    assert sorted(itertools.chain(*before.values())) == sorted(map(module, names))
+    assert all(set(before[part]) <= set(after[part]) for part in before)
 
 
-@given(names=st.sets(st.text(), min_size=1, max_size=60), extra=st.text())
-def test_each_document_is_in_one_part_and_stays_there_whatever_is_added(names, extra):
-    def parts(names):
-        divided = text._divided("", names, lambda name: f"text of {name}", (0.2, 0.3), 1 << 30)
-        return divided.train, divided.validation, divided.test
-
-    before, after = parts(names), parts(names | {extra})
-    assert sorted(itertools.chain(*before)) == sorted(f"text of {name}" for name in names)
-    assert all(set(small) <= set(large) for small, large in zip(before, after, strict=True))
-
-
-def test_the_embedded_documents_are_shared_out_as_they_should_be():
-    for split, (test, validation) in (("source", text._LIBRARY_SHARES), ("adapt", text._TOPICS_SHARES)):
-        found = text._texts(split, None, limit_bytes=1 << 30, in_characters=False)
-        parts = [found.test, found.validation, found.train]
-        # Some modules of the library are identical stubs; what matters is that no real one is in two parts.
-        long = [{document for document in part if len(document) > 500} for part in parts]
-        assert len(set.union(*long)) == sum(map(len, long))
-        shares = np.array([len(part) for part in parts]) / sum(map(len, parts))
-        assert shares == pytest.approx([test, validation, 1 - test - validation], abs=0.09)  # of 80 topics
+@pytest.mark.parametrize("split", ["source", "adapt"])
+def test_the_embedded_modules_are_shared_out_as_they_should_be(split):
+    chosen = text._chosen(split, 1 << 30)
+    count = sum(map(len, chosen.values()))
+    for part, share in zip(
+        ("test", "validation"), text._SOURCE_SHARES if split == "source" else text._ADAPT_SHARES, strict=True
+    ):
+        deviation = math.sqrt(share * (1 - share) / count)  # of a binomial share
+        assert abs(len(chosen[part]) / count - share) < 3 * deviation
+    texts = [each for part in chosen.values() for module in part for each in module.hashes]
+    assert len(texts) == len(set(texts)), "no docstring is in two parts"
 
 
-def test_a_limit_takes_a_prefix_of_each_part():
-    small, whole = (text._texts("source", None, limit, in_characters=False) for limit in (1 << 18, 1 << 30))
-    for part in ("train", "validation", "test"):
-        few, all_ = getattr(small, part), getattr(whole, part)
-        assert few == all_[: len(few)]
-        assert sum(map(len, few[:-1])) < 1 << 18 <= sum(map(len, few))
+def test_adapt_is_another_library_than_the_source():
+    libraries = [
+        {module.library for part in text._chosen(split, 1 << 30).values() for module in part}
+        for split in ("source", "adapt")
+    ]
+    assert libraries == [{documents.PYTHON, *text._LIBRARIES}, {text._ADAPT}]
+    assert set.union(*libraries) == {module.library for module in documents.listed()}
+
+
+def test_a_larger_size_trains_on_more_and_is_tested_on_the_same():
+    small, large = (text._chosen("pretrain", text._LIMIT[size]) for size in ("nano", "mini"))
+    assert small["train"] == large["train"][: len(small["train"])]
+    assert (small["test"], small["validation"]) == (large["test"], large["validation"])
+    letters = [each.letters for each in small["train"]]
+    assert sum(letters[:-1]) < text._LIMIT["nano"] <= sum(letters)
 
 
 @given(document=st.text())
@@ -117,11 +111,6 @@ def test_what_is_no_letter_is_a_space_and_special_tokens_are_shown():
     row = torch.tensor([text.CLS, *tokens, text.MASK, text.SEP, text.PAD])
     assert text.spelled(row) == "^a b_.~"
     assert text.CHARACTERS < 40
-
-
-def test_docstrings_are_those_of_modules_classes_and_functions():
-    code = '"""one"""\nclass A:\n    """two"""\n    def f(self):\n        "three"\n        "four"\nx = "five"\n'
-    assert text.docstrings(code).split() == ["one", "two", "three"]
 
 
 def test_preparation_is_the_same_in_a_fresh_cache(tmp_path, monkeypatch):

@@ -176,7 +176,7 @@ def test_run_ends_with_a_sentence(faults: Path) -> None:
     told = (faults / "stdout").read_text()
     stacks = len(FAULTS) + len(HARMLESS)
     assert told.endswith(
-        f"counted {stacks + 1} stacks, learned from {stacks + 1} runs, timed {stacks} sets of processes; "
+        f"made here: {stacks + 1} counts, {stacks + 1} learned runs, {stacks} timings; "
         "see all of it with: leantrain leaderboard --results results\n"
     )
 
@@ -220,7 +220,7 @@ def test_what_is_measured_is_not_measured_again_until_its_code_changes(faults: P
     plugin.write(faults, {"twin": "changed: int = 1\ndef after_step(self, run): print('beside the JSON')"})
     changed = plugin.leantrain(faults, *arguments)
     made = [parse(json.dumps(each)) for each in json.loads(changed.stdout)]
-    assert [each.kind for each in made] == ["counted", "renewal", "timed"], "the run is equal to the bit"
+    assert [each.kind for each in made] == ["counted", "timed", "renewal"], "the run is equal to the bit"
     assert "twin" in {getattr(each, "stack", "") for each in made} and "raises" not in changed.stdout
 
 
@@ -232,7 +232,7 @@ def test_a_machine_that_is_too_busy_is_not_timed_and_the_exit_code_says_so(
     code, told, error = called("run", *SHORT, "-t", "lion", "--no-tune", "--results", tmp_path)
     assert code == Exit.UNFIT
     assert "too busy to time: others use 2.0 cores" in error
-    assert "\ncounted 2 stacks, learned from 2 runs, timings are left; " in told
+    assert "\nmade here: 2 counts, 2 learned runs; left: 1 timing; the same command goes on; " in told
     records = plugin.records(tmp_path)
     assert (len(records.counted), len(records.learned), records.timed) == (2, 2, [])
     assert called("run", *SHORT, "-t", "lion", "--no-tune", "--results", tmp_path, "--no-time")[0] == Exit.FINE
@@ -569,7 +569,7 @@ def test_what_cannot_be_written_is_said_as_json_too(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_the_harness_is_no_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suite.contract.catalogue.lookup", lambda kind, name, among: among[name])
+    monkeypatch.setattr("suite.contract.cards.lookup", lambda kind, name, among: among[name])
     assert isinstance(CliRunner().invoke(app, ["list", "lionn"]).exception, KeyError)
 
 

@@ -35,9 +35,19 @@ def test_plans_are_json() -> None:
         (["--memory", "1GB", "--flops", "fast"], 2, "write 400T for 400 TFLOP/s"),
         (["--memory", "1GB", "-t", "lion"], 2, "lion plans no schedule; those that do: "),
         (["--memory", "1MB"], 2, "no schedule of activations helps"),
-        (["--memory", "4MB"], 1, "does not fit in"),
     ],
 )
 def test_what_cannot_be_planned_says_what_to_do(options: list[str], code: int, words: str) -> None:
     done = runner.invoke(app, [*SMALL, *options])
     assert (done.exit_code, words in " ".join((done.output + str(done.exception)).split())) == (code, True), done.output
+
+
+def test_a_budget_below_the_least_says_that_nothing_fits_and_the_least_itself_fits() -> None:
+    known = json.loads(runner.invoke(app, [*SMALL, "--memory", "1GiB", "--json"]).stdout)
+    assert known["resident_bytes"] < known["least_bytes"] < known["plain"]["peak_bytes"]
+    enough, tight = (
+        runner.invoke(app, [*SMALL, "-t", "rotor", "--memory", f"{budget / 1e6}MB"])
+        for budget in (known["least_bytes"], known["least_bytes"] - 1)
+    )
+    assert (enough.exit_code, "does not fit in" in enough.output) == (0, False), enough.output
+    assert (tight.exit_code, "does not fit in" in tight.output) == (1, True), tight.output

@@ -1,5 +1,5 @@
 """Run as a script: a short training run of every technique, each in a fork of its own, and which of the project's
-modules it has loaded. Prints JSON: technique -> {"baseline", "task", "modules"}.
+functions it has called. Prints JSON: technique -> {"baseline", "task", "called"}, the last as [module, line].
 
 A fork begins with the libraries loaded and nothing of the project; the baselines that it trains are the only ones
 installed.
@@ -8,18 +8,58 @@ installed.
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import os
 import sys
 import tempfile
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 PROJECT = ("suite", "baselines", "techniques")
 STEPS = 4
+
+
+Called = list[tuple[str, int]]
+TREE = Path(__file__).parents[2]
+
+
+@contextmanager
+def watching() -> Iterator[set[CodeType]]:
+    """The code of all functions that are called meanwhile, in every thread, but for what loading a module calls."""
+    codes: set[CodeType] = set()
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        caller = frame.f_back
+        if event == "call" and (caller is None or caller.f_code.co_flags & inspect.CO_OPTIMIZED):
+            codes.add(frame.f_code)  # not called by the body of a module or a class
+
+    threading.setprofile(watch)
+    sys.setprofile(watch)
+    try:
+        yield codes
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]  # what it is at first
+
+
+def of_project(codes: set[CodeType]) -> Called:
+    """The project's functions among them; bodies of modules and classes are none."""
+    called = set()
+    for code in codes:
+        path = Path(code.co_filename)
+        if code.co_flags & inspect.CO_OPTIMIZED and path.is_relative_to(TREE):
+            module = ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__")
+            if module.split(".")[0] in PROJECT:
+                called.add((module, code.co_firstlineno))
+    return sorted(called)
 
 
 def project_modules() -> list[str]:
@@ -31,8 +71,8 @@ def forget_project() -> None:
         del sys.modules[name]
 
 
-def train(name: str, baseline: str, trained: set[str], rank: int, ranks: int, rendezvous: str) -> list[str]:
-    """Makes a run as a contender makes it, and counts a step; returns what is loaded then."""
+def train(name: str, baseline: str, trained: set[str], rank: int, ranks: int, rendezvous: str) -> Called:
+    """Makes a run as a contender makes it, and counts a step; returns what that called."""
     import torch
 
     torch.set_num_threads(1)  # a fork makes its own pool at the first call, which must not be two threads' at once
@@ -51,12 +91,13 @@ def train(name: str, baseline: str, trained: set[str], rank: int, ranks: int, re
         from suite.contract.pretrained import checkpoint
 
         weights = checkpoint(setting)
-    run = Run(Job(setting=setting, stack=name), weights=weights, mesh=mesh)
-    run.train(run.recipe.steps)
-    run.evaluate("validation")
-    run.technique.probes(run)
-    run.count_step()
-    return project_modules()
+    with watching() as codes:
+        run = Run(Job(setting=setting, stack=name), weights=weights, mesh=mesh)
+        run.train(run.recipe.steps)
+        run.evaluate("validation")
+        run.technique.probes(run)
+        run.count_step()
+    return of_project(codes)
 
 
 def task_of(name: str) -> Any:
@@ -74,8 +115,8 @@ def ranks_of(name: str, baseline: str) -> int:
     return build(name).recipe(baselines()[baseline].recipe_of(setting)).world_size
 
 
-def forked(name: str, baseline: str, trained: set[str], ranks: int) -> list[str]:
-    """What rank 0 has loaded."""
+def forked(name: str, baseline: str, trained: set[str], ranks: int) -> Called:
+    """What rank 0 has called."""
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(ranks):
@@ -92,8 +133,8 @@ def forked(name: str, baseline: str, trained: set[str], ranks: int) -> list[str]
             children.append(child)
         if any(os.waitpid(child, 0)[1] for child in children):
             raise RuntimeError(f"{name} on {baseline} failed")
-        modules: list[str] = json.loads(Path(folder, "0").read_text())
-        return modules
+        called: Called = json.loads(Path(folder, "0").read_text())
+        return called
 
 
 def main() -> None:
@@ -115,10 +156,10 @@ def main() -> None:
     forget_project()
     import_module("suite.contract.run")  # every fork has it
     gc.freeze()  # a collection before each count would copy all libraries' pages into the fork
-    loaded = {}
+    runs = {}
     for name, baseline, trained, task, ranks in jobs:
-        loaded[name] = {"baseline": baseline, "task": task, "modules": forked(name, baseline, trained, ranks)}
-    print(json.dumps(loaded))
+        runs[name] = {"baseline": baseline, "task": task, "called": forked(name, baseline, trained, ranks)}
+    print(json.dumps(runs))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.contract.cards import with_cards
+from suite.contract.cards import known_as, with_cards
 from suite.contract.catalogue import UnknownId, catalogue, lookup, reference_of
 from suite.contract.stack import build
 from suite.judge.claims import chosen
@@ -95,6 +95,26 @@ def test_an_unknown_name_gets_its_neighbours() -> None:
         lookup("technique", "zzzzz", among)
     with pytest.raises(UnknownId, match="there are: none"):
         lookup("technique", "lion", {})
+    with pytest.raises(UnknownId) as many:
+        lookup("technique", "0", {f"name_{number}": number for number in range(100)})
+    assert "the nearest of 100: " in str(many.value) and str(many.value).count("name_") == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("lora", {"lora"}), ("LoRA", {"lora"}), ("2106.09685", {"lora"}), ("arXiv:2106.09685", {"lora"}),
+        ("Low-Rank Adaptation of Large", {"lora"}), ("attention", {"flashattention"}),
+        ("ZeRO", {"zero1", "zero_infinity_param", "zero_offload"}), ("sharpness-aware", {"sam", "esam", "saf"}),
+    ],
+)  # fmt: skip
+def test_an_entry_is_known_by_its_id_its_name_its_paper_and_its_category(text: str, ids: set[str]) -> None:
+    meant = {entry.id for entry in known_as(text, catalogue())}
+    assert meant >= ids
+    if len(ids) == 1:
+        assert meant == ids
+    with pytest.raises(UnknownId, match="did you mean lora"):
+        known_as("lorra", catalogue())
 
 
 def test_a_stack_is_measured_against_what_its_cards_name() -> None:

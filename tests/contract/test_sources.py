@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,32 +17,39 @@ import pytest
 
 from suite.contract import sources
 from suite.contract.catalogue import UnknownId, catalogue
-from suite.contract.sources import code_of, installed_code, loaded, roots_of
+from suite.contract.sources import OUTSIDE, Reach, code_of, installed_code, roots_of
 from suite.record.job import Setting
 from suite.record.schema import Code
 from tests.contract import loading
 
 TREE = Path(__file__).parents[2]
+IN_CLASS = "\n    def ", "\n    x = 1\n\n    def "
 GPT = Setting(baseline="gpt")
 
 
-def test_the_hash_covers_what_is_really_loaded() -> None:
-    """A short run of every technique in a process of its own, all its methods called, has loaded just the modules that
-    are hashed for it."""
+def test_the_hash_covers_what_is_really_called() -> None:
+    """A short run of every technique in a process of its own calls no function that is not hashed for it."""
     script = [sys.executable, loading.__file__]
     done = subprocess.run(script, env=os.environ | {"PYTHONPATH": str(TREE)}, capture_output=True, text=True)
     assert not done.returncode, done.stderr[-2000:]
     runs: dict[str, dict[str, Any]] = json.loads(done.stdout)
     assert set(runs) == set(catalogue())
+    reach = Reach(OUTSIDE)
     for name, run in runs.items():
-        setting = Setting(baseline=run["baseline"], task=run["task"])
-        hashed = set(loaded(roots_of(setting, name), kernels=False))
-        assert (name, sorted(set(run["modules"]) ^ hashed)) == (name, [])
+        reached: dict[str, set[int]] = defaultdict(set)
+        for module, number in reach.places(roots_of(Setting(baseline=run["baseline"], task=run["task"]), name)):
+            reached[module].update(sources._code_in(module).statements[number].lines)
+        called = [(module, line) for module, line in run["called"] if not reach.leaves_out(module)]
+        assert len(called) > 100
+        assert (name, [each for each in called if each[1] not in reached[each[0]]]) == (name, [])
 
 
 # what changes a hash -------------------------------------------------------------------------------------------------
 
 Edit = Callable[..., set[str]]
+CACHED = [
+    each for each in vars(sources).values() if hasattr(each, "cache_clear") and each.__module__ == sources.__name__
+]
 EVERYTHING = {
     "gpt": (GPT, "baseline"),
     "vit": (GPT.but(baseline="vit"), "baseline"),
@@ -59,7 +68,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
     monkeypatch.setattr(sources, "package_folder", lambda package: tmp_path / package)
 
     def forget() -> None:
-        for cached in (sources._code, sources._module, sources._top):
+        for cached in CACHED:
             cached.cache_clear()
 
     def hashes() -> dict[str, Code]:
@@ -99,37 +108,96 @@ def test_a_baseline_changes_its_own_runs_alone(edit: Edit) -> None:
 
 
 def test_a_shared_module_changes_those_that_import_it(edit: Edit) -> None:
-    assert edit("techniques/shared/sgd.py", "\nclass SGD", "\nx = 1\nclass SGD") == {"nesterov_agd", "sgd_momentum"}
+    assert edit("techniques/shared/sgd.py", *IN_CLASS) == {"nesterov_agd", "sgd_momentum"}
     of_adam = {"adam", "adamw", "lion+adam", "cuda"}
-    assert edit("techniques/shared/adam.py", "\nclass Adam", "\nx = 1\nclass Adam") == of_adam
-    assert edit("techniques/optimizers/lion/technique.py", "\n@dataclass", "\nx = 1\n@dataclass") == {
+    assert edit("techniques/shared/adam.py", *IN_CLASS) == of_adam
+    assert edit("techniques/optimizers/lion/technique.py", *IN_CLASS) == {"lion", "lion+adam"}
+
+
+def test_what_no_run_uses_changes_nothing(edit: Edit) -> None:
+    assert edit("techniques/shared/adam.py", "\nclass ", "\ndef of_nobody(): return 1\n\nclass ") == set()
+    assert edit("techniques/shared/adam.py", "def of_nobody(): return 1", "def of_nobody(): return 2") == set()
+
+
+def test_a_module_that_acts_when_it_is_loaded_changes_those_that_use_it(edit: Edit) -> None:
+    acts = "\nimport os\nos.environ['X'] = '1'\n\n\nclass "
+    assert edit("techniques/shared/sgd.py", "\nclass ", acts) == {"nesterov_agd", "sgd_momentum"}
+    assert edit("techniques/shared/sgd.py", "os.environ['X'] = '1'", "os.environ['X'] = '2'") == {
+        "nesterov_agd", "sgd_momentum",
+    }  # fmt: skip
+    assert edit("suite/contract/__init__.py", "", "print('loaded')\n") == set(EVERYTHING)
+
+
+def test_a_name_that_is_bound_to_something_else_changes_the_hash(edit: Edit) -> None:
+    """The text that uses it stays: an import, of the project and of a library, and a constant."""
+    path, old = "suite/contract/run.py", "from suite.contract.data import Batch, Data, HeldOut, generator, mixed_seed"
+    assert edit(
+        path, old, f"{old.removesuffix(', mixed_seed')}\nfrom suite.contract.data import generator as mixed_seed"
+    ) == (set(EVERYTHING))
+    assert edit(
+        "suite/contract/run.py",
+        "from torch import Tensor, nn",
+        "from torch import Tensor\nimport torch.nn.functional as nn",
+    ) == (set(EVERYTHING))
+    assert edit("suite/contract/run.py", "SAMPLES = 6", "SAMPLES = 7") == set(EVERYTHING)
+
+
+def test_a_changed_default_changes_the_hash(edit: Edit) -> None:
+    assert edit("techniques/optimizers/lion/technique.py", "factor: float = ", "factor: float = 1 + ") == {
         "lion", "lion+adam",
     }  # fmt: skip
 
 
+def test_a_move_changes_no_hash(edit: Edit, tmp_path: Path) -> None:
+    """Every file of techniques/shared into another folder, under another name."""
+    files = sorted((tmp_path / "techniques" / "shared").glob("*.py"))
+    moved = {path.stem: f"moved_{path.stem}" for path in files if path.stem != "__init__"}
+    assert len(moved) > 50
+    (tmp_path / "techniques" / "elsewhere").mkdir()
+    for path in files:
+        path.rename(tmp_path / "techniques" / "elsewhere" / f"{moved.get(path.stem, path.stem)}.py")
+    names = "|".join(sorted(moved, key=len, reverse=True))
+    for path in tmp_path.rglob("*.py"):
+        text = path.read_text()
+        new = re.sub(rf"\btechniques\.shared\.({names})\b", lambda m: f"techniques.elsewhere.{moved[m[1]]}", text)
+        new = re.sub(r"from techniques\.shared import ([\w, ]+)", _imported_from_elsewhere(moved), new)
+        path.write_text(new)
+    assert edit("techniques/elsewhere/__init__.py", "", "") == set()
+    assert edit("techniques/elsewhere/moved_adam.py", *IN_CLASS) == {"adam", "adamw", "lion+adam", "cuda"}
+
+
+def _imported_from_elsewhere(moved: dict[str, str]) -> Callable[[re.Match[str]], str]:
+    def line(match: re.Match[str]) -> str:
+        parts = [each.strip().partition(" as ") for each in match[1].split(",")]
+        whole = [f"{moved[name]} as {alias or name}" for name, _, alias in parts]
+        return f"from techniques.elsewhere import {', '.join(whole)} "
+
+    return line
+
+
 def test_a_kernel_changes_what_runs_on_a_gpu(edit: Edit) -> None:
-    assert edit("techniques/shared/adam_kernel.py", "\n@triton.jit", "\nx = 1\n@triton.jit") == {"cuda"}
+    assert edit("techniques/shared/adam_kernel.py", "@triton.jit\ndef ", "@triton.jit(debug=True)\ndef ") == {"cuda"}
 
 
 def test_a_study_and_a_card_change_nothing(edit: Edit) -> None:
     assert edit("techniques/optimizers/adamw/study.py", "\nfrom", "\nx = 1\nfrom") == set()
+    assert edit("suite/contract/card.py", *IN_CLASS) == edit("suite/contract/catalogue.py", *IN_CLASS) == set()
     assert edit("techniques/optimizers/adamw/card.toml", "id = ", "# a note\nid = ") == set()
 
 
 def test_a_meter_changes_counts_alone_and_a_record_neither(edit: Edit) -> None:
-    edits = "suite/meters/flops.py", "\nclass FlopCounter", "\nx = 1\nclass FlopCounter"
+    edits = "suite/meters/flops.py", *IN_CLASS
     assert edit(*edits) == set()
     assert edit(*edits, layer="counts") == set(EVERYTHING)
-    assert edit("suite/record/schema.py", "\nclass Counters", "\nx = 1\nclass Counters", layer="counts") == set()
+    assert edit("suite/record/schema.py", *IN_CLASS, layer="counts") == set()
 
 
 def test_what_reads_recorded_steps_changes_counts_alone(edit: Edit) -> None:
     probe = "techniques/optimizers/lion/probes.py", "\ndef probes", "\nx = 1\ndef probes"
     assert edit(*probe) == set()
-    edit(probe[0], "\nx = 1", "\nx = 2")
-    assert edit(probe[0], "\nx = 2", "\nx = 3", layer="counts") == {"lion", "lion+adam"}
-    assert "lion" in edit("suite/contract/trace.py", "\nclass Trace", "\nx = 1\nclass Trace", layer="counts")
-    assert edit("suite/contract/recording.py", "\nclass Recording", "\nx = 1\nclass Recording") == set()
+    assert edit(probe[0], "\nx = 1", "\nx = 2", layer="counts") == {"lion", "lion+adam"}
+    assert "lion" in edit("suite/contract/trace.py", *IN_CLASS, layer="counts")
+    assert edit("suite/contract/recording.py", *IN_CLASS) == set()
 
 
 def test_what_is_not_installed_has_no_hash() -> None:

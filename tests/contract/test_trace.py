@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
+from torch import nn
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
@@ -172,3 +175,25 @@ def test_what_probes_draw_does_not_change_the_run() -> None:
     before = torch.get_rng_state()
     assert recording.probes()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Copying(Planted):
+    """Keeps a copy of the model that it makes in a step, as averages and growth do."""
+
+    kept: nn.Module
+
+    def after_backward(self, run: Run) -> None:
+        self.kept = copy.deepcopy(run.model)
+
+
+def test_what_a_step_copies_keeps_nothing_of_the_recording() -> None:
+    recording = new_recording("gpt", copying := Copying(), size="pico", steps=STEPS)
+    recording.train(MIDDLE + 1)
+    batch, _ = recording.run.next_batch()
+    trace = weakref.ref(recording.trace)
+    passes = len(recording.trace.passes)
+    recording.run.baseline.forward(copying.kept, batch)
+    assert len(recording.trace.passes) == passes
+    del recording
+    gc.collect()
+    assert trace() is None

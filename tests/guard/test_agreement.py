@@ -38,6 +38,7 @@ from suite.measure.counting import count
 from suite.measure.learning import learn
 from suite.measure.timing import Protocol, time_together
 from suite.record.job import Job, Setting
+from suite.record.machine import key_of
 from suite.record.schema import Code, Evaluation, Learned, Renewal, Side, Timed
 from suite.record.store import Store
 from tests.factories import (
@@ -48,6 +49,7 @@ from tests.factories import (
     counted,
     counters,
     learned,
+    machine,
     records,
     side,
     timed,
@@ -112,29 +114,32 @@ def test_a_run_repeats_to_the_bit_or_its_first_difference_is_named() -> None:
     old = course([4.0, 3.5, 3.25, 3.0])
     assert only(old, old).verdict == overall([only(old, old)]) == "equal"
     bit = only(old, course([4.0, 3.5, math.nextafter(3.25, 4), 3.5]))
-    assert (bit.verdict, bit.why) == ("changed", "mean training loss of steps 3 to 3: 3.25 → 3.2500000000000004")
+    assert (bit.verdict, bit.why) == (
+        "changed",
+        "differs: mean training loss of steps 3 to 3: 3.25 → 3.2500000000000004",
+    )
     less = [Evaluation(step=2, loss=3.0, metrics={"accuracy": 0.25})]
     earlier = only(old, course([4.0, 3.5, 3.0, 3.0], curve=less))
-    assert earlier.why == "validation accuracy after step 2: 0.5 → 0.25"  # the training loss differs later
+    assert earlier.why == "differs: validation accuracy after step 2: 0.5 → 0.25"  # the training loss differs later
     end = only(old, course([4.0, 3.5, 3.25, 3.0], final=2.5, trajectory_sha256=old.trajectory_sha256))
-    assert end.why == "test loss after step 4: 2.0 → 2.5"
+    assert end.why == "differs: test loss after step 4: 2.0 → 2.5"
     hidden = only(old, course([4.0, 3.5, 3.25, 3.0], trajectory_sha256="other"))
     assert (hidden.verdict, hidden.why) == (
-        "changed", "the trajectories differ in less than the stored curves show",
+        "changed", "differs: the trajectories differ in less than the stored curves show",
     )  # fmt: skip
 
 
 def test_a_mean_over_several_steps_says_of_which() -> None:
     old = course([4.0, 3.0, 2.0], steps=8, curve=[])
     new = course([4.0, 3.0, 2.5], steps=8, curve=[])
-    assert only(old, new).why == "mean training loss of steps 7 to 8: 2.0 → 2.5"
+    assert only(old, new).why == "differs: mean training loss of steps 7 to 8: 2.0 → 2.5"
 
 
 def test_a_loss_that_is_no_number_in_both_is_the_same() -> None:
     broken = [Evaluation(step=2, loss=math.nan)]
     old, new = (course([4.0] * 4, curve=broken, final=math.nan) for _ in range(2))
     assert only(old, new).verdict == "equal"
-    assert only(old, course([4.0] * 4, final=math.nan)).why == "validation loss after step 2: nan → 3.0"
+    assert only(old, course([4.0] * 4, final=math.nan)).why == "differs: validation loss after step 2: nan → 3.0"
 
 
 def test_on_a_gpu_last_bits_decide_nothing() -> None:
@@ -152,12 +157,21 @@ def test_of_curves_of_another_machine_it_says_how_far_they_differ() -> None:
     far = only(old, new)
     assert far.verdict == "not comparable"
     assert far.why == (
-        f"another machine: cpu {MACHINE.facts['cpu']} → other; validation losses differ by at most 0.2 % (after step "
-        "40), final test losses by 3e-05 %"
+        f"another machine, {MACHINE.name} → {MACHINE.name}: cpu {MACHINE.facts['cpu']} → other; no losses of single "
+        "steps were kept; validation losses "
+        "differ by at most 0.2 % (after step 40), final test losses by 3e-05 %"
     )
     assert overall([far]) == "inconclusive"
     same = only(old, old.model_copy(update={"machine": OTHER}))
     assert same.verdict == "equal" and "another machine" in same.why
+
+
+def test_facts_that_were_not_recorded_are_called_so() -> None:
+    old = learned("lion", machine=machine("amd-epyc-2c", cpu="AMD EPYC", cores=2))
+    here = machine("amd-epyc-f25m17-2c", cpu="AMD EPYC", cores=2, cpu_family=25, cpu_model=17)
+    why = only(old, old.model_copy(update={"machine": here})).why
+    assert "another machine, amd-epyc-2c → amd-epyc-f25m17-2c: not recorded then: cpu_family, cpu_model" in why
+    assert "None" not in why
 
 
 # comparing: timed -----------------------------------------------------------------------------------------------------
@@ -321,19 +335,15 @@ def test_other_data_is_refused() -> None:
 def test_the_same_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(agreement, "time_together", lambda *arguments: asked.append(arguments[:4]))
-    monkeypatch.setattr(agreement, "learn", lambda job, **options: asked.append((job, "keep_states" in options)))
+    monkeypatch.setattr(agreement, "learn", lambda job, **options: asked.append(job))
     repeat(learned("lion", 3), PICO)
-    assert asked == [(Job(setting=PICO, stack="lion", seed=3), False)]
+    assert asked == [Job(setting=PICO, stack="lion", seed=3)]
     asked.clear()
     repeat(pair(replicate=4, orders=[[0, 1]] * 5, pairing="sequential"), PICO)
     assert asked == [(PICO, ("baseline", "lion"), 4, Protocol(rounds=5, sequential=True))]
     asked.clear()
-    monkeypatch.setattr(agreement.States, "complete", lambda self, fifths: self.job.stack == "baseline")
     repeat(timed([side(windows=5), side("lion", windows=5)]), PICO)
-    assert asked == [
-        (Job(setting=PICO, stack="lion"), True),  # whose states are missing
-        (PICO, ("baseline", "lion"), 0, Protocol(windows=5, rounds=ROUNDS)),
-    ]
+    assert asked == [(PICO, ("baseline", "lion"), 0, Protocol(windows=5, rounds=ROUNDS))]
 
 
 def test_a_run_that_is_equal_under_other_code_renews_it_and_anything_else_is_appended(
@@ -415,13 +425,14 @@ def test_code_that_changed_no_bit_is_renewed_for_real_and_code_that_did_is_a_dis
     done = CliRunner().invoke(app, ["repro", "eee", "--results", str(tmp_path)])
     assert done.exit_code == Exit.REGRESSED
     assert "test loss after step 20: 1.0 → " in done.stdout.replace("\n", " ")
-    assert "seed 3: changed; the code of lion changed" in done.stdout
+    assert "seed 3: differs; the code of lion changed" in done.stdout
 
 
 def test_other_libraries_forbid_a_repetition(real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "learn", lambda *a, **k: pytest.fail("nothing to repeat"))
     old = Store(real).read()[0].learned[0]
-    machine = old.machine.model_copy(update={"facts": old.machine.facts | {"torch": "1.0"}})
+    facts = old.machine.facts | {"torch": "1.0"}
+    machine = old.machine.model_copy(update={"facts": facts, "key": key_of(facts)})
     Store(tmp_path).append(old.model_copy(update={"machine": machine}), machine.name)
     code, answer = repro(tmp_path, old.id, "--keep")
     assert (code, answer["verdict"], answer["repetition"]) == (Exit.INCONCLUSIVE, "not comparable", None)

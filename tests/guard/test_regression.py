@@ -24,8 +24,10 @@ from suite.guard.regression import (
     markdown,
     reference,
     save,
+    tally,
 )
 from suite.guard.trees import RevisionError, checked_out, top_of
+from suite.judge.verdicts import ChangeVerdict
 from suite.measure.child import ContenderFailed
 from suite.record.job import Job, Setting
 from tests.factories import MACHINE, counters
@@ -176,7 +178,15 @@ def test_a_summary_cannot_be_broken_by_what_it_quotes() -> None:
     text = markdown(findings, "main|x")
     assert "<script>" not in text
     assert "| `x` | exact |  |  |  | **failed** |\n\n- `x`, exact: &lt;script&gt;\\| \\| a\n" in text
-    assert "1 failed, 1 item exactly equal." in text
+    assert "1 failed, 1 item exactly equal; speed: not checked." in text
+
+
+@pytest.mark.parametrize("verdict", ["equivalent", "regressed", "improved", "inconclusive"])
+def test_a_summary_says_where_speed_was_not_checked(verdict: ChangeVerdict) -> None:
+    exact = Finding("x", "exact", "equal")
+    assert "speed: not checked" in tally([exact])
+    assert "speed: not checked" in tally([exact, Finding("speed", "timing", "unfit", "not calibrated")])
+    assert "speed" not in tally([exact, Finding("x", "timing", verdict)])
 
 
 def test_a_summary_has_a_row_for_every_number_that_differs() -> None:

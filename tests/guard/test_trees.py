@@ -21,6 +21,7 @@ from suite.guard.trees import ADDR_NO_RANDOMIZE, RevisionError, TreeWorker, chec
 from suite.measure.child import ContenderFailed
 from suite.measure.evidence import conditions_of, silent
 from suite.record.job import Job, Setting
+from suite.record.numerics import off_the_clock
 from suite.record.scratch import prune
 
 
@@ -126,13 +127,13 @@ def test_workers_of_one_tree_count_alike_and_time_what_they_started() -> None:
     setting = Setting(baseline="gpt", size="pico", steps=4)
     job = Job(setting=setting, stack="lion").model_dump()
     with TreeWorker(Path(__file__).parents[2]) as worker:
-        counted = worker.ask("count", job=job)
+        counted = worker.ask("count", job=job, numerics=off_the_clock())
         assert worker.ask("start", job=job) == {"steps": 4}
         assert worker.ask("block", steps=2, slower=0.5) > 0
         worker.ask("close")
         with pytest.raises(ContenderFailed, match="no technique is called 'no_such'"):
             worker.ask("start", job=job | {"stack": "no_such"})
-    assert counted == json.loads(json.dumps(here("count", job=job)))
+    assert counted == json.loads(json.dumps(here("count", job=job, numerics=off_the_clock())))
     assert len(counted["losses"]) == 4
     assert counted["data_sha256"] == conditions_of(setting).data_sha256
     assert counted["counters"]["optimizer_state_bytes"] > 0

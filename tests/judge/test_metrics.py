@@ -51,7 +51,7 @@ def known(replicates: int = 1, **changes: object) -> Known:
         "noise": 0.0,
         "windows": 2,
     }
-    counts = [counters(communication_bytes=7)]
+    counts = [counters(communication_bytes=7, host_bytes=5)]
     sides = [side(**process), side("x", pace_s=0.03, **process)]  # type: ignore[arg-type]
     parts = {
         "counted": (counted(points=counts), counted("x", points=counts)),
@@ -110,6 +110,17 @@ def test_counts_of_one_of_several_ranks_say_so_and_operators_without_formula_are
     each = known(counted=(counted(points=[alone]), counted("x", points=[shared])))
     assert values(each, {})["peak_tensor_bytes"].note == "of one of 2 ranks"
     assert values(each, {})["flops"].note == "of one of 2 ranks; lower bounds, without FLOPs of aten.x"
+
+
+def test_flops_of_the_training_are_those_of_whole_runs_where_they_were_tallied() -> None:
+    of_steps = values(known(), {})["training_flops"]
+    runs = [LearnedPair(learned(seed=seed, flops=100), learned("x", seed, flops=40 + 20 * seed)) for seed in range(2)]
+    assert values(known(learned=runs), {})["training_flops"].number == pytest.approx(0.5)
+    # what equals the reference to the bit has its runs stand for it, and other FLOPs
+    stand_in = LearnedPair(learned(seed=2, flops=100), learned(seed=2, flops=100))
+    assert values(known(learned=[*runs, stand_in]), {})["training_flops"].number == pytest.approx(0.5)
+    older = [LearnedPair(learned(seed=0), learned("x", 0, flops=40))]
+    assert values(known(learned=older), {})["training_flops"] == of_steps
 
 
 def test_what_a_kernel_would_skip_is_the_technique_s_own_count_and_a_model_s_number() -> None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leantrain.optim import ESAM, LAWA, MESA, SAF, SAM, AdamW, Lion
+from leantrain.trainer import SharpnessAware
 
 INPUTS = torch.randn(12, 6, generator=torch.Generator().manual_seed(1)).double()
 TARGETS = torch.arange(12) % 4
@@ -313,6 +314,44 @@ def test_lawa_is_the_mean_of_the_latest() -> None:
         averaged.update_parameters(nn.Linear(2, 2))
 
 
+HELPED: dict[str, tuple[Callable[[nn.Module], Any], Callable[[Any, nn.Module], Any]]] = {
+    "SAM": (lambda model: SAM(sgd(model)), lambda optimizer, model: by_worst_point(optimizer, model)),
+    "SAF": (
+        lambda model: SAF(sgd(model), examples=12, classes=4),
+        lambda optimizer, model: optimizer.term(model(INPUTS), torch.arange(12)),
+    ),
+    "MESA": (
+        lambda model: MESA(sgd(model), model),
+        lambda optimizer, model: optimizer.term(model(INPUTS), lambda teacher: teacher(INPUTS)),
+    ),
+}
+
+
+def by_worst_point(optimizer: SAM, model: nn.Module) -> None:
+    with optimizer.worst_point():
+        loss_of(model).backward()
+
+
+@pytest.mark.parametrize("name", HELPED)
+def test_a_step_without_its_callers_help_is_an_error_and_moves_nothing(name: str) -> None:
+    make, help = HELPED[name]
+    model = network()
+    optimizer = make(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        before = flat(model)
+        with pytest.raises(RuntimeError, match=f"a step of {name} alone is one of the optimizer that it wraps"):
+            optimizer.step()
+        assert torch.equal(flat(model), before)
+        help(optimizer, model)
+        optimizer.step()
+        assert not torch.equal(flat(model), before)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()  # torch.distributed.checkpoint makes the state so
+
+
 # Accelerate, transformers.Trainer -------------------------------------------------------------------------------------
 
 
@@ -375,16 +414,7 @@ class Classifier(nn.Module):
 def trained(
     folder: Path, make: Callable[[nn.Module], torch.optim.Optimizer], steps: int, resume: bool = False
 ) -> tuple[nn.Module, Any]:
-    from transformers import Trainer, TrainerCallback, TrainingArguments
-
-    class SharpnessAware(Trainer):
-        def training_step(self, *arguments: Any, **named: Any) -> Tensor:
-            loss = super().training_step(*arguments, **named)
-            sam = getattr(self.optimizer, "optimizer", self.optimizer)
-            if isinstance(sam, SAM):
-                with sam.worst_point():
-                    super().training_step(*arguments, **named)
-            return loss
+    from transformers import TrainerCallback
 
     class Averaging(TrainerCallback):
         def on_step_end(self, *_: Any, model: nn.Module, **__: Any) -> None:
@@ -392,15 +422,50 @@ def trained(
 
     model = Classifier()
     averaged = LAWA(model, k=2)
-    arguments = TrainingArguments(
-        output_dir=str(folder), max_steps=steps, per_device_train_batch_size=6, use_cpu=True, report_to=[], seed=0,
-        save_steps=2, disable_tqdm=True, lr_scheduler_type="constant", max_grad_norm=1.0,
-    )  # fmt: skip
-    trainer = SharpnessAware(
-        model, arguments, train_dataset=Rows(), optimizers=(make(model), None), callbacks=[Averaging()]
-    )
+    trainer = trainer_of(folder, model, make(model), steps)
+    trainer.add_callback(Averaging())
+    if isinstance(trainer.optimizer, SAM):
+        trainer.add_callback(SharpnessAware(trainer))
     trainer.train(resume_from_checkpoint=resume)
     return model, averaged
+
+
+def trainer_of(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, passes: int = 1) -> Any:
+    """It takes 6 examples a step, in one or several passes."""
+    from transformers import Trainer, TrainingArguments
+
+    arguments = TrainingArguments(
+        output_dir=str(folder), max_steps=steps, per_device_train_batch_size=6 // passes, use_cpu=True, report_to=[],
+        seed=0, save_steps=2, disable_tqdm=True, lr_scheduler_type="constant", max_grad_norm=1.0,
+        gradient_accumulation_steps=passes,
+    )  # fmt: skip
+    return Trainer(model, arguments, train_dataset=Rows(), optimizers=(optimizer, None))
+
+
+def test_a_stock_trainer_with_sam_raises_and_does_not_train_without_it(tmp_path: Path) -> None:
+    model = Classifier()
+    before = flat(model)
+    trainer = trainer_of(tmp_path, model, SAM(Lion(model.parameters(), lr=0.01)), steps=2)
+    with pytest.raises(RuntimeError, match=r"add the callback leantrain\.trainer\.SharpnessAware"):
+        trainer.train()
+    assert torch.equal(flat(model), before)
+    plain = trainer_of(tmp_path, model, Lion(model.parameters(), lr=0.01), steps=2)
+    plain.add_callback(SharpnessAware(plain))
+    with pytest.raises(TypeError, match="needs a SAM"):
+        plain.train()
+
+
+def test_a_trainers_passes_are_all_taken_at_the_worst_point(tmp_path: Path) -> None:
+    """So are one step of all examples: losses are means, and the gradients of passes add up."""
+    ends = []
+    for passes in (1, 3):
+        model = Classifier()
+        trainer = trainer_of(tmp_path / str(passes), model, SAM(sgd(model), rho=0.3), steps=4, passes=passes)
+        trainer.add_callback(SharpnessAware(trainer))
+        trainer.train()
+        assert "training_step" not in vars(trainer)
+        ends.append(flat(model))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["lion", "sam"])

@@ -46,8 +46,8 @@ def test_a_checkpoint_that_was_cut_off_is_trained_again(tmp_path: Path, monkeypa
     losses = []
     for _ in range(2):
         session = Session(Job(setting=setting), 0, 1, "")
-        session.prepare()
-        session.set_up()
+        session.prepare(True)
+        session.set_up(recorded=False, nudge=0, tallied=False, counted=False)
         losses.append(session.block(2)["losses"])
         assert session.weights
         os.truncate(session.weights, session.weights.stat().st_size // 2)

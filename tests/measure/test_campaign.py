@@ -12,10 +12,10 @@ import pytest
 
 from suite.contract.sources import code_of
 from suite.judge.rows import row_of, rows
-from suite.judge.tuning import RATES
+from suite.judge.tuning import START
 from suite.measure import campaign, plan
-from suite.measure.campaign import Effort, Measured, measure
-from suite.measure.evidence import Heading, States, conditions_of
+from suite.measure.campaign import Effort, Measured, Tally, in_chunks, measure
+from suite.measure.evidence import Heading, conditions_of
 from suite.measure.learning import witness_of
 from suite.measure.plan import Pair, Wanted, pairs_of_stack
 from suite.measure.result import result_of
@@ -23,6 +23,7 @@ from suite.measure.timing import Protocol
 from suite.record import store as store_module
 from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
+from suite.record.numerics import NATIVE, off_the_clock
 from suite.record.schema import FIFTHS, Code, Counted, Evaluation, Learned, Line, Renewal, Timed, Witness
 from suite.record.store import Store, StoreError
 from tests import factories
@@ -35,7 +36,7 @@ OLD = Code(trajectory="o" * 32, counts="o" * 32)
 
 def heading(setting: Setting, stack: str) -> dict[str, Any]:
     """The fields of evidence that was made here and now."""
-    return Heading(setting).fields() | {"code": code_of(setting, stack)}
+    return Heading(setting, off_the_clock()).fields() | {"code": code_of(setting, stack)}
 
 
 def counted(setting: Setting, stack: str, **changes: Any) -> Counted:
@@ -59,9 +60,9 @@ class Measuring:
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
         self.protocols: list[Protocol] = []
-        self.stateful: list[str] = []
         self.changing: set[str] = set()
         self.jobs: list[Job] = []
+        self.at_once: set[int | None] = set()
         self.loss = 2.0
         self.loss_of: Callable[[Job], float] = lambda job: self.loss
         self.learned: Callable[[Job], Learned] = lambda job: learned(job, final=self.loss_of(job))
@@ -71,12 +72,14 @@ class Measuring:
         points = [factories.counters(flops=number) for number in (1, 2)] if stack in self.changing else []
         return counted(setting, stack, points=points)
 
-    def learn_all(self, jobs: Sequence[Job], *, keep_states: Any, stop: Any, **_: Any) -> Iterator[tuple[Job, Learned]]:
+    def learn_all(
+        self, jobs: Sequence[Job], *, stop: Any, at_once: int | None, **_: Any
+    ) -> Iterator[tuple[Job, Learned]]:
+        self.at_once.add(at_once)
         for job in jobs:
             if stop():
                 return
             self.asked.append(("learn", job.stack, job.seed, job.setting.steps))
-            self.stateful += [job.stack] * keep_states(job)
             self.jobs.append(job)
             yield job, self.learned(job)
 
@@ -91,13 +94,12 @@ class Measuring:
 
 @pytest.fixture
 def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
-    """The campaign without training, on an idle machine; states are there."""
+    """The campaign without training, on an idle machine."""
     fake = Measuring()
     for name in ("count", "learn_all", "time_together"):
         monkeypatch.setattr(campaign, name, getattr(fake, name))
     monkeypatch.setattr(campaign, "busy_cores", lambda: 0.0)
     monkeypatch.setattr(campaign, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(States, "complete", lambda self, fifths: True)
     return fake
 
 
@@ -121,16 +123,20 @@ def both(seeds: int = 3, **changes: Any) -> list[Learned]:
     return [learned(job, **changes) for job in jobs]
 
 
-def test_it_counts_then_learns_then_times_and_does_nothing_twice(measuring: Measuring, tmp_path: Path) -> None:
+def test_it_counts_and_times_once_then_learns_then_times_and_does_nothing_twice(
+    measuring: Measuring, tmp_path: Path
+) -> None:
     first = run(tmp_path, seeds=2, timings=2)
-    assert measuring.kinds() == ["count", "learn", "time"]
+    assert measuring.kinds() == ["count", "time", "learn"]
+    assert measuring.asked[2] == ("time", "baseline", "lion", 0) and measuring.asked[-1][-1] == 1
     assert sorted(measuring.asked) == sorted(
         [("count", "baseline"), ("count", "lion"), *(("learn", s, n, 20) for s in LION.sides for n in (0, 1)),
          *(("time", "baseline", "lion", n) for n in (0, 1))]
     )  # fmt: skip
-    assert first.sentence == "counted 2 stacks, learned from 4 runs, timed 2 sets of processes"
+    assert first.sentence == "made here: 2 counts, 4 learned runs, 2 timings"
     again = run(tmp_path, seeds=2, timings=2)
-    assert (again.added, again.sentence) == ([], "nothing was missing")
+    read = "2 counts, 4 learned runs, 2 timings"
+    assert (again.added, again.sentence) == ([], f"nothing was missing; read from records: {read}")
     more = run(tmp_path, seeds=3, timings=2)
     assert [each.kind for each in more.added] == ["learned", "learned"]
 
@@ -142,18 +148,14 @@ def test_a_machine_that_is_too_busy_counts_and_learns_and_is_not_timed(
     said: list[str] = []
     measured = run(tmp_path, warn=said.append)
     assert measuring.kinds() == ["count", "learn"]
-    assert (measured.busy, measured.left, measured.failures) == (1.5, "timings", [])
-    assert said == ["too busy to time: others use 1.5 cores; 3 timings are left out, run it again when the machine "
+    assert (measured.busy, measured.left, measured.failures) == (1.5, Tally(timings=3), [])
+    assert said == ["too busy to time: others use 1.5 cores; timings are left out, run it again when the machine "
                     "is idle"]  # fmt: skip
-    assert measured.sentence.endswith(", timings are left")
+    assert measured.sentence == ("made here: 2 counts, 6 learned runs; left: 3 timings; the same command goes on")
+    again = run(tmp_path)
+    assert again.sentence.startswith("nothing was measured here: others use 1.5 cores, which is too many to time; read")
     monkeypatch.setattr(campaign, "busy_cores", lambda: 0.0)
     assert {each.kind for each in run(tmp_path).added} == {"timed"}
-
-
-def test_without_timing_no_states_are_wanted(measuring: Measuring, tmp_path: Path) -> None:
-    measuring.changing = {"lion"}
-    assert {each.kind for each in run(tmp_path, time=False).added} == {"counted", "learned"}
-    assert measuring.stateful == []
 
 
 def test_the_curve_of_the_reference_is_learned_where_it_is_asked_for(measuring: Measuring, tmp_path: Path) -> None:
@@ -197,12 +199,21 @@ def test_tuned_rows_get_the_grid_first_and_more_seeds_at_the_rate_it_chose(
         return learned(job, final=last, curve=[Evaluation(step=0, loss=4.0), Evaluation(step=20, loss=last)])
 
     measuring.learned = run
-    measure([LION], tmp_path, Effort(Wanted(seeds=2, timings=1)))
+    measure([LION], tmp_path, Effort(Wanted(seeds=3, timings=1)))
     asked = [(job.stack, job.seed, job.setting.rate) for job in measuring.jobs]
-    assert sorted(asked[:6]) == sorted((stack, 0, rate) for stack in ("baseline", "lion") for rate in RATES)
-    assert sorted(asked[6:]) == [("baseline", 1, 1.0), ("lion", 1, 3.0)]
+    assert sorted(asked[:6]) == sorted((stack, 0, rate) for stack in ("baseline", "lion") for rate in START)
+    assert {(stack, rate) for stack, seed, rate in asked if seed == 1} == {
+        ("baseline", 0.55), ("baseline", 1.0), ("baseline", 1.7), ("lion", 1.7), ("lion", 3.0), ("lion", 5.5),
+    }  # fmt: skip
+    assert [each for each in asked if each[1] == 2] == [("baseline", 2, 1.0), ("lion", 2, 3.0)]
     (row,) = rows(Store(tmp_path).read()[0])
-    assert row.rates == (1.0, 3.0) and row.seeds == (0, 1)
+    assert row.tuned and [side.rate for side in row.tuned] == [1.0, 3.0] and row.seeds == (0, 1, 2)
+    assert not row.tuning_open
+
+
+def test_no_more_cores_are_filled_than_were_asked_for(measuring: Measuring, tmp_path: Path) -> None:
+    run(tmp_path, seeds=1, time=False, cores=1)
+    assert measuring.at_once == {1}
 
 
 def test_more_seeds_are_learned_of_what_differs_from_the_reference_alone(measuring: Measuring, tmp_path: Path) -> None:
@@ -319,35 +330,75 @@ def test_curves_of_another_machine_that_do_not_fit_are_learned_here(
     assert row.learned_on == fingerprint("cpu", 1).name
 
 
-# states ---------------------------------------------------------------------------------------------------------------
+# sets of processes ----------------------------------------------------------------------------------------------------
 
 
-def test_where_the_cost_changes_each_fifth_is_timed_from_states_that_are_made_again_if_they_are_missing(
-    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_where_the_cost_changes_each_fifth_is_timed_and_nothing_is_learned_for_that(
+    measuring: Measuring, tmp_path: Path
 ) -> None:
     measuring.changing = {"lion"}
     run(tmp_path, timings=1)
     assert [each.windows for each in measuring.protocols] == [FIFTHS]
-    monkeypatch.setattr(States, "complete", lambda self, fifths: False)
-    measuring.asked.clear()
-    measured = run(tmp_path, timings=2)
-    assert measuring.asked == [
-        ("learn", "baseline", 0, 20), ("learn", "lion", 0, 20), ("time", "baseline", "lion", 1),
-    ]  # fmt: skip
-    assert measuring.stateful == ["baseline", "lion"]
-    assert [each.kind for each in measured.added] == ["timed"]
+    assert measuring.kinds() == ["count", "time", "learn"]
 
 
-def test_a_run_that_only_leaves_states_takes_no_curve_of_another_machine_its_place(
+def test_contenders_share_the_reference_of_a_set_and_one_that_does_not_attach_leaves_the_others(
     measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(tmp_path, *both(machine=factories.MACHINE))
-    measuring.changing = {"lion"}
-    monkeypatch.setattr(States, "complete", lambda self, fifths: False)
-    measured = run(tmp_path, timings=1)
-    assert measuring.stateful == ["baseline", "lion"]
-    assert {each.kind for each in measured.added} == {"counted", "timed"}
-    assert result_of(LION, Store(tmp_path).read()[0]).seeds == (0, 1, 2)
+    def time_together(setting: Setting, stacks: Sequence[str], replicate: int, protocol: Protocol) -> Timed:
+        whole = measuring.time_together(setting, stacks, replicate, protocol)
+        sides = [each.model_copy(update={"status": "not_attached", "reason": "it did nothing"})
+                 if each.stack == "lawa" else each for each in whole.contenders]  # fmt: skip
+        return whole.model_copy(update={"contenders": sides, "orders": [[2, 0, 1, 3]], "spawn_order": [3, 2, 1, 0]})
+
+    monkeypatch.setattr(campaign, "time_together", time_together)
+    measuring.changing = {"rigl"}
+    pairs = [Pair(GPT, stack) for stack in ("lion", "lawa", "rigl", "sam")]
+    measured = run(tmp_path, pairs, seeds=1, timings=1)
+    assert [each[1:-1] for each in measuring.asked if each[0] == "time"] == [
+        ("baseline", "lion", "lawa", "sam"), ("baseline", "rigl"),
+    ]  # fmt: skip
+    (kept, _) = (each for each in measured.added if isinstance(each, Timed))
+    assert [side.stack for side in kept.contenders] == ["baseline", "lion", "sam"]
+    assert (kept.orders, kept.spawn_order) == ([[0, 1, 2]], [2, 1, 0])
+    assert [stack for stack, _, _ in measured.refused] == ["lawa"]
+    assert not measured.left, "what does not attach is not waited for"
+
+
+def test_a_pair_that_was_timed_among_others_is_not_timed_again(measuring: Measuring, tmp_path: Path) -> None:
+    run(tmp_path, [Pair(GPT, stack) for stack in ("lion", "sam")], seeds=1, timings=1)
+    run(tmp_path, [Pair(GPT, stack) for stack in ("sam", "lawa", "lion")], seeds=1, timings=1)
+    assert [each[1:] for each in measuring.asked if each[0] == "time"] == [
+        ("baseline", "lion", "sam", 0), ("baseline", "lawa", 0),
+    ]  # fmt: skip
+
+
+def test_each_stack_comes_once_before_any_comes_again() -> None:
+    pairs = [Pair(GPT.but(baseline=name), str(number)) for name in ("gpt", "bert") for number in range(30)]
+    chunks = list(in_chunks(pairs))
+    assert [pair for chunk in chunks for pair in chunk] == pairs
+    assert [len(chunk) for chunk in chunks] == [24, 6, 24, 6]
+    done, left = pairs[:25], pairs[25:]
+    assert [len(chunk) for chunk in in_chunks(left, done)] == [5, 24, 6], "the first of each come before any second"
+
+
+# other arithmetic -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("apart", "renewed"), [(2e-7, True), (1e-3, False)])
+def test_runs_of_other_arithmetic_and_other_code_are_renewed_up_to_rounding(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: float, renewed: bool
+) -> None:
+    monkeypatch.setattr(campaign, "nudged_losses", lambda job, steps, limits: [[2.0 * (1 + 1e-7)] * steps])
+    theirs = both(code=OLD, machine=factories.MACHINE, numerics=NATIVE, first_losses=[2.0 * (1 + apart)] * 9)
+    put(tmp_path, *theirs)
+    measuring.learned = lambda job: learned(job, first_losses=[2.0] * 9)
+    measured = run(tmp_path, time=False)
+    renewals = [each for each in measured.added if isinstance(each, Renewal)]
+    assert [each.equality for each in renewals] == ["rounding"] * (2 * renewed)
+    assert all(abs(each.distance - apart) < 1e-9 for each in renewals)
+    learned_here = sum(isinstance(each, Learned) for each in measured.added)
+    assert learned_here == (2 if renewed else 6), "the first seeds were learned to find out"
 
 
 # what ends it ---------------------------------------------------------------------------------------------------------
@@ -381,8 +432,9 @@ def test_it_stops_when_time_is_up_and_says_what_is_left(measuring: Measuring, tm
     said: list[str] = []
     measured = run(tmp_path, minutes=-1.0, warn=said.append)
     assert measured.added == []
-    assert measured.left == "timings"
-    assert "2 of 2 counts left; run it again to go on" in said[0]
+    assert measured.left == Tally(counts=2, runs=6, timings=3)
+    assert said == ["the budget of -1 minutes is spent; run it again to go on"]
+    assert measured.sentence.startswith("nothing was measured here: the budget of -1 minutes is spent; left: 2 counts")
 
 
 def test_failures_are_named_once_for_each_stack_and_reason(measuring: Measuring, tmp_path: Path) -> None:
@@ -410,7 +462,7 @@ def test_damaged_lines_are_told(measuring: Measuring, tmp_path: Path) -> None:
     assert "learned.jsonl:1: " in said[0]
 
 
-def test_a_budget_that_ends_early_ends_the_bar_and_says_how_many_pairs_it_sufficed_for(
+def test_a_budget_that_ends_early_ends_the_bar_and_says_what_is_made_and_left(
     measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock_s = 0.0
@@ -423,13 +475,16 @@ def test_a_budget_that_ends_early_ends_the_bar_and_says_how_many_pairs_it_suffic
     monkeypatch.setattr(campaign.time, "monotonic", lambda: clock_s)
     monkeypatch.setattr(campaign, "time_together", time_together)
     shares: list[float] = []
+    monkeypatch.setattr(plan, "MOST_TOGETHER", 1)
     effort = Effort(Wanted(seeds=1, timings=2, tuned=False, most_seeds=0), minutes=0.5)
     pairs = [Pair(GPT, stack) for stack in ("lion", "lawa", "sam")]
     measured = measure(pairs, tmp_path, effort, progress=lambda share, what: shares.append(share))
-    assert measured.sentence.endswith(": 2 of 3 pairs measured in 0.5 minutes, the most informative first")
+    assert (
+        measured.sentence == "made here: 4 counts, 2 timings; left: 4 learned runs, 4 timings; the same command goes on"
+    )
     assert shares == sorted(shares) and (shares[0], shares[-1]) == (0.0, 1.0)
     rest = measure(pairs, tmp_path, Effort(effort.wanted))
-    assert rest.sentence == "timed 4 sets of processes"
+    assert rest.sentence == "made here: 4 learned runs, 4 timings; read from records: 4 counts, 2 timings"
 
 
 # real runs ------------------------------------------------------------------------------------------------------------

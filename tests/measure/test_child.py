@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,16 @@ import numpy as np
 import pytest
 import torch
 
-from suite.measure import child
+from suite.measure import child, fork_servers
 from suite.measure.child import ContenderFailed, failure, in_child
 from suite.measure.contender import ranks_of
 from suite.measure.processes import living
 from suite.measure.replies import LONGEST_TEXT, plain
 from suite.record.job import Job, Setting, StackError
+from suite.record.numerics import PORTABLE, PORTABLE_ENVIRONMENT, environment
 from suite.record.schema import Counters
 from tests import factories
+from tests.lent_server import of_its_own
 from tests.measure import light_server
 
 FORK = multiprocessing.get_context("fork")
@@ -150,9 +151,9 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
 
 
 def _waits_for_a_child_that_forks(marks: Path) -> None:
-    forkserver._forkserver.__init__()  # type: ignore[misc]  a forked process would use its parent's
+    fork_servers.shared.cache_clear()  # a forked process would use its parent's
     (marks / str(os.getpid())).touch()
-    child.PRELOADED = ["tests.measure.light_server"]
+    fork_servers.PRELOADED = ["tests.measure.light_server"]
     child.Child(light_server.becomes_three, marks)
     time.sleep(3600)
 
@@ -169,10 +170,43 @@ def test_a_fork_server_that_is_killed_while_it_loads_is_told(tmp_path: Path) -> 
 
 
 def _asks_a_server_that_dies(folder: Path, channel: Any) -> None:
-    forkserver._forkserver.__init__()  # type: ignore[misc]
+    fork_servers.shared.cache_clear()
     os.chdir(folder)  # from where the server imports
-    child.PRELOADED = ["dies_as_it_loads"]
+    fork_servers.PRELOADED = ["dies_as_it_loads"]
     try:
         in_child(divmod, 7, 2, limit_s=60)
     except ContenderFailed as failed:
         channel.send((failed.status, failed.reason))
+
+
+# fork servers ---------------------------------------------------------------------------------------------------------
+
+
+def _environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def test_what_is_off_the_clock_has_the_portable_arithmetic_whatever_the_user_chose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    before = dict(os.environ)
+    server = fork_servers.Server(environment(PORTABLE), preloaded=())
+    monkeypatch.setattr(fork_servers, "shared", lambda arithmetic: server)
+    inside = in_child(_environment, limit_s=60)
+    server.close()
+    assert {name: inside[name] for name in PORTABLE_ENVIRONMENT} == PORTABLE_ENVIRONMENT
+    assert dict(os.environ) == before
+
+
+def test_every_timing_has_an_order_of_hashes_and_a_layout_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_servers, "PRELOADED", ["tests.measure.light_server"])
+    servers = [of_its_own(seed) for seed in range(20)]
+    assert len({each.environment["PYTHONHASHSEED"] for each in servers}) == 20
+    assert len({len(each.environment["LEANTRAIN_LAYOUT"]) for each in servers}) > 15
+    monkeypatch.setattr(fork_servers, "shared", lambda arithmetic: servers[0])
+    inside = in_child(_environment, limit_s=60)
+    process = servers[0]._server._forkserver_pid
+    servers[0].close()
+    assert inside["PYTHONHASHSEED"] == servers[0].environment["PYTHONHASHSEED"]
+    assert process not in living()

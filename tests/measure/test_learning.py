@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from suite.contract.catalogue import UnknownId
 from suite.measure.child import CHILDREN
 from suite.measure.contender import Limits
-from suite.measure.evidence import States
 from suite.measure.learning import EVALUATIONS, LOSSES, Cores, learn, learn_all
 from suite.record.job import Job, Setting, StackError
-from suite.record.schema import FIFTHS, Learned, parse
+from suite.record.schema import Learned, parse
 from tests.runs import new_run
 
 GPT = Setting(baseline="gpt", size="pico", steps=20)
@@ -58,22 +55,6 @@ def test_a_seed_decides_a_run_to_the_bit_and_another_seed_another() -> None:
     hashes = {each.seed: {other.trajectory_sha256 for other in runs if other.seed == each.seed} for each in runs}
     assert len(runs) == 3 and all(len(each) == 1 for each in hashes.values())
     assert hashes[0] != hashes[1]
-
-
-def test_it_leaves_the_states_of_its_fifths_where_it_is_asked_to() -> None:
-    job = Job(setting=GPT.but(steps=21), stack="lion", seed=7)
-    for fifth in range(1, FIFTHS):
-        States(job).path(fifth).with_name(f"{fifth}.pt.0").unlink(missing_ok=True)
-    learn(job)
-    assert not States(job).complete(range(1, FIFTHS))
-    learn(job, keep_states=True)
-    assert States(job).complete(range(1, FIFTHS))
-    run = new_run("gpt", "lion", size="pico", steps=21, seed=7)
-    state = States(job).path(2).with_name("2.pt.0")
-    run.load(state)
-    assert run.step == 8, "two fifths of 21"
-    os.truncate(state, state.stat().st_size - 1)
-    assert not States(job).complete(range(1, FIFTHS)), "one that was cut off is made again"
 
 
 def test_a_run_of_two_steps_is_learned() -> None:
@@ -141,11 +122,3 @@ def test_no_more_cores_are_taken_than_there_are() -> None:
     for thread in threads:
         thread.join(30)
     assert (most, taken) == (3, 0)
-
-
-def test_states_are_named_by_all_that_decides_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path))
-    here = States(Job(setting=GPT)).folder
-    others = [Job(setting=GPT, seed=1), Job(setting=GPT, stack="lion"), Job(setting=GPT.but(steps=21))]
-    assert len({here, *(States(job).folder for job in others)}) == 4
-    assert here.is_relative_to(tmp_path)

@@ -16,6 +16,7 @@ from suite.measure import power as module
 from suite.measure.evidence import Heading, Progress, conditions_of
 from suite.measure.power import ALL_SEEDS, PERTURBATION, SEEDS, Perturbed, power
 from suite.record.job import BASELINE, Job, Setting
+from suite.record.numerics import off_the_clock
 from suite.record.schema import Learned
 from suite.record.store import Store
 from tests import factories
@@ -26,7 +27,7 @@ SLOPE, NOISE = -0.2, 0.004
 
 
 def learned(setting: Setting, seed: int, loss: float) -> Learned:
-    fields: dict[str, Any] = Heading(setting).fields() | {"code": code_of(setting, BASELINE)}
+    fields: dict[str, Any] = Heading(setting, off_the_clock()).fields() | {"code": code_of(setting, BASELINE)}
     return factories.learned(BASELINE, seed, final=loss, **fields)
 
 

@@ -1,4 +1,4 @@
-"""A timing: lock-step in balanced random order, each side's failure its own, resumed where the cost changes."""
+"""A timing: lock-step in balanced random order, each side's failure its own, compressed where the cost changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,8 @@ from suite.contract.catalogue import UnknownId
 from suite.contract.data import mixed_seed
 from suite.contract.sources import code_of
 from suite.judge.known import timed_pair
-from suite.measure.evidence import States
-from suite.measure.learning import learn
-from suite.measure.timing import SEED, STEPS, Protocol, time_together
+from suite.measure.timing import LEAST_ROUNDS, STEPS, Protocol, time_together
+from suite.measure.worker import Session
 from suite.record.job import Job, Setting, StackError
 from suite.record.schema import FIFTHS, Timed, parse
 
@@ -78,29 +76,30 @@ def test_a_block_is_as_much_of_each_run_and_short_runs_have_fewer_rounds() -> No
     assert {len(each.windows[0].block_s) for each in short.contenders} == {2}
 
 
-def test_where_the_cost_changes_every_fifth_is_timed_from_the_states_that_a_run_left() -> None:
-    """Blocks are stacked at 1/8 and 3/10 of the run, so that later windows are of a deeper model."""
-    stacks = ("baseline", "progressive_stacking")
-    for stack in stacks:
-        job = Job(setting=GPT, stack=stack, seed=SEED)
-        assert learn(job, keep_states=True).status == "ok"
-        assert States(job).complete(range(1, FIFTHS))
-    evidence = timed(stacks, windows=FIFTHS, rounds=10)
+def test_where_the_cost_changes_a_compressed_run_is_timed_in_every_fifth() -> None:
+    """Without a learned run: it goes through its whole schedule in as few steps as the rounds take."""
+    protocol = Protocol(windows=FIFTHS, rounds=10)
+    long = GPT.but(steps=10 * protocol.compressed_steps)
+    evidence = timed(("baseline", "progressive_stacking"), long, windows=FIFTHS, rounds=10)
     assert [each.status for each in evidence.contenders] == ["ok", "ok"], evidence.contenders[1].reason
+    assert {each.steps for each in evidence.contenders} == {long.steps}, "what it says is of the whole run"
     for each in evidence.contenders:
         assert [window.progress for window in each.windows] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
-        assert all(len(window.block_s) == 1 for window in each.windows)
+        assert {len(window.block_s) for window in each.windows} == {LEAST_ROUNDS}
 
 
-def test_states_that_are_gone_end_that_side_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(States, "path", lambda self, fifth: tmp_path / self.job.stack / f"{fifth}.pt")
-    (tmp_path / "baseline").mkdir()
-    job = Job(setting=GPT, seed=SEED)
-    assert learn(job, keep_states=True).status == "ok"
-    evidence = timed(("baseline", "lion"), windows=FIFTHS)
-    assert [each.status for each in evidence.contenders] == ["ok", "failed"]
-    assert [len(each.windows) for each in evidence.contenders] == [FIFTHS, 1]
-    assert "1.pt" in evidence.contenders[1].reason
+def test_a_compressed_run_grows_as_the_whole_one_does() -> None:
+    """The one block of two is stacked at 3/10 of the run."""
+    job = Job(setting=GPT.but(steps=1000), stack="progressive_stacking")
+    session = Session(job, 0, 1, "")
+    session.prepare(False)
+    assert session.set_up(recorded=False, nudge=0, tallied=False, counted=False)["steps"] == 1000
+    depths = [len(session.run.anatomy.blocks)]
+    assert session.compress(20)["steps"] == 20
+    for _ in range(4):
+        session.block(5)
+        depths.append(len(session.run.anatomy.blocks))
+    assert depths == [1, 1, 2, 2, 2]
 
 
 def test_a_reference_that_fails_stops_the_others_with_the_reason() -> None:

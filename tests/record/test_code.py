@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from suite.contract import sources
 from suite.contract.catalogue import catalogue
-from suite.contract.sources import loaded
-from suite.record.code import hash_file, imports, running_code
+from suite.contract.sources import Reach
+from suite.record.code import Source, read_source
 
 SOURCE = '''
 """A module."""
@@ -42,6 +43,20 @@ def kernel(pointer, BLOCK: tl.constexpr):
 '''
 
 
+def texts(source: Source) -> list[str]:
+    return [each.text for each in source.statements]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[[str], Source]:
+    def read(text: str) -> Source:
+        path = tmp_path / "module.py"
+        path.write_text(text)
+        return read_source(path)
+
+    return read
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -51,12 +66,12 @@ def kernel(pointer, BLOCK: tl.constexpr):
         ("self.factor * x", "(\n            self.factor\n            * x\n        )"), ('f"{', "f'''{"[:2] + "{"),
     ],
 )  # fmt: skip
-def test_what_does_not_run_does_not_count(old: str, new: str) -> None:
+def test_what_does_not_run_does_not_count(old: str, new: str, read: Callable[[str], Source]) -> None:
     assert old in SOURCE
     changed = SOURCE.replace(old, new)
     if old == 'f"{':
         changed = changed.replace('BLOCK}}"', "BLOCK}}'")
-    assert running_code(changed.encode()) == running_code(SOURCE.encode())
+    assert texts(read(changed)) == texts(read(SOURCE))
 
 
 @pytest.mark.parametrize(
@@ -68,17 +83,14 @@ def test_what_does_not_run_does_not_count(old: str, new: str) -> None:
         ("!r", "!s"), ("if TYPE_CHECKING", "if True"),
     ],
 )  # fmt: skip
-def test_what_runs_counts(old: str, new: str) -> None:
+def test_what_runs_counts(old: str, new: str, read: Callable[[str], Source]) -> None:
     assert old in SOURCE
-    assert running_code(SOURCE.replace(old, new).encode()) != running_code(SOURCE.encode())
+    assert texts(read(SOURCE.replace(old, new))) != texts(read(SOURCE))
 
 
-def test_a_file_that_does_not_parse_counts_whole(tmp_path: Path) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text("def f(:  # one")
-    first = hash_file(path)
-    path.write_text("def f(:  # two")
-    assert hash_file(path) != first
+def test_a_file_that_does_not_parse_counts_whole(read: Callable[[str], Source]) -> None:
+    (first,), (second,) = (read(f"def f(:  # {word}").statements for word in ("one", "two"))
+    assert first.text != second.text and first.effect
 
 
 def test_another_layout_of_every_technique_changes_no_hash(tmp_path: Path) -> None:
@@ -87,15 +99,15 @@ def test_another_layout_of_every_technique_changes_no_hash(tmp_path: Path) -> No
         for path in entry.folder.glob("*.py"):
             copy = tmp_path / path.name
             copy.write_bytes(path.read_bytes())
-            before = hash_file(copy)
+            before = texts(read_source(copy))
             narrow = [sys.executable, "-m", "ruff", "format", "-q", "--line-length", "70", str(copy)]
             subprocess.run(narrow, check=True)
-            assert hash_file(copy) == before, path
+            assert texts(read_source(copy)) == before, path
 
 
 def test_an_edited_docstring_in_every_file_changes_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    roots = [entry.module for entry in catalogue().values()]
-    before = loaded(roots, kernels=True)
+    roots = frozenset(entry.module for entry in catalogue().values())
+    before = Reach((), kernels=True).sha256(roots)
     read = Path.read_bytes
     edited = 0
 
@@ -108,35 +120,55 @@ def test_an_edited_docstring_in_every_file_changes_no_hash(monkeypatch: pytest.M
         return content
 
     monkeypatch.setattr(Path, "read_bytes", with_another_docstring)
-    sources._module.cache_clear()
-    after = loaded(roots, kernels=True)
-    sources._module.cache_clear()
+    for forget in (True, False):
+        for cached in (sources._source, sources._used, sources._at_loading):
+            cached.cache_clear()
+        if forget:
+            assert Reach((), kernels=True).sha256(roots) == before
     assert edited > 100
-    assert after == before
 
 
-IMPORTING = """
+READ = """
 import a.b
-from c import d
+import c.d as e
+from f import g, h as i
 from . import beside
 if TYPE_CHECKING:
     import only_for_types
 
-def later():
-    import e
-    return lambda: __import__("f")
+FIRST = g.x.y(i)
+FIRST += later
+
+def later(local):
+    import k
+    from m import n
+    return lambda: __import__("o") + a.b.z(local)
 
 class Inside:
-    from g import h
+    from p import q
+    def method(self): from r import s
+
+@later.register_fake
+def _(x): ...
 """
 
 
-@pytest.mark.parametrize(("inside_functions", "more"), [(False, set()), (True, {"e"})])
-def test_imports_are_those_of_loading_and_of_functions_where_asked(
-    tmp_path: Path, inside_functions: bool, more: set[str]
-) -> None:
-    path = tmp_path / "module.py"
-    path.write_text(IMPORTING)
-    assert set(imports(path, inside_functions)) == {"a.b", "c", "c.d", "g", "g.h"} | more
-    path.write_text("def")
-    assert list(imports(path, inside_functions)) == []
+def test_a_file_is_its_statements_with_the_names_that_they_use(read: Callable[[str], Source]) -> None:
+    source = read(READ)
+    first, _, later, inside, fake = source.statements
+    assert dict(source.bindings) == {
+        "a": ("a",), "e": ("c.d",), "g": ("f.g",), "i": ("f.h",), "FIRST": (0, 1), "later": (2,), "q": ("p.q",),
+        "Inside": (3,), "_": (4,),
+    }  # fmt: skip
+    assert first.uses == {("g", "x", "y"), ("i",)}
+    assert later.uses >= {("a", "b", "z"), ("local",)}
+    assert later.when_called == {("k", "k"), ("n", "m.n")} and inside.when_called == {("s", "r.s")}
+    assert [each.effect for each in source.statements] == [False, True, False, False, True]
+    lines = READ.splitlines()
+    assert [lines[each.lines[0] - 1] for each in (later, fake)] == ["def later(local):", "@later.register_fake"]
+
+
+def test_where_an_import_comes_from_is_no_part_of_a_text(read: Callable[[str], Source]) -> None:
+    assert texts(read(READ.replace("from m import", "from elsewhere.m import"))) == texts(read(READ))
+    assert texts(read(READ.replace("from m import n", "from m import o as n"))) == texts(read(READ))
+    assert texts(read(READ.replace("from m import n", "from m import o"))) != texts(read(READ))

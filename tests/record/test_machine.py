@@ -6,7 +6,17 @@ import pytest
 import torch
 
 from suite.record import machine
-from suite.record.machine import fingerprint, fitness, read_context, read_facts, slug
+from suite.record.machine import (
+    differing,
+    fingerprint,
+    fitness,
+    key_of,
+    read_context,
+    read_facts,
+    slug,
+    unread,
+    unrecorded,
+)
 
 CPUINFO = """processor\t: 0
 model name\t: AMD EPYC 9554 64-Core Processor
@@ -18,6 +28,40 @@ model name\t: AMD EPYC 9554 64-Core Processor
 cpu MHz\t\t: 3000.0
 flags\t\t: fpu vme hypervisor sse
 """
+
+# What two kinds of virtual machines say, both of which call themselves "AMD EPYC", with two cores and 24 GiB.
+AVX512 = """processor\t: 0
+vendor_id\t: AuthenticAMD
+cpu family\t: 25
+model\t\t: 17
+model name\t: AMD EPYC
+stepping\t: 1
+cpu MHz\t\t: 2596.136
+cache size\t: 1024 KB
+flags\t\t: fpu sse4_2 avx fma avx2 avx512f avx512dq avx512bw avx512vl avx512_bf16 avx512_vnni hypervisor
+bogomips\t: 5192.27
+"""
+AVX2 = """processor\t: 0
+vendor_id\t: AuthenticAMD
+cpu family\t: 25
+model\t\t: 1
+model name\t: AMD EPYC
+stepping\t: 1
+cpu MHz\t\t: 2445.406
+cache size\t: 512 KB
+flags\t\t: fpu sse4_2 avx fma avx2 hypervisor
+bogomips\t: 4890.81
+"""
+ARM = """processor\t: 0
+BogoMIPS\t: 2100.00
+Features\t: fp asimd asimddp i8mm bf16 sve
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x1
+CPU part\t: 0xd40
+CPU revision\t: 1
+"""
+OF_CARDS = "--query-gpu=compute_cap,clocks.max.sm,clocks.max.memory,power.limit"
 
 
 @pytest.fixture
@@ -36,10 +80,14 @@ def write(root: Path, name: str, text: str) -> None:
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
+    """What this file's tests read is of their own environment, and is forgotten after them."""
     monkeypatch.setattr(os, "getloadavg", lambda: (0.1, 0.1, 0.1))
     monkeypatch.setattr(machine, "_nvidia_smi", lambda *arguments: None)
-    for name in machine.THREAD_VARIABLES:
+    for name in (*machine.THREAD_VARIABLES, *machine.LIMITS):  # the tests may run under the portable arithmetic
         monkeypatch.delenv(name, raising=False)
+    fingerprint.cache_clear()
+    yield
+    fingerprint.cache_clear()
 
 
 def test_this_machine_has_a_stable_fingerprint_that_is_json():
@@ -65,6 +113,101 @@ def test_facts_come_from_the_kernel(root):
     assert facts["memory_gib"] == 24
     assert facts["hypervisor"] == "unnamed"
     assert facts["cpu_quota"] is None
+
+
+def test_two_cpus_of_one_name_have_two_keys_and_two_names(root):
+    both = []
+    for cpuinfo in (AVX512, AVX2):
+        write(root, "proc/cpuinfo", cpuinfo)
+        both.append(read_facts("cpu", 1, root))
+    one, two = both
+    assert one["cpu"] == two["cpu"] == "AMD EPYC" and one["cores"] == two["cores"]
+    assert key_of(one) != key_of(two)
+    assert (slug(one).split("-")[2], slug(two).split("-")[2]) == ("f25m17", "f25m1")
+    assert [(each["cpu_vendor"], each["cpu_family"], each["cpu_model"], each["cpu_stepping"]) for each in both] == [
+        ("AuthenticAMD", 25, 17, 1), ("AuthenticAMD", 25, 1, 1),
+    ]  # fmt: skip
+    assert two["instruction_sets"] == ["avx", "avx2", "fma"]
+    assert one["instruction_sets"] == ["avx", "avx2", "avx512_bf16", "avx512_vnni", "avx512f", "fma"]
+    assert [each["nominal_mhz"] for each in both] == [2600, 2450]
+    assert one["nominal_mhz_from"] == "BogoMIPS / 2" and one["caches_kib"] == {"unnamed": 1024}
+    assert [each["code_path"] for each in both] == ["avx512", "avx2"]
+    assert unread(one, root).keys() <= {"blas"}
+
+
+def test_a_counter_that_was_calibrated_a_little_differently_is_the_same_clock(root):
+    write(root, "proc/cpuinfo", AVX512)
+    before = read_facts("cpu", 1, root)
+    write(root, "proc/cpuinfo", AVX512.replace("5192.27", "5199.92"))
+    assert read_facts("cpu", 1, root) == before
+
+
+def test_what_the_system_says_of_its_clock_comes_first(root):
+    write(root, "proc/cpuinfo", AVX512)
+    write(root, "sys/devices/system/cpu/cpu0/acpi_cppc/nominal_freq", "3100\n")
+    assert read_facts("cpu", 1, root)["nominal_mhz"] == 3100
+    write(root, "sys/devices/system/cpu/cpu0/cpufreq/base_frequency", "2200000\n")
+    facts = read_facts("cpu", 1, root)
+    assert (facts["nominal_mhz"], facts["nominal_mhz_from"]) == (2200, "cpufreq/base_frequency")
+
+
+def test_caches_are_named_by_their_level(root):
+    for index, (level, kind, size) in enumerate(
+        [(1, "Data", "32K"), (1, "Instruction", "64K"), (2, "Unified", "1024K"), (3, "Unified", "32768K")]
+    ):
+        for name, text in (("level", level), ("type", kind), ("size", size)):
+            write(root, f"sys/devices/system/cpu/cpu0/cache/index{index}/{name}", f"{text}\n")
+    assert read_facts("cpu", 1, root)["caches_kib"] == {"L1d": 32, "L2": 1024, "L3": 32768}
+
+
+def test_an_arm_cpu_is_told_by_its_part(root):
+    write(root, "proc/cpuinfo", ARM)
+    facts = read_facts("cpu", 1, root)
+    assert (facts["cpu_vendor"], facts["cpu_family"], facts["cpu_model"]) == ("0x41", 8, "0xd40")
+    assert facts["cpu_stepping"] == "r0x1p1" and facts["instance"] is None
+    assert facts["instruction_sets"] == ["bf16", "dotprod", "i8mm", "neon", "sve"]
+    assert facts["nominal_mhz"] is None, "an Arm's BogoMIPS are of a timer"
+    assert "nominal_mhz" in unread(facts, root)
+    other = ARM.replace("0xd40", "0xd4f")
+    write(root, "proc/cpuinfo", other)
+    assert key_of(read_facts("cpu", 1, root)) != key_of(facts)
+
+
+def test_a_library_that_may_not_use_all_instructions_is_another_machine(root, monkeypatch):
+    write(root, "proc/cpuinfo", AVX512)
+    before = read_facts("cpu", 1, root)
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    after = read_facts("cpu", 1, root)
+    assert (before["code_path"], after["code_path"]) == ("avx512", "avx2")
+    assert after["instruction_limits"] == {"ATEN_CPU_CAPABILITY": "avx2"}
+    assert key_of(after) != key_of(before)
+
+
+@pytest.mark.parametrize("cpuinfo", [None, "", "processor\t: 0\n"])
+def test_machines_whose_cpu_cannot_be_read_are_not_taken_for_each_other(tmp_path, cpuinfo):
+    both = []
+    for boot in ("one", "two"):
+        root = tmp_path / boot
+        write(root, "proc/sys/kernel/random/boot_id", f"{boot}\n")
+        if cpuinfo is not None:
+            write(root, "proc/cpuinfo", cpuinfo)
+        both.append(read_facts("cpu", 1, root))
+        assert read_facts("cpu", 1, root) == both[-1], "its processes agree on its key"
+    assert key_of(both[0]) != key_of(both[1])
+    assert both[0] | {"instance": ""} == both[1] | {"instance": ""}
+    why = unread(both[0], tmp_path / "one")
+    for name in ("cpu_family", "cpu_model", "instruction_sets", "caches_kib", "nominal_mhz"):
+        assert both[0][name] is None and why[name]
+    assert ("names no CPU" if cpuinfo else "is missing or empty") in why["cpu_family"]
+
+
+def test_a_fact_that_was_not_recorded_is_no_difference_and_no_likeness():
+    old = {"cpu": "AMD EPYC", "cores": 2, "gpu": {"names": ["H"], "count": 1}}
+    new = {"cpu": "AMD EPYC", "cores": 4, "cpu_family": 25, "gpu": {"names": ["H"], "count": 2, "power_limit_w": [5.0]}}
+    assert differing(old, new) == {"cores": (2, 4), "gpu count": (1, 2)}
+    assert unrecorded(old, new) == ["cpu_family", "gpu power_limit_w"]
+    assert differing(new, old | {"gpu": None})["gpu"][1] is None
+    assert not unrecorded(new, old) and key_of(old) != key_of(old | {"cpu_family": None})
 
 
 def test_what_changes_by_itself_is_no_fact(root):
@@ -102,6 +245,10 @@ def test_a_machine_that_shows_nothing_has_unknown_facts_and_no_zeros(tmp_path):
     ("facts", "name"),
     [
         ({"cpu": "AMD EPYC", "cores": 2, "memory_gib": 24}, "amd-epyc-2c-24g"),
+        (
+            {"cpu": "x" * 99, "cpu_family": 8, "cpu_model": "0x" + "d" * 99, "cores": 2, "memory_gib": 1},
+            f"{'x' * 40}-f8m0xddddddd-2c-1g",
+        ),
         ({"cpu": "AMD EPYC 9554 64-Core Processor", "cores": 64, "memory_gib": 512}, "amd-epyc-9554-64c-512g"),
         ({"cpu": "Intel(R) Xeon(R) Gold 6338 CPU @ 2GHz", "cores": 8, "memory_gib": None}, "intel-xeon-gold-6338-8c"),
         ({"cpu": "x", "gpu": {"names": ["NVIDIA H200"], "count": 1}}, "nvidia-h200"),
@@ -121,12 +268,20 @@ def test_names_are_readable_and_safe_as_folders(facts, name):
     ],
 )
 def test_gpus_are_facts_without_a_cuda_context(monkeypatch, listed, names):
-    answers = {"-L": listed, "--query-gpu=driver_version": "550.54.15\n550.54.15\n"}
+    further = "9.0, 1980, 3201, 700.00\n9.0, 1980, 3201, 500.00\n"
+    answers = {"-L": listed, "--query-gpu=driver_version": "550.54.15\n550.54.15\n", OF_CARDS: further}
     monkeypatch.setattr(machine, "_nvidia_smi", lambda *arguments: answers[arguments[0]])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "init", lambda: pytest.fail("made a CUDA context"))
     gpu = read_facts("cuda", 2)["gpu"]
     assert (gpu["names"], gpu["count"], gpu["driver"]) == (names, 2, "550.54.15")
+    assert (gpu["compute_capability"], gpu["most_sm_mhz"], gpu["most_memory_mhz"]) == ([9.0], [1980.0], [3201.0])
+    assert gpu["power_limit_w"] == [500.0, 700.0]
+    answers[OF_CARDS] = "9.0, [N/A], 3201, [Not Supported]\n"
+    untold = read_facts("cuda", 2)["gpu"]
+    assert (untold["compute_capability"], untold["most_sm_mhz"], untold["power_limit_w"]) == ([9.0], None, None)
+    answers[OF_CARDS] = None
+    assert read_facts("cuda", 2)["gpu"]["compute_capability"] is None
 
 
 def test_a_fit_machine_gets_no_warning(root):

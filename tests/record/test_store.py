@@ -18,7 +18,7 @@ from suite.record import store as module
 from suite.record.schema import SCHEMA_VERSION, Renewal, parse
 from suite.record.seal import sealed
 from suite.record.store import Records, Store, StoreError
-from tests.factories import MACHINE, evidence, learned, timings
+from tests.factories import MACHINE, evidence, learned, machine, timings
 
 
 @pytest.fixture
@@ -358,9 +358,9 @@ def test_a_read_only_folder_is_read_and_refuses_to_be_written(as_nobody):
     assert as_nobody.read() == (Records.of(GOOD), [])
     with pytest.raises(StoreError, match=r"cannot write to .*choose another folder"), as_nobody.writing(MACHINE.name):
         pass
-    for machine in (MACHINE.name, "another"):
+    for name in (MACHINE.name, "another"):
         with pytest.raises(StoreError, match="this one is not kept"):
-            as_nobody.append(GOOD[0], machine)
+            as_nobody.append(GOOD[0], name)
     assert as_nobody.read() == (Records.of(GOOD), [])
 
 
@@ -454,3 +454,30 @@ def test_what_many_records_say_is_held_once_and_a_copy_has_its_own(store):
     slower = one.conditions.model_copy(update={"rate": 0.3})
     assert slower.key != one.conditions.key and slower.family == one.conditions.family
     assert one.model_copy(update={"seed": 9}).model_fields_set == two.model_fields_set == set(type(one).model_fields)
+
+
+def test_a_machine_s_key_that_is_not_of_its_facts_is_named_and_left_in_place(tmp_path):
+    store, sound = Store(tmp_path), learned("x")
+    facts = MACHINE.facts | {"cpu_family": 25}
+    contradictory = learned("y", machine=MACHINE.model_copy(update={"facts": facts}))  # another CPU under MACHINE's key
+    for each in (sound, contradictory):
+        store.append(each, MACHINE.name)
+    before = path_of(store).read_bytes()
+    records, problems = store.read()
+    assert [each.id for each in records.learned] == [sound.id]
+    (problem,) = problems
+    assert "learned.jsonl:2: its machine's key, " in problem and MACHINE.key in problem
+    assert problem.endswith("is not that of the facts beside it; the line is left out and left in place")
+    assert path_of(store).read_bytes() == before
+
+
+def test_a_key_of_fewer_facts_is_as_good_as_it_was(tmp_path):
+    """What an older version recorded: it had no CPU's family."""
+    old = learned("x", machine=machine(cpu="AMD EPYC", cores=2, memory_gib=24, threads=1, gpu=None))
+    new = learned("x", 1, machine=machine(**old.machine.facts, cpu_family=25, cpu_model=17))
+    store = Store(tmp_path)
+    for each in (old, new):
+        store.append(each, each.machine.name)
+    records, problems = store.read()
+    assert not problems and {each.machine.key for each in records.learned} == {old.machine.key, new.machine.key}
+    assert old.machine.key != new.machine.key

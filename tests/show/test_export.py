@@ -92,7 +92,7 @@ def test_a_line_says_where_it_comes_from(read):
     assert line.learned_on == MACHINE.name and line.timings == 3
     assert line.records.split() == list(x.records)
     assert (line.seeds, str(line.failed_seeds)) in (("0 1 2", "3"), ("0 1 2", "3.0"))
-    assert line.unverified == "learned timed" and EVIL in line.notes
+    assert line.unverified == "learned timed" and EVIL in line.notes and same(line.newer_version, None)
     assert same(values[values["stack"] == "y"].iloc[0].unverified, None)
     probe = values[values.metric == "probe.x.size"].iloc[0]
     assert (probe.scale, probe.evidence, probe.value, probe.n) == ("value", "learned", 2.5, 3)

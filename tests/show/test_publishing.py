@@ -17,7 +17,7 @@ from huggingface_hub import DatasetCard
 from suite.record.merging import merge
 from suite.record.store import Records, Store
 from suite.show import publishing
-from tests.factories import every_kind, evidence, learned, put
+from tests.factories import MACHINE, every_kind, evidence, learned, put
 from tests.plugin import called, kept
 
 
@@ -35,7 +35,7 @@ def test_the_card_names_every_table_column_machine_and_source(tmp_path: Path) ->
         table = pq.read_table(tmp_path / "sent" / file)
         assert [name for name, _ in described] == table.column_names
         assert f"| `{kind}` | {len(table)} |" in card.text
-    assert f"| sent | test-2c-8g-abcdef | {len(every_kind())}" in card.text
+    assert f"| sent | {MACHINE.name} | {len(every_kind())}" in card.text
 
 
 def test_columns_say_what_the_record_says(tmp_path: Path) -> None:

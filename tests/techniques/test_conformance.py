@@ -25,8 +25,9 @@ from suite.contract.catalogue import catalogue, reference_of
 from suite.contract.run import Run
 from suite.contract.sites import NotAttached
 from suite.contract.stack import build
-from suite.measure.child import server
+from suite.measure.fork_servers import shared
 from suite.record.job import Size, Task, canonical, join
+from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters
 from tests.runs import new_run
 
@@ -164,10 +165,10 @@ def test_conformance(name: str, baseline: str, checkpoint_of: Callable[[str, Siz
         place = Place(baseline, size, steps, task, checkpoint_of(baseline, size) if task == "adapt" else None)
         ranks = place.ranks(name)
         if ranks > 1:
-            server()  # has the libraries loaded, so that ranks start in milliseconds
-            torch.multiprocessing.start_processes(
-                check_on_a_rank, (ranks, name, place, tmp_path), nprocs=ranks, start_method="forkserver"
-            )
+            with shared(off_the_clock()).starting():  # has the libraries loaded: ranks start in milliseconds
+                torch.multiprocessing.start_processes(
+                    check_on_a_rank, (ranks, name, place, tmp_path), nprocs=ranks, start_method="forkserver"
+                )
             return
         if check(name, place, tmp_path):
             return

@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,7 +24,8 @@ from typing import Any
 
 from suite.guard.models.matrix import Cell
 from suite.guard.models.trial import Trials
-from suite.measure.child import PRELOADED, server, without_main
+from suite.measure.fork_servers import Server
+from suite.record.numerics import environment, off_the_clock
 from suite.record.scratch import scratch
 
 LIMIT_S = 180.0  # of one cell: a hundred times what it takes on an idle machine
@@ -89,13 +91,12 @@ class Crew:
 
     def _start(self) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="crew-", dir=scratch()))
-        context = server()
-        context.set_forkserver_preload([*PRELOADED, __name__])
+        server = _server()
         for rank in range(self.ranks):
-            ours, theirs = context.Pipe()
+            ours, theirs = server.context.Pipe()
             arguments = (self.place, theirs, rank, self.ranks, self._scratch)
-            process = context.Process(target=_member, args=arguments, daemon=True)
-            with without_main():
+            process = server.context.Process(target=_member, args=arguments, daemon=True)
+            with server.starting():
                 process.start()
             theirs.close()
             self._members.append((process, ours))
@@ -135,10 +136,15 @@ class Crew:
         return f"died of {signal.Signals(-code).name}" if code < 0 else f"the process ended with exit code {code}"
 
 
+@cache
+def _server() -> Server:
+    return Server(environment(off_the_clock()), preloaded=[__name__])
+
+
 def _member(place: Place, connection: Connection, rank: int, ranks: int, scratch: Path) -> None:
     import torch
 
-    from suite.measure.worker import joined
+    from suite.device.ranks import joined
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     torch.set_num_threads(1)

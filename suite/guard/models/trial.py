@@ -25,6 +25,8 @@ from suite.contract.technique import Unavailable
 from suite.guard.models.matrix import Cell
 from suite.judge.claims import decide, exactly, is_exact, unfit
 from suite.judge.known import Facts
+from suite.measure.stock import data_of
+from suite.meters.holders import Living
 from suite.model.anatomy import NoBlocks
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task, techniques_of
 from suite.record.schema import Evaluation
@@ -107,6 +109,7 @@ class Trials:
     def _outcome(self, stack: str, task: Task) -> Outcome:
         setting = self.setting.but(task=task)
         ranks = build(stack).recipe(self._baseline.recipe_of(setting)).world_size
+        living = Living()
         run = Run(
             Job(setting=setting, stack=stack),
             baseline=self._baseline,
@@ -122,7 +125,9 @@ class Trials:
         scores = run.evaluate("test")
         final = Evaluation(step=run.step, loss=scores.pop("loss"), metrics=scores)
         probes = run.probes() | (recording.probes() if recording else {})
-        counters = run.count_step()
+        del recording, before  # these are no part of the run
+        with living.left_out(*data_of(run)):
+            counters = run.count_step()
         return Outcome(tuple(losses), Facts(stack, run.recipe.steps, counters, final, probes))
 
     def _reads(self, stack: str) -> bool:

@@ -113,7 +113,9 @@ def noisy(lab: Lab, share: float, asked: LabelNoise) -> Lab:
 
 def written(data: Data, share: float, folder: Path) -> Path:
     """``folder`` with ``data``'s examples as train, validation and test.jsonl, as ``--data`` takes them: ``share`` of
-    the training labels, drawn once, are another class's."""
+    the training labels, drawn once, are another class's.
+
+    A baseline may show a held-out example several times, with other noise each time: it is written once."""
     labels = data.train.tensors["labels"]
     random = generator(0)
     wrong = torch.randperm(len(labels), generator=random)[: round(share * len(labels))]
@@ -125,10 +127,10 @@ def written(data: Data, share: float, folder: Path) -> Path:
         "test": data.test.tensors,
     }
     for name, tensors in parts.items():
-        pictures, known = tensors["pixels"].tolist(), tensors["labels"].tolist()
+        pairs = zip(tensors["pixels"].tolist(), tensors["labels"].tolist(), strict=True)
+        lines = [json.dumps({"image": picture, "label": label}) + "\n" for picture, label in pairs]
         with replacing(folder / f"{name}.jsonl") as partial, partial.open("w") as file:
-            for picture, label in zip(pictures, known, strict=True):
-                file.write(json.dumps({"image": picture, "label": label}) + "\n")
+            file.writelines(lines if name == "train" else dict.fromkeys(lines))
     return folder
 
 

@@ -53,28 +53,28 @@ class Linears:
 def probes(recording: Recording, own: ACGC) -> Mapping[str, float]:
     """``changed``: outputs that are others than a plain pass's by a bit. ``over_bound``: the squared error of a
     weight's gradient in the middle step over what is allowed, the largest. ``bytes_off``: bytes kept by a pass more or
-    fewer than the formula asks for; ``bits_for_a_sixteenth``: bits a value more where the error is a sixteenth;
-    ``first_bits``: bits of a value in the first step; ``code_off``: the largest error of a value, in units of the last
-    bit of its channel."""
+    fewer than the formula asks for; ``bits_for_a_sixteenth``: bits a value more where the error is a sixteenth, of
+    channels that neither error brings to an end of their range; ``first_bits``: bits of a value in the first step;
+    ``code_off``: the largest error of a value, in units of the last bit of its channel."""
     run = recording.run
     trace = next(each for each in recording.traces if each.step == run.recipe.steps // 2)
     with own.around_step(run):
         ours, _ = one_pass(recording, trace)
     plain, exact = one_pass(recording, trace)
     layers = _linears(recording, trace)
-    values = sum(layers.inputs[paths[0]].numel() for paths in layers.shared)
     whole = _saved(recording, trace, nullcontext())
     kept = _saved(recording, trace, own.around_step(run))
     own.error /= FINER
     finer = _saved(recording, trace, own.around_step(run))
     own.error *= FINER
+    free, at_an_end = map(sum, zip(*(_changes(recording, own, layers, paths) for paths in layers.shared), strict=True))
     return {
         "changed": int((ours != plain).sum()),
         "over_bound": max(
             _over_bound(trace, exact[f"{path}.weight"], f"{path}.weight", own.error) for path in layers.inputs
         ),
         "bytes_off": abs(kept - whole - sum(_added_bytes(recording, own, layers, paths) for paths in layers.shared)),
-        "bits_for_a_sixteenth": 8 * (finer - kept) / values,
+        "bits_for_a_sixteenth": (8 * (finer - kept) - at_an_end) / free,
         "first_bits": _first_bits(recording),
         "code_off": _code_off(),
     }
@@ -117,13 +117,32 @@ def _listening(recording: Recording, layers: Linears) -> Iterator[None]:
 
 def _added_bytes(recording: Recording, own: ACGC, layers: Linears, paths: list[str]) -> float:
     """Bytes that the input of these layers takes more than as it is."""
-    x = layers.inputs[paths[0]].double()
-    x = x.reshape(-1, x.shape[-1])
-    of_weights, of_outputs = _norms(recording, own, paths)
-    allowed = own.error * of_weights / (2 * x.numel() * of_outputs)
-    largest = x.abs().amax(0) + 1e-6
-    bits = (-0.5 * math.log2(allowed) + largest.log2() - 1).trunc().clamp(1, 15) + 1
+    x = _matrix(layers, paths)
+    bits = _fraction_bits(recording, own, layers, paths).clamp(1, 15) + 1
     return bits.sum().item() * math.ceil(len(x) / 8) + CHANNEL_BYTES * x.shape[1] - 4 * x.numel()
+
+
+def _changes(recording: Recording, own: ACGC, layers: Linears, paths: list[str]) -> tuple[int, float]:
+    """Values of the input's channels that can have two bits more, and bits that those at an end have more in all."""
+    bits = _fraction_bits(recording, own, layers, paths)
+    finer = _fraction_bits(recording, own, layers, paths, FINER)
+    free, tokens = (bits >= 1) & (finer <= 15), 8 * math.ceil(len(_matrix(layers, paths)) / 8)  # whole bytes
+    more = finer.clamp(1, 15) - bits.clamp(1, 15)
+    return int(free.sum()) * tokens, more[~free].sum().item() * tokens
+
+
+def _matrix(layers: Linears, paths: list[str]) -> Tensor:
+    x = layers.inputs[paths[0]].double()
+    return x.reshape(-1, x.shape[-1])
+
+
+def _fraction_bits(recording: Recording, own: ACGC, layers: Linears, paths: list[str], finer: int = 1) -> Tensor:
+    """What the formula asks for behind the point, of each channel, before it is brought into 1 to 15."""
+    x = _matrix(layers, paths)
+    of_weights, of_outputs = _norms(recording, own, paths)
+    allowed = own.error / finer * of_weights / (2 * x.numel() * of_outputs)
+    largest = x.abs().amax(0) + 1e-6
+    return (-0.5 * math.log2(allowed) + largest.log2() - 1).trunc()
 
 
 def _norms(recording: Recording, own: ACGC, paths: list[str]) -> tuple[float, float]:

@@ -85,7 +85,7 @@ def _of_a_layer(recording: Recording, own: ActNN) -> dict[str, float]:
     groups = torch.cat([rows, rows[:, -1:].expand(-1, missing)], 1).view(len(rows), -1, GROUP)
     wide = (groups.amax(-1) - groups.amin(-1)).square().sum(1)
     expected = GROUP * x.shape[-1] / (4 * rows.shape[1]) * wide
-    spreads = torch.tensor(own.layers[key].spreads, dtype=torch.float64) if key in own.layers else torch.zeros(1)
+    spreads = x.new_tensor(own.layers[key].spreads if key in own.layers else [0.0], dtype=torch.float64)
     return {
         "gradient_off": abs(own.squares[key].item() / gradient.double().square().sum().item() - 1),
         "spread_off": (spreads / expected - 1).abs().max().item(),

@@ -26,6 +26,7 @@ from suite.contract.data import Batch, generator
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
+from suite.device.random_state import RandomState, unchanged_randomness
 from techniques.shared.bit_allocation import WHOLE, allocated
 from techniques.shared.packed import WIDTHS, Rows, packed_rows
 from techniques.shared.saved_tensors import Packing, Saved
@@ -147,16 +148,8 @@ class GACT(Technique):
 def as_it_was(run: Run) -> Iterator[Callable[[], None]]:
     """Gives what sets torch's randomness back to the start, for each further pass; at the end, with the buffers."""
     buffers = {buffer: buffer.clone() for buffer in run.model.buffers()}
-    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
-        state = torch.get_rng_state()
-        on_device = torch.cuda.get_rng_state(run.device) if run.device.type == "cuda" else None
-
-        def again() -> None:
-            torch.set_rng_state(state)
-            if on_device is not None:
-                torch.cuda.set_rng_state(on_device, run.device)
-
-        yield again
+    with unchanged_randomness(run.device):
+        yield RandomState.now(run.device).restore
     with torch.no_grad():
         for buffer, before in buffers.items():
             if not torch.equal(buffer, before):  # a graph may hold what did not change

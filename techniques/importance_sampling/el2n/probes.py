@@ -9,12 +9,14 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from suite.contract.data import Data, Examples, generator, mixed_seed
+from suite.contract.data import Data, generator, mixed_seed
 from suite.contract.recording import Recording
 from suite.contract.run import Run
+from suite.device.random_state import unchanged_randomness
 from suite.meters.flops import FlopCounter
 from techniques.importance_sampling.el2n.technique import El2n
 from techniques.shared.error_probes import error_norms
+from techniques.shared.pruning_probes import shows
 from techniques.shared.scouts import scouts_of
 
 EPS = torch.finfo(torch.float32).eps
@@ -29,24 +31,22 @@ def records(run: Run, own: El2n) -> bool:
 def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
     """``largest_score``; ``score_roundings``: how far scores are from ||softmax(f) - y||_2 of their scout;
     ``off_scouts``: scouts that are too many or few, or have not trained their share of the steps; ``scouts_alike``:
-    pairs of them with equal scores; ``kept``: the share of the examples that is left; ``misplaced``: examples trained
-    on that are not among those with the highest scores on average; ``passes``: over what is kept, for each of the
-    reference's over all; ``cost_over_formula``: FLOPs of the scoring, in reference runs, over those of K short runs and
-    K passes forwards."""
+    pairs of them with equal scores; ``cost_over_formula``: FLOPs of the scoring, in reference runs, over those of
+    K short runs and K passes forwards. And those of :func:`techniques.shared.pruning_probes.shows`."""
     if own.keep == 1:
         return {}
     run, setting = recording.run, recording.run.job.setting
     reference = run.baseline.recipe_of(setting)
     data = run.baseline.data(setting.size, setting.task, setting.data)
-    with torch.random.fork_rng(devices=[]), scouts_of(run) as noted, FlopCounter() as scoring:
-        replace(own).data(data, run)  # scores once more: a run is deterministic
+    with unchanged_randomness(run.device), scouts_of(run) as noted, FlopCounter() as scoring:
+        again = replace(own)
+        again.recipe(reference)
+        again.data(data, run)  # scores once more: a run is deterministic
     scouts = [each.run for each in noted]
     visited = min(len(data.train), reference.steps * reference.batch_size)
     pool = data.subset(data.sampler(len(data.train), mixed_seed(run.seed, 2), 0, visited))
     scores = torch.stack([_scores(pool, scout) for scout in scouts])
     steps = max(1, round(own.scout * reference.steps))
-    seen = sum(len(trace.indices) for trace in recording.traces)
-    trained = Examples(run.data.train[torch.cat([trace.indices for trace in recording.traces])])
     plain = recording.twin("baseline").run
     plain.train(1)
     cost = scoring.total / (plain.count_step().flops * reference.steps)
@@ -56,10 +56,8 @@ def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
         "score_roundings": (own.scores.double() - scores).abs().max().item() / EPS,
         "off_scouts": abs(len(scouts) - own.runs) + sum(scout.step != steps for scout in scouts),
         "scouts_alike": sum(torch.equal(first, second) for first, second in combinations(own.scores, 2)),
-        "kept": len(run.data.train) / len(pool.train),
-        "misplaced": _misplaced(trained, pool, scores.mean(0), own),
         "cost_over_formula": cost / formula,
-        "passes": (seen / len(run.data.train)) / (reference.steps * reference.batch_size / len(pool.train)),
+        **shows(recording, pool, scores.mean(0), own.keep, own.shorter, ROUNDINGS * EPS, own.offset),
     }
 
 
@@ -71,24 +69,7 @@ def _scores(pool: Data, scout: Run) -> Tensor:
     scores = []
     for start in range(0, len(pool.train), size):
         examples = pool.train[torch.arange(start, min(start + size, len(pool.train)))]
-        batch = transform(examples, generator(scout.seed, start))
+        made = transform(examples, generator(scout.seed, start))
+        batch = {name: each.to(scout.device) for name, each in made.items()}
         scores.append(error_norms(scout.baseline.forward(scout.model, batch).logits, batch))
-    return torch.cat(scores)
-
-
-def _misplaced(trained: Examples, pool: Data, scores: Tensor, own: El2n) -> int:
-    """Examples whose score is not between the highest and the lowest of those to keep, roundings aside."""
-    ordered = scores.sort(descending=True).values
-    first = round(own.offset * len(ordered))
-    highest = ordered[first] + ROUNDINGS * EPS
-    lowest = ordered[first + max(1, round(own.keep * len(ordered))) - 1] - ROUNDINGS * EPS
-    fitting = {key for key, score in zip(_contents(pool.train), scores, strict=True) if lowest <= score <= highest}
-    return sum(key not in fitting for key in _contents(trained))
-
-
-def _contents(examples: Examples) -> list[bytes]:
-    rows = zip(
-        *(tensor.flatten(1) if tensor.ndim > 1 else tensor[:, None] for tensor in examples.tensors.values()),
-        strict=True,
-    )
-    return [b"".join(each.numpy().tobytes() for each in row) for row in rows]
+    return torch.cat(scores).cpu()

@@ -2,14 +2,14 @@
 
 Paul, Ganguli & Dziugaite, "Deep Learning on a Data Diet: Finding Important Examples Early in Training" (NeurIPS 2021,
 arXiv 2107.07075), definition 2.2: the score of an example is the mean over K runs of ||softmax(f(x)) - y||_2 early in
-training; keep the highest-scored fraction and train from scratch.
+training; keep the highest-scored fraction and train from scratch, for as many steps as on all examples (the authors'
+github.com/mansheej/data_diet, scripts/run_keep_max_scores.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
+from techniques.shared.data_pruning import shortened
 from techniques.shared.error_norms import losses_and_scores
 
 
@@ -34,8 +35,8 @@ def highest(scores: Tensor, keep: float, offset: float = 0.0) -> Tensor:
 
 @dataclass
 class El2n(Technique):
-    """``runs`` short runs score the examples, each with a whole schedule over ``scout`` of the steps; the run itself
-    takes ``keep`` of the steps.
+    """``runs`` short runs score the examples, each with a whole schedule over ``scout`` of the steps. ``shorter``: the
+    run itself takes ``keep`` of them.
 
     Where the reference would not get through its data once, only the examples that it would see are candidates.
     """
@@ -44,6 +45,8 @@ class El2n(Technique):
     runs: int = 2
     scout: float = 0.1
     offset: float = 0.0
+    shorter: bool = False
+    reference: Recipe | None = field(init=False, repr=False, default=None)  # the recipe before it is shortened
     scores: Tensor = field(init=False, repr=False, default_factory=lambda: torch.empty(0, 0))
     scouts: list[dict[str, float]] = field(init=False, repr=False, default_factory=list)  # what each has learned
     pruned: Act = field(init=False, repr=False, default_factory=Act)
@@ -59,16 +62,19 @@ class El2n(Technique):
             raise ValueError(f"runs must be at least 1 and scout in (0, 1], not {self.runs} and {self.scout}")
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        return replace(recipe, steps=math.ceil(recipe.steps * self.keep))
+        self.reference = recipe
+        return shortened(recipe, self.keep) if self.shorter else recipe
 
     def data(self, data: Data, run: Run) -> Data:
         if self.keep == 1:
             return data
-        steps = round(run.recipe.steps / self.keep)
-        visited = min(len(data.train), steps * run.recipe.batch_size)
+        assert self.reference is not None
+        visited = min(len(data.train), self.reference.steps * self.reference.batch_size)
         candidates = data.sampler(len(data.train), mixed_seed(run.seed, 2), 0, visited)
         pool = data.subset(candidates)
-        self.scores = torch.stack([self._scored(pool, run, number, steps) for number in range(self.runs)])
+        self.scores = torch.stack(
+            [self._scored(pool, run, number, self.reference.steps) for number in range(self.runs)]
+        )
         kept = candidates[highest(self.scores.mean(0), self.keep, self.offset)]
         if len(kept) < len(candidates):
             self.pruned()
@@ -108,7 +114,8 @@ class El2n(Technique):
         and that loss over an untrained network's, which is 1 at chance."""
         if self.keep == 1:
             return {}
-        examples = run.recipe.batch_size * run.recipe.steps / self.keep
+        assert self.reference is not None
+        examples = self.reference.batch_size * self.reference.steps
         cost = self.runs * (self.scout + self.scores.shape[1] / examples / 3)  # a forward pass is a third of a step
         return {
             "largest_score": self.scores.max().item(),

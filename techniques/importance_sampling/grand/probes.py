@@ -15,6 +15,7 @@ from suite.contract.baseline import Baseline
 from suite.contract.data import Batch, Data, generator
 from suite.contract.recording import Recording
 from suite.contract.run import Run
+from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import anatomy
 from techniques.importance_sampling.grand.technique import Grand, gradient_norms
 from techniques.shared.pruning_probes import candidates_of, shows
@@ -39,7 +40,7 @@ def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
     run = recording.run
     reference = run.baseline.recipe_of(run.job.setting)
     pool = candidates_of(recording)
-    with torch.random.fork_rng(devices=[]), scouts_of(run) as noted:
+    with unchanged_randomness(run.device), scouts_of(run) as noted:
         again = replace(own)
         again.recipe(reference)
         again.data(run.baseline.data(run.job.setting.size, run.job.setting.task, run.job.setting.data), run)
@@ -51,7 +52,7 @@ def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
         "score_roundings": _roundings(own.by_network.double(), expected),
         "off_runs": abs(len(networks) - own.runs) + sum(each.step != steps for each in networks),
         "runs_alike": sum(torch.equal(first, second) for first, second in combinations(own.by_network, 2)),
-        **shows(recording, pool, ranking, own.keep, ROUNDINGS * EPS * expected.max().item(), own.offset),
+        **shows(recording, pool, ranking, own.keep, own.shorter, ROUNDINGS * EPS * expected.max().item(), own.offset),
         **_last_layer(pool, networks[0]),
     }
 

@@ -2,7 +2,8 @@
 
 Paul, Ganguli & Dziugaite, "Deep Learning on a Data Diet: Finding Important Examples Early in Training" (NeurIPS 2021,
 arXiv 2107.07075), definition 2.1: the score of an example is E ||grad_w l(f(x), y)||_2, the norm of its own loss's
-gradient in all weights, averaged over initialisations; keep the highest-scored fraction and train from scratch.
+gradient in all weights, averaged over initialisations; keep the highest-scored fraction and train from scratch,
+for as many steps as on all examples (the authors' github.com/mansheej/data_diet, scripts/run_keep_max_scores.py).
 """
 
 from __future__ import annotations

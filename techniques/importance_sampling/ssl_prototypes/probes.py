@@ -49,7 +49,7 @@ def probes(recording: Recording, own: SslPrototypes) -> Mapping[str, float]:
         "prototypes": len(own.centroids) / own.clusters,
         "changed_by_labels": _changed(recording, own, permuted=True),
         "changed_by_chance": _changed(recording, own, permuted=False),
-        **shows(recording, pool, ranking, own.keep, ROUNDINGS * EPS),
+        **shows(recording, pool, ranking, own.keep, own.shorter, ROUNDINGS * EPS),
     }
 
 

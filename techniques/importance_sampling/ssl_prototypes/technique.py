@@ -65,6 +65,7 @@ class SslPrototypes(DataPruning):
     labels."""
 
     keep: float = 0.8
+    shorter: bool = True
     clusters: int = 10
     embedder: BaselineName = "mae"
     scout: float = 1.0

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Moment, Trace, Values
+from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import anatomy
 from techniques.incremental.autoprog.technique import AutoProg
 from techniques.shared.block_flops import block_step_flops, counted_block_flops
@@ -206,8 +207,8 @@ def _loss(recording: Recording, values: Values, blocks: list[int], side: int, fo
     """Of the model with these blocks of the supernet, made for pictures of ``side``, on the step's batch."""
     run = recording.run
     data: Any = replace(run.data, shape=run.data.shape._replace(side=side))  # type: ignore[attr-defined,call-arg]
-    with torch.random.fork_rng(devices=[]):
-        model = run.baseline.model(run.job.setting.size, data)
+    with unchanged_randomness(run.device):
+        model = run.baseline.model(run.job.setting.size, data).to(run.device)
     parts = anatomy(model)
     path = parts.main.path
     parts.set_blocks([block.module for block in parts.blocks][: len(blocks)])

@@ -19,6 +19,7 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace, Values
+from suite.device.random_state import unchanged_randomness
 from techniques.incremental.progressive_patch.technique import ProgressivePatch
 from techniques.shared.block_flops import block_step_flops, counted_block_flops, tokens_of_a_block
 from techniques.shared.grids import resampling, triangles
@@ -124,8 +125,8 @@ def _untrained(trace: Trace) -> int:
 def _gradient_roundings(recording: Recording, trace: Trace) -> float:
     run, patch = recording.run, _patch(trace.before)
     data: Any = replace(run.data, shape=run.data.shape._replace(patch=patch))  # type: ignore[attr-defined,call-arg]
-    with torch.random.fork_rng(devices=[]):
-        model = run.baseline.model(run.job.setting.size, data).train()
+    with unchanged_randomness(run.device):
+        model = run.baseline.model(run.job.setting.size, data).to(run.device).train()
     return apart(
         trace.of("backward")[0].gradients, gradients_of(recording, trace, filled(model, trace.before.parameters))
     )

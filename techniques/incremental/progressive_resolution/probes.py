@@ -19,6 +19,7 @@ from suite.contract.data import Batch, mixed_seed
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
+from suite.device.random_state import unchanged_randomness
 from techniques.incremental.progressive_resolution.technique import ProgressiveResolution
 from techniques.shared.block_flops import block_step_flops, counted_block_flops, tokens_of_a_block
 from techniques.shared.grids import resampling, triangles
@@ -115,8 +116,8 @@ def _of_size(recording: Recording, side: int) -> nn.Module:
         return plain_model(recording)
     setting = run.job.setting
     smaller: Any = replace(run.data, shape=run.data.shape._replace(side=side))  # type: ignore[call-arg]
-    with torch.random.fork_rng(devices=[]):
-        model = run.baseline.model(setting.size, smaller)
+    with unchanged_randomness(run.device):
+        model = run.baseline.model(setting.size, smaller).to(run.device)
     return model.train()
 
 

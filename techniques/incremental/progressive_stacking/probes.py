@@ -10,6 +10,7 @@ import torch
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
+from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import anatomy
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking
 
@@ -32,7 +33,7 @@ def probes(recording: Recording, own: ProgressiveStacking) -> Mapping[str, float
         return {}
     run, traces = recording.run, recording.traces
     path, steps = run.anatomy.main.path, run.recipe.steps
-    with torch.random.fork_rng(devices=[]):
+    with unchanged_randomness(run.device):
         full = anatomy(run.plain_model()).depth
     ran = [len({index(name, path) for name in trace.of("backward")[0].gradients} - {None}) for trace in traces]
     ends = [round(end * steps) for end in own.fractions[len(own.fractions) - own.stages :]]

@@ -12,6 +12,7 @@ from torch import nn
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
+from suite.device.random_state import unchanged_randomness
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, weight_matrix
 from techniques.large_batch.chinchilla.technique import Chinchilla
@@ -41,7 +42,7 @@ def probes(recording: Recording, own: Chinchilla) -> Mapping[str, float]:
     mid-run. And ``products_of_6nd``: operations of the blocks' linear layers over 6 N D; ``last_rate``: the last step's
     learning rate over the run's largest."""
     run, trace = recording.run, recording.trace
-    with torch.random.fork_rng(devices=[]):
+    with unchanged_randomness(run.device):
         reference = run.plain_model()
     ours, theirs = _size(recording, run.model), _size(recording, reference)
     recipe, batch = run.baseline.recipe_of(run.job.setting), trace.batch["input_ids"]
@@ -65,7 +66,7 @@ def _size(recording: Recording, model: nn.Module) -> Size:
     run, batch, model = recording.run, recording.trace.batch, copy.deepcopy(model)
     parts = anatomy(model)
     parts.set_fused_attention(False)
-    with torch.random.fork_rng(devices=[]), FlopCounter() as counter:
+    with unchanged_randomness(run.device), FlopCounter() as counter:
         loss = run.baseline.losses(run.baseline.forward(model, batch), batch).mean()
         torch.autograd.grad(loss, [each for each in model.parameters() if each.requires_grad], allow_unused=True)
     tokens, length = batch["input_ids"].numel(), batch["input_ids"].shape[1]

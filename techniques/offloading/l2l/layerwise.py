@@ -13,18 +13,18 @@ same way after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from suite.chain.relay import Layer
 from suite.contract.data import Batch
 from suite.contract.run import Run
+from suite.device.random_state import RandomState, replayed
 from suite.model.calls import lacks_values, undisturbed
 from suite.model.segments import split_hidden
 
@@ -40,28 +40,14 @@ class _Reached(Exception):
     """A pass has come as far as it is to go."""
 
 
-RandomState = tuple[Tensor, Tensor | None]
-"""torch's, and the GPU's where there is one."""
-
-
 def random_state(like: Tensor) -> RandomState | None:
     """The random state now, on the device of ``like``, too; None for tensors without values."""
-    if lacks_values(like):
-        return None
-    return torch.get_rng_state(), torch.cuda.get_rng_state(like.device) if like.is_cuda else None
+    return None if lacks_values(like) else RandomState.now(like.device)
 
 
-@contextmanager
-def replayed(state: RandomState | None, device: torch.device) -> Iterator[None]:
-    """Random numbers meanwhile are those that came from ``state`` on; those after it do not notice."""
-    if state is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.set_rng_state(state[0])
-        if state[1] is not None:
-            torch.cuda.set_rng_state(state[1], device)
-        yield
+def repeated(state: RandomState | None) -> AbstractContextManager[None]:
+    """Draws inside are those that came from ``state`` on, where there is one."""
+    return nullcontext() if state is None else replayed(state)
 
 
 @dataclass
@@ -137,7 +123,7 @@ class Cut:
             return entering
 
         state, micro.begun = micro.begun, micro.begun or random_state(next(iter(micro.batch.values())))
-        with replayed(state, self.run.device), self.routed(hand_out), self.run.autocast(), suppress(_Reached):
+        with repeated(state), self.routed(hand_out), self.run.autocast(), suppress(_Reached):
             self.run.baseline.forward(self.run.model, micro.batch)
         entered = hidden.pop(), layers.copy()
         layers.clear()  # which what runs them refers to: a cycle would keep the micro-batch
@@ -145,7 +131,7 @@ class Cut:
 
     def loss(self, micro: MicroBatch) -> Tensor:
         """The micro-batch's share in the run's loss, from the outputs of all stacks."""
-        with replayed(micro.begun, self.run.device), self.routed(lambda s, i, layer, hidden: micro.outputs[s]):
+        with repeated(micro.begun), self.routed(lambda s, i, layer, hidden: micro.outputs[s]):
             return self.run.forward(micro.batch) * micro.share
 
     @contextmanager

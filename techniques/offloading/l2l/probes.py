@@ -11,6 +11,7 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
+from suite.device.random_state import RandomState, replayed
 from suite.meters.storage import unique_bytes
 from techniques.offloading.l2l.technique import L2L
 from techniques.shared.host_moves import accumulated, changed
@@ -82,13 +83,12 @@ def plain_sums(recording: Recording, trace: Trace, count: int) -> dict[str, Tens
     return sums
 
 
-def after_a_pass(recording: Recording, trace: Trace) -> Tensor:
+def after_a_pass(recording: Recording, trace: Trace) -> RandomState:
     """The random state after a pass has drawn its noise from a trace's on."""
     run = recording.run
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), run.autocast():
-        torch.set_rng_state(trace.random)
+    with replayed(trace.random), torch.no_grad(), run.autocast():
         run.baseline.forward(run.model, trace.batch)
-        return torch.get_rng_state()
+        return RandomState.now(run.device)
 
 
 def traffic(twin: Recording) -> tuple[float, float, float]:

@@ -27,6 +27,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique
+from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import is_transposed
 from techniques.optimizers.prox_grad_momentum.iterations import Penalty
 from techniques.optimizers.prox_grad_momentum.optimizer import APGnc
@@ -139,6 +140,6 @@ class ProxGradMomentum(Technique):
 def replayed(run: Run) -> Iterator[None]:
     """Draws random numbers in such a way that they are drawn again afterwards: both evaluations see one dropout."""
     own = run.generator.get_state()
-    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
+    with unchanged_randomness(run.device):
         yield
     run.generator.set_state(own)

@@ -99,8 +99,12 @@ def _roundings(recording: Recording, trace: Trace) -> tuple[float, float]:
         name, depth = f"{path}.weight", len(factors)
         moved = torch.zeros_like(gradients[name])
         for j in range(depth):
-            left = reduce(torch.matmul, factors[:j], torch.eye(len(factors[0]), dtype=torch.float64))
-            right = reduce(torch.matmul, factors[j + 1 :], torch.eye(factors[j].shape[1], dtype=torch.float64))
+            left = reduce(
+                torch.matmul, factors[:j], torch.eye(len(factors[0]), dtype=torch.float64, device=moved.device)
+            )
+            right = reduce(
+                torch.matmul, factors[j + 1 :], torch.eye(factors[j].shape[1], dtype=torch.float64, device=moved.device)
+            )
             of_factor = f"{path}.factors.{j}"
             expected[of_factor] = left.T @ gradients[name] @ right.T
             moved += left @ ours.get(of_factor, torch.zeros(())).double().expand_as(factors[j]) @ right

@@ -28,6 +28,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
+from suite.device.random_state import unchanged_randomness
 
 
 def reached(loss: Tensor) -> set[Tensor]:
@@ -51,7 +52,7 @@ def uses_all_parameters(model: nn.Module, run: Run) -> bool:
     batch = {name: tensor.to(run.device) for name, tensor in examples.items()}
     buffers = list(model.buffers())
     copies = [buffer.clone() for buffer in buffers]
-    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []), run.autocast():
+    with unchanged_randomness(run.device), run.autocast():
         outputs = run.baseline.forward(model.train(), batch)
     used = reached(run.baseline.losses(outputs, batch).mean())
     for buffer, copied in zip(buffers, copies, strict=True):

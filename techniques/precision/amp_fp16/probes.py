@@ -20,12 +20,14 @@ from techniques.precision.amp_fp16.technique import MixedPrecision
 
 EPS = torch.finfo(torch.float32).eps
 STEPS = 4  # of a twin
+SAFE = 2.0**10  # a scale so small that twice of it does not overflow, either
 
 
 def probes(recording: Recording, own: MixedPrecision) -> Mapping[str, float]:
-    """Of the step: ``scale``; ``wide_products``: linear layers whose output is not float16; ``narrow_weights``: weights
-    that are not float32 between steps; ``update_roundings``: of the gradients that the optimizer gets from the pass's
-    over S, of both variants, clipped and not. ``moved_by_overflow``: numbers that a step with an infinite gradient
+    """Of the first step that updates: ``scale``, times two for each halving before it. Of the step: ``wide_products``:
+    linear layers whose output is not float16; ``narrow_weights``: weights that are not float32 between steps;
+    ``update_roundings``: of the gradients that the optimizer gets from the pass's over S, of both variants, clipped and
+    not. ``moved_by_overflow``: numbers that a step with an infinite gradient
     changes, ``backed_off``: the scale after it, over that before. ``grown_early``, ``grown``: the scale after 1999 and
     after 2000 good steps, over that before. ``o2_rounded_masters``: numbers that the passes change of the weights which
     the update starts from; ``o2_bytes``: of a parameter in the passes and the optimizer."""
@@ -33,24 +35,26 @@ def probes(recording: Recording, own: MixedPrecision) -> Mapping[str, float]:
     plain = recording.twin(steps=STEPS)
     for each in (o2, plain):
         each.run.recipe = replace(each.run.recipe, gradient_clip=0.0)  # clipping hides a scale that is left
-        each.record_step()
+        while not (each.traces and each.trace.updates) and len(each.traces) < STEPS:  # the first scale may be too large
+            each.record_step()
     overflow, growth = recording.twin(steps=STEPS), recording.twin(steps=STEPS)
+    _begin_at(overflow, SAFE, 0)
     with _infinite_gradient(overflow):
         overflow.record_step()
     overflow.record_step()
     with _wide_products(growth) as wide:
-        _begin_at(growth, 2.0**10, 1998)
+        _begin_at(growth, SAFE, 1998)
         for _ in range(3):
             growth.record_step()
     skipped = overflow.traces[0]
     scales = [_scale(growth, trace) for trace in growth.traces]
     return {
-        "scale": _scale(recording, recording.trace),
+        "scale": _scale(plain, plain.trace) * 2.0 ** (len(plain.traces) - 1),
         "wide_products": len(wide),
         "narrow_weights": sum(each.dtype != torch.float32 for each in recording.trace.after.parameters.values()),
         "update_roundings": max(_update_roundings(each) for each in (recording, o2, plain)),
         "moved_by_overflow": _differing(skipped.before.parameters, skipped.after.parameters) + len(skipped.updates),
-        "backed_off": _scale(overflow, overflow.trace) / 2.0**16,
+        "backed_off": _scale(overflow, overflow.trace) / SAFE,
         "grown_early": scales[1] / scales[0],
         "grown": scales[2] / scales[1],
         "o2_rounded_masters": _differing(o2.trace.before.parameters, o2.trace.update.before.parameters),
@@ -68,7 +72,6 @@ def _technique(recording: Recording) -> MixedPrecision:
 
 
 def _begin_at(recording: Recording, scale: float, good_steps: int) -> None:
-    """A scale so small that twice of it does not overflow, either."""
     own = _technique(recording)
     own.scaling = replace(own.scaling, scale=scale, good_steps=good_steps)
 
@@ -85,7 +88,8 @@ def _norm(gradients: Values) -> float:
 def _update_roundings(recording: Recording) -> float:
     """In units of float32's epsilon and a number's size."""
     trace, clip = recording.trace, recording.run.recipe.gradient_clip
-    exact = {name: each.double() / 2.0**16 for name, each in trace.of("backward")[0].gradients.items()}
+    scale = 2.0 ** round(math.log2(_scale(recording, trace)))  # a power of two, which loses no bit
+    exact = {name: each.double() / scale for name, each in trace.of("backward")[0].gradients.items()}
     factor = min(1.0, clip / (_norm(exact) + 1e-6)) if clip else 1.0
     got = trace.update.before.gradients
     if got.keys() != exact.keys():

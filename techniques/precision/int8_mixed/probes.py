@@ -43,7 +43,7 @@ class IntegerProducts(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = operator(*args, **(kwargs or {}))
-        if operator.overloadpacket.__name__ == "_int_mm":
+        if operator.overloadpacket.__name__ == "integer_product":
             self.count += 1
             self.inexact += int((result.double() != args[0].double() @ args[1].double()).sum())
         return result

@@ -26,6 +26,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy, weight_matrix
+from techniques.shared.integer_product import integer_product
 from techniques.shared.replaced_products import plain_linear
 
 LARGEST = 127  # symmetric: -128 is left out
@@ -58,7 +59,7 @@ def int8_product(a: Tensor, b: Tensor, b_scales: Scales = "row") -> Tensor:
         from techniques.precision.int8_mixed.kernel import scaled_product  # loads Triton
 
         return scaled_product(p, q, s, t, a.dtype)
-    return torch._int_mm(p, q.T).float().mul_(s).mul_(t.T).to(a.dtype)
+    return integer_product(p, q.T).float().mul_(s).mul_(t.T).to(a.dtype)
 
 
 class Products(NamedTuple):

@@ -63,7 +63,7 @@ class Products(TorchDispatchMode):
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = operator(*args, **(kwargs or {}))
         name = operator.overloadpacket.__name__
-        if name == "_int_mm":
+        if name in ("integer_product", "_int_mm"):
             self.count += 1
             self.inexact += int((result.double() != args[0].double() @ args[1].double()).sum())
             self.floating += sum(each.dtype != torch.int8 for each in args[:2]) + (result.dtype != torch.int32)

@@ -31,6 +31,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy, is_transposed, weight_matrix
+from techniques.shared.integer_product import integer_product
 
 Rounding = Literal["stochastic", "pseudo", "nearest"]
 BITS = 7  # of an operand's mantissa, beside its sign
@@ -98,7 +99,8 @@ def product(a: Tensor, b: Tensor) -> Tensor:
         raise ValueError(f"int32 holds sums of {LONGEST_SUM} products of int8, not of {k}: use smaller batches")
     if a.is_cuda:  # whose units take multiples of 8, and more than 16 rows
         a, b = F.pad(a, (0, -k % 8, 0, max(17 - m, 0))), F.pad(b, (0, -k % 8, 0, -n % 8))
-    return torch._int_mm(a, b.T)[:m, :n]
+        return torch._int_mm(a, b.T)[:m, :n]
+    return integer_product(a, b.T)
 
 
 class IntegerWeight(nn.Module):

@@ -14,6 +14,7 @@ decided by its values, which branch and how many rounds, is in the notes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from suite.device.random_state import RandomState, replayed
 from techniques.shared.divided import Split, bisection
 
 Values = dict[int, Tensor]
@@ -42,7 +44,7 @@ class Step(NamedTuple):
     operator: Any
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     results: tuple[int | None, ...]
-    random: Tensor | None
+    random: RandomState | None
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,7 @@ class Program:
         for index in range(first, first + steps):
             step = self.steps[index]
             args, kwargs = self.arguments(step, values)
-            with torch.random.fork_rng(devices=[], enabled=step.random is not None):
-                if step.random is not None:
-                    torch.set_rng_state(step.random)
+            with nullcontext() if step.random is None else replayed(step.random):
                 results = tree_leaves(step.operator(*args, **kwargs))
             values |= {n: each for n, each in zip(step.results, results, strict=True) if n is not None}
             for number in {*_read(step), *step.results}:
@@ -192,7 +192,7 @@ class _Notes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.is_mutable:
             raise ValueError(f"{func} writes in place, so that no capsule before it lasts: write the program without")
-        random = torch.get_rng_state() if torch.Tag.nondeterministic_seeded in func.tags else None
+        random = _random_state(args, kwargs) if torch.Tag.nondeterministic_seeded in func.tags else None
         arguments = tree_map(
             lambda leaf: Ref(self.number(leaf)) if isinstance(leaf, Tensor) else leaf, (tuple(args), kwargs or {})
         )
@@ -201,6 +201,15 @@ class _Notes(TorchDispatchMode):
         if any(each is not None for each in results):  # else the program looks at a value, and decides by it
             self.steps.append(Step(func, arguments, results, random))
         return out
+
+
+def _random_state(args: Any, kwargs: Any) -> RandomState:
+    """The one that an operator is about to draw from."""
+    leaves = tree_leaves((args, kwargs))
+    devices = [
+        leaf.device if isinstance(leaf, Tensor) else leaf for leaf in leaves if isinstance(leaf, Tensor | torch.device)
+    ]
+    return RandomState.now(devices[0] if devices else torch.device("cpu"))
 
 
 def _read(step: Step) -> list[int]:

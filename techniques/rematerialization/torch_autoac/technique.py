@@ -33,6 +33,9 @@ SOLVERS: tuple[Solver, ...] = ("dp", "greedy", "ilp")
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
     """torch's partition of a joint graph, in which randomness is saved: its partitioner draws it anew on a CPU.
 
+    Views become reshapes, which are views wherever they can be. Tracing goes by what an operator's fake kernel says of
+    strides, and dropout's on the way back says contiguous where the gradient, and so the result, is not.
+
     Raises ValueError where it does so nonetheless, which it does at a budget of 0.
     """
     for node in filter(_is_random, joint.graph.nodes):
@@ -41,6 +44,10 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tupl
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
     if any(map(_is_random, backward.graph.nodes)):
         raise ValueError("with this budget dropout would be drawn anew in the backward pass: choose one well above 0")
+    for each in (forward, backward):
+        for node in each.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+            node.target = torch.ops.aten.reshape.default
+        each.recompile()
     return forward, backward
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
+from suite.device.random_state import unchanged_randomness
 from techniques.shared import pruned
 from techniques.shared.connections import paths_of
 from techniques.shared.masks import MASK
@@ -29,7 +30,7 @@ def probes(recording: Recording, own: LotteryTicket) -> Mapping[str, float]:
     if own.is_reference:
         return {}
     run = recording.run
-    with torch.random.fork_rng(devices=[]), scouts_of(run) as scouts:
+    with unchanged_randomness(run.device), scouts_of(run) as scouts:
         replace(own).model(run.plain_model(), run)  # once more: a run is deterministic
         start, end = _reference(recording, own)
     paths = paths_of(run)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Moment, Trace
+from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import out_features
 from suite.model.pruning import Units
 from techniques.shared.connections import (
@@ -151,7 +152,7 @@ def _evaluated_apart(recording: Recording, structure: Structure) -> float:
     losses, training = [], run.model.training
     for model in (run.model, evaluated):
         model.eval()
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), unchanged_randomness(run.device):
             losses.append(float(run.baseline.losses(run.baseline.forward(model, batch), batch).double().mean()))
     run.model.train(training)
     return abs(losses[1] / losses[0] - 1)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
+from suite.device.random_state import replayed
 from suite.meters.activations import SavedActivations
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
@@ -65,8 +66,7 @@ def _patches(recording: Recording) -> int:
 
 def _gradient_roundings(recording: Recording, trace: Trace, kept: int) -> float:
     plain = filled(plain_model(recording), trace.before.parameters)
-    with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(trace.random)
+    with replayed(trace.random):
         noise = torch.rand(len(trace.indices), _patches(recording))
     rows = torch.tensor([sorted(range(len(row)), key=row.__getitem__)[:kept] for row in noise.tolist()])
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from suite.contract.data import generator
 from suite.contract.recording import Recording
+from suite.device.random_state import replayed
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
 from techniques.shared.plain import apart
@@ -84,8 +85,7 @@ def _gradient_roundings(recording: Recording) -> float:
     source, before = trace.batch["input_ids"].unbind(1)
     inside = before != ABSENT
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    with recording.at(trace.before.parameters), torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.set_rng_state(trace.random)
+    with recording.at(trace.before.parameters), replayed(trace.random), torch.enable_grad():
         memory = model.encoder(input_ids=source).last_hidden_state
         tokens = before.where(inside, MASK)
         outputs = model.decoder(input_ids=tokens, attention_mask=inside.long(), encoder_hidden_states=memory)

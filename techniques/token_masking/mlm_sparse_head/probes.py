@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
+from suite.device.random_state import replayed
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
 from techniques.shared.plain import apart, filled, gradients_of, outputs_of, plain_model
@@ -45,8 +46,7 @@ def probes(recording: Recording, own: SparseHead) -> Mapping[str, float]:
 @torch.no_grad()
 def _loss(recording: Recording, plain: nn.Module) -> float:
     baseline, trace = recording.run.baseline, recording.trace
-    with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(trace.random)
+    with replayed(trace.random):
         return baseline.losses(baseline.forward(plain, trace.batch), trace.batch).mean().item()
 
 

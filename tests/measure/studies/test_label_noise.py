@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from baselines.images import DRAWS
 from suite.contract.baseline import baselines
 from suite.contract.card import LabelNoise
 from suite.contract.catalogue import catalogue
@@ -42,8 +43,8 @@ def test_wrong_labels_are_as_many_as_asked_for_and_only_in_training() -> None:
     assert torch.equal(labels, right)
     assert (wrong != right).float().mean() == pytest.approx(0.3, abs=1e-3)
     for part in ("validation", "test"):
-        theirs = [getattr(each, part).tensors["labels"] for each in (own, clean, data)]
-        assert torch.equal(theirs[0], theirs[1]) and torch.equal(theirs[1], theirs[2])
+        embedded, right, same = (getattr(each, part).tensors["labels"] for each in (own, clean, data))
+        assert torch.equal(embedded, right.repeat(DRAWS["nano"])) and torch.equal(right, same)
     for part in ("train", "validation", "test"):
         assert torch.equal(*(getattr(each, part).tensors["pixels"] for each in (clean, data)))
     assert noisy(lab(), 0.0, ASKED).setting.steps == ASKED.longer * vit.recipe("nano", "modern", "pretrain").steps

@@ -78,7 +78,7 @@ def test_of_two_candidates_on_their_line_the_smaller_is_taken():
 
 def test_a_blocks_cost_is_that_of_its_products():
     run = new_run("vit", size="nano", recipe="classic", steps=2)
-    d, tokens = 64, 16
+    d, tokens = 96, 16
     assert block_cost(run.anatomy.blocks[0], tokens) == 12 * d * d * tokens + 2 * tokens**2 * d
 
 

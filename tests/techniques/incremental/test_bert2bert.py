@@ -105,8 +105,9 @@ def test_units_that_are_copied_unequally_change_the_function_a_little():
     small = narrowed(model, WIDTHS, run.trial)
     before = run.trial(copy.deepcopy(model)).logits
     sources = small.sources
-    drawn = torch.randint(32, (32,), generator=torch.Generator().manual_seed(0)).tolist()
-    unequal = {**sources, "residual": [*range(32), *drawn]}
+    half = max(sources["residual"]) + 1
+    drawn = torch.randint(half, (half,), generator=torch.Generator().manual_seed(0)).tolist()
+    unequal = {**sources, "residual": [*range(half), *drawn]}
     values = {name: each.detach() for name, each in model.named_parameters()}
     small.widen(grown(values, small.layout, unequal, {}))
     change = ((run.trial(model).logits - before).norm() / before.norm()).item()

@@ -73,7 +73,7 @@ def test_the_output_is_the_formulas():
     pld = ProgressiveLayerDropping()
     run = running(pld, "vit")
     block = run.anatomy.blocks[1].module.double()
-    x = torch.randn(2, 16, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 16, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with pld.switched(run.model, [0.9, 0.8, 0.7, 0.6], [True] * 4):
         ours = block(x)
     half = x + block.attn(block.norm1(x)) / 0.8
@@ -87,7 +87,7 @@ def test_the_output_is_the_formulas():
 def test_what_is_left_out_saves_nothing():
     run = new_run("vit", size="nano", recipe="classic", steps=4)
     block = run.anatomy.blocks[0].module
-    x = torch.randn(2, 16, 64, requires_grad=True)
+    x = torch.randn(2, 16, 96, requires_grad=True)
     with skipping([block]), SavedActivations() as saved:
         block(hidden_states=x)
     assert saved.saved_bytes == 0

@@ -74,8 +74,9 @@ def test_probes_count_the_blocks_that_ran_and_hold_of_other_settings(settings: s
     assert [probes[name] for name in wrong] == [0] * len(wrong)
     blocks = {"": 2 * 1 + 3 * 2 + 11 * 4, ":stages=1,carry_optimizer=true": 5 * 2 + 11 * 4}
     assert probes["relative_block_flops"] == blocks.get(settings, 4 * 1 + 4 * 2 + 8 * 4) / 64
-    copied = 2 if "stages=1" in settings else 3  # blocks; a step multiplies each by 16 examples at least
-    assert probes["copied_over_multiplied"] == copied / (16 * 64 * probes["relative_block_flops"])
+    copied = 2 if "stages=1" in settings else 3  # blocks; a step multiplies each by all examples of its batch
+    examples = recording.run.recipe.batch_size
+    assert probes["copied_over_multiplied"] == copied / (examples * 64 * probes["relative_block_flops"])
 
 
 def test_optimizer_state_can_be_doubled_with_the_blocks():

@@ -141,6 +141,13 @@ def test_a_sum_from_either_side_launches_once(launches: list[int]) -> None:
     assert launches == [30] * 4
 
 
+def test_a_transposed_stream_is_put_in_order(launches: list[int]) -> None:
+    x, b = drawn(30, F32, F32)
+    stream, branch, s = x.view(5, 6).t(), b.view(6, 5), torch.tensor([0.5])
+    assert torch.equal(stream + Pending(branch, s), stream + 0.5 * branch)
+    assert launches == [30]
+
+
 def test_dropout_passes_it_on_and_drops_the_same(launches: list[int]) -> None:
     x, b = drawn(300, F32, F32)
     s = torch.tensor([0.5])

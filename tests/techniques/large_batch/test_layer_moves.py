@@ -14,17 +14,18 @@ TINY = 2.0**-40
 
 
 def with_tiny_gradients(recording: Recording) -> Recording:
-    """Every other gradient of each layer, and what the optimizer keeps of it, becomes TINY of what it was."""
+    """Every other gradient of each layer, and what the optimizer keeps of it, becomes TINY of what it was; but where
+    nothing would be left of the square that it keeps: of that no step can be asked for the scale."""
     before = recording.trace.update.before
+    factors = {}
+    for name, own in before.state.items():
+        kept = own["second_moment"].flatten()
+        smaller = (kept * TINY**2 > 0) & (torch.arange(kept.numel()) % 2 == 0)
+        factors[name] = torch.where(smaller, TINY, 1.0).view_as(own["second_moment"])
 
-    def smaller(value: torch.Tensor, power: int) -> torch.Tensor:
-        factors = torch.ones(value.numel())
-        factors[::2] = TINY**power
-        return value * factors.view_as(value)
-
-    gradients = {name: smaller(each, 1) for name, each in before.gradients.items()}
+    gradients = {name: each * factors[name] for name, each in before.gradients.items()}
     state = {
-        name: {key: smaller(each, POWERS[key]) if key in POWERS else each for key, each in own.items()}
+        name: {key: each * factors[name] ** POWERS[key] if key in POWERS else each for key, each in own.items()}
         for name, own in before.state.items()
     }
     update = replace(recording.trace.update, before=replace(before, gradients=gradients, state=state))

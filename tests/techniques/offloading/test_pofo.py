@@ -39,7 +39,7 @@ def test_plans_fit_and_are_no_slower_than_either_parent(link: Link, chain: Chain
 
 def test_a_mixture_beats_both_where_neither_is_free():
     own = POFO()
-    (chain,) = own.profile(new_run("gpt", size="nano", steps=4))
+    (chain,) = own.profile(new_run("vit", size="nano", steps=4))
     budget, link = budget_between([chain], 0.3), own.link()
     schedule = own.solve(chain, budget, link)
     assert schedule.moves and schedule.extra_forwards

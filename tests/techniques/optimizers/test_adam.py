@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
-from techniques.optimizers.adam.technique import AdamTechnique
+from techniques.optimizers.adam.technique import AdamTechnique, Form
 from techniques.optimizers.adamw.technique import AdamW
-from techniques.shared.adam import Adam, Decay, adam_step
+from techniques.shared.adam import Adam, adam_step
+from tests.runs import new_recording, new_run
 
 HYPER = {"learning_rate": 1.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 
@@ -168,13 +169,46 @@ def test_coupled_decay_without_gradients_moves_by_the_learning_rate_whatever_the
     torch.testing.assert_close(weights - p, torch.full((3,), 1e-3).double())
 
 
-@pytest.mark.parametrize("decay", ["coupled", "decoupled"])
-def test_the_recipe_reaches_the_optimizer(decay: Decay) -> None:
-    recipe = Recipe(steps=10, batch_size=1, learning_rate=2e-3, beta2=0.95, eps=1e-6)
-    groups = [{"params": [nn.Parameter(torch.ones(3))], "weight_decay": 0.07}]
-    (group,) = AdamTechnique(decay=decay).optimizer(groups, recipe).param_groups
+@pytest.mark.parametrize(("form", "decay"), [("none", 0.0), ("coupled", 0.07), ("decoupled", 0.07)])
+def test_the_recipe_reaches_the_optimizer(form: Form, decay: float) -> None:
+    technique = AdamTechnique(decay=form)
+    recipe = Recipe(steps=10, batch_size=1, learning_rate=2e-3, beta2=0.95, eps=1e-6, weight_decay=0.07)
+    recipe = technique.recipe(recipe)
+    groups = [{"params": [nn.Parameter(torch.ones(3))], "weight_decay": recipe.weight_decay}]
+    (group,) = technique.optimizer(groups, recipe).param_groups
     assert (group["lr"], group["betas"], group["eps"]) == (2e-3, (0.9, 0.95), 1e-6)
-    assert (group["weight_decay"], group["decay"], group["bias_correction"]) == (0.07, decay, True)
+    assert (group["weight_decay"], group["bias_correction"]) == (decay, True)
+    assert group["decay"] == ("decoupled" if form == "decoupled" else "coupled")
+
+
+def test_by_default_nothing_decays() -> None:
+    """A run's weights go where torch's Adam without decay takes the gradients that the run recorded."""
+    recording = new_recording("gpt", "adam", size="pico", recipe="classic", steps=4)
+    recipe = recording.run.recipe
+    weights = {name: nn.Parameter(each.detach().clone()) for name, each in recording.run.model.named_parameters()}
+    theirs = torch.optim.Adam(weights.values(), betas=(recipe.beta1, recipe.beta2), eps=recipe.eps, foreach=False)
+    for step in range(4):
+        recording.record_step()
+        theirs.param_groups[0]["lr"] = recipe.learning_rate_at(step)
+        for name, weight in weights.items():
+            weight.grad = recording.trace.update.before.gradients.get(name)
+        theirs.step()
+    for name, each in recording.run.model.named_parameters():
+        torch.testing.assert_close(each.detach(), weights[name].detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_decay_is_named_where_it_is_wanted() -> None:
+    groups = {
+        form: new_run("gpt", f"adam:decay={form}", size="pico", steps=2).optimizer.param_groups
+        for form in ("none", "coupled", "decoupled")
+    }
+    assert {group["weight_decay"] for group in groups["none"]} == {0.0}
+    assert max(group["weight_decay"] for group in groups["coupled"]) > 0
+    assert [group["weight_decay"] for group in groups["coupled"]] == [
+        group["weight_decay"] for group in groups["decoupled"]
+    ]
+    with pytest.raises(ValueError, match="none, coupled or decoupled"):
+        AdamTechnique(decay="both")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bad", [{"betas": (1.0, 0.9)}, {"lr": -1.0}, {"decay": "both"}])

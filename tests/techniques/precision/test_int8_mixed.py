@@ -166,7 +166,7 @@ def test_a_layer_that_computes_in_its_own_way_is_refused() -> None:
 def test_the_kernel_has_torchs_bits(m: int, n: int, k: int, dtype: torch.dtype) -> None:
     kernel = pytest.importorskip("techniques.precision.int8_mixed.kernel")
     (p, s), (q, t) = quantized(drawn(m, k)), quantized(drawn(n, k, seed=1))
-    expected = (torch._int_mm(p, q.T).float() * s * t.T).to(dtype)
+    expected = ((p.long() @ q.long().T).float() * s * t.T).to(dtype)
     assert torch.equal(kernel.scaled_product(p, q, s, t, dtype), expected)
 
 

@@ -163,7 +163,9 @@ def test_a_resumed_run_goes_on_to_the_bit(stack: str, tmp_path: Any) -> None:
 
 
 def test_a_run_learns() -> None:
-    losses = new_run("vit", "int_only", size="nano", recipe="classic", steps=30).train(30)
+    losses = new_run("vit", "int_only", size="nano", recipe="classic", steps=60).train(
+        60
+    )  # AdamW's in float32, too, needs 60
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
 
 
