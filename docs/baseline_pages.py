@@ -17,7 +17,7 @@ from suite.show.charts import by_curve, ruler
 from suite.show.markdown import escape
 from suite.show.report import Report
 
-SIZES: tuple[Size, ...] = ("nano", "micro", "base", "large")
+SIZES: tuple[Size, ...] = ("nano", "micro", "mini", "base", "large")
 
 
 def names() -> list[str]:
