@@ -263,10 +263,11 @@ def claims(
 def _try_mutants(ids: Sequence[str], on: Sequence[str], as_json: bool) -> None:
     """Prints what notices each mutant. Raises typer.Exit if one survives."""
     from suite.contract.catalogue import catalogue
-    from suite.measure.mutants import noticed
+    from suite.measure.learning import cores
+    from suite.measure.mutants import noticed, processes
 
-    with bar(quiet=as_json) as progress:
-        notices = list(noticed([catalogue()[id] for id in ids], on, progress))
+    with bar(quiet=as_json) as progress, processes(min(cores(), len(ids))) as pool:
+        notices = list(noticed([catalogue()[id] for id in ids], on, pool, progress))
     survivors = [each for each in notices if each.survives]
     if as_json:
         print(json.dumps([each.as_dict() for each in notices], indent=1))

@@ -22,7 +22,8 @@ import multiprocessing
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.abc import MetaPathFinder
@@ -38,7 +39,6 @@ from suite.measure.child import first_line
 from suite.measure.evidence import Progress, silent
 from suite.measure.exact import exact_verdicts, know_reference
 from suite.measure.fork_servers import ThisProcess
-from suite.measure.learning import cores
 from suite.record.job import Job, Setting, Size
 from suite.record.numerics import off_the_clock
 
@@ -121,7 +121,17 @@ def _file(entry: Entry) -> dict[str, Any]:
     return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
-def noticed(entries: Sequence[Entry], on: Sequence[str], progress: Progress = silent) -> Iterator[Notice]:
+@contextmanager
+def processes(number: int) -> Iterator[Executor]:
+    """Processes in which :func:`noticed` tries mutants. They know a reference once it is counted, and stay whole."""
+    with (
+        fork_servers.shared(off_the_clock()).starting() as context,
+        ProcessPoolExecutor(number, context) as pool,
+    ):
+        yield pool
+
+
+def noticed(entries: Sequence[Entry], on: Sequence[str], by: Executor, progress: Progress = silent) -> Iterator[Notice]:
     """What notices each mutant of the entries on these baselines, entry by entry in the order in which they are ready.
 
     A mutant is tried on one baseline after the other until one notices it. Raises ValueError where an exact claim is
@@ -129,21 +139,17 @@ def noticed(entries: Sequence[Entry], on: Sequence[str], progress: Progress = si
     """
     number = sum(len(mutants_of(entry)) for entry in entries)
     done = 0
-    with (
-        fork_servers.shared(off_the_clock()).starting() as context,
-        ProcessPoolExecutor(cores(), context, max_tasks_per_child=1) as pool,
-    ):
-        longest_first = sorted(entries, key=_ranks, reverse=True)
-        futures = {pool.submit(_notices, entry.id, on): entry.id for entry in longest_first}
-        for future in as_completed(futures):
-            try:
-                notices = future.result()
-            except ValueError:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-            done += len(notices)
-            progress(done / number, f"{futures[future]}: {len(notices)} mutants")
-            yield from notices
+    longest_first = sorted(entries, key=_ranks, reverse=True)
+    futures = {by.submit(_notices, entry.id, on): entry.id for entry in longest_first}
+    for future in as_completed(futures):
+        try:
+            notices = future.result()
+        except ValueError:
+            by.shutdown(wait=False, cancel_futures=True)
+            raise
+        done += len(notices)
+        progress(done / number, f"{futures[future]}: {len(notices)} mutants")
+        yield from notices
 
 
 def _ranks(entry: Entry) -> int:
@@ -152,7 +158,7 @@ def _ranks(entry: Entry) -> int:
 
 
 def _notices(id: str, on: Sequence[str]) -> list[Notice]:
-    """In a process of its own, which knows the references: what notices each mutant."""
+    """In one of the processes that know the references: what notices each mutant, each in a process of its own."""
     fork_servers.shared = lambda arithmetic: ThisProcess()  # type: ignore[assignment]
     entry = catalogue()[id]
     applicable = [baseline for baseline in on if baseline in entry.card.baselines]
