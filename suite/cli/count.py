@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suite.cli.options import (
+    OF_DEVICES,
+    OF_STACKS,
     RESULTS,
     Json,
     ModelOption,
@@ -22,10 +24,9 @@ from suite.cli.options import (
     TaskOption,
     TrainingOptions,
     device_named,
+    refusing,
     setting_of,
     task_of,
-    technique_names,
-    words,
 )
 from suite.cli.shared import MEASURE, Exit, app, bar, escape, out, show_table, understandable
 
@@ -42,7 +43,7 @@ Operators = Annotated[
     typer.Option(
         "--device",
         help="Whose operators: cuda, a GPU's (none is needed), or cpu.",
-        autocompletion=words("cpu", "cuda"),
+        **OF_DEVICES,
     ),
 ]
 
@@ -55,7 +56,7 @@ def count(
             "-t",
             "--technique",
             help="A technique or a stack like lion+lora:rank=4, or baseline; repeatable. [with --keep: all]",
-            autocompletion=technique_names,
+            **OF_STACKS,
         ),
     ] = None,
     baselines: OneBaseline = None,
@@ -149,15 +150,17 @@ def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Pat
 
 def _bytes(text: str) -> float:
     """24GB, 24GiB, 500MB/s: bytes. Raises ValueError."""
-    amount = re.fullmatch(r"([\d.]+)\s*([kMGT]?)(i?)B?(?:/s)?", text.strip())
+    amount = re.fullmatch(r"(\d*\.?\d+)\s*([kMGT]?)(i?)(B?)(?:/s)?", text.strip(), re.IGNORECASE)
     if amount is None or not float(amount[1]) > 0:
         raise ValueError(f"{text!r} is no amount of bytes: write 24GB, 24GiB or 25GB/s")
-    return float(amount[1]) * (1024 if amount[3] else 1000) ** " kMGT".index(amount[2] or " ")
+    if not (amount[2] or amount[4]):
+        raise ValueError(f"{text} of what? Write {text}GB or {text}GiB, or {text}B for bytes")
+    return float(amount[1]) * (1024 if amount[3] else 1000) ** " KMGT".index(amount[2].upper() or " ")
 
 
 def _flops(text: str) -> float:
     """400T: FLOPs per second. Raises ValueError."""
-    amount = re.fullmatch(r"([\d.]+)\s*([MGTP]?)(?:FLOPS?(?:/s)?)?", text.strip(), re.IGNORECASE)
+    amount = re.fullmatch(r"(\d*\.?\d+)\s*([MGTP]?)(?:FLOPS?(?:/s)?)?", text.strip(), re.IGNORECASE)
     if amount is None or not float(amount[1]) > 0:
         raise ValueError(f"{text!r} is no rate: write 400T for 400 TFLOP/s")
     return float(amount[1]) * 1000 ** {"": 0, "M": 2, "G": 3, "T": 4, "P": 5}[amount[2].upper()]
@@ -165,14 +168,14 @@ def _flops(text: str) -> float:
 
 @app.command(rich_help_panel=MEASURE)
 def plan(
-    memory: Annotated[str, typer.Option("--memory", help="The device's: 24GB, 80GiB.")],
+    memory: Annotated[str, typer.Option("--memory", help="The device's: 24GB, 80GiB.", callback=refusing(_bytes))],
     stacks: Annotated[
         list[str] | None,
         typer.Option(
             "-t",
             "--technique",
             help="A technique that plans schedules; repeatable. [all of them]",
-            autocompletion=technique_names,
+            **OF_STACKS,
         ),
     ] = None,
     baselines: OneBaseline = None,
@@ -182,9 +185,14 @@ def plan(
     batch: Batch = None,
     sequence_length: SequenceLength = None,
     rate: Annotated[
-        str, typer.Option("--flops", help="FLOPs a second that the device reaches on matrix products.")
+        str,
+        typer.Option(
+            "--flops", help="FLOPs a second that the device reaches on matrix products.", callback=refusing(_flops)
+        ),
     ] = "400T",
-    link: Annotated[str, typer.Option("--link", help="Bytes a second to the host, and as many back.")] = "50GB/s",
+    link: Annotated[
+        str, typer.Option("--link", help="Bytes a second to the host, and as many back.", callback=refusing(_bytes))
+    ] = "50GB/s",
     device: Operators = "cuda",
     as_json: Json = False,
 ) -> None:

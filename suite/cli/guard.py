@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from suite.cli.options import (
+    OF_RECIPES,
     RESULTS,
     THREADS,
     Baselines,
@@ -22,7 +23,6 @@ from suite.cli.options import (
     Techniques,
     Threads,
     having,
-    recipe_names,
 )
 from suite.cli.shared import GUARD, Exit, app, bar, escape, fail, out, show_table, understandable, warn
 
@@ -147,7 +147,7 @@ def check(
     size: SizeOption = "nano",
     recipe: Annotated[
         list[str] | None,
-        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]", autocompletion=recipe_names),
+        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]", **OF_RECIPES),
     ] = None,
     device: Device = "cpu",
     threads: Threads = THREADS,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suite.cli.options import (
+    OF_RECIPES,
+    OF_STACKS,
     RESULTS,
     Baselines,
     EvidenceOptions,
@@ -28,10 +30,9 @@ from suite.cli.options import (
     Techniques,
     TrainingOptions,
     Wandb,
-    recipe_names,
+    refusing,
     setting_of,
     task_of,
-    technique_names,
     with_options,
 )
 from suite.cli.shared import (
@@ -101,7 +102,7 @@ def run(
     sizes: Sizes = None,
     recipe: Annotated[
         list[str] | None,
-        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]", autocompletion=recipe_names),
+        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]", **OF_RECIPES),
     ] = None,
     *,
     training: TrainingOptions,
@@ -283,7 +284,7 @@ def compare(
     stack: Stack,
     against: Annotated[
         str | None,
-        typer.Argument(help="What to compare it with. [the reference its card names]", autocompletion=technique_names),
+        typer.Argument(help="What to compare it with. [the reference its card names]", **OF_STACKS),
     ] = None,
     *,
     target: TargetOptions,
@@ -340,15 +341,11 @@ def compare(
 def stack(
     techniques: Annotated[
         str,
-        typer.Argument(
-            metavar="A+B[+C]", help="The stack, e.g. lion+lawa or lion+lawa:k=4.", autocompletion=technique_names
-        ),
+        typer.Argument(metavar="A+B[+C]", help="The stack, e.g. lion+lawa or lion+lawa:k=4.", **OF_STACKS),
     ],
     against: Annotated[
         str | None,
-        typer.Argument(
-            help="What to compare all with. [the reference that their cards name]", autocompletion=technique_names
-        ),
+        typer.Argument(help="What to compare all with. [the reference that their cards name]", **OF_STACKS),
     ] = None,
     *,
     target: TargetOptions,
@@ -400,10 +397,22 @@ def _studied(incomplete: str) -> list[str]:
     return [entry.id for entry in begun if entry.card.study or (entry.folder / "study.py").is_file()]
 
 
+def _check_studied(id: str) -> None:
+    from suite.contract.catalogue import catalogue, lookup
+
+    if id not in catalogue():  # one without a study says so itself
+        lookup("technique with a study", id, dict.fromkeys(_studied("")))
+
+
 @app.command(rich_help_panel=MEASURE)
 @with_options
 def study(
-    id: Annotated[str, typer.Argument(help="A technique that has a study.", autocompletion=_studied)],
+    id: Annotated[
+        str,
+        typer.Argument(
+            help="A technique that has a study.", autocompletion=_studied, callback=refusing(_check_studied)
+        ),
+    ],
     *,
     target: TargetOptions,
     machine: MachineOptions,
@@ -417,14 +426,13 @@ def study(
     machine's records, and shown by `leantrain leaderboard`.
     """
     with understandable(as_json):
-        from suite.contract.catalogue import catalogue, lookup
+        from suite.contract.catalogue import catalogue
         from suite.measure.lab import Lab
         from suite.measure.study import baseline_for, stored_form, study_of, write_study
         from suite.record.files import replacing
 
         setting = setting_of(target, machine=machine)
-        studied = {name: catalogue()[name] for name in _studied("")}
-        entry = catalogue().get(id) or lookup("technique with a study", id, studied)
+        entry = catalogue()[id]
         question = study_of(entry)
         setting = setting.but(baseline=baseline_for(entry, question, target.baseline))
         with bar(quiet=as_json) as progress:

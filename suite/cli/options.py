@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from suite.cli.shared import understandable
+
 if TYPE_CHECKING:
     from suite.measure.campaign import Effort
     from suite.record.job import Setting, Task
@@ -49,6 +51,50 @@ def baseline_names(incomplete: str) -> list[str]:
     return [point.name for point in entry_points(group="leantrain.baselines") if point.name.startswith(incomplete)]
 
 
+def refusing(check: Callable[[str], object]) -> Callable[..., Any]:
+    """The callback that ends a command by the sentence of ``check`` before it loads what it is to run."""
+
+    def callback(context: typer.Context, parameter: typer.CallbackParam, value: str | list[str] | None) -> Any:
+        source = context.get_parameter_source(parameter.name or "")
+        if value and not context.resilient_parsing and source is not None and source.name == "COMMANDLINE":
+            with understandable(context.meta.get("as_json", False)):
+                for each in [value] if isinstance(value, str) else value:
+                    check(each)
+        return value
+
+    return callback
+
+
+def _check_stack(stack: str) -> None:
+    from suite.contract.catalogue import catalogue, lookup
+    from suite.record.job import BASELINE, split
+
+    for name, _ in split(stack):
+        if name != BASELINE:
+            lookup("technique", name, catalogue())
+
+
+def _check_baseline(name: str) -> None:
+    from suite.contract.catalogue import lookup
+
+    lookup("baseline", name, dict.fromkeys(baseline_names("")))
+
+
+def one_of(kind: str, *known: str) -> dict[str, Any]:
+    """Completes to the ``known`` words and refuses all others."""
+
+    def check(value: str) -> None:
+        from suite.contract.catalogue import lookup
+
+        lookup(kind, value, dict.fromkeys(known))
+
+    return {"autocompletion": words(*known), "callback": refusing(check)}
+
+
+OF_STACKS: dict[str, Any] = {"autocompletion": technique_names, "callback": refusing(_check_stack)}
+OF_BASELINES: dict[str, Any] = {"autocompletion": baseline_names, "callback": refusing(_check_baseline)}
+
+
 def words(*known: str) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
         return [word for word in known if word.startswith(incomplete)]
@@ -56,59 +102,66 @@ def words(*known: str) -> Callable[[str], list[str]]:
     return complete
 
 
-recipe_names = words("classic", "modern", "compiled")
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Stack = Annotated[
-    str, typer.Argument(help="The technique or stack, e.g. lion or lion+sam:rho=0.1.", autocompletion=technique_names)
-]
+Stack = Annotated[str, typer.Argument(help="The technique or stack, e.g. lion or lion+sam:rho=0.1.", **OF_STACKS)]
 Techniques = Annotated[
     list[str] | None,
     typer.Option(
         "-t",
         "--technique",
         help="A technique or a stack like lion+sam:rho=0.1; repeatable. [all]",
-        autocompletion=technique_names,
+        **OF_STACKS,
     ),
 ]
 Baselines = Annotated[
     list[str] | None,
-    typer.Option("-b", "--baseline", help="bert, gpt, vit or mae; repeatable. [all]", autocompletion=baseline_names),
+    typer.Option("-b", "--baseline", help="bert, gpt, vit or mae; repeatable. [all]", **OF_BASELINES),
 ]
 OneBaseline = Annotated[
     list[str] | None,
-    typer.Option("-b", "--baseline", help="bert, gpt, vit or mae. [gpt]", autocompletion=baseline_names),
+    typer.Option("-b", "--baseline", help="bert, gpt, vit or mae. [gpt]", **OF_BASELINES),
 ]
-size_names = words("nano", "micro", "mini", "base", "large", "pico")
+OF_SIZES = one_of("size", "nano", "micro", "mini", "base", "large", "pico")
+OF_RECIPES = one_of("recipe", "classic", "modern", "compiled")
 SizeOption = Annotated[
     str,
-    typer.Option("--size", help="nano, micro, mini, base or large (pico: for tests).", autocompletion=size_names),
+    typer.Option("--size", help="nano, micro, mini, base or large (pico: for tests).", **OF_SIZES),
 ]
 Sizes = Annotated[
     list[str] | None,
     typer.Option(
         "--size",
         help="nano, micro, mini, base or large (pico: for tests); repeatable. [nano]",
-        autocompletion=size_names,
+        **OF_SIZES,
     ),
 ]
 OneRecipe = Annotated[
     list[str] | None,
-    typer.Option("--recipe", help="classic, modern or compiled. [modern]", autocompletion=recipe_names),
+    typer.Option("--recipe", help="classic, modern or compiled. [modern]", **OF_RECIPES),
 ]
 TaskOption = Annotated[
     str | None,
     typer.Option(
         "--task",
         help="pretrain or adapt. [what the technique's card says]",
-        autocompletion=words("pretrain", "adapt"),
+        **one_of("task", "pretrain", "adapt"),
     ),
 ]
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", help="A Hugging Face configuration folder or a timm model name. [the baseline's]"),
 ]
-Device = Annotated[str, typer.Option("--device", help="cpu or cuda.", autocompletion=words("cpu", "cuda"))]
+
+
+def _check_device(device: str) -> None:
+    from suite.contract.setting import check_device
+
+    if device != "cuda":  # whether it is here, torch knows, which takes seconds to load
+        check_device(device)
+
+
+OF_DEVICES: dict[str, Any] = {"autocompletion": words("cpu", "cuda"), "callback": refusing(_check_device)}
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda.", **OF_DEVICES)]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of a contender.")]
 Results = Annotated[Path, typer.Option("--results", help="The folder that records are read from and written to.")]
 Margin = Annotated[float, typer.Option("--margin", min=0.001, help="The slow-down that is worth an alarm.")]

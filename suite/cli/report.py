@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from suite.cli.options import RESULTS, Baselines, Json, Results, Techniques, size_names, words
+from suite.cli.options import OF_SIZES, RESULTS, Baselines, Json, Results, Techniques, technique_names, words
 from suite.cli.shared import REPORT, Exit, app, bar, escape, fail, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def leaderboard(
         typer.Option(
             "--write",
             help="A file to write, by its suffix: .md, .html, .svg (the matrix as a picture), .csv, .parquet; "
-            "repeatable. [leaderboard.md]",
+            "repeatable. [leaderboard.md; with -t or -b it is printed]",
         ),
     ] = None,
     form: Annotated[
@@ -92,7 +92,12 @@ def leaderboard(
             if form or len(write or ()) != 1:
                 raise ValueError("--plot draws one file: name it with --write, and leave --format out")
             drawing.check_format(write[0])  # type: ignore[index]
-        targets = [] if plot else _targets(write, chosen("format", form, FORMS) if form else None)
+        if plot:
+            targets: list[tuple[Any, Path | None]] = []
+        elif whole or write or form:
+            targets = _targets(write, chosen("format", form, FORMS) if form else None)
+        else:  # a board of a few is for the terminal
+            targets = [] if as_json else [("markdown", None)]
         chosen("table", table, export.TABLES)
         for stack in techniques or ():
             build(stack)
@@ -187,7 +192,7 @@ def claims(
         typer.Option(
             "--size",
             help="With --exact: nano, or a larger one, counted without values. [nano]",
-            autocompletion=size_names,
+            **OF_SIZES,
         ),
     ] = None,
     folder: Results = RESULTS,
@@ -282,7 +287,15 @@ def _try_mutants(ids: Sequence[str], on: Sequence[str], as_json: bool) -> None:
 
 @app.command(rich_help_panel=REPORT)
 def history(
-    stacks: Techniques = None,
+    stacks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-t",
+            "--technique",
+            help="A technique or a stack, also one that is gone; repeatable. [all]",
+            autocompletion=technique_names,
+        ),
+    ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option("--metric", help="A metric that has a history, e.g. step_time or loss; repeatable. [all]"),
