@@ -22,6 +22,7 @@ from suite.cli.options import (
     SizeOption,
     Techniques,
     Threads,
+    check_installed,
     having,
 )
 from suite.cli.shared import GUARD, Exit, app, bar, escape, fail, out, show_table, understandable, warn
@@ -172,6 +173,10 @@ def check(
     it), 5 if a run failed.
     """
     with understandable(as_json):
+        if [against is not None, save is not None, calibrate_, kernels_].count(True) != 1:
+            raise ValueError("name one of --against REF, --save FILE, --calibrate and --kernels")
+        if not (calibrate_ or kernels_):
+            check_installed()
         from suite.contract.setting import check_device, chosen
         from suite.guard import check as checks
         from suite.guard import regression
@@ -179,8 +184,6 @@ def check(
         from suite.record.job import RECIPES, SIZES
 
         check_device(device)
-        if [against is not None, save is not None, calibrate_, kernels_].count(True) != 1:
-            raise ValueError("name one of --against REF, --save FILE, --calibrate and --kernels")
         if calibrate_:
             return calibrate(
                 margin=margin, budget=budget, device=device, threads=threads, folder=folder, as_json=as_json

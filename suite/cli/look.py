@@ -21,6 +21,7 @@ from suite.cli.options import (
     Results,
     SizeOption,
     TargetOptions,
+    check_installed,
     device_named,
     setting_of,
 )
@@ -60,14 +61,18 @@ def list_(
     """
     with understandable(as_json):
         from suite.contract.cards import known_as, with_cards
-        from suite.contract.catalogue import catalogue
+        from suite.contract.catalogue import UnknownId, catalogue
 
         sound, broken = with_cards(catalogue())
         if what in broken:
             raise ValueError(broken[what])
         entries = list(sound.values())
         if what is not None:
-            broken, entries = {}, known_as(what, sound)
+            try:
+                broken, entries = {}, known_as(what, sound)
+            except UnknownId:
+                check_installed()
+                raise
             if len(entries) == 1 and entries[0].card.category != what and not citations:
                 return _show(entries[0], as_json)
     if citations:

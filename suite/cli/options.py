@@ -7,6 +7,7 @@ typer as options of the command.
 from __future__ import annotations
 
 import inspect
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -65,13 +66,34 @@ def refusing(check: Callable[[str], object]) -> Callable[..., Any]:
     return callback
 
 
+def check_installed() -> None:
+    """Raises ValueError where the project that this folder is in brings techniques and is not installed."""
+    here = Path().resolve()
+    for folder in (here, *here.parents):
+        if (project := folder / "pyproject.toml").is_file():
+            break
+    else:
+        return
+    try:
+        own = tomllib.loads(project.read_text("utf-8"))["project"]["entry-points"]["leantrain.techniques"]
+        missing = {*own.values()} - {point.value for point in entry_points(group="leantrain.techniques")}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # of something else
+        return
+    if missing:
+        raise ValueError(f"the techniques of {folder} are not installed: pip install -e {folder}")
+
+
 def _check_stack(stack: str) -> None:
-    from suite.contract.catalogue import catalogue, lookup
+    from suite.contract.catalogue import UnknownId, catalogue, lookup
     from suite.record.job import BASELINE, split
 
     for name, _ in split(stack):
-        if name != BASELINE:
-            lookup("technique", name, catalogue())
+        try:
+            if name != BASELINE:
+                lookup("technique", name, catalogue())
+        except UnknownId:
+            check_installed()
+            raise
 
 
 def _check_baseline(name: str) -> None:

@@ -191,6 +191,34 @@ $ pytest tests
 """
 
 
+IGNORED = """\
+__pycache__/
+*.egg-info/
+.pytest_cache/
+.venv/
+/build/
+/dist/
+"""
+
+WORKFLOW = """\
+# Compares a pull request with its base branch, a push with the commit before: costs and training, to the bit.
+name: leantrain
+on: [push, pull_request]
+permissions:
+  contents: read
+jobs:
+  check:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+        with:
+          fetch-depth: 0 # the base branch, too
+      - uses: OWNER/leantrain/action@main # OWNER: whose copy of leantrain
+        with:
+          techniques: {id}
+"""
+
+
 def is_checkout(root: Path) -> bool:
     """Whether ``root`` is a checkout of leantrain, whose catalogue a new technique joins."""
     return (root / "techniques" / "__init__.py").is_file()
@@ -217,6 +245,8 @@ def plugin(name: str, category: str, root: Path) -> list[Path]:
         project / "tests" / f"test_{name}.py": TEST,
         project / "pyproject.toml": PROJECT,
         project / "README.md": README,
+        project / ".gitignore": IGNORED,
+        project / ".github" / "workflows" / "leantrain.yml": WORKFLOW,
         project / package / "__init__.py": '"""{name}, a technique for leantrain."""\n',
     }
     return _write(name, category, package, project, own)

@@ -5,6 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from suite.cli import app
+from suite.contract.scaffold import plugin
 
 TYPED = {
     "compare lionn -b gpt": "no technique is called 'lionn'; did you mean lion",
@@ -45,3 +53,27 @@ def test_a_typo_is_answered_before_torch_is_loaded() -> None:
     for line, words in TYPED.items():
         code, output, loaded = answers[line]
         assert (code, words in output, loaded) == (2, True, False), (line, output, loaded)
+
+
+@pytest.mark.parametrize(
+    "line", ["check --against HEAD", "check -t my_idea --save a", "compare my_idea", "list my_idea"]
+)
+def test_a_package_that_is_not_installed_is_to_be_installed(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin("my_idea", "ideas", tmp_path)
+    monkeypatch.chdir(tmp_path / "my_idea" / "tests")
+    done = CliRunner().invoke(app, line.split())
+    wanted = f"the techniques of {tmp_path / 'my_idea'} are not installed: pip install -e {tmp_path / 'my_idea'}"
+    assert (done.exit_code, _dense(wanted) in _dense(done.output)) == (2, True), done.output
+
+
+def test_a_package_comes_with_a_workflow_that_guards_it(tmp_path: Path) -> None:
+    plugin("my_idea", "ideas", tmp_path)
+    project = tmp_path / "my_idea"
+    workflow = yaml.safe_load((project / ".github" / "workflows" / "leantrain.yml").read_text())
+    checkout, action = workflow["jobs"]["check"]["steps"]
+    assert checkout["with"] == {"fetch-depth": 0} and action["with"] == {"techniques": "my_idea"}
+    inputs = yaml.safe_load((Path(__file__).parents[2] / "action" / "action.yml").read_text())["inputs"]
+    assert {*action["with"]} <= {*inputs}
+    assert "__pycache__/" in (project / ".gitignore").read_text().split()
