@@ -11,6 +11,7 @@ from suite.record.paper_scale import PROVENANCE
 from suite.record.schema import COUNTS
 from suite.show.amounts import amount
 
+FLOAT32_BYTES = 4
 TITLES = {name: each.title + (", bytes" if each.unit == "B" else "") for name, each in METRICS.items()} | {
     "parameter_bytes": "parameters, bytes",
     "gradient_bytes": "gradients, bytes",
@@ -45,6 +46,12 @@ def notes(pair: SideBySide) -> list[str]:
     sentences = [f"{COUNTS[name].title}: unavailable: {why}" for name, why in pair.stack.not_counted().items()]
     if pair.stack.counters and pair.stack.counters.compiled:
         sentences.append("saved for backward: by the compiled graph; FLOPs: of the eager operators")
+    plain = pair.reference or pair.stack
+    if plain.counters and (size := round(plain.parameter_bytes / plain.counters.parameter_count)) < FLOAT32_BYTES:
+        sentences.append(
+            f"parameters take {size} bytes each, as the model's own configuration says, and so do their gradients and "
+            f"what the optimizer keeps of them; in float32 each takes {FLOAT32_BYTES}"
+        )
     for side in filter(None, (pair.reference, pair.stack)):
         if side.counters is None:
             sentences.append(f"{side.stack}: unavailable: {side.unavailable}")

@@ -55,6 +55,11 @@ def test_a_typo_is_answered_before_torch_is_loaded() -> None:
         assert (code, words in output, loaded) == (2, True, False), (line, output, loaded)
 
 
+def _dense(text: str) -> str:
+    """Without spaces, and the line breaks of a narrow terminal."""
+    return "".join(text.split())
+
+
 @pytest.mark.parametrize(
     "line", ["check --against HEAD", "check -t my_idea --save a", "compare my_idea", "list my_idea"]
 )

@@ -129,12 +129,20 @@ def test_they_are_so_on_every_baseline(card: Card, baseline: str, recipe: Any) -
     same_as_real(card.id, Setting(baseline=baseline, recipe=recipe, task=card.task))
 
 
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 400, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def test_half_precision_of_a_model_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"dtype": "bfloat16"}))
+    (pair,) = side_by_side(["lion"], scale("gpt", model=str(tmp_path), batch_size=2, sequence_length=16))
+    assert any(note.startswith("parameters take 2 bytes each, as the model's own") for note in notes(pair))
+
+
 def test_a_users_own_model_is_counted_as_it_runs(tmp_path: Path) -> None:
-    config = {
-        "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 400, "max_position_embeddings": 64,
-    }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     # the real step looks for padding among the tokens, to warn of it
     assert_equal("baseline", Setting(baseline="gpt", model=str(tmp_path), steps=1))
 
