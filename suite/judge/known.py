@@ -205,6 +205,17 @@ class Known:
     timed: Sequence[TimedPair] = ()
     ruler: Ruler | None = None
 
+    @property
+    def does_the_same(self) -> bool:
+        """Whether the contender is the reference by another name: its runs are the reference's to the bit, and its
+        steps cost the same by every count. How its times differ is chance, then, and what such pairs are good for."""
+        theirs, ours = self.counted
+        if not (self.learned and theirs and ours):
+            return False
+        costs = [[point.counters for point in side.points] for side in (theirs, ours)]
+        sides = [(each.reference, each.contender) for each in self.learned]
+        return costs[0] == costs[1] and all((a.train_loss, a.final) == (b.train_loss, b.final) for a, b in sides)
+
     def facts(self) -> list[tuple[Facts, Facts]]:
         """Both sides of every seed; where nothing was learned, one pair with the counts alone."""
 

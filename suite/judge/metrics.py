@@ -64,7 +64,8 @@ class Value:
 
     ``log`` is the interval of its logarithm where it was measured; exact counts have none. A ``bound`` is the least
     cost ratio that is possible, or with ``at_most`` the largest. A ``missed`` quality was reached in no seed.
-    ``reference`` and ``contender`` are the medians of the two quantities themselves, in the unit of the metric.
+    ``reference`` and ``contender`` are the medians of the two quantities themselves, in the unit of the metric. A
+    ``control`` compares two sides that do the same: it shows what chance does, and is neither better nor worse.
     """
 
     kind: ValueKind
@@ -75,6 +76,7 @@ class Value:
     note: str = ""  # what the number does not show
     reference: float | None = None
     contender: float | None = None
+    control: bool = False
 
     @property
     def known(self) -> bool:

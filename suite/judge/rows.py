@@ -414,6 +414,8 @@ class _Draft:
 
     def row(self, moderation: Priors) -> Row:
         metrics = values(self.known, moderation)
+        if self.known.does_the_same:
+            metrics = {name: replace(value, control=True) for name, value in metrics.items()}
         learned = [each for each in self.failures if each.kind == "learned"]
         if diverged := sum((each.stack, each.status) == (self.place.stack, "diverged") for each in learned):
             of = len(learned) + len(self.known.learned)
@@ -446,6 +448,8 @@ class _Draft:
     def _notes(self) -> tuple[str, ...]:
         known, here = self.known, self.pool.machines[self.place.machine].name
         notes = []
+        if known.does_the_same:
+            notes.append("a control: it does what the reference does, in every bit and count")
         if any(isinstance(each, Timed) and each.pairing == "sequential" for each in self.evidence):
             notes.append("timed one after the other, not interleaved")
         if self.learned_on and self.learned_on != here:

@@ -226,7 +226,9 @@ def text(value: Value, direction: Direction) -> str:
 
 
 def leaning(value: Value) -> int:
-    """1 where the value is surely better than the reference's, -1 where it is surely worse, else 0."""
+    """1 where the value is surely better than the reference's, -1 where it is surely worse, else 0, as of a control."""
+    if value.control:
+        return 0
     if value.kind == "bound":
         log = math.log(value.number) if value.number > 0 else -math.inf
         return 1 if value.at_most and log < 0 else -1 if not value.at_most and log > 0 else 0

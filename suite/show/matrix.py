@@ -135,9 +135,11 @@ class Entry:
     def answer(self) -> str:
         """What the headline says, in words."""
         said: dict[str, list[str]] = {}
+        single_size = len({row.conditions.size for row in self.best.values()}) == 1
         for column, row in self.best.items():
             at = row.conditions
             where = at.baseline if self.single_recipe else f"{at.baseline} {at.recipe}"
+            where += "" if single_size else f" {at.size}"
             where += f" ({self.versions[column]})" if column in self.versions else ""
             said.setdefault(headline_in_words(row), []).append(where)
         parts = [f"{words}{self._seen(words)} on {_listed(said[words])}" for words in WORDS if words in said]
@@ -182,8 +184,9 @@ Verdict = Literal["better", "worse", "undecided", "failed"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 SPOKEN = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs", "energy": "energy"}
 FASTER, SLOWER, ALIKE, UNSURE = "sooner", "later", "no difference seen", "too uncertain to tell"
+CONTROL = "a control, which does what its reference does,"
 MISSED, FAILED, UNKNOWN = "diverged", "failed", "not known yet"
-WORDS = (FASTER, SLOWER, ALIKE, UNSURE, MISSED, FAILED)
+WORDS = (FASTER, SLOWER, ALIKE, CONTROL, UNSURE, MISSED, FAILED)
 
 
 def verdict(row: Row) -> Verdict:
@@ -199,6 +202,8 @@ def headline_in_words(row: Row) -> str:
         return MISSED if value.kind == "missed" else FAILED
     if value.kind == "missed":
         return MISSED
+    if value.control:
+        return CONTROL
     unbounded = value.log is not None and not math.isfinite(value.log.half_width)
     if value.kind not in ("measured", "bound") or unbounded:
         return UNKNOWN

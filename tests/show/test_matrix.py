@@ -70,3 +70,28 @@ def test_the_mean_is_geometric_with_an_interval_and_only_where_every_column_has_
 def test_the_scope_says_of_what_all_of_it_is():
     words = scope([row("x")])
     assert words.startswith("Scope: nano models trained for 200 steps on the CPU; rates as given.")
+
+
+def test_a_control_is_neither_sooner_nor_later():
+    """Two sides that do the same: the faster timings are chance."""
+    lines = evidence("twin", pace_s=0.01)
+    of_whole = [each for each in lines if each.kind == "learned" and each.conditions.steps == 200]
+    references = {each.seed: each for each in of_whole if each.stack != "twin"}
+    same = [
+        each.model_copy(update={name: getattr(references[each.seed], name) for name in ("train_loss", "final")})
+        if each.kind == "learned" and each.stack == "twin"
+        else each
+        for each in lines
+    ]
+    (sooner,), (twin,) = matrix(shown(lines)).entries, matrix(shown(same)).entries
+    assert (sooner.saves, twin.saves) == ("time", "nothing")
+    assert twin.sentence == "A control, which does what its reference does, on gpt."
+    assert not matrix(shown(same)).answers[0].time and twin.balance == 0
+    (row_of_twin,) = shown(same)
+    assert any(note.startswith("a control:") for note in row_of_twin.notes)
+
+
+def test_a_sentence_over_several_sizes_says_which():
+    lines = [*evidence("x", pace_s=0.01), *on(evidence("x", pace_s=0.09), size="micro")]
+    (entry,) = matrix(shown(lines)).entries
+    assert entry.answer == "Sooner on gpt nano; later on gpt micro"
