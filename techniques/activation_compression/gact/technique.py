@@ -80,6 +80,7 @@ class GACT(Technique):
     widths: dict[str, int] = field(init=False, repr=False, default_factory=dict)  # b_l
     sensitivities: dict[str, float] = field(init=False, repr=False, default_factory=dict)  # C_l
     measured: int = field(init=False, repr=False, default=-1)  # the step in which they were
+    measuring: bool = field(init=False, repr=False, default=False)  # passes that are no part of the step
     packs: Act = field(init=False, repr=False, default_factory=Act)
 
     def __post_init__(self) -> None:
@@ -98,6 +99,8 @@ class GACT(Technique):
         self.sizes = {}
 
         def keep(saved: Saved) -> Rows | None:
+            if self.measuring:  # what a pass that measures recomputes
+                return None
             self.packs()
             self.sizes[saved.key] = saved.numbers.numel()
             return kept(saved, self.widths.get(saved.key, self.default_bits(saved)), run.generator)
@@ -123,16 +126,19 @@ class GACT(Technique):
 
     def measure(self, run: Run, batch: Batch) -> dict[str, float]:
         """C_l of every tensor of this step, by three passes for each."""
+        self.measuring = True
         with as_it_was(run) as again:
 
             def gradients(number: int, key: str, bits: int, draw: int) -> list[Tensor]:
                 again()
                 return one_packed(run, batch, key, bits, generator(run.seed, STREAM, run.step, number, draw))
 
-            return {
+            measured = {
                 key: sensitivity(*(gradients(number, key, bits, draw) for bits, draw in ((1, 0), (1, 1), (8, 2))))
                 for number, key in enumerate(self.sizes)
             }
+        self.measuring = False
+        return measured
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return {"packs what is saved": self.packs}

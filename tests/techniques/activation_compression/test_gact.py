@@ -119,7 +119,7 @@ def test_in_a_step_of_several_passes_the_first_measures() -> None:
     assert len(passes) == 4 + 3 * len(technique_of(run).sensitivities)
 
 
-@pytest.mark.parametrize("stack", ["gact+ckpt_chen_sqrt", "ckpt_chen_sqrt+gact"])
+@pytest.mark.parametrize("stack", ["gact+ckpt_chen_sqrt", "ckpt_chen_sqrt+gact", "gact+rotor"])
 def test_beside_recomputation_only_the_rest_is_packed(stack: str) -> None:
     run = new_run("gpt", stack, size="nano", recipe="classic", steps=4)
     run.train(2)
