@@ -87,6 +87,8 @@ def parses(line: str) -> None:
     program, *words = shlex.split(line)
     match program:
         case "leantrain":
+            some = "sam" if "lawa" in line else "lawa"  # in the place of a reader's own
+            words = [re.sub(r"\b(my_idea|OTHER)\b", some, word) for word in words]
             group = typer.main.get_command(app)
             with group.make_context("leantrain", list(words)) as context:
                 name, command, rest = group.resolve_command(context, list(words))  # type: ignore[attr-defined]

@@ -43,6 +43,25 @@ def scope(rows: Iterable[Row]) -> str:
     return f"Scope: {sizes} trained for {spread} on {where}; {rates}. What helps here need not help at scale."
 
 
+def standing(rows: Iterable[Row]) -> str:
+    """Of which models and hardware all of it is, and what of it carries over, in two sentences."""
+    known = [row for row in rows if not row.failed]
+    counted = [row.known.counted[0] for row in known]
+    sizes = sorted(point.counters.parameter_count / 1e6 for side in counted if side for point in side.points)
+    models = f"models of {sizes[0]:.1f} to {sizes[-1]:.1f} million parameters" if sizes else "small models"
+    cores = sorted(
+        {"a GPU" if row.conditions.device != "cpu" else _cores(row.machine.facts.get("threads", 1)) for row in known}
+    )
+    return (
+        f"Of {models} on {' or '.join(cores)}. Their bytes and FLOPs are exact and follow the shapes, at any size; "
+        "times and quality are of these models, and say little of larger ones."
+    )
+
+
+def _cores(threads: int) -> str:
+    return "one CPU core" if threads == 1 else f"{threads} CPU cores"
+
+
 BLIND = math.log(1.3)
 """Where so large a change, as a logarithm, would not have shown, that none was seen says nothing."""
 
