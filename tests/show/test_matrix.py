@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from suite.show.matrix import matrix, scope
+from suite.show.matrix import matrix, scope, standing
 from tests.factories import counters, evidence, row
 from tests.show.samples import failing, lean, on, shown
 
@@ -95,3 +95,11 @@ def test_a_sentence_over_several_sizes_says_which():
     lines = [*evidence("x", pace_s=0.01), *on(evidence("x", pace_s=0.09), size="micro")]
     (entry,) = matrix(shown(lines)).entries
     assert entry.answer == "Sooner on gpt nano; later on gpt micro"
+
+
+def test_the_first_sentence_says_of_what_models_and_what_carries_over():
+    words = standing([row("x")])
+    size = counters().parameter_count / 1e6
+    assert words.startswith(f"Of models of {size:.1f} to {size:.1f} million parameters on one CPU core. Their bytes")
+    assert words.endswith("times and quality are of these models, and say little of larger ones.")
+    assert "on a GPU" in standing(shown(on(evidence("x"), device="cuda")))
