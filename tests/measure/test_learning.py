@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 
@@ -13,8 +14,13 @@ from suite.measure.child import CHILDREN
 from suite.measure.contender import Limits
 from suite.measure.learning import EVALUATIONS, LOSSES, Cores, learn, learn_all
 from suite.record.job import Job, Setting, StackError
+from suite.record.numerics import PORTABLE_ENVIRONMENT
 from suite.record.schema import Learned, parse
 from tests.runs import new_run
+
+ROUNDING = 0.0 if PORTABLE_ENVIRONMENT.items() <= os.environ.items() else 2e-3
+"""By which a run in this process may differ from one that is learned, whose arithmetic is the portable one: Lion's
+signs make whole steps of what is a rounding where a moment is near zero."""
 
 GPT = Setting(baseline="gpt", size="pico", steps=20)
 
@@ -28,10 +34,10 @@ def test_it_is_the_run_that_anybody_trains(lion: Learned) -> None:
     """The same losses as of a run in this process: evaluations and blocks on the way change nothing."""
     run = new_run("gpt", "lion", size="pico", steps=20)
     losses = run.train(20)
-    assert lion.train_loss == pytest.approx(losses, rel=1e-5)
+    assert lion.train_loss == pytest.approx(losses, rel=max(ROUNDING, 1e-5))
     final = run.evaluate("test")
     assert lion.final is not None
-    assert (lion.final.step, lion.final.loss) == (20, final["loss"])
+    assert (lion.final.step, lion.final.loss) == (20, pytest.approx(final["loss"], rel=ROUNDING, abs=0))
 
 
 def test_the_curve_is_of_validation_examples_and_the_end_of_test_examples(lion: Learned) -> None:
@@ -39,9 +45,8 @@ def test_the_curve_is_of_validation_examples_and_the_end_of_test_examples(lion: 
     assert steps == [20 * number // EVALUATIONS for number in range(EVALUATIONS + 1)]
     run = new_run("gpt", "lion", size="pico", steps=20)
     run.train(20)
-    assert lion.final and (lion.curve[-1].loss, lion.final.loss) == tuple(
-        run.evaluate(part)["loss"] for part in ("validation", "test")
-    )
+    ends = [run.evaluate(part)["loss"] for part in ("validation", "test")]
+    assert lion.final and [lion.curve[-1].loss, lion.final.loss] == pytest.approx(ends, rel=ROUNDING, abs=0)
     assert len(lion.train_loss) <= LOSSES
     assert lion.cpu_s and lion.cpu_s > 0
     assert parse(lion.model_dump_json()) == lion
