@@ -15,14 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leantrain import layers, optim
+    from leantrain import layers, optim, trainer
     from leantrain.comparing import Compared, compare
     from leantrain.counting import Counted, count
     from leantrain.tables import records
 
     __version__: str
 
-__all__ = ["Compared", "Counted", "__version__", "compare", "count", "layers", "optim", "records"]
+__all__ = ["Compared", "Counted", "__version__", "compare", "count", "layers", "optim", "records", "trainer"]
 
 _MODULES = {
     "compare": "comparing",
@@ -32,6 +32,7 @@ _MODULES = {
     "records": "tables",
     "optim": "optim",
     "layers": "layers",
+    "trainer": "trainer",
 }
 
 

@@ -1,8 +1,8 @@
 """The environment, set before any kernel module is imported (Triton decides at decoration whether a kernel is
 interpreted) and before any operator runs, and ``--only ID``, which keeps the tests of one entry.
 
-The tests have the portable arithmetic, so that they say the same on every CPU; LEANTRAIN_TESTS=native takes it away,
-and ``make test`` runs once more so what depends on it.
+The tests have the portable arithmetic, so that they say the same on every CPU; LEANTRAIN_TESTS=native takes it away.
+``make test`` runs the tests that depend on arithmetic natively, too.
 
 Garbage is not looked for among the libraries and the collected tests, a million objects: each count of a step collects
 it before, and looks through what is left for what the run holds. What tests load joins them every few tests.

@@ -21,15 +21,15 @@ from suite.cli.options import (
     Results,
     SizeOption,
     TargetOptions,
-    check_installed,
     device_named,
+    looking_up,
     setting_of,
 )
 from suite.cli.shared import LOOK, Exit, app, bar, escape, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
     from suite.contract.catalogue import Entry
-    from suite.guard.rehearsal import Finding
+    from suite.guard.rehearsal import Outcome
     from suite.measure.evidence import Progress
     from suite.record.job import Setting
     from suite.record.references import LearnedReference
@@ -61,18 +61,15 @@ def list_(
     """
     with understandable(as_json):
         from suite.contract.cards import known_as, with_cards
-        from suite.contract.catalogue import UnknownId, catalogue
+        from suite.contract.catalogue import catalogue
 
         sound, broken = with_cards(catalogue())
         if what in broken:
             raise ValueError(broken[what])
         entries = list(sound.values())
         if what is not None:
-            try:
+            with looking_up():
                 broken, entries = {}, known_as(what, sound)
-            except UnknownId:
-                check_installed()
-                raise
             if len(entries) == 1 and entries[0].card.category != what and not citations:
                 return _show(entries[0], as_json)
     if citations:
@@ -281,7 +278,7 @@ def doctor(
             lookup("technique", id, catalogue())
         report = examine(device_named(device), THREADS, results)
         unfit = bool(report["disturbs a measurement now"])
-        found: list[Finding] = []
+        found: list[Outcome] = []
         if rehearse or (rehearse is None and device == "cuda"):
             from suite.guard import rehearsal
 

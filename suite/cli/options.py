@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import wraps
 from importlib.metadata import entry_points
@@ -83,17 +83,26 @@ def check_installed() -> None:
         raise ValueError(f"the techniques of {folder} are not installed: pip install -e {folder}")
 
 
+@contextmanager
+def looking_up() -> Iterator[None]:
+    """Says of a technique that nobody knows that its package is not installed, where that is why."""
+    from suite.contract.catalogue import UnknownId
+
+    try:
+        yield
+    except UnknownId:
+        check_installed()
+        raise
+
+
 def _check_stack(stack: str) -> None:
-    from suite.contract.catalogue import UnknownId, catalogue, lookup
+    from suite.contract.catalogue import catalogue, lookup
     from suite.record.job import BASELINE, split
 
-    for name, _ in split(stack):
-        try:
+    with looking_up():
+        for name, _ in split(stack):
             if name != BASELINE:
                 lookup("technique", name, catalogue())
-        except UnknownId:
-            check_installed()
-            raise
 
 
 def _check_baseline(name: str) -> None:

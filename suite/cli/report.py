@@ -73,8 +73,6 @@ def leaderboard(
     In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
     """
     with understandable(as_json):
-        from suite.contract.baseline import baselines
-        from suite.contract.catalogue import lookup
         from suite.contract.setting import chosen
         from suite.contract.stack import build
         from suite.judge.rows import as_dict
@@ -101,8 +99,6 @@ def leaderboard(
         chosen("table", table, export.TABLES)
         for stack in techniques or ():
             build(stack)
-        for name in on or ():
-            lookup("baseline", name, baselines())
         report = Report.read(folder, set(map(canonical, techniques or ())), on or ())
         for problem in (*report.problems, *report.unreadable):
             warn(problem)

@@ -49,7 +49,7 @@ PARTS = ("step", "kernel", "noise", "energy")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Outcome:
     """What one thing did. ``status``: works, or one of a record's failures; ``reason`` says why, or what was seen."""
 
     part: str
@@ -85,7 +85,7 @@ def rehearse(
     ids: Sequence[str] = (),
     parts: Sequence[str] = PARTS,
     progress: Progress = silent,
-) -> tuple[list[Finding], list[tuple[str, str]]]:
+) -> tuple[list[Outcome], list[tuple[str, str]]]:
     """What was found of the techniques ``ids`` (all where empty), and the parts and names that there was no time for.
 
     Raises OSError where ``file`` cannot be read or written.
@@ -128,7 +128,7 @@ def _tasks(device: str, threads: int, ids: Sequence[str]) -> list[Task]:
     return [*steps, *kernels, *noise, ("energy", device, partial(_energy, setting.but(size="nano")))]
 
 
-def _worked_off(tasks: Sequence[Task], deadline_s: float) -> Iterator[Finding]:
+def _worked_off(tasks: Sequence[Task], deadline_s: float) -> Iterator[Outcome]:
     """Steps and kernels side by side, the rest alone, since it reads a clock or a counter; none begins too late."""
     together = [each for each in tasks if each[0] in ("step", "kernel")]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -141,11 +141,11 @@ def _worked_off(tasks: Sequence[Task], deadline_s: float) -> Iterator[Finding]:
             yield _found(each, deadline_s)
 
 
-def _found(task: Task, deadline_s: float) -> Finding:
+def _found(task: Task, deadline_s: float) -> Outcome:
     part, name, do = task
     begin_s = time.monotonic()
     if begin_s >= deadline_s:
-        return Finding(part, name, "late")
+        return Outcome(part, name, "late")
     try:
         status, reason = "works", do()
     except ContenderFailed as failed:
@@ -154,7 +154,7 @@ def _found(task: Task, deadline_s: float) -> Finding:
         status, reason = "unavailable", str(unavailable)
     except Exception as error:  # whatever it is: a row, never a lost list
         status, reason = "failed", f"{type(error).__name__}: {error}"
-    return Finding(part, name, status, reason, round(time.monotonic() - begin_s, 2))
+    return Outcome(part, name, status, reason, round(time.monotonic() - begin_s, 2))
 
 
 # what is tried ------------------------------------------------------------------------------------------------------
@@ -218,21 +218,21 @@ def _energy(setting: Setting) -> str:
 # the file -----------------------------------------------------------------------------------------------------------
 
 
-def _read(file: Path, stamp: Mapping[str, str]) -> dict[tuple[str, str], Finding]:
+def _read(file: Path, stamp: Mapping[str, str]) -> dict[tuple[str, str], Outcome]:
     """What the file has of this machine and code; a line that was cut off, or is of others, is none."""
     known = {}
     for line in file.read_text("utf-8").splitlines() if file.exists() else ():
         try:
             said: dict[str, Any] = json.loads(line)
             if all(said.pop(name, None) == value for name, value in stamp.items()):
-                finding = Finding(**said)
+                finding = Outcome(**said)
                 known[finding.part, finding.name] = finding
         except (ValueError, TypeError, AttributeError):
             continue
     return known
 
 
-def _append(file: Path, finding: Finding, stamp: Mapping[str, str]) -> None:
+def _append(file: Path, finding: Outcome, stamp: Mapping[str, str]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     cut_off = file.exists() and file.stat().st_size > 0 and not file.read_bytes().endswith(b"\n")
     with file.open("a", encoding="utf-8") as lines:
@@ -243,7 +243,7 @@ def _append(file: Path, finding: Finding, stamp: Mapping[str, str]) -> None:
 
 
 def report(
-    found: Sequence[Finding], late: Sequence[tuple[str, str]], device: str, threads: int
+    found: Sequence[Outcome], late: Sequence[tuple[str, str]], device: str, threads: int
 ) -> dict[str, list[str]]:
     """Lines by heading: what works, what does not and why, what there was no time for, and the plan for the rest."""
     lines: dict[str, list[str]] = {"works": [], "does not work": [], "cannot be had here": []}
@@ -265,7 +265,7 @@ def report(
     return {heading: of for heading, of in lines.items() if of}
 
 
-def plan(found: Sequence[Finding], late: Sequence[tuple[str, str]], device: str, threads: int) -> list[str]:
+def plan(found: Sequence[Outcome], late: Sequence[tuple[str, str]], device: str, threads: int) -> list[str]:
     """The commands that come next, in their order."""
     size = "base" if device == "cuda" else "nano"
     runs = [each.name for each in found if each.part == "step" and each.works and each.name != BASELINE]

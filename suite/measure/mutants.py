@@ -145,7 +145,8 @@ def noticed(entries: Sequence[Entry], on: Sequence[str], by: Executor, progress:
         try:
             notices = future.result()
         except ValueError:
-            by.shutdown(wait=False, cancel_futures=True)
+            for each in futures:  # of these entries alone: the processes may be for others, too
+                each.cancel()
             raise
         done += len(notices)
         progress(done / number, f"{futures[future]}: {len(notices)} mutants")

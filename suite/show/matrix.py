@@ -53,8 +53,8 @@ def standing(rows: Iterable[Row]) -> str:
         {"a GPU" if row.conditions.device != "cpu" else _cores(row.machine.facts.get("threads", 1)) for row in known}
     )
     return (
-        f"Of {models} on {' or '.join(cores)}. Their bytes and FLOPs are exact and follow the shapes, at any size; "
-        "times and quality are of these models, and say little of larger ones."
+        f"All rows are of {models}, with {' or '.join(cores)} for each process. Bytes and FLOPs are exact, and can be "
+        "counted at any size; times and quality are of these models, and say little of larger ones."
     )
 
 

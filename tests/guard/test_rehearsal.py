@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from suite.guard import rehearsal
-from suite.guard.rehearsal import Finding, code_key, rehearse, report
+from suite.guard.rehearsal import Outcome, code_key, rehearse, report
 from suite.measure.child import ContenderFailed
 
 
-def names(found: list[Finding]) -> list[tuple[str, str, str]]:
+def names(found: list[Outcome]) -> list[tuple[str, str, str]]:
     return [(each.part, each.name, each.status) for each in found]
 
 
@@ -62,10 +62,10 @@ def test_a_kernel_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_report_says_what_works_what_does_not_and_what_comes_next() -> None:
     found = [
-        Finding("step", "baseline", "works"), Finding("step", "lion", "works"),
-        Finding("step", "sam", "failed", "RuntimeError: two devices"),
-        Finding("step", "zero1", "unavailable", "needs 2 GPUs, this machine has 1"),
-        Finding("noise", "gpt nano 0", "works", "equal processes differ by +0.1%"),
+        Outcome("step", "baseline", "works"), Outcome("step", "lion", "works"),
+        Outcome("step", "sam", "failed", "RuntimeError: two devices"),
+        Outcome("step", "zero1", "unavailable", "needs 2 GPUs, this machine has 1"),
+        Outcome("noise", "gpt nano 0", "works", "equal processes differ by +0.1%"),
     ]  # fmt: skip
     said = report(found, [("energy", "cuda")], "cuda", 1)
     assert said["works"] == ["step: 2 of 4: baseline lion", "noise gpt nano 0: equal processes differ by +0.1%"]
@@ -91,7 +91,7 @@ def test_the_code_key_changes_with_the_code(tmp_path: Path, monkeypatch: pytest.
 def test_findings_are_plain_lines(tmp_path: Path) -> None:
     file = tmp_path / "file"
     stamp = {"machine": "m", "device": "cpu", "code": "c"}
-    rehearsal._append(file, Finding("step", "lion", "works", "losses 1"), stamp)
+    rehearsal._append(file, Outcome("step", "lion", "works", "losses 1"), stamp)
     file.write_text(file.read_text() + "no JSON\n[1]\n" + json.dumps({"part": "step"} | stamp) + "\n")
-    assert rehearsal._read(file, stamp) == {("step", "lion"): Finding("step", "lion", "works", "losses 1")}
+    assert rehearsal._read(file, stamp) == {("step", "lion"): Outcome("step", "lion", "works", "losses 1")}
     assert rehearsal._read(file, stamp | {"code": "d"}) == {}

@@ -100,6 +100,6 @@ def test_a_sentence_over_several_sizes_says_which():
 def test_the_first_sentence_says_of_what_models_and_what_carries_over():
     words = standing([row("x")])
     size = counters().parameter_count / 1e6
-    assert words.startswith(f"Of models of {size:.1f} to {size:.1f} million parameters on one CPU core. Their bytes")
+    assert words.startswith(f"All rows are of models of {size:.1f} to {size:.1f} million parameters, with one CPU core")
     assert words.endswith("times and quality are of these models, and say little of larger ones.")
-    assert "on a GPU" in standing(shown(on(evidence("x"), device="cuda")))
+    assert "with a GPU for" in standing(shown(on(evidence("x"), device="cuda")))
