@@ -82,9 +82,7 @@ def render(report: Report) -> str:
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=style,
         script=script,
-        summary=in_html(
-            f"{matrix.standing(rows)} {summary.sentence}" if rows else "No records yet. Measure some: leantrain run"
-        ),
+        summary=in_html(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
         answer=overview.matrix(placed, cards) if placed else "",
         machines=overview.machines(rows, report.calibrations) if rows else "",
         reading=markup.items(map(in_html, sentences)),

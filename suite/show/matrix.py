@@ -40,7 +40,7 @@ def scope(rows: Iterable[Row]) -> str:
     )
     tuned, asked = sum(row.to_tune and not row.tuning_open for row in known), sum(row.to_tune for row in known)
     rates = f"learning rates tuned in {tuned} of the {asked} rows whose card asks for it" if asked else "rates as given"
-    return f"Scope: {sizes} trained for {spread} on {where}; {rates}. What helps here need not help at scale."
+    return f"Scope: {sizes} trained for {spread} on {where}; {rates}."
 
 
 def standing(rows: Iterable[Row]) -> str:

@@ -194,12 +194,13 @@ def _part(placed: Sequence[PlacedRow], cards: Mapping[str, Card], position: int)
             order += 1
             rows = {column: [by_row[id(row)] for row in rows] for column, rows in each.cells.items()}
             lines.append(_entry(each, rows, whole.columns, costs, has_mean, cards, order))
-    example = placed[0].row
+    shown = [each.row for each in placed]
+    example = shown[0]
     at = data(recipe=example.conditions.recipe, size=example.conditions.size, machine=example.machine.name)
     caption = f"Time to the same quality by technique: {whole.shared}"
     return (
         f'<div class="part"{at}><h2>Time to the same quality <span class="kind">{in_html(whole.shared)}</span></h2>'
-        f'<p class="scope">{in_html(matrices.scope(each.row for each in placed))}</p>'
+        f'<p class="scope">{in_html(f"{matrices.standing(shown)} {matrices.scope(shown)}")}</p>'
         f"{_answers(whole, by_row)}"
         + table(f"answer-{position}", caption, titles, "\n" + "\n".join(lines) + "\n", "answer")
         + "</div>"
