@@ -60,10 +60,12 @@ class _Tensor:
 
 
 def _hadamard(x: Tensor) -> Tensor:
-    if len(x) == 1:
-        return x
-    one, other = map(_hadamard, x.chunk(2))
-    return torch.cat([one + other, one - other])
+    width = len(x)
+    while width > 1:
+        width //= 2
+        one, other = x.view(-1, 2, width).unbind(1)
+        x = torch.stack([one + other, one - other], 1)
+    return x.flatten()
 
 
 def probes(recording: Recording, own: IntrinsicDimension) -> Mapping[str, float]:

@@ -30,7 +30,7 @@ from techniques.shared.states import same_state
 OF_ITS_BASELINES = True  # whose branches end in a linear layer each
 DRAWS = 4000  # of each block, to see how often it is kept
 COMPARED = 3  # steps whose gradients are computed again
-COUNTED = 6  # steps whose FLOPs are
+COUNTED = 3  # steps whose FLOPs are
 
 
 def records(run: Run, own: ProgressiveLayerDropping) -> bool:

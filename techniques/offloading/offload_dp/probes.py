@@ -30,7 +30,7 @@ def probes(recording: Recording, own: OffloadDP) -> Mapping[str, float]:
     another order than planned, or without having been asked for."""
     best = [
         predicted(own.solve(*case), case[0], case[2]).time_s / fastest_of_all(*case)
-        for chain in _unlike(5)
+        for chain in _unlike(3)
         for case in cases(chain)
     ]
     ratios, over, disorder = [], 0.0, 0
