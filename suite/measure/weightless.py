@@ -26,6 +26,12 @@ SEQUENCES = frozenset({aten.arange.default, aten.arange.start, aten.arange.start
 FILLED = frozenset({aten.full.default, aten.ones.default, aten.zeros.default})
 LARGEST_KEPT = 1 << 16
 OPTIMIZERS: Any = sys.modules[torch.optim.Optimizer.__module__]  # torch.optim hides the name
+# Without a meta kernel, torch's mode runs an operator on zeros as large as the whole model.
+WITHOUT_META = ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr")
+ATEN = torch.library.Library("aten", "IMPL")
+for _name in WITHOUT_META:
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{_name}", "Meta"):
+        ATEN.impl(_name, lambda *_, **__: None, "Meta")  # it writes to what it is given, and returns nothing
 
 
 class Weightless(FakeTensorMode):

@@ -291,6 +291,14 @@ def test_a_kept_value_is_forgotten_once_unknown_values_are_added() -> None:
         assert torch.arange(4).tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.AdamW])
+def test_a_fused_step_takes_no_memory_of_the_models_size(optimizer: Any) -> None:
+    with weightless():
+        parameter = torch.nn.Parameter(torch.empty(10**13))  # 40 TB: no machine has them
+        parameter.grad = torch.empty_like(parameter)
+        optimizer([parameter], lr=0.1, fused=True).step()
+
+
 @pytest.mark.parametrize(
     ("baseline", "length", "words"), [("gpt", 33, "32 positions"), ("vit", 32, "no sequence length")]
 )
