@@ -165,7 +165,7 @@ def _techniques_and_claims(incomplete: str) -> list[str]:
 
     names = list(catalogue())
     if (id := incomplete.partition(".")[0]) in names:
-        names += [f"{id}.{claim.id}" for claim in catalogue()[id].card.claim]
+        names += [f"{id}.{claim.id}" for claim in catalogue()[id].card.judged]
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -174,7 +174,7 @@ def claims(
     id: Annotated[
         str | None,
         typer.Argument(
-            help="A technique's id, or one claim: technique.claim; with --exact also sam:adaptive=true. [all]",
+            help="A technique's id, or one claim or property: sam.radius; with --exact also sam:adaptive=true. [all]",
             autocompletion=_techniques_and_claims,
         ),
     ] = None,
@@ -195,6 +195,8 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """Judge the papers' claims by the records: verdict, interval, evidence, and the command that reproduces it.
+
+    What an implementation must satisfy besides (its properties) is judged too, and counted apart.
 
     With --mutants: each method of a technique is taken away, and each edit in its mutants.toml is made, one at a time;
     a mutant that no claim notices survives.

@@ -2,6 +2,9 @@
 
 A card is a TOML file beside the technique. Claims are data: a statement, where the paper makes it, and a predicate that
 records can be judged by. The shared study that a technique takes part in is data, too: its stacks and ranges.
+
+What an implementation must satisfy (identities, counts of this entry's own choice) is no promise of the paper. Such
+properties stand in ``properties.toml`` beside the probes that show them, and are judged as claims are.
 """
 
 from __future__ import annotations
@@ -11,15 +14,28 @@ from collections.abc import Mapping
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from suite.record.files import printable
 from suite.record.job import RecipeName, Size, Task, split
 
 Scope = Literal["kernel", "module", "step", "end_to_end", "time_to_quality"]
+PROPERTIES = "properties.toml"
 Kind = Literal["identity", "counted", "quality", "measured", "modelled", "literature"]
+
+
+S = TypeVar("S", bound=BaseModel)
 
 
 class CardError(ValueError):
@@ -48,12 +64,34 @@ class Needs(Strict):
     tuned: bool = False
 
 
+class PaperSetting(Strict):
+    """Where the paper saw what it claims, in its words; empty where it does not say. ``tuned``: what was searched for
+    each side; ``clock``: what the time covers."""
+
+    architecture: str = ""
+    parameters: float | None = Field(default=None, gt=0)
+    tokens: float | None = Field(default=None, gt=0)  # or images
+    data: str = ""
+    device: str = ""
+    metric: str = ""
+    reference: str = ""
+    tuned: str = ""
+    clock: str = ""
+
+
+SCOPES: Mapping[str, Scope] = {
+    "identity": "step", "counted": "step", "modelled": "step", "quality": "end_to_end", "measured": "end_to_end",
+    "literature": "end_to_end",
+}  # fmt: skip
+"""What a claim of a kind is about where it does not say."""
+
+
 class Claim(Strict):
     """One statement of the paper.
 
     ``metric`` names a measured quantity (a counter, a probe, ``step_time``, ``loss``, ``time_to_quality``, ...);
-    ``expected`` is its value: a cost ratio to the reference (a speedup's inverse) unless ``absolute``; a probe's own
-    value either way. ``tolerance`` is relative. ``baselines``, ``recipes``, ``sizes`` and ``devices`` are where the
+    ``expected`` is its value: a cost ratio to the reference (a speedup's inverse) unless ``absolute``, as a probe's
+    always is. ``tolerance`` is relative. ``baselines``, ``recipes``, ``sizes`` and ``devices`` are where the
     claim can be judged: everywhere that the card names when empty; ``needs`` is what a run must have for it. Elsewhere
     it is not testable, and never contradicted.
     """
@@ -75,7 +113,20 @@ class Claim(Strict):
     devices: tuple[Literal["cpu", "cuda"], ...] = ()
     needs: Needs = Needs()
     conditions: str = ""  # hardware, shape, precision, batch of the paper's number, in words
+    setting: PaperSetting | None = None
     verified: bool = False  # read in the paper or its code, not from memory
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_usual(cls, given: Any, info: ValidationInfo) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        own = dict(given)
+        if issubclass(cls, Property) and "probe" in own and info.context:
+            own["metric"] = f"probe.{info.context}.{own.pop('probe')}"
+        usual: dict[str, Any] = {"scope": SCOPES.get(str(own.get("kind")), "step")}
+        usual |= {"absolute": True} if str(own.get("metric")).startswith("probe.") else {}
+        return usual | own
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Claim:
@@ -84,6 +135,18 @@ class Claim(Strict):
         if self.expected is not None and not self.absolute and self.expected <= 0 and self.kind != "literature":
             raise ValueError(f"the claim {self.id} expects a ratio of {self.expected:g}; set absolute = true")
         return self
+
+
+class Property(Claim):
+    """What an implementation must satisfy: no promise of the paper, whose place may say where the rule stands.
+
+    In the file ``probe`` names a probe of the technique's own, in place of ``metric``.
+    """
+
+    place: str = ""
+    kind: Literal["identity", "counted"] = "identity"
+    expected: float = Field(default=0.0, allow_inf_nan=False)
+    verified: bool = True
 
 
 # studies that several techniques share; suite/measure/studies says what each one does --------------------------------
@@ -238,12 +301,35 @@ class Card(Strict):
     tune: tuple[Literal["rate"], ...] = ()  # what is chosen on validation data, of one grid for both sides
     claim: tuple[Claim, ...] = ()
     study: SharedStudy | None = None  # the one that it takes part in; a study of its own is a study.py beside the card
+    properties: tuple[Property, ...] = ()  # of the file beside the card
+
+    @property
+    def judged(self) -> tuple[Claim, ...]:
+        """Claims and properties."""
+        return (*self.claim, *self.properties)
+
+
+class _Properties(Strict):
+    property: tuple[Property, ...]
 
 
 def read_card(path: Path) -> Card:
-    """The card at ``path``. Raises CardError with one sentence per problem."""
+    """The card at ``path``, with the properties beside it. Raises CardError with one sentence per problem."""
+    card = _read(path, Card)
+    if "properties" in card.model_fields_set:
+        raise CardError(f"{path}: properties: write them into {PROPERTIES} beside it, as [[property]]")
+    if (beside := path.with_name(PROPERTIES)).is_file():
+        card = card.model_copy(update={"properties": _read(beside, _Properties, card.id).property})
+    if card.id != path.parent.name or card.category != path.parent.parent.name:
+        raise CardError(f"{path}: id and category must be the names of its folders, not {card.category}/{card.id}")
+    _check_names(card, path)
+    return card
+
+
+def _read(path: Path, schema: type[S], technique: str = "") -> S:
+    """``technique``: whose own probes a property names."""
     try:
-        card = Card.model_validate(tomllib.loads(path.read_text("utf-8")))
+        return schema.model_validate(tomllib.loads(path.read_text("utf-8")), context=technique)
     except OSError as error:
         raise CardError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
@@ -251,19 +337,19 @@ def read_card(path: Path) -> Card:
         raise CardError(f"{path}: {printable(problems)}") from None
     except (ValueError, RecursionError, OverflowError) as error:  # tomllib's own, and what it lets through
         raise CardError(f"{path}: not valid TOML: {printable(str(error))}") from None
-    if card.id != path.parent.name or card.category != path.parent.parent.name:
-        raise CardError(f"{path}: id and category must be the names of its folders, not {card.category}/{card.id}")
-    names = [claim.id for claim in card.claim]
+
+
+def _check_names(card: Card, path: Path) -> None:
+    names = [claim.id for claim in card.judged]
     if len(set(names)) != len(names):
         raise CardError(f"{path}: two claims have the same id")
-    for claim in card.claim:
+    for claim in card.judged:
         if foreign := sorted(set(claim.baselines) - set(card.baselines)):
             others = printable(", ".join(foreign))
             raise CardError(f"{path}: the claim {claim.id} names {others}, which the card's baselines lack")
     if card.study and (foreign := sorted(_baselines_of(card.study) - set(card.baselines))):
         others = printable(", ".join(foreign))
         raise CardError(f"{path}: the study {card.study.name} names {others}, which the card's baselines lack")
-    return card
 
 
 def _baselines_of(study: BatchSweep | RateGrid | LabelNoise) -> set[str]:

@@ -30,20 +30,20 @@ id = "same_state"
 statement = "The optimizer keeps no more state than the reference's."
 place = "section 3"
 metric = "optimizer_state_bytes"
-scope = "step"
 kind = "counted"
 expected = 1.0
+"""
 
-[[claim]]
+PROPERTIES = """\
+# What the implementation must satisfy, by the probes beside it; a probe is 0 where it is not said what it is.
+
+[[property]]
 id = "scaled_gradients"
 statement = "The optimizer gets each gradient of the reference's times the factor, to a rounding."
 place = "equation 1"
-metric = "probe.{id}.roundings"
-scope = "step"
-kind = "identity"
+probe = "roundings"
 expected = 2.0 # of the factor, and of the product
 relation = "<="
-absolute = true
 """
 
 TECHNIQUE = '''\
@@ -270,6 +270,7 @@ def _write(name: str, category: str, package: str, root: Path, own: dict[Path, s
     }
     files = own | {
         folder / "card.toml": CARD,
+        folder / "properties.toml": PROPERTIES,
         folder / "technique.py": TECHNIQUE,
         folder / "probes.py": PROBES,
         folder / "mutants.toml": MUTANTS,

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from suite.contract.card import Card, Claim
+from suite.contract.card import Card, Claim, Property
 from suite.contract.cards import with_cards
 from suite.contract.catalogue import catalogue, lookup
 from suite.judge.at_scale import CountsAtScale
@@ -128,6 +128,7 @@ class Judgement:
             "statement": self.claim.statement,
             "source": self.claim.place,
             "kind": self.claim.kind,
+            "property": isinstance(self.claim, Property),
             "scope": self.claim.scope,
             "metric": self.claim.metric,
             "expected": expectation(self.claim),
@@ -392,7 +393,7 @@ def _failure(claim: Claim, row: Row) -> str:
 
 
 def chosen(id: str | None) -> list[Card]:
-    """Return the cards of all techniques, of one, or of one with the single claim ``technique.claim``.
+    """Return the cards of all techniques, of one, or of one with the single claim or property ``technique.claim``.
 
     Raises UnknownId with the nearest names.
     """
@@ -403,8 +404,8 @@ def chosen(id: str | None) -> list[Card]:
     card = lookup("technique", name, entries).card
     if not dot:
         return [card]
-    one = lookup(f"claim of {name}", claim, {each.id: each for each in card.claim})
-    return [card.model_copy(update={"claim": (one,)})]
+    one = lookup(f"claim of {name}", claim, {each.id: each for each in card.judged})
+    return [card.model_copy(update={"claim": (one,), "properties": ()})]
 
 
 def verdicts(
@@ -422,7 +423,7 @@ def verdicts(
     return [
         judgement
         for card in chosen
-        for claim in card.claim
+        for claim in card.judged
         for judgement in _of_claim(card, claim, known, _counted_at_scale(card, claim, at_scale, besides))
     ]
 

@@ -54,7 +54,7 @@ def exact_verdicts(
             ClaimPlace(baseline, RECIPE, size, command=exact_command(card, claim, baseline, size, settings)),
         )
         for card in cards
-        for claim in card.claim
+        for claim in card.judged
         if is_exact(claim)
         for baseline in claim.baselines or card.baselines
         if baseline in on

@@ -507,7 +507,7 @@ def measuring_twin(pair: Pair) -> str | None:
     if entry is None or pair.reference != entry.card.reference:
         return None
     at = pair.setting.baseline
-    asked = [claim for claim in entry.card.claim if at in (claim.baselines or entry.card.baselines)]
+    asked = [claim for claim in entry.card.judged if at in (claim.baselines or entry.card.baselines)]
     if not any(claim.metric.startswith(PROBE_RATIO) for claim in asked):
         return None
     zero = entry.technique.zero_strength

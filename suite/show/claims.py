@@ -1,7 +1,7 @@
 """Claims of the papers, for people: what was measured comes first, exact ones are a count and those that fail.
 
-An identity that holds says that an entry is what it is called; a claim on time, memory or quality that holds says that
-it helps. So they are never added up.
+A property that holds says that an entry is what it is called; a claim on time, memory or quality that holds says that
+it helps. So they are never added up: properties are one line, and a table of those that do not hold.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from suite.contract.card import Property
 from suite.judge.claims import Judgement, expectation, is_exact, shown
 from suite.judge.verdicts import CLAIM_VERDICTS, ClaimVerdict
 
@@ -37,15 +38,16 @@ class Line:
 @dataclass(frozen=True)
 class Sorted:
     """The judgements of a report. ``measured``: of time, memory, quality, as measured; ``exact``: what one step
-    decides; ``others``: quoted, modelled, not testable here."""
+    decides; ``others``: quoted, modelled, not testable here; ``properties``: of the implementation."""
 
     measured: Sequence[Judgement]
     exact: Sequence[Judgement]
     others: Sequence[Judgement]
+    properties: Sequence[Judgement] = ()
 
     @property
     def sentence(self) -> str:
-        """``Measured: 3 reproduced, 12 contradicted. Exact: 229 hold, 2 do not. 31 quoted.``"""
+        """``Measured: 3 reproduced, 12 contradicted. Exact: 229 hold, 2 do not. 31 quoted. 9 of 9 properties hold``"""
         parts = []
         if self.measured:
             parts.append(f"Measured: {tally(self.measured)}.")
@@ -55,7 +57,16 @@ class Sorted:
             parts.append(f"Exact: {f'{hold} hold, {fail} do not' if fail else f'all {hold} hold'}.")
         if self.others:
             parts.append(f"{tally(self.others)}.")
+        if names := _names(self.properties):
+            failing = _names(self._broken)
+            parts.append(f"{len(names - failing)} of {len(names)} properties hold.")
+            if unseen := names - _names(each for each in self.properties if each.verdict not in NEVER_JUDGED):
+                parts[-1] = f"{len(names - failing - unseen)} of {len(names)} properties hold, {len(unseen)} not seen."
         return " ".join(parts)
+
+    @property
+    def _broken(self) -> list[Judgement]:
+        return [each for each in self.properties if each.verdict not in ("reproduced", *NEVER_JUDGED)]
 
     @property
     def parts(self) -> list[tuple[str, list[Line]]]:
@@ -67,19 +78,27 @@ class Sorted:
             "Exact, and not so": failing,
             EXACT_AND_SO: holding,
             "Not judged: quoted, modelled, not testable here": self.others,
+            "Properties that do not hold": self._broken,
         }
-        return [(title, lines(of)) for title, of in named.items() if of]
+        shown = [(title, lines(of)) for title, of in named.items() if of]
+        return shown or [("Properties", lines(self.properties))] * bool(self.properties)
 
 
 def sort(judgements: Iterable[Judgement]) -> Sorted:
     """Sort judgements by what they are worth."""
-    every = list(judgements)
+    given = list(judgements)
+    every = [each for each in given if not isinstance(each.claim, Property)]
     judged = [each for each in every if each.verdict not in NEVER_JUDGED]
     return Sorted(
         [each for each in judged if not is_exact(each.claim)],
         [each for each in judged if is_exact(each.claim)],
         [each for each in every if each.verdict in NEVER_JUDGED],
+        [each for each in given if isinstance(each.claim, Property)],
     )
+
+
+def _names(judgements: Iterable[Judgement]) -> set[str]:
+    return {f"{each.technique}.{each.claim.id}" for each in judgements}
 
 
 def tally(judgements: Iterable[Judgement]) -> str:
@@ -108,7 +127,7 @@ def _line(group: Sequence[Judgement]) -> Line:
     return Line(
         first.verdict,
         f"{first.technique}.{first.claim.id}",
-        f"{first.claim.statement} ({first.claim.place})",
+        f"{first.claim.statement}{f' ({first.claim.place})' if first.claim.place else ''}",
         expectation(first.claim),
         seen,
         "; ".join(dict.fromkeys(filter(None, (each.reason for each in group)))),

@@ -207,7 +207,7 @@ def _claims(stack: str, anchor: str, own: Sequence[Judgement]) -> str:
         return ""
     by_worth = claims.sort(own)
     lines = [line for _, part in by_worth.parts for line in part]
-    body = "\n".join(_claim(line) for line in lines)
+    body = "\n".join(map(_claim, lines))
     drawn = markup.table(
         f"{anchor}--claims", f"Claims of {stack}'s paper", markup.head(claims.COLUMNS), f"\n{body}\n", "claims"
     )

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from suite.contract.card import Card, CardError, read_card
-from suite.contract.scaffold import CARD
+from suite.contract.catalogue import catalogue
+from suite.contract.scaffold import CARD, PROPERTIES
 
 GOOD = CARD.format(id="idea", name="Idea", category="ideas")
 
@@ -30,6 +31,57 @@ def test_the_scaffolds_card_is_a_card(tmp_path: Path) -> None:
     assert not card.claim[0].verified
 
 
+def test_properties_stand_beside_the_card_and_name_its_own_probes(tmp_path: Path) -> None:
+    path = at(tmp_path, GOOD)
+    path.with_name("properties.toml").write_text(PROPERTIES)
+    card = read_card(path)
+    (own,) = card.properties
+    assert (own.metric, own.kind, own.scope, own.absolute) == ("probe.idea.roundings", "identity", "step", True)
+    assert [each.id for each in card.judged] == ["same_state", "scaled_gradients"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "message"),
+    [
+        (PROPERTIES.replace('probe = "roundings"', ""), "properties.toml: property.0.metric: Field required"),
+        (PROPERTIES.replace("expected = 2.0", "expected = nan"), "property.0.expected: Input should be a finite"),
+        (PROPERTIES.replace("scaled_gradients", "same_state"), "two claims have the same id"),
+        (PROPERTIES + 'kind = "measured"', "property.0.kind: Input should be 'identity' or 'counted'"),
+        ("property = 3", "property: Input should be a valid tuple"),
+        ("[[claim]]", "claim: Extra inputs"),
+    ],
+)
+def test_a_mistake_in_them_is_named(tmp_path: Path, beside: str, message: str) -> None:
+    path = at(tmp_path, GOOD)
+    path.with_name("properties.toml").write_text(beside)
+    with pytest.raises(CardError, match=message):
+        read_card(path)
+
+
+def test_a_card_says_no_properties_itself(tmp_path: Path) -> None:
+    with pytest.raises(CardError, match=r"write them into properties\.toml beside it"):
+        read_card(at(tmp_path, GOOD.replace("[paper]", "properties = []\n\n[paper]")))
+
+
+@pytest.mark.parametrize("file", ["card.toml", "properties.toml"])
+@pytest.mark.parametrize("id", catalogue())
+def test_no_field_equals_its_default(id: str, file: str) -> None:
+    path = catalogue()[id].folder / file
+    if not path.is_file():
+        return
+    content, card = tomllib.loads(path.read_text("utf-8")), catalogue()[id].card
+    said = content.get("claim" if file == "card.toml" else "property", [])
+    for claim, written in zip(card.claim if file == "card.toml" else card.properties, said, strict=True):
+        for field in written.keys() - {"probe"}:
+            less = {name: value for name, value in written.items() if name not in (field, "probe")}
+            less |= {"metric": claim.metric} if field != "metric" else {}
+            try:
+                without = type(claim).model_validate(less)
+            except ValueError:
+                continue  # it has none
+            assert without != claim, f"{path}: {claim.id}: {field} is what it is without being said"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -38,13 +90,13 @@ def test_the_scaffolds_card_is_a_card(tmp_path: Path) -> None:
         ('name = "Idea"', 'name = "Idea"\nspeed = 2', "speed: Extra inputs are not permitted"),
         ('arxiv = "0000.00000"', 'arxive = "0000.00000"', "paper.arxive: Extra inputs"),
         ('kind = "counted"', 'kind = "guessed"', r"claim.0.kind: Input should be 'identity'"),
-        ('scope = "step"', 'scope = "step"\ntolerance = -0.1', "claim.0.tolerance: Input should be greater"),
+        ('kind = "counted"', 'kind = "counted"\ntolerance = -0.1', "claim.0.tolerance: Input should be greater"),
         ('id = "idea"', 'id = "ideal"', "must be the names of its folders, not ideas/ideal"),
         ('category = "ideas"', 'category = "thoughts"', "must be the names of its folders, not thoughts/idea"),
         ("expected = 1.0", "", "claim.0: .*the claim same_state needs a number in expected"),
         ("expected = 1.0", "expected = nan", "claim.0.expected: Input should be a finite number"),
         ("expected = 1.0", "expected = 0.0", "expects a ratio of 0; set absolute = true"),
-        ('scope = "step"\n', "", "claim.0.scope: Field required"),
+        ('kind = "counted"\n', "", "claim.0.kind: Field required"),
         ("expected = 1.0", 'expected = 1.0\nbaselines = ["gtp"]', "the claim same_state names gtp, which the card"),
         ("expected = 1.0", 'expected = 1.0\nrecipes = ["old"]', "claim.0.recipes.0: Input should be 'classic'"),
         ("[[claim]]", GOOD[GOOD.index("[[claim]]") :] + "\n[[claim]]", "two claims have the same id"),

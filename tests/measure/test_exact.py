@@ -17,8 +17,14 @@ from suite.record.job import Size
 
 def of_sizes(card: Card, sizes: Collection[Size]) -> Card:
     """The card with the claims that can be judged at one of these sizes."""
-    own = tuple(claim for claim in card.claim if not claim.sizes or {*claim.sizes} & {*sizes})
-    return card.model_copy(update={"claim": own})
+    own = {claim.id for claim in card.judged if not claim.sizes or {*claim.sizes} & {*sizes}}
+    return only(card, own)
+
+
+def only(card: Card, ids: Collection[str]) -> Card:
+    """The card with the claims and properties of these ids."""
+    kept = {name: tuple(each for each in getattr(card, name) if each.id in ids) for name in ("claim", "properties")}
+    return card.model_copy(update=kept)
 
 
 CARDS = [of_sizes(entry.card, TRAINED) for entry in catalogue().values()]
@@ -26,7 +32,7 @@ CASES = [
     pytest.param(card, baseline, id=f"{card.id}-{baseline}")
     for card in CARDS
     for baseline in card.baselines
-    if any(is_exact(claim) and baseline in (claim.baselines or card.baselines) for claim in card.claim)
+    if any(is_exact(claim) and baseline in (claim.baselines or card.baselines) for claim in card.judged)
 ]
 
 
@@ -44,11 +50,11 @@ def judged(card: Card, baseline: str, size: Size) -> list[Judgement]:
     verdicts = exact_verdicts([card], (baseline,), size)
     settings = sorted({each.settings for each in mutants_of(catalogue()[card.id])} - {""})
     for other in settings:
-        silent = tuple(each.claim for each in verdicts if each.verdict == "not testable here")
+        silent = {each.claim.id for each in verdicts if each.verdict == "not testable here"}
         if not silent:
             break
-        verdicts = [each for each in verdicts if each.claim not in silent]
-        verdicts += exact_verdicts([card.model_copy(update={"claim": silent})], (baseline,), size, other)
+        verdicts = [each for each in verdicts if each.claim.id not in silent]
+        verdicts += exact_verdicts([only(card, silent)], (baseline,), size, other)
     return verdicts
 
 
@@ -70,7 +76,7 @@ def test_they_all_hold_at_nano(card: Card, baseline: str) -> None:
 OF_LARGER_SIZES = [
     pytest.param(claim, entry.card, baseline, size, id=f"{entry.id}.{claim.id}-{baseline}-{size}")
     for entry in catalogue().values()
-    for claim in entry.card.claim
+    for claim in entry.card.judged
     for baseline in claim.baselines or entry.card.baselines
     for size in claim.sizes
     if is_exact(claim) and not {*claim.sizes} & {*TRAINED}
@@ -81,7 +87,7 @@ OF_LARGER_SIZES = [
 @pytest.mark.parametrize(("claim", "card", "baseline", "size"), OF_LARGER_SIZES)
 def test_those_of_a_papers_size_hold_there(claim: Claim, card: Card, baseline: str, size: Size) -> None:
     """Counted without values."""
-    assert_reproduced(exact_verdicts([card.model_copy(update={"claim": (claim,)})], (baseline,), size))
+    assert_reproduced(exact_verdicts([only(card, {claim.id})], (baseline,), size))
 
 
 def assert_reproduced(verdicts: list[Judgement]) -> None:
@@ -100,5 +106,5 @@ def assert_reproduced(verdicts: list[Judgement]) -> None:
 def test_every_card_brings_claims_that_can_be_judged(card: Card) -> None:
     assert card.claim, "a technique without a claim of its paper cannot be judged"
     assert set(card.baselines) <= set(baselines())
-    for claim in card.claim:
+    for claim in card.judged:
         assert is_exact(claim) or claim.kind not in EXACT_KINDS, f"{claim.id}: {claim.metric} is not exact"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from suite.contract.card import Property
 from suite.judge.claims import ClaimPlace, Judgement, Observation, judge
 from suite.judge.statistics import Interval
 from suite.show import claims
@@ -47,3 +48,25 @@ def test_places_of_several_recipes_are_named_whole() -> None:
     judged = [judge(claim(), "fast", between(0.4, 0.6), ClaimPlace("gpt", recipe)) for recipe in ("classic", "modern")]
     (line,) = claims.lines(judged)
     assert line.seen.startswith("gpt · classic, gpt · modern 0.")
+
+
+def of_implementation(id: str, technique: str, seen: float | None) -> Judgement:
+    own = Property(id=id, statement="No bit changes.", metric=f"probe.{technique}.{id}")
+    there = exactly(seen) if seen is not None else Observation(reason="no evidence")
+    return judge(own, technique, there, ClaimPlace("gpt"))
+
+
+def test_properties_are_a_line_and_no_claims() -> None:
+    held = [of_implementation("same", "fast", 0.0), of_implementation("even", "fast", 0.0)]
+    assert claims.sort(some()[:1] + held).sentence == "Measured: 1 reproduced. 2 of 2 properties hold."
+    assert [title for title, _ in claims.sort(some()[:1] + held).parts] == ["Measured"]
+    ((title, lines),) = claims.sort(held).parts  # who asks for them alone sees them
+    assert (title, [line.name for line in lines]) == ("Properties", ["fast.same", "fast.even"])
+
+
+def test_a_property_that_does_not_hold_is_shown() -> None:
+    judged = [of_implementation("same", "fast", 0.0), of_implementation("even", "fast", 1.0)]
+    by_worth = claims.sort([*some()[:1], *judged, of_implementation("odd", "fast", None)])
+    assert by_worth.sentence.endswith("1 of 3 properties hold, 1 not seen.")
+    title, (line,) = by_worth.parts[-1]
+    assert (title, line.name, line.verdict) == ("Properties that do not hold", "fast.even", "contradicted")

@@ -149,7 +149,7 @@ class Trials:
     def _unmet_claims(self, technique: str, reference: Facts, own: Facts) -> dict[str, str]:
         card, baseline = catalogue()[technique].card, self.setting.baseline
         unmet = {}
-        for claim in card.claim:
+        for claim in card.judged:
             of_any_model = claim.kind == "identity" and is_exact(claim)  # a count is a number of one model
             judged = of_any_model and claim.needs == Needs() and not unfit(claim, RECIPE, SIZE, "cpu")
             if not judged or baseline not in (claim.baselines or card.baselines):
