@@ -139,6 +139,8 @@ def _show(entry: Entry, as_json: bool) -> None:
         expected = "" if claim.expected is None else f" {claim.metric} {claim.relation} {claim.expected:g}"
         out.print(f"\n[bold]Claim {claim.id}[/bold] ({claim.kind}, {claim.scope}; {escape(claim.place)}){expected}")
         out.print(f"  {escape(claim.statement)}")
+        if claim.setting:
+            out.print(f"  there: {escape(claim.setting.sentence)}")
     if card.properties:
         hold = f"leantrain claims {card.id} --exact judges them"
         out.print(f"\nProperties of this implementation: {len(card.properties)}; {hold}")

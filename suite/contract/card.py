@@ -78,6 +78,14 @@ class PaperSetting(Strict):
     tuned: str = ""
     clock: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """``architecture GPT-2 small; device 8 A100``."""
+        said = {name: value for name, value in self if value}
+        return "; ".join(
+            f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in said.items()
+        )
+
 
 SCOPES: Mapping[str, Scope] = {
     "identity": "step", "counted": "step", "modelled": "step", "quality": "end_to_end", "measured": "end_to_end",

@@ -133,6 +133,7 @@ class Judgement:
             "metric": self.claim.metric,
             "expected": expectation(self.claim),
             "conditions": self.claim.conditions,
+            "setting": self.claim.setting and self.claim.setting.model_dump(exclude_defaults=True),
             "verified": self.claim.verified,
             "verdict": self.verdict,
             "reason": self.reason,

@@ -172,3 +172,14 @@ def test_any_damage_to_a_file_gives_a_card_or_a_clear_error(
 )
 def test_hostile_values_give_a_clear_error(value: str, tmp_path: Path) -> None:
     assert read(GOOD.replace("expected = 1.0", f"expected = {value}").encode(), tmp_path) is None
+
+
+def test_a_claim_says_where_its_paper_saw_it(tmp_path: Path) -> None:
+    there = '\n[claim.setting]\narchitecture = "GPT-2 small"\nparameters = 124e6\ndevice = "8 A100"\n'
+    (claim,) = read_card(at(tmp_path, GOOD + there)).claim
+    assert claim.setting and claim.setting.sentence == "architecture GPT-2 small; parameters 1.24e+08; device 8 A100"
+
+
+def test_a_setting_of_unknown_facts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CardError, match=r"claim.0.setting.gpu: Extra inputs"):
+        read_card(at(tmp_path, GOOD + '\n[claim.setting]\ngpu = "A100"\n'))
