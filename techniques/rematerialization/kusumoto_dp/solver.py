@@ -28,6 +28,7 @@ from techniques.shared.persistent import (
     back_bytes,
     beside_bytes,
     kept_bytes,
+    persistent,
     turn_bytes,
 )
 
@@ -245,7 +246,7 @@ def recomputed(chain: Chain, budget_bytes: int) -> Schedule:
     """The fastest canonical strategy whose predicted peak is at most ``budget_bytes``. Raises Infeasible."""
     best = prefixes(chain, budget_bytes) if budget_bytes >= chain.outside_bytes else None
     if best is None:
-        raise Infeasible("a canonical strategy", budget_bytes, _least_bytes(chain))
+        raise Infeasible("a canonical strategy", budget_bytes, _least_bytes(chain), persistent(chain).least_bytes)
     ends = [(point.last.end, point.segment) for point in best.points()]  # type: ignore[attr-defined]
     again = [(a, b) for (a, _), (b, segment) in pairwise(ends) if segment is not None and segment.again]
     return segmented(chain.depth, [(a, b) for a, b in again if b <= chain.depth])
