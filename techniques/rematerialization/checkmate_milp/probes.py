@@ -14,4 +14,4 @@ from techniques.shared.recomputation_probes import scheduled_probes
 def probes(recording: Recording, own: CheckmateMILP) -> Mapping[str, float]:
     """Those of every technique that plans; time over that of the fastest of all schedules, of the step and of plans, of
     chains whose graphs hold either end, too."""
-    return {**scheduled_probes(recording, own), **over_fastest(recording, own, of_any_ends(unlike_chains(8)))}
+    return {**scheduled_probes(recording, own), **over_fastest(recording, own, of_any_ends(unlike_chains(20)))}
