@@ -11,7 +11,7 @@ over a rate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -59,6 +59,7 @@ class Chain:
         turn_s: seconds from the end of the chain's forward pass to the start of its backward pass.
         turn_peak_bytes: most bytes alive in the turn, above those alive at its start.
         outside_bytes: most bytes alive before the chain's forward pass and after its backward pass.
+        turn_of, outside_of: of what these are, in words: where in the pass, and what operator makes the highest.
         outside_s: seconds of all else in a pass: before, after, and between two blocks. A model's first chain has them.
         pass_s: seconds of a whole pass that no executor runs. A model's first chain has them.
     """
@@ -72,6 +73,8 @@ class Chain:
     outside_bytes: int = 0
     outside_s: float = 0.0
     pass_s: float = 0.0
+    turn_of: str = field(default="between the last block and its backward pass", compare=False)
+    outside_of: str = field(default="before the first block or behind its backward pass", compare=False)
 
     @property
     def depth(self) -> int:

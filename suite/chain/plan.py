@@ -6,6 +6,7 @@ that it could do. All of them answer to one simulation, so that they can be comp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -22,15 +23,31 @@ class Infeasible(ValueError):
     """No schedule of this solver fits the budget.
 
     Attributes:
+        what: the kind of schedule.
         least_bytes: the least budget that it could meet, as far as it knows.
+        other_bytes: that of a schedule which is none of this solver's, where one is known.
     """
 
-    def __init__(self, what: str, budget_bytes: int, least_bytes: int) -> None:
+    def __init__(
+        self, what: str, budget_bytes: int, least_bytes: int, other_bytes: float = math.inf, outside: str = ""
+    ) -> None:
+        """``outside``: a sentence about what lies outside of the blocks and does not fit."""
+        advice = "raise the budget, or shrink the batch"
+        if outside:
+            advice = f"{outside}; {advice}"
+        elif other_bytes <= budget_bytes:
+            advice = (
+                f"another schedule fits, in {_megabytes(other_bytes)}: raise the budget, or take another technique "
+                "(leantrain plan compares them)"
+            )
         super().__init__(
-            f"{what} does not fit in {budget_bytes / 1e6:.6g} MB: its least is {least_bytes / 1e6:.6g} MB; raise the "
-            "budget, or shrink the batch"
+            f"{what} does not fit in {_megabytes(budget_bytes)}: its least is {_megabytes(least_bytes)}; {advice}"
         )
-        self.least_bytes = least_bytes
+        self.what, self.least_bytes, self.other_bytes = what, least_bytes, other_bytes
+
+
+def _megabytes(nbytes: float) -> str:
+    return f"{nbytes / 1e6:.6g} MB"
 
 
 @runtime_checkable
@@ -91,6 +108,33 @@ def least(chains: Sequence[Chain]) -> Plan:
     return plan_of([from_the_input(chain.depth) for chain in chains], chains)
 
 
+def outside(chains: Sequence[Chain]) -> tuple[int, str]:
+    """Most bytes alive outside of the blocks, in their turns or beyond them, whatever their schedules; and of what."""
+    turns = [(chain.forward_bytes + chain.turn_peak_bytes, chain.turn_of) for chain in chains]
+    return max((chains[0].outside_bytes, chains[0].outside_of), *turns, key=lambda each: each[0])
+
+
+def why_no_schedule(chains: Sequence[Chain], budget_bytes: int) -> str:
+    """Why every solver leaves a pass as it is within this budget: a sentence."""
+    peak_bytes = unplanned(chains).peak_bytes
+    outside_bytes, of = outside(chains)
+    if outside_bytes >= peak_bytes:
+        inside = unplanned([replace(chain, outside_bytes=0, turn_peak_bytes=0) for chain in chains]).peak_bytes
+        return (
+            f"the peak of a pass, {_megabytes(outside_bytes)}, is outside the blocks ({of}), and {_megabytes(inside)} "
+            "in them: no schedule of the blocks lowers it; shrink what is outside, or leave this out"
+        )
+    if budget_bytes < peak_bytes:
+        return (
+            f"the blocks keep nothing that lowers the peak of a pass, {_megabytes(peak_bytes)}, if it is computed again"
+            " or moved: no schedule of them helps; leave this out"
+        )
+    return (
+        f"a plain pass, of {_megabytes(peak_bytes)}, fits the budget of {_megabytes(budget_bytes)}, so that there is "
+        "nothing to do: lower the budget, or leave this out"
+    )
+
+
 def budget_between(chains: Sequence[Chain], share: float) -> int:
     """Bytes: that share of the way from the least peak without a second tier (0) to a plain pass's (1)."""
     low, high = least(chains).peak_bytes, unplanned(chains).peak_bytes
@@ -105,10 +149,23 @@ def planned(solver: Solver, chains: Sequence[Chain], budget_bytes: int, link: Li
 
     Raises Infeasible; ValueError where a solver breaks its promise.
     """
-    plan = plan_of(_solved(solver, chains, budget_bytes, link), chains, link)
+    try:
+        plan = plan_of(_solved(solver, chains, budget_bytes, link), chains, link)
+    except Infeasible as error:
+        raise _explained(error, chains, budget_bytes) from error
     if plan.peak_bytes > budget_bytes:
         raise ValueError(f"{type(solver).__name__} planned {plan.peak_bytes} bytes in a budget of {budget_bytes}")
     return plan
+
+
+def _explained(error: Infeasible, chains: Sequence[Chain], budget_bytes: int) -> Infeasible:
+    """The refusal, with what no schedule helps against, or that another schedule fits."""
+    outside_bytes, of = outside(chains)
+    sentence = f"{_megabytes(outside_bytes)} are alive outside the blocks ({of}), so that no schedule of them helps"
+    other_bytes = min(error.other_bytes, least(chains).peak_bytes)
+    return Infeasible(
+        error.what, budget_bytes, error.least_bytes, other_bytes, sentence if outside_bytes > budget_bytes else ""
+    )
 
 
 def _solved(solver: Solver, chains: Sequence[Chain], budget_bytes: int, link: Link | None) -> tuple[Schedule, ...]:

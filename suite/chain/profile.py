@@ -13,9 +13,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from suite.chain.chain import Chain, Stage
 from suite.chain.execute import Around, Pass, executed
@@ -43,7 +45,7 @@ def profiled(stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, flops_per_s: 
     watch = _Watch()
     with watch.flops, watch.live:
         _pass(stacks, loss_of, watch.around, every_input, separate=True)
-        watch.gap(BEGIN)
+        watch.gap(BEGIN, "behind the first block's backward pass")
     seconds: dict[tuple[int, Op], float] = {key: cost.flops / flops_per_s for key, cost in watch.costs.items()}
     turns = {number: flops / flops_per_s for number, flops in watch.gap_flops.items()}
     pass_s = sum(turns.values()) + sum(at for (_, op), at in seconds.items() if op.kind != "run")
@@ -61,6 +63,8 @@ def profiled(stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, flops_per_s: 
             backward_bytes=watch.costs[number, last].before_bytes - starts[last] - held,
             turn_peak_bytes=watch.gap_bytes[number] - held - beside - alone.turn_bytes,
             outside_bytes=0 if number else watch.gap_bytes[BEGIN],
+            turn_of=watch.gap_of[number],
+            outside_of=watch.gap_of[BEGIN],
         )
         chains.append(timed(chain, number, seconds, turns, pass_s))
         held += alone.turn_bytes
@@ -153,22 +157,51 @@ class _Cost:
         return self.high_bytes - self.before_bytes
 
 
+class _NamedHigh(LiveBytes):
+    """Live bytes, and what made the highest of them: an operator, and the shape of its largest result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: tuple[Any, list[int]] | None = None
+
+    def mark(self) -> int:
+        self.made = None
+        return super().mark()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        high_bytes = self.high_bytes
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if self.high_bytes > high_bytes:
+            results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+            self.made = func, list(max(results, key=Tensor.numel).shape)
+        return out
+
+    def where(self, place: str) -> str:
+        """The place in words, with what made the highest there."""
+        if self.made is None:
+            return place
+        operator, shape = self.made
+        return f"{place}, where {str(operator.overloadpacket).removeprefix('aten.')} makes {shape}"
+
+
 class _Watch:
     """Meters around every operation of a pass, and in the gaps: before and after the chains, and between two ends."""
 
     def __init__(self) -> None:
-        self.live, self.flops = LiveBytes(), FlopCounter()
+        self.live, self.flops = _NamedHigh(), FlopCounter()
         self.costs: dict[tuple[int, Op], _Cost] = {}
         self.graphs: dict[tuple[int, int], tuple[tuple[int, ...], bool, bool]] = {}
         self.activations: dict[tuple[int, int], int] = {}
         self.gradients: dict[tuple[int, int], int] = {}
         self.gap_bytes: Counter[int] = Counter()
+        self.gap_of: dict[int, str] = {}
         self.gap_flops: Counter[int] = Counter()
         self.left_at = 0  # FLOPs at the end of the last operation
 
-    def gap(self, number: int) -> None:
+    def gap(self, number: int, place: str) -> None:
         """What ran since the last operation belongs to this chain's turn, or lies outside of all."""
-        self.gap_bytes[number] = max(self.gap_bytes[number], self.live.high_bytes)
+        if self.live.high_bytes >= self.gap_bytes[number]:
+            self.gap_bytes[number], self.gap_of[number] = self.live.high_bytes, self.live.where(place)
         self.gap_flops[number] += self.flops.total - self.left_at
 
     def around(self, number: int) -> Around:
@@ -177,9 +210,9 @@ class _Watch:
         @contextmanager
         def watched(op: Op, one: Pass) -> Iterator[None]:
             if op.kind == "turn":
-                self.gap(number)
-            elif op == Op("run", 0):
-                self.gap(number - 1)  # in the turn of the chain before, or before all
+                self.gap(number, "between the last block and its backward pass")
+            elif op == Op("run", 0):  # in the turn of the chain before, or before all
+                self.gap(number - 1, "between two stacks of blocks" if number else "before the first block")
             before, flops = self.live.mark(), self.flops.total
             yield
             self.left_at = self.flops.total

@@ -2,7 +2,8 @@
 
 The model's blocks are profiled on tensors without values (:mod:`suite.measure.paper_scale`); seconds are FLOPs over a
 rate that the device reaches, so predicted times are modelled, and peaks are exact. Parameters, optimizer state and the
-batch are in the device's memory besides.
+batch are in the device's memory besides. The optimizer's step, with all gradients and what it makes for a moment, is
+the peak where it takes more than a pass: no schedule changes that.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from suite.contract.chains import chains_of
 from suite.contract.stack import build
 from suite.measure.evidence import Progress, silent
 from suite.measure.paper_scale import Scale, shapes_of, trained_at
+from suite.meters.live import LiveBytes
 from suite.meters.state import state_tensors
 from suite.meters.storage import unique_bytes
 from suite.record.job import BASELINE
@@ -54,6 +56,7 @@ class MemoryPlan:
     Attributes:
         chains: of the model.
         resident_bytes: parameters, buffers, optimizer state, batch.
+        update_bytes: most bytes alive besides in the optimizer's step: all gradients, and what it makes.
         memory_bytes: of the device; what is left of it is the budget.
         batch: shapes, by name.
     """
@@ -62,6 +65,7 @@ class MemoryPlan:
     device: Device
     chains: tuple[Chain, ...]
     resident_bytes: int
+    update_bytes: int
     memory_bytes: int
     batch: Mapping[str, tuple[int, ...]]
     answers: tuple[Solved, ...]
@@ -78,6 +82,10 @@ class MemoryPlan:
     def least(self) -> Plan:
         return least(self.chains)
 
+    def peak_bytes(self, plan: Plan) -> int:
+        """Most bytes alive in a whole step under the plan."""
+        return self.resident_bytes + max(plan.peak_bytes, self.update_bytes)
+
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
@@ -86,15 +94,16 @@ class MemoryPlan:
             "link_bytes_per_s": self.device.link_bytes_per_s,
             "memory_bytes": self.memory_bytes,
             "resident_bytes": self.resident_bytes,
-            "plain": {"time_s": self.plain.time_s, "peak_bytes": self.resident_bytes + self.plain.peak_bytes},
-            "least_bytes": self.resident_bytes + self.least.peak_bytes,
+            "update_bytes": self.update_bytes,
+            "plain": {"time_s": self.plain.time_s, "peak_bytes": self.peak_bytes(self.plain)},
+            "least_bytes": self.peak_bytes(self.least),
             "batch": {name: list(shape) for name, shape in self.batch.items()},
             "provenance": "bytes counted, seconds modelled",
             "answers": [
                 {
                     "technique": each.technique,
                     "time_s": each.plan and each.plan.time_s,
-                    "peak_bytes": each.plan and self.resident_bytes + each.plan.peak_bytes,
+                    "peak_bytes": each.plan and self.peak_bytes(each.plan),
                     "schedules": each.plan and [str(schedule) for schedule in each.plan.schedules],
                     "why_not": each.why_not,
                     "solve_s": each.solve_s,
@@ -121,13 +130,18 @@ def solvers(names: Iterable[str] = ()) -> dict[str, Solver]:
     return known
 
 
-def profile_at(scale: Scale, device: Device) -> tuple[tuple[Chain, ...], int, dict[str, tuple[int, ...]]]:
-    """The model's chains at that scale, the bytes that are there besides, and the batch's shapes."""
+def profile_at(scale: Scale, device: Device) -> tuple[tuple[Chain, ...], int, int, dict[str, tuple[int, ...]]]:
+    """The model's chains at that scale; the bytes that are there besides; those of the update, gradients with them; and
+    the batch's shapes."""
     with trained_at(BASELINE, scale) as run:
         chains = chains_of(run, flops_per_s=device.flops_per_s)
         batch, _ = run.next_batch()
         besides = [*run.model.parameters(), *run.model.buffers(), *state_tensors(run.optimizer), *batch.values()]
-        return tuple(chains), unique_bytes(besides), shapes_of(run)
+        gradients = [each.grad for each in run.model.parameters() if each.grad is not None]
+        with LiveBytes() as live:
+            run.apply_gradients()
+        update_bytes = unique_bytes(gradients) + live.high_bytes
+        return tuple(chains), unique_bytes(besides), update_bytes, shapes_of(run)
 
 
 def plan_all(
@@ -139,18 +153,19 @@ def plan_all(
     """
     asked = solvers(techniques)
     progress(0.0, "profile")
-    chains, resident, batch = profile_at(scale, device)
-    if memory_bytes <= resident:
+    chains, resident, update, batch = profile_at(scale, device)
+    if memory_bytes < resident + update:
         raise ValueError(
-            f"parameters, optimizer state and batch take {resident / 1e9:.4g} GB of {memory_bytes / 1e9:.4g}: no "
-            "schedule of activations helps; look for what shrinks or moves these (leantrain list), or a smaller model"
+            f"parameters, optimizer state and batch take {resident / 1e9:.4g} GB, and the optimizer's step "
+            f"{update / 1e9:.4g} GB more, gradients and what it makes, of {memory_bytes / 1e9:.4g}: no schedule of "
+            "activations helps; look for what shrinks or moves these (leantrain list), or a smaller model"
         )
     answers = []
     for done, (name, solver) in enumerate(asked.items()):
         progress(done / len(asked), name)
         answers.append(solved(name, solver, chains, memory_bytes - resident, device.link))
     answers.sort(key=lambda each: each.plan.time_s if each.plan else float("inf"))
-    return MemoryPlan(scale, device, chains, resident, memory_bytes, batch, tuple(answers))
+    return MemoryPlan(scale, device, chains, resident, update, memory_bytes, batch, tuple(answers))
 
 
 def solved(name: str, solver: Solver, chains: Iterable[Chain], budget_bytes: int, link: Link | None) -> Solved:

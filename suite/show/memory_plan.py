@@ -18,8 +18,8 @@ def title(planned: MemoryPlan) -> list[str]:
         f"{at.baseline} · {model} · {at.recipe} · {depths} blocks · batch {shapes}",
         f"{gigabytes(planned.memory_bytes)} of memory, of which parameters, optimizer state and batch take "
         f"{gigabytes(planned.resident_bytes)}",
-        f"plain: {seconds(plain.time_s)} and {gigabytes(planned.resident_bytes + plain.peak_bytes)}; the least without "
-        f"a second tier: {seconds(least.time_s)} and {gigabytes(planned.resident_bytes + least.peak_bytes)}. Peaks are "
+        f"plain: {seconds(plain.time_s)} and {gigabytes(planned.peak_bytes(plain))}; the least without "
+        f"a second tier: {seconds(least.time_s)} and {gigabytes(planned.peak_bytes(least))}. Peaks are "
         f"counted; times are modelled: {planned.device.flops_per_s / 1e12:.4g} TFLOP/s, "
         f"{planned.device.link_bytes_per_s / 1e9:.4g} GB/s each way",
     ]
@@ -39,7 +39,7 @@ def lines(planned: MemoryPlan) -> list[tuple[str, ...]]:
                 each.technique,
                 seconds(each.plan.time_s),
                 f"×{each.plan.time_s / planned.plain.time_s:.3f}",
-                gigabytes(planned.resident_bytes + each.plan.peak_bytes),
+                gigabytes(planned.peak_bytes(each.plan)),
                 f"{again} blocks" if again else "",
                 gigabytes(moved) if moved else "",
                 seconds(each.solve_s),

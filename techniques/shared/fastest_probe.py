@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from suite.chain.chain import Chain
 from suite.chain.exhaustive import fastest
@@ -16,11 +17,11 @@ DEEPEST = 6  # blocks, of which every schedule can be searched
 SHARES = (0.0, 0.1, 0.25, 0.4, 0.6, 0.8, 1.0)  # of the way from the least peak to a plain pass's
 
 
-def over_fastest(recording: Recording, own: Scheduled) -> dict[str, float]:
+def over_fastest(recording: Recording, own: Scheduled, more: Iterable[Chain] = ()) -> dict[str, float]:
     """``over_fastest``: seconds of the blocks' runs in the recorded step, over those of the fastest of all schedules
     within the same bytes; ``planned_over_fastest``: of plans within other budgets; each of the chain farthest from 1;
-    ``refused``: those budgets within which there is no plan. Empty where a chain is too deep to search all of its
-    schedules.
+    ``refused``: those budgets within which there is no plan. ``more``: chains that are planned, too. Empty where a
+    chain is too deep to search all of its schedules.
 
     A single chain has the budget. Of several, which share it, each has what its own schedule takes.
     """
@@ -33,7 +34,7 @@ def over_fastest(recording: Recording, own: Scheduled) -> dict[str, float]:
         whole_s = ran_s + sum(stage.back_s for stage in chain.stages) + chain.turn_s
         alone = len(own.chains) == 1
         shares.append(whole_s / fastest(chain, own.budget_bytes([chain]) if alone else prediction.peak_bytes))
-    plans = [_planned(own, chain, share) for chain in own.chains for share in SHARES]
+    plans = [_planned(own, chain, share) for chain in (*own.chains, *more) for share in SHARES]
     return {
         "over_fastest": _farthest(shares),
         "planned_over_fastest": _farthest([share for share in plans if share is not None]),

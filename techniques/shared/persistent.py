@@ -13,6 +13,9 @@ falls, and the time from there on. Nothing is rounded, and one table answers eve
 The turn is the chain's last block, L. What lives beside the chain depends on b alone: before the turn (b = L) what the
 forward pass has there; after it what the backward pass has, the gradient of x_{b+1}, and later blocks' weights'.
 
+The paper has x_a in the graph of the block that reads it. A graph may hold what its block makes instead: where block
+a - 1 keeps such a graph, x_a stays for as long, whatever a..b do with it. These ranges have a second frontier, *held*.
+
 For rotor, and for what joins recomputation and offloading; kusumoto_dp has the bytes of a block from here.
 """
 
@@ -63,13 +66,16 @@ class Persistent:
         self.chain = chain
         self.tick_s = chain.plain_s / TICKS or 1.0
         self.beside = beside_bytes(chain)
-        self.kept = [kept_bytes(chain, a) for a in range(chain.depth)]
-        self.slot_bytes = max(1, -(-(sum(chain.activation_bytes) + sum(self.kept) + max(self.beside)) // SLOTS))
+        graphs = sum(stage.graph_bytes for stage in chain.stages)
+        self.slot_bytes = max(1, -(-(sum(chain.activation_bytes) + graphs + max(self.beside)) // SLOTS))
         self.run_ticks = [0, *accumulate(self._ticks(stage.run_s) for stage in chain.stages)]
         self.frontiers: dict[tuple[int, int], Frontier] = {}
+        self.held: dict[tuple[int, int], Frontier] = {}  # where block a - 1's graph is kept, and holds x_a
         for b in range(chain.depth + 1):
             for a in range(b, -1, -1):
-                self.frontiers[a, b] = self._frontier(a, b)
+                self.frontiers[a, b] = self._frontier(a, b, held=False)
+                if a and chain.stages[a - 1].holds_output:
+                    self.held[a, b] = self._frontier(a, b, held=True)
 
     @property
     def least_bytes(self) -> int:
@@ -80,9 +86,10 @@ class Persistent:
         """The time of the fastest schedule within a budget that is not below the least."""
         return float(self._whole.ticks[self._whole.at(budget_bytes - self.chain.input_bytes)]) * self.tick_s
 
-    def ops(self, a: int, b: int, nbytes: int) -> Iterator[Op]:
-        """What computes in the fastest schedule of a range within ``nbytes``. Raises Infeasible."""
-        frontier = self.frontiers[a, b]
+    def ops(self, a: int, b: int, nbytes: int, held: bool = False) -> Iterator[Op]:
+        """What computes in the fastest schedule of a range within ``nbytes``; ``held``: whether block a - 1's graph
+        keeps x_a. Raises Infeasible."""
+        frontier = (self.held if held else self.frontiers)[a, b]
         index = frontier.at(nbytes)
         if index < 0:
             raise Infeasible(f"the range from block {a} to {b}", nbytes, int(frontier.nbytes[0]))
@@ -92,12 +99,13 @@ class Persistent:
         elif way == KEEP:
             yield Op("save", a)
             if a < b:
-                yield from self.ops(a + 1, b, nbytes - self.kept[a])
+                kept = kept_bytes(self.chain, a, held)
+                yield from self.ops(a + 1, b, nbytes - kept, self.chain.stages[a].holds_output)
             yield Op("back", a)
         else:
             yield from (Op("run", k) for k in range(a, way))
             yield from self.ops(way, b, nbytes - self.chain.activation_bytes[way])
-            yield from self.ops(a, way - 1, nbytes)
+            yield from self.ops(a, way - 1, nbytes, held)
 
     @property
     def _whole(self) -> Frontier:
@@ -106,22 +114,23 @@ class Persistent:
     def _ticks(self, seconds: float) -> int:
         return round(seconds / self.tick_s)
 
-    def _frontier(self, a: int, b: int) -> Frontier:
+    def _frontier(self, a: int, b: int, held: bool) -> Frontier:
         if a == b == self.chain.depth:
-            return _points([(np.array([turn_bytes(self.chain)]), np.array([self._ticks(self.chain.turn_s)]), KEEP)])
+            turn = turn_bytes(self.chain, held)
+            return _points([(np.array([turn]), np.array([self._ticks(self.chain.turn_s)]), KEEP)])
         stage, sizes = self.chain.stages[a], self.chain.activation_bytes
-        there, back = self.beside[b] + max(stage.save_peak_bytes, stage.graph_bytes), back_bytes(self.chain, a)
+        there, back = self.beside[b] + max(stage.save_peak_bytes, stage.graph_bytes), back_bytes(self.chain, a, held)
         ticks = self._ticks(stage.save_s) + self._ticks(stage.back_s)
         if a == b:
             return _points([(np.array([max(there, back)]), np.array([ticks]), KEEP)])
-        inner = self.frontiers[a + 1, b]
-        ways = [(np.maximum(inner.nbytes + self.kept[a], max(there, back)), inner.ticks + ticks, KEEP)]
+        inner, kept = (self.held if stage.holds_output else self.frontiers)[a + 1, b], kept_bytes(self.chain, a, held)
+        ways = [(np.maximum(inner.nbytes + kept, max(there, back)), inner.ticks + ticks, KEEP)]
         running = 0
         for j in range(a + 1, b + 1):
             before = self.chain.stages[j - 1]
-            held = sizes[j - 1] if j - 1 > a else 0
-            running = max(running, self.beside[b] + held + max(before.run_peak_bytes, before.output_bytes))
-            inner, rest = self.frontiers[j, b], self.frontiers[a, j - 1]
+            own = sizes[j - 1] if j - 1 > a else 0
+            running = max(running, self.beside[b] + own + max(before.run_peak_bytes, before.output_bytes))
+            inner, rest = self.frontiers[j, b], (self.held if held else self.frontiers)[a, j - 1]
             nbytes = np.concatenate((inner.nbytes + sizes[j], rest.nbytes))
             nbytes = np.unique(np.maximum(nbytes, max(running, inner.nbytes[0] + sizes[j], rest.nbytes[0])))
             runs = self.run_ticks[j] - self.run_ticks[a]
@@ -148,30 +157,30 @@ def beside_bytes(chain: Chain) -> tuple[int, ...]:
     return (*back, chain.forward_bytes)
 
 
-def kept_bytes(chain: Chain, a: int) -> int:
-    """What block a's kept graph takes from the blocks behind it, their input with it."""
-    return chain.stages[a].graph_bytes - _freed(chain, a)
+def kept_bytes(chain: Chain, a: int, held: bool) -> int:
+    """What block a's kept graph takes from the blocks behind it, their input with it; ``held``: whether block a - 1's
+    graph keeps x_a."""
+    return chain.stages[a].graph_bytes - _freed(chain, a, held)
 
 
-def back_bytes(chain: Chain, a: int) -> int:
+def back_bytes(chain: Chain, a: int, held: bool) -> int:
     """Of block a's backward pass, all in all but what earlier blocks keep, x_a with it."""
     stage = chain.stages[a]
     own = sum(stage.saved_bytes) + stage.output_bytes * stage.holds_output
     left = stage.gradient_bytes + chain.activation_bytes[a] - stage.output_bytes - own
-    return beside_bytes(chain)[a] + own - _freed(chain, a) + max(stage.back_peak_bytes, left)
+    return beside_bytes(chain)[a] + own - _freed(chain, a, held) + max(stage.back_peak_bytes, left)
 
 
-def turn_bytes(chain: Chain) -> int:
+def turn_bytes(chain: Chain, held: bool) -> int:
     """Of the turn, all in all but what the blocks keep, x_L with it."""
     left = chain.backward_bytes + chain.activation_bytes[-1] - chain.forward_bytes
-    freed = 0 if chain.stages[-1].holds_output else chain.activation_bytes[-1]
+    freed = 0 if held else chain.activation_bytes[-1]
     return chain.forward_bytes + max(chain.turn_peak_bytes, left) - freed
 
 
-def _freed(chain: Chain, a: int) -> int:
+def _freed(chain: Chain, a: int, held: bool) -> int:
     """x_a, where nothing needs it once block a's graph is there."""
-    needed = chain.stages[a].holds_input or (a > 0 and chain.stages[a - 1].holds_output)
-    return 0 if needed else chain.activation_bytes[a]
+    return 0 if held or chain.stages[a].holds_input else chain.activation_bytes[a]
 
 
 def _points(ways: list[tuple[Integers, Integers, int]]) -> Frontier:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 
@@ -74,6 +75,16 @@ def unlike_chains(count: int = 30, depth: int = 3) -> Iterator[Chain]:
             stages.append(stage(stages[-1].output_bytes))
         turn, forward, backward = draw.randint(0, 60), draw.randint(0, 20), draw.randint(0, 20)
         yield Chain(tuple(stages), first, forward, backward, turn_s=1.0, turn_peak_bytes=turn)
+
+
+def of_any_ends(chains: Iterable[Chain]) -> Iterator[Chain]:
+    """The chains with graphs of which each holds its block's input, its output, both or none."""
+    draw = random.Random(0)
+
+    def ends(stage: Stage) -> Stage:
+        return replace(stage, holds_input=draw.random() < 0.5, holds_output=draw.random() < 0.5)
+
+    return (replace(chain, stages=tuple(map(ends, chain.stages))) for chain in chains)
 
 
 def beside_rivals(solve: Solve, chain: Chain, rivals: Sequence[Schedule] | None = None) -> tuple[float, float]:

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Literal
 
 from suite.chain.chain import Chain, Link
 from suite.chain.execute import Pass, executed
-from suite.chain.plan import Plan, budget_between, planned
+from suite.chain.plan import Plan, budget_between, planned, why_no_schedule
 from suite.chain.schedule import Op, Schedule
 from suite.chain.tiers import HostTier, Tier
 from suite.contract.chains import blocks_of, chains_of
 from suite.contract.run import Run
-from suite.contract.sites import Act, Site
+from suite.contract.sites import Act, NotAttached, Site
 from suite.contract.technique import Technique, Unavailable
 
 
@@ -106,6 +106,10 @@ class Scheduled(Technique):
         for stack, schedule in zip(run.anatomy.stacks, schedules, strict=True):
             if schedule.extra_forwards or schedule.moves:
                 self.acts[stack.path] = Act()
+        if not self.acts:
+            others = getattr(run.technique, "techniques", {})
+            name = next((name for name, each in others.items() if each is self), type(self).__name__)
+            raise NotAttached(f"{name}: {why_no_schedule(self.chains, self.budget_bytes(self.chains))}")
         return self.acts
 
 

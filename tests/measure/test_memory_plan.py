@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig
 
 from suite.chain.plan import budget_between, unplanned
 from suite.measure.lab import Lab
 from suite.measure.memory_plan import Device, plan_all, solvers
-from suite.measure.paper_scale import Scale
+from suite.measure.paper_scale import Scale, trained_at
 from suite.measure.studies import memory_budgets
-from suite.record.job import Setting
+from suite.record.job import RecipeName, Setting
+from techniques.shared.scheduled import Scheduled
 
 H100 = Device(4e14, 5e10)
 
@@ -33,6 +35,34 @@ def test_every_solver_keeps_within_the_memory_or_says_why_not() -> None:
     times = [each.plan.time_s for each in planned.answers if each.plan]
     assert times == sorted(times) and times
     assert json.dumps(planned.as_dict())
+
+
+@pytest.mark.parametrize(("recipe", "batch", "technique"), [
+    ("classic", 1, "baseline"),  # the optimizer's step is the peak
+    ("modern", 8, "rotor:budget=0.4"),
+])  # fmt: skip
+def test_the_predicted_peak_is_the_counted_one_of_a_users_model(
+    recipe: RecipeName, batch: int, technique: str, tmp_path: Path
+) -> None:
+    config = LlamaConfig(vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=4,
+                         num_attention_heads=2, architectures=["LlamaForCausalLM"])  # fmt: skip
+    config.save_pretrained(tmp_path)
+    at = Scale(Setting(baseline="gpt", size="pico", recipe=recipe, model=str(tmp_path)), batch, 16)
+    with trained_at(technique, at) as run:
+        counted_bytes = run.count_step().peak_tensor_bytes
+        own = [each for each in run.technique.techniques.values() if isinstance(each, Scheduled)]
+        plans = [each.plan(run) for each in own]
+    planned = plan_all(at, int(1e9), H100, ["rotor"])
+    plan = plans[0] if plans else planned.plain
+    assert planned.peak_bytes(plan) == pytest.approx(counted_bytes, rel=0.01)
+    assert (planned.update_bytes > plan.peak_bytes) == (recipe == "classic")
+
+
+def test_an_update_that_does_not_fit_is_refused_before_any_solver_is_asked() -> None:
+    planned = plan_all(scale("gpt", "nano"), int(1e9), H100, ["revolve"])
+    needed = planned.resident_bytes + planned.update_bytes
+    with pytest.raises(ValueError, match=r"and the optimizer's step .* no schedule of activations helps"):
+        plan_all(scale("gpt", "nano"), needed - 1, H100, ["revolve"])
 
 
 def test_plenty_of_memory_needs_no_schedule() -> None:

@@ -34,7 +34,7 @@ def main() -> None:
     if chosen.blocks < 1:
         parser.error(f"a chain has one block or more, not {chosen.blocks}")
     setting = Setting(baseline=chosen.baseline, size=chosen.size, device="cuda")
-    (chain, *_), _, _ = profile_at(Scale(setting), DEVICE)
+    (chain, *_), *_ = profile_at(Scale(setting), DEVICE)
     stages = (*chain.stages, *[chain.stages[-1]] * chosen.blocks)[: chosen.blocks]
     deep = replace(chain, stages=stages)
     table = Table("solver", *(f"at {share:.0%} of the memory" for share in SHARES), "", box=None, pad_edge=False)

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from suite.contract.recording import Recording
 from techniques.rematerialization.checkmate_milp.technique import CheckmateMILP
 from techniques.shared.fastest_probe import over_fastest
+from techniques.shared.persistent_probes import of_any_ends, unlike_chains
 from techniques.shared.recomputation_probes import scheduled_probes
 
 
 def probes(recording: Recording, own: CheckmateMILP) -> Mapping[str, float]:
-    """Those of every technique that plans; time over that of the fastest of all schedules, of the step and of plans."""
-    return {**scheduled_probes(recording, own), **over_fastest(recording, own)}
+    """Those of every technique that plans; time over that of the fastest of all schedules, of the step and of plans, of
+    chains whose graphs hold either end, too."""
+    return {**scheduled_probes(recording, own), **over_fastest(recording, own, of_any_ends(unlike_chains(20)))}

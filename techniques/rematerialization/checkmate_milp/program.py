@@ -54,7 +54,7 @@ class Program:
         self.chain = chain
         self.size = 0  # variables
         self.rows: list[tuple[float, Terms, float]] = []
-        self.loads: list[tuple[float, Terms]] = []  # bytes alive at an operation: a constant and a form
+        self.loads: list[tuple[int, Mapping[int, int]]] = []  # bytes alive at an operation: a constant and a form
         stages = range(chain.depth)
         self.kept = {(t, j): self._variable() for t in stages for j in range(t + 2)}
         self.kept_graph = {(t, j): self._variable() for t in stages for j in range(t + 1)}
@@ -114,11 +114,15 @@ class Program:
             if j < t:
                 form[self.run[t, j]] = activations[j] + stage.run_peak_bytes
             self.loads.append((beside, form))
-        last = chain.stages[t]
-        graph = activations[t] * last.holds_input + sum(last.saved_bytes) + activations[t + 1] * last.holds_output
-        self.loads.append((beside + graph + last.back_peak_bytes, self._held(t - 1, range(t))))
+        last, form = chain.stages[t], dict(self._held(t - 1, range(t)))
+        graph = sum(last.saved_bytes) + activations[t + 1] * last.holds_output
+        if last.holds_input:
+            graph += activations[t]
+        elif t:
+            form[self.kept[t - 1, t]] = activations[t]  # by graph t - 1, whose output it is
+        self.loads.append((beside + graph + last.back_peak_bytes, form))
 
-    def _held(self, t: int, blocks: range) -> Terms:
+    def _held(self, t: int, blocks: range) -> Mapping[int, int]:
         """Bytes of these blocks' inputs and graphs that are kept at the start of stage t."""
         chain = self.chain
         return {
@@ -131,6 +135,31 @@ class Program:
 
     def _equal(self, value: float, form: Terms) -> None:
         self.rows.append((value, form, value))
+
+    def peak_bytes(self, choice: Choice) -> int:
+        """Most bytes alive at an operation, the simulation's but for what is alive outside the chain's passes."""
+        return max(_load_bytes(load, choice) for load in self.loads)
+
+    def forbid(self, choice: Choice, budget_bytes: int) -> bool:
+        """Adds a cover inequality for each load of ``choice`` above the budget: HiGHS meets a bound to a millionth,
+        which is no byte. None of them excludes what fits. Returns whether there was one."""
+        over = [load for load in self.loads if _load_bytes(load, choice) > budget_bytes]
+        for load in over:
+            self._cover(load, choice, budget_bytes)
+        return bool(over)
+
+    def _cover(self, load: tuple[int, Mapping[int, int]], choice: Choice, budget_bytes: int) -> None:
+        """Not all of the largest terms that exceed the budget together, unless one that lowers the load joins them."""
+        constant, form = load
+        sunk = sum(nbytes for number, nbytes in form.items() if choice[number] and nbytes < 0)
+        spare, cover = budget_bytes - constant - sunk, dict[int, int]()
+        for number in sorted((each for each in form if choice[each] and form[each] > 0), key=lambda each: -form[each]):
+            if spare < 0:
+                break
+            cover[number] = -1
+            spare -= form[number]
+        lowering = {number: 1 for number, nbytes in form.items() if nbytes < 0 and not choice[number]}
+        self._at_least(1 - len(cover), {**cover, **lowering})
 
     # solving ----------------------------------------------------------------------------------------------------------
 
@@ -209,3 +238,8 @@ class Program:
                 read = any(repaired[number] for number in self._made(t, j))
                 wanted = (read or (t > 0 and choice[self.kept[t - 1, j]])) and not choice[self.kept[t, j]]
         return repaired
+
+
+def _load_bytes(load: tuple[int, Mapping[int, int]], choice: Choice) -> int:
+    constant, form = load
+    return constant + sum(nbytes for number, nbytes in form.items() if choice[number])

@@ -6,6 +6,7 @@ Both are checked by the simulation that all solvers answer to.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,16 +19,20 @@ from techniques.rematerialization.checkmate_milp.program import Program
 
 THRESHOLDS = tuple(n / 10 for n in range(1, 10))  # of S in the relaxation, from which on a value is kept
 SEEN = 0.9  # of the budget, by the relaxation, since rounding adds to what it keeps
-TIGHTENINGS = 5
+ROUNDS = 20  # of cover inequalities
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A schedule, its predicted seconds, and seconds below which no schedule within the budget gets."""
+    """A schedule, its predicted seconds, and seconds below which no schedule within the budget gets.
+
+    ``proven``: the program's optimum, and within the budget as it came: no schedule within the budget is faster.
+    """
 
     schedule: Schedule
     time_s: float
     bound_s: float
+    proven: bool = False
 
 
 def optimum(chain: Chain, budget_bytes: int, limit_s: float = math.inf) -> Solution:
@@ -36,19 +41,24 @@ def optimum(chain: Chain, budget_bytes: int, limit_s: float = math.inf) -> Solut
     Where ``limit_s`` seconds do not suffice to prove that, it is the best of those that the search has met, of the
     rounded ones and of :func:`checkpoints`. Raises Infeasible.
     """
-    program, spared_bytes = Program(chain), 0
-    for _ in range(TIGHTENINGS):
-        answer = program.solved(budget_bytes - spared_bytes, limit_s)
+    program, until_s, bound_s = Program(chain), time.monotonic() + limit_s, 0.0
+    met: list[Schedule] = []
+    for _ in range(ROUNDS if chain.outside_bytes <= budget_bytes else 0):
+        answer = program.solved(budget_bytes, max(until_s - time.monotonic(), 0.0))
+        bound_s = max(bound_s, answer.bound_s)
         if answer.values is None:
             break
-        schedule = program.schedule(answer.values > 0.5)
+        choice = answer.values > 0.5
+        schedule = program.schedule(choice)
         cost = predicted(schedule, chain)
-        if answer.proven and cost.peak_bytes <= budget_bytes:
-            return Solution(schedule, cost.time_s, min(answer.bound_s, cost.time_s))
         if cost.peak_bytes <= budget_bytes:
-            return fastest([schedule, *_others(program, budget_bytes)], chain, budget_bytes, answer.bound_s)
-        spared_bytes += cost.peak_bytes - budget_bytes  # HiGHS meets a bound to a millionth, the simulation to the byte
-    return fastest([*_others(program, budget_bytes)], chain, budget_bytes, answer.bound_s)
+            if answer.proven:
+                return Solution(schedule, cost.time_s, min(bound_s, cost.time_s), proven=True)
+            met.append(schedule)
+            break
+        if not program.forbid(choice, budget_bytes):
+            break
+    return fastest([*met, *_others(program, budget_bytes)], chain, budget_bytes, bound_s)
 
 
 def rounded(chain: Chain, budget_bytes: int) -> Solution:

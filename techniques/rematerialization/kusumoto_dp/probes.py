@@ -14,7 +14,14 @@ from suite.contract.recording import Recording
 from techniques.rematerialization.kusumoto_dp.solver import Graph, all_lower_sets, ancestor_sets, canonical
 from techniques.rematerialization.kusumoto_dp.technique import LowerSets
 from techniques.shared.persistent import persistent
-from techniques.shared.persistent_probes import DEEPEST, beside_rivals, equal_segments, fastest_of, unlike_chains
+from techniques.shared.persistent_probes import (
+    DEEPEST,
+    beside_rivals,
+    equal_segments,
+    fastest_of,
+    of_any_ends,
+    unlike_chains,
+)
 from techniques.shared.recomputation_probes import order_of, scheduled_probes
 
 GRAPHS, NODES = 8, 7
@@ -25,12 +32,13 @@ Strategy = list[frozenset[int]]
 def probes(recording: Recording, own: LowerSets) -> Mapping[str, float]:
     """Those of all that plan; ``most_runs``: of a block in the step; ``time_over_best`` and ``plan_over_budget``:
     beside all canonical strategies (of deep stacks: equal segments), as :func:`beside_rivals`, over the model's chains
-    and some whose blocks are unlike; ``time_over_persistent``: the least of its times over those of the fastest
-    persistent schedule; ``graphs_beside_best``: over small graphs and budgets, times that are others than the least of
-    all strategies, tried one by one; ``approximate_below_exact``: those that are less with ancestor sets alone."""
+    and some whose blocks are unlike, with graphs that hold either end; ``time_over_persistent``: the least of its times
+    over those of the fastest persistent schedule; ``graphs_beside_best``: over small graphs and budgets, times that are
+    others than the least of all strategies, tried one by one; ``approximate_below_exact``: those that are less with
+    ancestor sets alone."""
     run = recording.run
     orders = [order_of(stack, recording.trace.ran) for stack in run.anatomy.stacks]
-    chains = [*own.chains, *unlike_chains()]
+    chains = [*own.chains, *unlike_chains(), *of_any_ends(unlike_chains())]
 
     def solve(chain: Chain, budget_bytes: int) -> Schedule:
         return own.solve(chain, budget_bytes, None)

@@ -22,7 +22,15 @@ from suite.chain.chain import Chain
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import Schedule, segmented
 from suite.chain.simulate import predicted
-from techniques.shared.persistent import SLOTS, TICKS, back_bytes, beside_bytes, kept_bytes, turn_bytes
+from techniques.shared.persistent import (
+    SLOTS,
+    TICKS,
+    back_bytes,
+    beside_bytes,
+    kept_bytes,
+    persistent,
+    turn_bytes,
+)
 
 Set = TypeVar("Set", bound=Hashable)
 LowerSet = frozenset[int]
@@ -72,6 +80,27 @@ def fastest_sequence(
         ]
         frontiers.append(_frontier(candidates, budget_bytes))
     return frontiers[-1][0] if frontiers[-1] else None
+
+
+def least_peak(
+    sets: Sequence[Set], segments: Callable[[Set, Set], Iterable[Segment]], kept_bytes: int, enough_bytes: int
+) -> int:
+    """The least budget that a sequence from the first to the last of ``sets`` fits; ``enough_bytes`` is one."""
+    frontiers = [[(kept_bytes, 0)]]  # bytes of what is kept, the peak so far
+    for index, later in enumerate(sets[1:], 1):
+        candidates = {
+            (kept + segment.kept_bytes, max(peak, kept + segment.needed_bytes))
+            for earlier, frontier in zip(sets[:index], frontiers, strict=True)
+            for segment in segments(earlier, later)
+            for kept, peak in frontier
+            if kept + segment.needed_bytes <= enough_bytes
+        }
+        frontier = list[tuple[int, int]]()
+        for kept, peak in sorted(candidates):
+            if not frontier or peak < frontier[-1][1]:
+                frontier.append((kept, peak))
+        frontiers.append(frontier)
+    return min(peak for _, peak in frontiers[-1])
 
 
 def _frontier(candidates: list[Point], budget_bytes: int) -> list[Point]:
@@ -152,48 +181,81 @@ def canonical(graph: Graph, budget_bytes: int, sets: Sequence[LowerSet]) -> Poin
 # chains ---------------------------------------------------------------------------------------------------------------
 
 
+class Prefix(NamedTuple):
+    """A chain's blocks up to ``end``, the turn among them where that is the depth + 1; ``held``: whether the last one's
+    graph is kept, and holds its output."""
+
+    end: int
+    held: bool = False
+
+
 def prefixes(chain: Chain, budget_bytes: int) -> Point | None:
-    """The fastest canonical strategy of a chain: as above, but that bytes are those of the simulation.
+    """The fastest canonical strategy of a chain: as above, but that bytes are those of the simulation."""
+    sets, segments = _strategies(chain)
+    return fastest_sequence(sets, segments, chain.input_bytes, budget_bytes)
+
+
+def _strategies(chain: Chain) -> tuple[list[Prefix], Callable[[Prefix, Prefix], Iterator[Segment]]]:
+    """The lower sets of a chain, and what one adds to another.
 
     A block is two nodes, its graph and its output. Lower sets are prefixes, and a segment is one block whose two nodes
-    are both kept, or blocks of which the last one's output is, and which run again. The last set has the turn.
+    are both kept, or blocks of which the last one's output is, and which run again. The last set has the turn. A prefix
+    whose last graph is kept and holds its output is one of its own, as x_end then stays whatever comes behind it.
     """
     tick_s = chain.plain_s / TICKS or 1.0
-    beside, sizes, stages = beside_bytes(chain), chain.activation_bytes, chain.stages
-    there = [max(stage.save_peak_bytes, stage.graph_bytes) for stage in stages]
 
-    def segments(start: int, end: int) -> Iterator[Segment]:
-        if start == chain.depth:
-            yield Segment(0, 0, turn_bytes(chain))
-            return
+    def segments(earlier: Prefix, later: Prefix) -> Iterator[Segment]:
+        start, end = earlier.end, later.end
         if end > chain.depth:
+            if start == chain.depth:
+                yield Segment(0, 0, turn_bytes(chain, earlier.held))
             return
-        if end == start + 1:
-            needed = max(chain.forward_bytes + there[start], back_bytes(chain, start))
-            yield Segment(0, kept_bytes(chain, start), needed, again=False)
-        needed = graphs = 0
-        for k in range(start, end):
-            held = sizes[k] if k > start else 0
-            running = chain.forward_bytes + held + max(stages[k].run_peak_bytes, stages[k].output_bytes)
-            needed = max(needed, running, graphs + max(beside[end - 1] + there[k], back_bytes(chain, k)))
-            graphs += kept_bytes(chain, k)
-        longer = sum(stages[k].run_s for k in range(start, end))
-        yield Segment(round(longer / tick_s), sizes[end], needed)
+        if end == start + 1 and later.held == chain.stages[start].holds_output:
+            yield _kept_block(chain, start, earlier.held)
+        if not later.held and start < end:
+            longer = sum(stage.run_s for stage in chain.stages[start:end])
+            yield Segment(round(longer / tick_s), *_run_again(chain, start, end, earlier.held))
 
-    return fastest_sequence(range(chain.depth + 2), segments, chain.input_bytes, budget_bytes)
+    sets = [Prefix(end, held) for end in range(chain.depth + 1) for held in (False, True)]
+    return [*sets[:1], *sets[2:], Prefix(chain.depth + 1)], segments
+
+
+def _kept_block(chain: Chain, block: int, held: bool) -> Segment:
+    """A block that keeps its graph; ``held``: whether the one before keeps its input."""
+    stage = chain.stages[block]
+    there = chain.forward_bytes + max(stage.save_peak_bytes, stage.graph_bytes)
+    return Segment(0, kept_bytes(chain, block, held), max(there, back_bytes(chain, block, held)), again=False)
+
+
+def _run_again(chain: Chain, start: int, end: int, held: bool) -> tuple[int, int]:
+    """Bytes of the output of blocks that run again, which is kept, and those that they need, ``start``'s input left
+    out."""
+    sizes, beside = chain.activation_bytes, beside_bytes(chain)[end - 1]
+    needed = graphs = 0
+    for k in range(start, end):
+        stage, own = chain.stages[k], sizes[k] if k > start else 0
+        running = chain.forward_bytes + own + max(stage.run_peak_bytes, stage.output_bytes)
+        there = beside + max(stage.save_peak_bytes, stage.graph_bytes)
+        needed = max(needed, running, graphs + max(there, back_bytes(chain, k, held)))
+        graphs += kept_bytes(chain, k, held)
+        held = stage.holds_output
+    return sizes[end], needed
 
 
 def recomputed(chain: Chain, budget_bytes: int) -> Schedule:
     """The fastest canonical strategy whose predicted peak is at most ``budget_bytes``. Raises Infeasible."""
     best = prefixes(chain, budget_bytes) if budget_bytes >= chain.outside_bytes else None
     if best is None:
-        raise Infeasible("a canonical strategy", budget_bytes, _least_bytes(chain))
-    steps = [(a.last, b.last) for a, b in pairwise(best.points()) if b.segment is not None and b.segment.again]
-    return segmented(chain.depth, [(a, b) for a, b in steps if b <= chain.depth])  # type: ignore[misc, operator]
+        raise Infeasible("a canonical strategy", budget_bytes, _least_bytes(chain), persistent(chain).least_bytes)
+    ends = [(point.last.end, point.segment) for point in best.points()]  # type: ignore[attr-defined]
+    again = [(a, b) for (a, _), (b, segment) in pairwise(ends) if segment is not None and segment.again]
+    return segmented(chain.depth, [(a, b) for a, b in again if b <= chain.depth])
 
 
 def _least_bytes(chain: Chain) -> int:
-    """Of equal segments, each of which is a canonical strategy: as small as this one knows."""
+    """The least budget of a canonical strategy; equal segments are some of them."""
     lengths = range(1, chain.depth + 1)
     equal = ([(start, min(start + n, chain.depth)) for start in range(0, chain.depth, n)] for n in lengths)
-    return min(predicted(segmented(chain.depth, ranges), chain).peak_bytes for ranges in equal)
+    enough_bytes = min(predicted(segmented(chain.depth, ranges), chain).peak_bytes for ranges in equal)
+    sets, segments = _strategies(chain)
+    return max(least_peak(sets, segments, chain.input_bytes, enough_bytes), chain.outside_bytes)

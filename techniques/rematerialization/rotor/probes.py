@@ -6,15 +6,16 @@ from collections.abc import Mapping
 
 from suite.contract.recording import Recording
 from techniques.rematerialization.rotor.technique import Rotor
-from techniques.shared.persistent_probes import beside_rivals, unlike_chains
+from techniques.shared.persistent_probes import beside_rivals, of_any_ends, unlike_chains
 from techniques.shared.recomputation_probes import scheduled_probes
 
 
 def probes(recording: Recording, own: Rotor) -> Mapping[str, float]:
     """Those of all that plan; ``time_over_best``: the solver's time over that of the fastest persistent schedule (of
     deep stacks: of the fastest segments), at every budget at which that one changes, and ``plan_over_budget``: its
-    predicted peak over the budget there; the largest of the model's chains and of some whose blocks are unlike."""
-    chains = [*own.chains, *unlike_chains()]
+    predicted peak over the budget there; the largest of the model's chains and of some whose blocks are unlike, with
+    graphs that hold either end."""
+    chains = [*own.chains, *unlike_chains(), *of_any_ends(unlike_chains())]
     beside = [beside_rivals(lambda chain, budget: own.solve(chain, budget, None), chain) for chain in chains]
     return scheduled_probes(recording, own) | {
         "time_over_best": max(time for time, _ in beside),

@@ -20,7 +20,14 @@ from techniques.rematerialization.kusumoto_dp.solver import (
 )
 from techniques.rematerialization.kusumoto_dp.technique import LowerSets
 from techniques.rematerialization.rotor.technique import fastest
-from techniques.shared.persistent_probes import beside_rivals, equal_chain, equal_segments
+from techniques.shared.persistent_probes import (
+    beside_rivals,
+    equal_chain,
+    equal_segments,
+    fastest_of,
+    of_any_ends,
+    unlike_chains,
+)
 from tests.chain.chains import chains
 from tests.runs import new_run
 
@@ -76,14 +83,29 @@ def test_a_square_root_of_a_chain_by_the_papers_formulas():
 
 
 @settings(max_examples=60)
-@given(chains(most=5, held=False))
+@given(chains(most=5, any_ends=True))
 def test_no_strategy_of_a_chain_is_faster_at_any_budget(chain: Chain):
     slowest, highest = beside_rivals(recomputed, chain, canonical_rivals(chain.depth))
     assert slowest == pytest.approx(1, rel=1e-9) and highest <= 1
 
 
+def test_of_290_budgets_that_a_strategy_fits_none_is_refused_and_each_refusal_names_the_least():
+    """Graphs that hold either end, both or none. The budgets are those at which another strategy begins to be the
+    fastest."""
+    cases = 0
+    for chain in of_any_ends(unlike_chains(100, depth=4)):
+        best = fastest_of(chain, canonical_rivals(4))
+        cases += len(best)
+        own = [predicted(recomputed(chain, each.peak_bytes), chain) for each in best]  # raises where it refuses
+        assert [each.time_s for each in own] == pytest.approx([each.time_s for each in best], rel=1e-9)
+        with pytest.raises(Infeasible) as error:
+            recomputed(chain, best[0].peak_bytes - 1)
+        assert error.value.least_bytes == best[0].peak_bytes
+    assert cases == 290
+
+
 @settings(max_examples=40)
-@given(chains(most=7))
+@given(chains(most=7, any_ends=True))
 def test_between_rotor_and_equal_segments_at_every_budget(chain: Chain):
     for way in equal_segments(chain.depth):
         segments = predicted(way, chain)
