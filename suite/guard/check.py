@@ -176,7 +176,7 @@ def _timed(
     try:
         stored(machine, margin=timing.margin, budget_s=timing.budget_s)
     except Uncalibrated as refusal:
-        return [Finding("speed", "timing", "unfit", str(refusal))]
+        return [Finding("speed", "timing", "unfit", f"{refusal}, or ask with --speed, which needs no calibration")]
     coin = random.Random()
     findings = []
     for number, job in enumerate(jobs):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from suite.guard.votes import (
     sets_needed,
     threshold_for,
 )
+from tests.numbers.gate import replayed
 
 RULE = Rule()
 HALF = math.log1p(0.10) / 2
@@ -87,3 +90,17 @@ def test_what_would_be_needed_grows_with_the_noise() -> None:
 def errors_of(noise: np.ndarray, slower: float) -> float:
     """How often noise gives a wrong vote."""
     return float((np.abs(noise) * OF_THE_MEAN > math.log1p(slower) / 2).mean() / 2)
+
+
+NOISE = Path(__file__).with_name("noise.json")
+"""Log ratios of sets of unchanged code, as ``python -m tests.numbers.gate --noise`` wrote them on two cores that others
+kept busy."""
+
+
+def test_in_recorded_noise_a_tenth_is_caught_and_unchanged_code_is_not() -> None:
+    """Runs whose sets are drawn from what real processes showed: 19 of 20, and at most 1 in 50."""
+    noise = json.loads(NOISE.read_text("utf-8"))
+    unchanged, slower = (replayed(noise, RULE, slower=share, runs=300) for share in (0.0, 0.10))
+    assert len(noise) >= 60
+    assert unchanged["slower"] <= 300 * FALSE_ALARMS
+    assert slower["slower"] >= 300 * (1 - MISSES)

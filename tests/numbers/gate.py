@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -74,6 +76,7 @@ def batch(old: Path, new: Path, names: Sequence[str], size: str, minutes: float)
     setting = Setting(baseline="gpt", size=size, steps=2)  # type: ignore[arg-type]
     jobs = [Job(setting=setting, stack=name) for name in coin.sample(names, len(names))]
     load = os.getloadavg()[0]
+    speed.AT_A_TIME = len(jobs)
     items = speed.time_sets(partial(speed.session, old, new, coin), jobs, rule, minutes=minutes, coin=coin)
     return [
         {
@@ -87,11 +90,16 @@ def batch(old: Path, new: Path, names: Sequence[str], size: str, minutes: float)
 
 def show(runs: Sequence[Kept]) -> None:
     """Prints how often it was right."""
-    table = Table("planted", "runs", "slower", "not slower", "cannot tell", "rate of slower", "95 %", "goal")
-    for name, goal in (("same", f"at most {FALSE_ALARMS:.0%}"), ("slower", f"at least {1 - MISSES:.0%}")):
-        verdicts = [each["verdict"] for each in runs if each["planted"] == name]
+    table = Table("run of", "runs", "slower", "not slower", "cannot tell", "rate of slower", "95 %", "goal")
+    verdicts_of = {
+        "unchanged": [each["verdict"] for each in runs if each["planted"] == "same"],
+        "slower by a tenth": [each["verdict"] for each in runs if each["planted"] == "slower"],
+        "the revision itself": [itself(each["e"]) for each in runs],
+    }
+    for name, verdicts in verdicts_of.items():
         if not verdicts:
             continue
+        goal = f"at least {1 - MISSES:.0%}" if name.startswith("slower") else f"at most {FALSE_ALARMS:.0%}"
         alarms = verdicts.count("regressed")
         rate = false_alarm_interval(alarms, len(verdicts))
         passed = verdicts.count("equivalent") + verdicts.count("improved")
@@ -116,12 +124,46 @@ def show(runs: Sequence[Kept]) -> None:
     )
 
 
+def itself(pairs: Sequence[float]) -> str:
+    """What a gate of the same length says of the A/A pairs, which are noisier than sets."""
+    outcomes = {"slower": "regressed", "not slower": "equivalent", "cannot tell": "inconclusive"}
+    return outcomes[Rule(SLOWER).outcome(pairs)]
+
+
+def replayed(noise: Sequence[float], rule: Rule, *, slower: float, runs: int = 2000, sets: int = 40) -> Counter[str]:
+    """How runs of the rule end whose sets are drawn from recorded noise (log ratios of unchanged code), made slower by
+    a share: a simulation, with no other account of the noise than what was seen."""
+    coin = random.Random(0)
+    ends: Counter[str] = Counter()
+    for _ in range(runs):
+        d: list[float] = []
+        while (said := rule.outcome(d)) == "cannot tell" and len(d) < sets:
+            d.append(coin.choice(noise) + math.log1p(slower))
+        ends[said] += 1
+    return ends
+
+
+def show_replayed(noise: Sequence[float]) -> None:
+    """Prints the simulated rates for some thresholds."""
+    table = Table("--slower", "sets recorded", "alarms, unchanged", "misses, slower by that", "cannot tell, of both")
+    for threshold in (0.05, 0.10, 0.20):
+        rule = Rule(threshold)
+        unchanged, slower = (replayed(noise, rule, slower=share) for share in (0.0, threshold))
+        n = unchanged.total()
+        cells = (unchanged["slower"] / n, slower["not slower"] / n)
+        open_ = (unchanged["cannot tell"] + slower["cannot tell"]) / (2 * n)
+        table.add_row(f"{threshold:.0%}", str(len(noise)), *(f"{each:.2%}" for each in (*cells, open_)))
+    Console().print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.numbers.gate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--unchanged", type=int, default=50, help="runs of unchanged code")
     parser.add_argument("--slower", type=int, default=20, help="runs of code that is a tenth slower")
+    parser.add_argument("--batch", type=int, default=1, help="times 7 runs that share sessions")
     parser.add_argument("--size", default="pico")
     parser.add_argument("--minutes", type=float, default=25.0, help="begin no batch after these")
+    parser.add_argument("--each", type=float, default=10.0, help="minutes that a batch may take")
     parser.add_argument("--into", type=Path, help="keeps the runs, a line of JSON each")
     parser.add_argument("--noise", type=Path, help="writes the sets of unchanged code")
     chosen = parser.parse_args()
@@ -134,19 +176,22 @@ def main() -> None:
         old, new = trees(Path(folder))
         while time.monotonic() < end_s:
             left = {name: count - sum(each["planted"] == name for each in runs) for name, count in wanted.items()}
-            names = [name for name, count in left.items() for _ in range(min(BATCH[name], max(0, count)))]
+            names = [
+                name for name, count in left.items() for _ in range(min(chosen.batch * BATCH[name], max(0, count)))
+            ]
             if not names:
                 break
-            done = batch(old, new, names, chosen.size, minutes=10)
+            done = batch(old, new, names, chosen.size, minutes=chosen.each)
             runs += done
             if chosen.into:
                 with chosen.into.open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps(each) + "\n" for each in done)
             show(runs)
+    noise = [d for each in runs if each["planted"] == "same" for d in each["d"]]
     if chosen.noise:
-        pairs = [[d, e] for each in runs if each["planted"] == "same" for d, e in zip(each["d"], each["e"])]
-        chosen.noise.write_text(json.dumps(pairs) + "\n", encoding="utf-8")
+        chosen.noise.write_text(json.dumps(noise) + "\n", encoding="utf-8")
     show(runs)
+    show_replayed(noise)
 
 
 if __name__ == "__main__":
