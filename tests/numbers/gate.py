@@ -3,7 +3,7 @@
 Real processes of a plug-in whose working tree differs from its revision: one technique does the same by other code, one
 has a busy loop of a tenth of each step more. Every run of the gate is one check of one of them, as ``leantrain check
 --speed`` makes it. Runs of one batch share sessions of workers, as the items of a check do. ``--into FILE`` keeps the
-sets, and goes on with what is there; ``--noise FILE`` writes the noise of unchanged code, which the tests replay.
+sets, and goes on with what is there; ``--noise FILE`` writes all sets, which the tests replay.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from suite.record.job import Job, Setting
 from tests import plugin
 
 SLOWER = 0.10
+MOST = 40  # sets of a simulated run
 BATCH = {"same": 5, "slower": 2}
 STEP = """
 @contextmanager
@@ -130,29 +131,30 @@ def itself(pairs: Sequence[float]) -> str:
     return outcomes[Rule(SLOWER).outcome(pairs)]
 
 
-def replayed(noise: Sequence[float], rule: Rule, *, slower: float, runs: int = 2000, sets: int = 40) -> Counter[str]:
-    """How runs of the rule end whose sets are drawn from recorded noise (log ratios of unchanged code), made slower by
-    a share: a simulation, with no other account of the noise than what was seen."""
+def replayed(sets: Sequence[float], rule: Rule, *, slower: float = 0.0, runs: int = 1000) -> Counter[str]:
+    """How runs of the rule end whose sets are drawn from recorded log ratios, made slower by a share: a simulation,
+    with no other account of the noise than what was seen."""
     coin = random.Random(0)
     ends: Counter[str] = Counter()
     for _ in range(runs):
         d: list[float] = []
-        while (said := rule.outcome(d)) == "cannot tell" and len(d) < sets:
-            d.append(coin.choice(noise) + math.log1p(slower))
+        while (said := rule.outcome(d)) == "cannot tell" and len(d) < MOST:
+            d.append(coin.choice(sets) + math.log1p(slower))
         ends[said] += 1
     return ends
 
 
-def show_replayed(noise: Sequence[float]) -> None:
-    """Prints the simulated rates for some thresholds."""
-    table = Table("--slower", "sets recorded", "alarms, unchanged", "misses, slower by that", "cannot tell, of both")
+def show_replayed(unchanged: Sequence[float], planted: Sequence[float]) -> None:
+    """Prints the simulated rates: of what was planted, and of shares that are added to the noise of unchanged code."""
+    table = Table("--slower", "sets drawn from", "slower", "not slower", "cannot tell")
+    rows: list[tuple[float, str, Sequence[float], float]] = [(SLOWER, "what was planted", planted, 0.0)]
     for threshold in (0.05, 0.10, 0.20):
-        rule = Rule(threshold)
-        unchanged, slower = (replayed(noise, rule, slower=share) for share in (0.0, threshold))
-        n = unchanged.total()
-        cells = (unchanged["slower"] / n, slower["not slower"] / n)
-        open_ = (unchanged["cannot tell"] + slower["cannot tell"]) / (2 * n)
-        table.add_row(f"{threshold:.0%}", str(len(noise)), *(f"{each:.2%}" for each in (*cells, open_)))
+        rows += [(threshold, "unchanged code", unchanged, 0.0), (threshold, "that, slower by it", unchanged, threshold)]
+    for threshold, name, sets, slower in rows:
+        if sets:
+            ends = replayed(sets, Rule(threshold), slower=slower)
+            rates = (ends[end] / ends.total() for end in ("slower", "not slower", "cannot tell"))
+            table.add_row(f"{threshold:.0%}", f"{name} ({len(sets)})", *(f"{each:.1%}" for each in rates))
     Console().print(table)
 
 
@@ -163,9 +165,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1, help="times 7 runs that share sessions")
     parser.add_argument("--size", default="pico")
     parser.add_argument("--minutes", type=float, default=25.0, help="begin no batch after these")
-    parser.add_argument("--each", type=float, default=10.0, help="minutes that a batch may take")
+    parser.add_argument("--each", type=float, default=20.0, help="minutes that a batch may take")
     parser.add_argument("--into", type=Path, help="keeps the runs, a line of JSON each")
-    parser.add_argument("--noise", type=Path, help="writes the sets of unchanged code")
+    parser.add_argument("--noise", type=Path, help="writes the sets of all runs")
     chosen = parser.parse_args()
     runs: list[Kept] = []
     if chosen.into and chosen.into.exists():
@@ -187,11 +189,11 @@ def main() -> None:
                 with chosen.into.open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps(each) + "\n" for each in done)
             show(runs)
-    noise = [d for each in runs if each["planted"] == "same" for d in each["d"]]
+    unchanged, planted = ([d for each in runs if each["planted"] == name for d in each["d"]] for name in BATCH)
     if chosen.noise:
-        chosen.noise.write_text(json.dumps(noise) + "\n", encoding="utf-8")
+        chosen.noise.write_text(json.dumps({"unchanged": unchanged, "slower": planted}) + "\n", encoding="utf-8")
     show(runs)
-    show_replayed(noise)
+    show_replayed(unchanged, planted)
 
 
 if __name__ == "__main__":
