@@ -213,7 +213,7 @@ def test_what_is_known_of_speed_is_an_output_and_inconclusive_ends_the_job(
 ) -> None:
     job = Runner(tmp_path / "job", checkout)
     said = "echo '## leantrain check against x: 1 item exactly equal; speed: 1 slower, 2 not slower'"
-    job.leantrain(f'{said} > "${{3#--summary=}}"; : > "${{4#--badge=}}"; exit {code}')
+    job.leantrain(f'{said} > "${{4#--summary=}}"; : > "${{5#--badge=}}"; exit {code}')
     assert job.run("Check").returncode == 0
     outputs = job.outputs()
     assert (outputs["verdict"], outputs["speed"]) == (verdict, "1 slower, 2 not slower")

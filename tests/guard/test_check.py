@@ -139,7 +139,7 @@ def test_a_sleep_in_every_step_is_slower_though_exact_costs_are_equal(tmp_path: 
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "one")
     plugin.write(tmp_path, {"planted": SLEEPS})
-    asked = ("check", "--against", "main", "-t", "planted", "-b", "gpt", "--size", "pico", "--speed", "--minutes", 10)
+    asked = ("check", "--against", "main", "-t", "planted", "-b", "gpt", "--size", "pico", "--speed", "--minutes", 20)
     summary = tmp_path / "summary.md"
     done = subprocess.run(
         plugin.command(*asked, "--json", "--summary", summary),
