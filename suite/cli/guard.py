@@ -170,7 +170,7 @@ def check(
         bool | None,
         typer.Option(
             "--timing/--no-timing",
-            help="Time it on a calibrated machine, which sees less than --speed needs. [--timing without --speed]",
+            help="Time it by the gate of a calibrated machine, which sees a few per cent. [--timing without --speed]",
         ),
     ] = None,
     margin: Margin = 0.03,
