@@ -20,10 +20,12 @@ from suite.cli.options import (
     Margin,
     Results,
     SizeOption,
+    Slower,
     Techniques,
     Threads,
     check_installed,
     having,
+    share_of,
 )
 from suite.cli.shared import GUARD, Exit, app, bar, escape, fail, out, show_table, understandable, warn
 
@@ -155,11 +157,25 @@ def check(
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Changed losses and removed techniques are meant.")
     ] = False,
+    speed: Annotated[
+        bool,
+        typer.Option(
+            "--speed",
+            help="Time the tree in turns with a git revision, and that with itself: for any machine, busy or not.",
+        ),
+    ] = False,
+    slower: Slower = None,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="What --speed may take, of all items.")] = 10.0,
     timing: Annotated[
-        bool, typer.Option("--timing/--no-timing", help="Time the tree against a git revision, too.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--timing/--no-timing",
+            help="Time it by the gate of a calibrated machine, which sees a few per cent. [--timing without --speed]",
+        ),
+    ] = None,
     margin: Margin = 0.03,
     budget: Budget = 60.0,
+    badge: Annotated[Path | None, typer.Option("--badge", help="Write what was found as a badge, an SVG.")] = None,
     summary: Annotated[Path | None, typer.Option("--summary", help="Append a Markdown summary to this file.")] = None,
     folder: Results = RESULTS,
     as_json: Json = False,
@@ -169,12 +185,17 @@ def check(
     A revision's code, of its techniques and whatever Python loads from its tree, runs as you, like that of the working
     tree. Both see a minimal environment, without the tokens of a CI job.
 
+    Speed is checked with --speed, or where this machine is calibrated; else the first line says "speed: not checked".
+
     Exit code 1 if something regressed, 3 if a comparison could not decide, 4 if this machine must not time (calibrate
     it), 5 if a run failed.
     """
     with understandable(as_json):
         if [against is not None, save is not None, calibrate_, kernels_].count(True) != 1:
             raise ValueError("name one of --against REF, --save FILE, --calibrate and --kernels")
+        wanted = share_of("10%" if slower is None else slower) if speed or slower is not None else None
+        if wanted and (against is None or Path(against).is_file()):
+            raise ValueError("--speed times code: name a git revision, --against REV")
         if not (calibrate_ or kernels_):
             check_installed()
         from suite.contract.setting import check_device, chosen
@@ -209,18 +230,25 @@ def check(
             if Path(against).is_file():
                 findings = checks.against_file(Path(against), selection, progress)
             else:
-                timed = checks.TimingBudget(margin, budget) if timing else None
-                findings = checks.against_revision(against, top_of(Path()), selection, timed, progress)
+                timed = checks.TimingBudget(margin, budget) if (timing or (timing is None and not wanted)) else None
+                relative = checks.SpeedBudget(wanted, minutes) if wanted else None
+                findings = checks.against_revision(against, top_of(Path()), selection, timed, progress, relative)
+        if badge:
+            from suite.record.files import replacing
+            from suite.show.badge import of_check
+
+            with replacing(badge) as file:
+                file.write_text(of_check(findings, regression.exit_code(findings, accept_changes)), encoding="utf-8")
         if summary:
             with summary.open("a", encoding="utf-8") as file:
                 file.write(regression.markdown(findings, against))
     if as_json:
         print(json.dumps([asdict(each) for each in findings], indent=1))
     else:
+        out.print(escape(f"against {against}: {regression.tally(findings)}"))
         if said := regression.notable(findings):
             show_table(("verdict", "item", "seen"), [(each.verdict, each.item, each.details) for each in said],
                        whole=(0, 1))  # fmt: skip
-        out.print(escape(f"against {against}: {regression.tally(findings)}"))
     if code := regression.exit_code(findings, accept_changes):
         raise typer.Exit(code)
     return None

@@ -197,6 +197,30 @@ Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of a
 Results = Annotated[Path, typer.Option("--results", help="The folder that records are read from and written to.")]
 Margin = Annotated[float, typer.Option("--margin", min=0.001, help="The slow-down that is worth an alarm.")]
 Budget = Annotated[float, typer.Option("--budget", min=1, help="Seconds of timing that one item may take.")]
+
+
+def share_of(percentage: str) -> float:
+    """The share that a percentage such as ``10%`` is. Raises ValueError for what is none, and no slow-down."""
+    number = percentage.strip().removesuffix("%")
+    try:
+        share = float(number) / 100
+    except ValueError:
+        raise ValueError(f"--slower {percentage}: a percentage is wanted, e.g. --slower 10%") from None
+    if not percentage.strip().endswith("%"):
+        raise ValueError(f"--slower {percentage}: of a step's time, so with its sign: --slower {percentage.strip()}%")
+    if not 0 < share <= 1:
+        raise ValueError(f"--slower {percentage}: a slow-down is more than 0% and at most 100%, e.g. --slower 10%")
+    return share
+
+
+Slower = Annotated[
+    str | None,
+    typer.Option(
+        "--slower",
+        help="The slow-down of a step that --speed must notice; implies it. [10%]",
+        callback=refusing(share_of),
+    ),
+]
 Limit = Annotated[float, typer.Option("--time-limit", min=1, help="Seconds that one contender may train in all.")]
 Hang = Annotated[float, typer.Option("--hang-limit", min=0.1, help="Seconds of silence that end a contender as hung.")]
 Wandb = Annotated[

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract.catalogue import lookup
+from suite.guard import speed
 from suite.guard.calibration import Uncalibrated, stored
 from suite.guard.findings import Finding
 from suite.guard.gate import ALPHA, BUDGET_S, MARGIN, GateFailed, finding, gate
 from suite.guard.regression import CountedJob, Reference, compare, count, here, item_of, jobs_of, load, reference
 from suite.guard.trees import RevisionError, TreeWorker, checked_out
+from suite.guard.votes import FALSE_ALARMS, SLOWER, Rule
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.child import ContenderFailed
 from suite.measure.evidence import Progress, silent
@@ -72,6 +74,14 @@ class TimingBudget:
     budget_s: float = BUDGET_S
 
 
+@dataclass(frozen=True)
+class SpeedBudget:
+    """Which slow-down of a step the relative gate must notice, a fraction, and the minutes that all items may take."""
+
+    slower: float = SLOWER
+    minutes: float = speed.MINUTES
+
+
 def counted(selection: Selection, progress: Progress) -> Reference:
     """The selected jobs' exact numbers, with the code that this process has."""
     offer = here("hello")
@@ -85,32 +95,72 @@ def against_file(path: Path, selection: Selection, progress: Progress) -> list[F
     """Findings of the working tree against the reference at ``path``, by exact numbers. Raises BadReference."""
     old = load(path)  # before minutes are spent
     kept = old.model_copy(update={"jobs": [each for each in old.jobs if selection.has(each.job)]})
-    return compare(kept, counted(selection, progress))
+    return [*compare(kept, counted(selection, progress)), _unchecked("a file has no code to time; name a revision")]
+
+
+def _unchecked(why: str) -> Finding:
+    return Finding("speed", "timing", "not checked", why)
 
 
 def against_revision(
-    revision: str, top: Path, selection: Selection, timing: TimingBudget | None, progress: Progress
+    revision: str,
+    top: Path,
+    selection: Selection,
+    timing: TimingBudget | None,
+    progress: Progress,
+    relative: SpeedBudget | None = None,
 ) -> list[Finding]:
-    """Findings of the working tree at ``top`` against ``revision``: exact ones, and timed ones with ``timing``.
+    """Findings of the working tree at ``top`` against ``revision``: exact ones, timed ones of a calibrated machine with
+    ``timing``, and those of the ``relative`` gate, which needs no calibration.
 
     Both trees count at the same time, and are timed in turns. An item that does not run in both is not timed. Raises
     RevisionError.
     """
-    with ExitStack() as stack:
-        tree = stack.enter_context(checked_out(revision, top))
-        old, new = stack.enter_context(TreeWorker(tree)), stack.enter_context(TreeWorker(top))
-        with ThreadPoolExecutor(2) as pool:
-            old_offer, new_offer = pool.map(_offer, (old, new), (f"revision {revision}", "the working tree"))
-            selection.must_exist(old_offer, new_offer)
-            numerics = new_offer["numerics"] if old_offer.get("numerics") else NATIVE  # both sides have the same
-            before = pool.submit(_counts, selection.jobs(old_offer), partial(old.ask, numerics=numerics), silent)
-            after = pool.submit(_counts, selection.jobs(new_offer), partial(new.ask, numerics=numerics), progress)
-        findings = compare(_reference(selection, before.result()), _reference(selection, after.result()))
-        if timing is not None:
+    with checked_out(revision, top) as tree:
+        with ExitStack() as stack:
+            old, new = stack.enter_context(TreeWorker(tree)), stack.enter_context(TreeWorker(top))
+            with ThreadPoolExecutor(2) as pool:
+                old_offer, new_offer = pool.map(_offer, (old, new), (f"revision {revision}", "the working tree"))
+                selection.must_exist(old_offer, new_offer)
+                numerics = new_offer["numerics"] if old_offer.get("numerics") else NATIVE  # both sides have the same
+                before = pool.submit(_counts, selection.jobs(old_offer), partial(old.ask, numerics=numerics), silent)
+                after = pool.submit(_counts, selection.jobs(new_offer), partial(new.ask, numerics=numerics), progress)
+            findings = compare(_reference(selection, before.result()), _reference(selection, after.result()))
             run = {item_of(each.job) for each in before.result() if each.status == "ok"}
             both = [each.job for each in after.result() if each.status == "ok" and item_of(each.job) in run]
-            findings += _timed(old, new, both, selection, timing, progress)
+            if timing is not None:
+                findings += _timed(old, new, both, selection, timing, progress)
+            same = {item_of(job): _same_code(old, new, job) for job in both} if relative else {}
+        if relative is not None:  # the workers that counted are gone, and their memory with them
+            findings += [Finding(item, "timing", "equal", SAME_CODE) for item, is_same in same.items() if is_same]
+            changed = [job for job in both if not same[item_of(job)]]
+            findings += _compared(tree, top, changed, relative, progress)
+        elif timing is None:
+            findings.append(_unchecked("ask for it with --speed"))
         return findings
+
+
+SAME_CODE = "not timed: the code that its run reaches is that of the revision"
+
+
+def _same_code(old: TreeWorker, new: TreeWorker, job: Job) -> bool:
+    """Whether a run of the job reaches equal code in both trees, as far as hashes of its definitions tell."""
+    try:
+        code, other = (worker.ask("code", job=job.model_dump()) for worker in (old, new))
+    except ContenderFailed:  # a tree that is older than these hashes
+        return False
+    return bool(code == other)
+
+
+def _compared(tree: Path, top: Path, jobs: Sequence[Job], budget: SpeedBudget, progress: Progress) -> list[Finding]:
+    """What the relative gate says of the jobs, at a rate of false alarms that all of them share."""
+    if not jobs:
+        return []
+    coin = random.Random()
+    rule = Rule(budget.slower, FALSE_ALARMS / len(jobs))
+    fresh = partial(speed.session, tree, top, coin)
+    items = speed.time_sets(fresh, jobs, rule, minutes=budget.minutes, coin=coin, progress=progress)
+    return [speed.finding(each, rule, budget.minutes) for each in items]
 
 
 def _timed(
@@ -126,7 +176,7 @@ def _timed(
     try:
         stored(machine, margin=timing.margin, budget_s=timing.budget_s)
     except Uncalibrated as refusal:
-        return [Finding("speed", "timing", "unfit", str(refusal))]
+        return [Finding("speed", "timing", "unfit", f"{refusal}, or ask with --speed, which needs no calibration")]
     coin = random.Random()
     findings = []
     for number, job in enumerate(jobs):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,3 +98,20 @@ def flat(counters: Counters) -> dict[str, Any]:
     for name, value in counters.model_dump(exclude_none=True).items():
         values |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
     return values
+
+
+SPEED_WORDS: dict[ChangeVerdict, str] = {
+    "regressed": "slower", "inconclusive": "cannot tell", "improved": "faster", "equivalent": "not slower",
+    "equal": "of unchanged code", "failed": "failed", "not comparable": "not comparable",
+}  # fmt: skip
+NOT_CHECKED = "not checked"
+UNTIMED = ("unfit", "failed", "not comparable", "not checked")
+"""Verdicts of a timing that judge no speed."""
+
+
+def speed(findings: Iterable[Finding]) -> str:
+    """What is known of speed: how many items were judged how, or that none was."""
+    number = Counter(each.verdict for each in findings if each.aspect == "timing")
+    if not number.keys() - {*UNTIMED}:
+        return NOT_CHECKED
+    return ", ".join(f"{number[verdict]} {words}" for verdict, words in SPEED_WORDS.items() if number[verdict])

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,7 +130,7 @@ def gate(
 
 
 class GateFailed(ContenderFailed):
-    """One side could not be timed; ``side`` is "old" or "new"."""
+    """One side could not be timed; ``side`` is the name of its worker, "old" or "new"."""
 
     def __init__(self, side: str, failure: ContenderFailed) -> None:
         super().__init__(failure.status, failure.reason, failure.details)
@@ -139,10 +139,32 @@ class GateFailed(ContenderFailed):
 
 def _pair(old: TreeWorker, new: TreeWorker, job: Job, seed: int, coin: random.Random, slower: float) -> float:
     """The median log ratio new / old of one process pair."""
-    rounds = ROUNDS + 1  # the first warms up
-    workers = {"new": new, "old": old}
     planted = {"new": slower, "old": 0.0}
-    request = Job(setting=job.setting.but(steps=2 * rounds * STEPS_PER_BLOCK), stack=job.stack, seed=seed).model_dump()
+    times = in_fresh_processes(
+        {"new": new, "old": old}, job, seed, coin,
+        lambda ask, name, steps: ask(name, "block", steps=steps, slower=planted[name]),
+    )  # fmt: skip
+    return float(np.median(round_log_ratios(times["old"], times["new"])))
+
+
+Ask = Callable[..., Any]
+"""``ask(name, command, **arguments)``: the answer of the worker of that name. Raises GateFailed."""
+
+
+def in_fresh_processes(
+    workers: Mapping[str, TreeWorker],
+    job: Job,
+    seed: int,
+    coin: random.Random,
+    block: Callable[[Ask, str, int], float],
+    *,
+    rounds: int = ROUNDS,
+    steps: int = STEPS_PER_BLOCK,
+) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of the blocks [rounds, 2] of one fresh contender of each worker, in lock-step, without a round before
+    that warms up. ``block`` times so many steps of the contender of that name. Raises GateFailed."""
+    numbers = 2 * (rounds + 1)
+    request = Job(setting=job.setting.but(steps=numbers * steps), stack=job.stack, seed=seed).model_dump()
     parts: dict[str, list[int]] = {}
 
     def ask(name: str, command: str, **arguments: Any) -> Any:
@@ -151,20 +173,18 @@ def _pair(old: TreeWorker, new: TreeWorker, job: Job, seed: int, coin: random.Ra
         except ContenderFailed as failure:
             raise GateFailed(name, failure) from None
 
-    def block(name: str, number: int) -> float:
-        seconds: float = ask(name, "block", steps=max(1, parts[name][number]), slower=planted[name])
-        return seconds
-
     try:
-        for name in coin.sample(list(workers), 2):
-            parts[name] = steps_of_blocks(ask(name, "start", job=request)["steps"], 2 * rounds)
-        times = [each.block_s for each in in_rounds(list(workers), rounds, coin, block)]
+        for name in coin.sample(list(workers), len(workers)):
+            parts[name] = steps_of_blocks(ask(name, "start", job=request)["steps"], numbers)
+        turns = in_rounds(
+            list(workers), rounds + 1, coin, lambda name, number: block(ask, name, max(1, parts[name][number]))
+        )
+        times = [each.block_s for each in turns][1:]
     finally:
         for name, worker in workers.items():
             if worker.alive:
                 ask(name, "close")
-    old_s, new_s = ([block_s[name] for block_s in times] for name in ("old", "new"))
-    return float(np.median(round_log_ratios(old_s, new_s, warmup_rounds=1)))
+    return {name: [block_s[name] for block_s in times] for name in workers}
 
 
 def finding(job: Job, timing: GateTiming, margin: float) -> Finding:

@@ -7,6 +7,8 @@ object a line comes in, and one goes out:
     {"do": "hello"}                        what this tree offers
     {"do": "count", "job": {...}}          exact counters and losses of a short run, under the arithmetic "numerics"
     {"do": "start", "job": {...}}          a contender, set up; {"do": "block", ...} times steps of it; {"do": "close"}
+    {"do": "pace", "steps": 2}             seconds of steps of it, without what its thread waited for a core
+    {"do": "code", "job": {...}}           a hash of what the job's run reaches
 
 An answer is {"done": ...} or {"failed": [status, reason]}. The worker ends when its input does.
 """
@@ -87,11 +89,43 @@ class Worker:
             pass
         return seconds + waited_s if slower else seconds
 
+    def pace(self, steps: int) -> float:
+        """Seconds of ``steps`` training steps without those in which the contender was ready to run and had no core:
+        what a neighbour takes costs nothing, and a step that sleeps or waits for a disk costs all of it.
+
+        Of its waits Linux's account has also those around the steps, so what is left is never less than the time that
+        its threads computed for. Where there is no account, it is what the clock says.
+        """
+        assert self._contender is not None
+        pid = self._contender._ranks[0].pid
+        before_s = waited_s(pid)
+        block = self._contender.block(steps)
+        cores = max(self._contender.job.setting.threads, self._contender.world_size)
+        return max(block.cpu_s / cores, block.seconds - (waited_s(pid) - before_s))
+
+    def code(self, job: dict[str, Any]) -> str:
+        """A hash of all definitions that a run of the job may reach, also those that its functions import."""
+        from suite.contract.sources import code_of
+        from suite.record.job import Job
+
+        known = Job.model_validate(job)
+        return code_of(known.setting.but(device="cuda"), known.stack).trajectory
+
     def close(self) -> None:
         """Ends the contender, if there is one."""
         if self._contender is not None:
             self._contender.close()
             self._contender = None
+
+
+def waited_s(pid: int) -> float:
+    """Seconds that the main thread of a process has waited for a core so far, by Linux's account; 0 where there is
+    none."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _off_the_clock() -> str | None:
@@ -115,7 +149,7 @@ def _server(numerics: str) -> dict[str, Any]:
 
 NEWEST_PART = os.path.join("measure", "timing.py")  # of the layout that the methods above import from
 OLDER = f"it is older than the layout that this gate knows (it has no suite/{NEWEST_PART})"
-COMMANDS = ("hello", "count", "start", "block", "close")
+COMMANDS = ("hello", "count", "start", "block", "pace", "code", "close")
 
 
 def main() -> None:

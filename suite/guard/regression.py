@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from pydantic import Field
 
-from suite.guard.findings import Difference, Finding, changes_between
+from suite.guard.findings import Difference, Finding, changes_between, speed
 from suite.guard.gate_worker import COUNTED_STEPS, SEED, Worker
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.child import ContenderFailed, first_line
@@ -251,33 +251,25 @@ def exit_code(findings: Iterable[Finding], accept_changes: bool) -> int:
 
 
 def notable(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that say more than that exact numbers are equal."""
-    return [each for each in findings if each.verdict not in ("equal", "equivalent") or each.aspect == "timing"]
-
-
-UNTIMED = ("unfit", "failed", "not comparable")
-"""Verdicts of a timing that judge no speed."""
+    """Those that say more than that exact numbers, or code, are equal."""
+    return [each for each in findings if each.verdict != "equal"]
 
 
 def tally(findings: Sequence[Finding]) -> str:
-    """How many of each verdict, in words, and whether speed is among what was checked."""
-    said = notable(findings)
+    """How many of each verdict, in words, and what is known of speed."""
+    exact = [each for each in findings if each.aspect != "timing"]
+    said = notable(exact)
     number = Counter(each.verdict for each in said)
     parts = [f"{number[verdict]} {verdict}" for verdict in get_args(ChangeVerdict) if number[verdict]]
-    silent = len(findings) - len(said)
+    silent = len(exact) - len(said)
     parts += [f"{silent} item{'s' if silent != 1 else ''} exactly equal"] if silent else []
-    timed = any(each.aspect == "timing" and each.verdict not in UNTIMED for each in findings)
-    return (", ".join(parts) or "nothing to compare") + ("" if timed else "; speed: not checked")
+    return f"{', '.join(parts) or 'nothing to compare'}; speed: {speed(findings)}"
 
 
 def markdown(findings: Sequence[Finding], against: str) -> str:
     """A summary fit for a comment: how many of each verdict, a row for every number that differs, then the reasons."""
     said = notable(findings)
-    lines = [
-        f"## leantrain check against {code_in_markdown(against)}",
-        "",
-        f"{tally(findings)}.",
-    ]
+    lines = [f"## leantrain check against {code_in_markdown(against)}: {tally(findings)}"]
     if said:
         lines += ["", "| what | metric | before | after | ratio | verdict |", "|---|---|--:|--:|--:|---|"]
         lines += [f"| {' | '.join(cells)} |" for each in said for cells in _rows(each)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import random
 import selectors
 import shutil
 import subprocess
@@ -117,22 +118,28 @@ def environment() -> dict[str, str]:
 
 
 class TreeWorker:
-    """A worker process over ``tree`` (its top and ``src``, if it has one, lead the path). Use as a context manager."""
+    """A worker process over ``tree`` (its top and ``src``, if it has one, lead the path). Use as a context manager.
 
-    def __init__(self, tree: Path) -> None:
+    A ``coin`` draws it a layout of its own, in place of the one that all share: an order of hashes, a length of its
+    environment, random addresses. Two trees of different code never share a layout really, so where many workers of
+    each are timed, what a layout does is noise among them, and no error that all of them have.
+    """
+
+    def __init__(self, tree: Path, coin: random.Random | None = None) -> None:
         self.tree = tree
         path = [str(tree)] + ([str(tree / "src")] if (tree / "src").is_dir() else [])
         before = os.environ.get("PYTHONPATH")
         path_text = os.pathsep.join(path + ([before] if before else []))
-        padding = "-" * (PADDED_LENGTH - len(path_text))
+        padding = "-" * (coin.randrange(PADDED_LENGTH) if coin else PADDED_LENGTH - len(path_text))
+        seed = str(coin.randrange(2**32) if coin else 0)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
         self._process = subprocess.Popen(
             [sys.executable, "-P", gate_worker.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=environment() | {"PYTHONPATH": path_text, "PYTHONHASHSEED": "0", "LEANTRAIN_PADDING": padding},
-            preexec_fn=_fixed_addresses,
+            env=environment() | {"PYTHONPATH": path_text, "PYTHONHASHSEED": seed, "LEANTRAIN_PADDING": padding},
+            preexec_fn=end_with_parent if coin else _fixed_addresses,
         )
         self._buffer = b""
 

@@ -13,7 +13,7 @@ CLAIM_VERDICTS: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
 
 ChangeVerdict = Literal[
     "equal", "equivalent", "improved", "changed", "regressed", "new", "gone", "failed", "not comparable",
-    "inconclusive", "unfit",
+    "inconclusive", "unfit", "not checked",
 ]  # fmt: skip
 """``equal``: to the bit. ``equivalent``: as near as noise allows. ``changed``: different, and neither better nor worse.
-``unfit``: this machine must not judge."""
+``unfit``: this machine must not judge. ``not checked``: nobody asked, or nothing can tell."""

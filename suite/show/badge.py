@@ -1,10 +1,14 @@
 """What the records say as a badge for a README: of one technique on one baseline the headline, of more a tally.
 
-As the board opens: of one recipe and size, coloured only where the interval excludes 1.
+As the board opens: of one recipe and size, coloured only where the interval excludes 1. A check has one, too, which is
+never green where nobody looked at speed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from suite.guard.findings import NOT_CHECKED, Finding, speed
 from suite.judge.rows import Row
 from suite.record.text import in_html
 from suite.show import matrix
@@ -13,6 +17,8 @@ from suite.show.drawing import COLOURS
 from suite.show.report import Report
 
 HEIGHT, CHARACTER, MARGIN = 20, 6.4, 7.0  # pixels
+ENDINGS = {0: "passed", 1: "regressed", 3: "inconclusive", 4: "unfit", 5: "failed"}
+"""A check's exit code in a word."""
 LEANINGS = {1: "better", -1: "worse", 0: "faint"}
 
 
@@ -25,6 +31,13 @@ def render(report: Report) -> str:
     if len(rows) == 1:
         return _drawn(*_of_row(rows[0]))
     return _drawn("leantrain", ", ".join(f"{whole.count(each)} {each}" for each in matrix.VERDICTS), "faint")
+
+
+def of_check(findings: Collection[Finding], code: int) -> str:
+    """The badge of a check that ended with that exit code, an SVG."""
+    seen = speed(findings)
+    colour = {0: "faint" if seen == NOT_CHECKED else "better", 1: "worse", 5: "worse"}.get(code, "faint")
+    return _drawn("leantrain check", f"{ENDINGS[code]}; speed: {seen}", colour)
 
 
 def _of_row(row: Row) -> tuple[str, str, str]:

@@ -469,6 +469,8 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("compare", "lion", "--write", "a.gif"), "a.gif: a picture's suffix says its format: .svg, .pdf, .png"),
     (("check",), "name one of --against REF, --save FILE, --calibrate and --kernels"),
     (("check", "--against", "main", "--kernels"), "name one of --against REF"),
+    (("check", "--save", "a.json", "--speed"), "--speed times code: name a git revision, --against REV"),
+    (("check", "--against", "README.md", "--slower", "5%"), "--speed times code: name a git revision, --against REV"),
     (("models", "-m", "lama"), "no model is called 'lama'; did you mean llama"),
     (("models", "-t", "lionn"), "no technique is called 'lionn'; did you mean lion"),
     (("doctor", "--device", "cup"), "no device is called 'cup'; did you mean cpu"),

@@ -32,6 +32,12 @@ TYPED = {
     "study rotr": "no technique with a study is called 'rotr'; did you mean rotor",
     "models -t zz": "no technique is called 'zz'; the nearest of",
     "check -t lionn": "no technique is called 'lionn'; did you mean lion",
+    "check --against main --slower 10": "--slower 10: of a step's time, so with its sign: --slower 10%",
+    "check --against main --slower -5%": "--slower -5%: a slow-down is more than 0% and at most 100%",
+    "check --against main --slower 0%": "--slower 0%: a slow-down is more than 0%",
+    "check --against main --slower 120%": "--slower 120%: a slow-down is more than 0% and at most 100%",
+    "check --against main --slower nan%": "--slower nan%: a slow-down is more than 0%",
+    "check --against main --slower much": "--slower much: a percentage is wanted",
     "claims lionn": "no technique is called 'lionn'; did you mean lion",
     "leaderboard -t lionn": "no technique is called 'lionn'; did you mean lion",
 }

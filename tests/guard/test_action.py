@@ -111,7 +111,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_regression_is_in_the_summary_and_ends_the_job(tmp_path: Path, checkout: Path) -> None:
-    job = Runner(tmp_path / "job", checkout, techniques="planted", size="pico")
+    job = Runner(tmp_path / "job", checkout, techniques="planted", size="pico", speed="false")
     job.context["github.base_ref"] = "main"
     assert job.run("Find what to compare with").returncode == 0
     done = job.run("Check")
@@ -123,11 +123,17 @@ def test_a_regression_is_in_the_summary_and_ends_the_job(tmp_path: Path, checkou
     assert float(ratio) > 1 and verdict == "**regressed**"
     assert "exactly equal" in job.summary.read_text(), "the plain baseline did not change"
     findings = json.loads((job.folder / "leantrain" / "findings.json").read_text())
-    assert {each["verdict"] for each in findings} == {"regressed", "equal"}
+    assert {each["verdict"] for each in findings} == {"regressed", "equal", "not checked"}
+    assert "speed: not checked" in job.summary.read_text().splitlines()[0], "nobody takes green for fast"
 
     assert job.run("Draw the board").returncode == 0
     assert "No board: results holds no records." in job.summary.read_text()
-    assert job.outputs() == {"verdict": "regressed", "summary": f"{job.folder}/leantrain/summary.md", "board": ""}
+    written = {name: f"{job.folder}/leantrain/{name}" for name in ("summary.md", "badge.svg")}
+    assert job.outputs() == {
+        "verdict": "regressed", "summary": written["summary.md"], "board": "", "speed": "not checked",
+        "badge": written["badge.svg"],
+    }  # fmt: skip
+    assert "regressed; speed: not checked" in Path(written["badge.svg"]).read_text()
     assert job.run("Pass or fail").returncode == 1
 
 
@@ -160,7 +166,10 @@ EVIL = '$(touch pwned) ; touch pwned "quoted'
 def test_inputs_are_words_and_never_code(tmp_path: Path, checkout: Path) -> None:
     """No step has an expression in its script, and what an input says arrives as an argument."""
     assert not [name for name, step in STEPS.items() if "${{" in step["run"]]
-    job = Runner(tmp_path / "job", checkout, techniques=EVIL, baselines="*", size=EVIL, recipes="-x", timing="true")
+    job = Runner(
+        tmp_path / "job", checkout, techniques=EVIL, baselines="*", size=EVIL, recipes="-x", timing="true",
+        slower=EVIL, minutes=EVIL,
+    )  # fmt: skip
     job.leantrain('printf "%s\\n" "$@" >> arguments; [ "$1" = calibrate ] || exit 4')
     job.context["steps.base.outputs.against"] = EVIL
     assert job.run("Check").returncode == 0
@@ -170,11 +179,46 @@ def test_inputs_are_words_and_never_code(tmp_path: Path, checkout: Path) -> None
     )
     assert calibration and first == second, "a runner that must not time is calibrated, once"
     assert first.splitlines() == [
-        f"--against={EVIL}", f"--size={EVIL}", f"--summary={job.folder}/leantrain/summary.md", "--json",
-        *(f"--technique={word}" for word in EVIL.split()), "--baseline=*", "--recipe=-x", "--timing",
+        f"--against={EVIL}", f"--size={EVIL}", f"--summary={job.folder}/leantrain/summary.md",
+        f"--badge={job.folder}/leantrain/badge.svg", "--json", *(f"--technique={word}" for word in EVIL.split()),
+        "--baseline=*", "--recipe=-x", "--timing", "--speed", f"--slower={EVIL}", f"--minutes={EVIL}",
     ]  # fmt: skip
     assert "compared nothing" in job.summary.read_text()
     assert not list(checkout.glob("pwned"))
+
+
+def arguments(job: Runner, against: str) -> list[str]:
+    """What the step has the command do."""
+    job.leantrain('printf "%s\\n" "$@" > arguments')
+    job.context["steps.base.outputs.against"] = against
+    assert job.run("Check").returncode == 0
+    return (job.checkout / "arguments").read_text().splitlines()
+
+
+def test_speed_is_checked_unless_it_is_switched_off(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "reference.json").touch()
+    asked = arguments(Runner(tmp_path / "on", checkout), "main")
+    assert asked[-4:] == ["--no-timing", "--speed", "--slower=10%", "--minutes=10"]
+    own = arguments(Runner(tmp_path / "own", checkout, slower="5%", minutes="30"), "main")
+    assert own[-3:] == ["--speed", "--slower=5%", "--minutes=30"]
+    off = Runner(tmp_path / "off", checkout, speed="false")
+    assert arguments(off, "main")[-1] == "--no-timing"
+    assert off.outputs()["speed"] == "not checked"
+    assert arguments(Runner(tmp_path / "file", checkout), "reference.json")[-1] == "--no-timing", "a file has no code"
+
+
+@pytest.mark.parametrize(("code", "verdict"), [(0, "passed"), (1, "regressed"), (3, "inconclusive")])
+def test_what_is_known_of_speed_is_an_output_and_inconclusive_ends_the_job(
+    tmp_path: Path, checkout: Path, code: int, verdict: str
+) -> None:
+    job = Runner(tmp_path / "job", checkout)
+    said = "echo '## leantrain check against x: 1 item exactly equal; speed: 1 slower, 2 not slower'"
+    job.leantrain(f'{said} > "${{4#--summary=}}"; : > "${{5#--badge=}}"; exit {code}')
+    assert job.run("Check").returncode == 0
+    outputs = job.outputs()
+    assert (outputs["verdict"], outputs["speed"]) == (verdict, "1 slower, 2 not slower")
+    assert outputs["badge"] == f"{job.folder}/leantrain/badge.svg"
+    assert job.run("Pass or fail").returncode == code
 
 
 def test_the_install_step_is_what_pip_takes(tmp_path: Path) -> None:

@@ -178,15 +178,23 @@ def test_a_summary_cannot_be_broken_by_what_it_quotes() -> None:
     text = markdown(findings, "main|x")
     assert "<script>" not in text
     assert "| `x` | exact |  |  |  | **failed** |\n\n- `x`, exact: &lt;script&gt;\\| \\| a\n" in text
-    assert "1 failed, 1 item exactly equal; speed: not checked." in text
+    assert text.splitlines()[0].endswith(": 1 failed, 1 item exactly equal; speed: not checked")
 
 
-@pytest.mark.parametrize("verdict", ["equivalent", "regressed", "improved", "inconclusive"])
-def test_a_summary_says_where_speed_was_not_checked(verdict: ChangeVerdict) -> None:
+SPEEDS = {
+    "regressed": "1 slower", "equivalent": "1 not slower", "improved": "1 faster", "inconclusive": "1 cannot tell",
+    "equal": "1 of unchanged code", "unfit": "not checked", "failed": "not checked", "not checked": "not checked",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("verdict", "words"), SPEEDS.items())
+def test_the_first_line_says_what_is_known_of_speed(verdict: ChangeVerdict, words: str) -> None:
+    """Beside what is exact: that this is equal says nothing of speed."""
     exact = Finding("x", "exact", "equal")
-    assert "speed: not checked" in tally([exact])
-    assert "speed: not checked" in tally([exact, Finding("speed", "timing", "unfit", "not calibrated")])
-    assert "speed" not in tally([exact, Finding("x", "timing", verdict)])
+    findings = [exact, Finding("x", "timing", verdict)]
+    assert tally(findings) == f"1 item exactly equal; speed: {words}"
+    assert markdown(findings, "main").splitlines()[0].endswith(f": {tally(findings)}")
+    assert tally([exact]) == "1 item exactly equal; speed: not checked"
 
 
 def test_a_summary_has_a_row_for_every_number_that_differs() -> None:

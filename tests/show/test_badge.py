@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from suite.guard.findings import Finding
+from suite.judge.verdicts import ChangeVerdict
 from suite.show import badge
 from suite.show.drawing import COLOURS
 from suite.show.report import Report
@@ -19,7 +21,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def drawn(*lines: Iterable[Any]) -> tuple[list[str | None], str | None]:
     """The words of both fields, and the colour of the second."""
-    root = ElementTree.fromstring(badge.render(Report(shown(*lines))))
+    return read(badge.render(Report(shown(*lines))))
+
+
+def read(svg: str) -> tuple[list[str | None], str | None]:
+    root = ElementTree.fromstring(svg)
     return [each.text for each in root.iter(f"{SVG}text")], list(root.iter(f"{SVG}rect"))[1].get("fill")
 
 
@@ -46,3 +52,23 @@ def test_a_failure_is_said_and_names_are_text() -> None:
 def test_without_records_it_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="leantrain run"):
         badge.render(Report())
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "said", "colour"),
+    [
+        ("not checked", 0, "passed; speed: not checked", "faint"),
+        ("equivalent", 0, "passed; speed: 1 not slower", "better"),
+        ("regressed", 1, "regressed; speed: 1 slower", "worse"),
+        ("inconclusive", 3, "inconclusive; speed: 1 cannot tell", "faint"),
+        ("unfit", 4, "unfit; speed: not checked", "faint"),
+        ("failed", 5, "failed; speed: not checked", "worse"),
+    ],
+)
+def test_a_check_is_never_green_where_nobody_looked_at_speed(
+    verdict: ChangeVerdict, code: int, said: str, colour: str
+) -> None:
+    findings = [Finding("x", "exact", "equal"), Finding("x", "timing", verdict)]
+    words, fill = read(badge.of_check(findings, code))
+    assert words == ["leantrain check", said]
+    assert fill == COLOURS[colour][0]
