@@ -97,6 +97,13 @@ def kept_attention(pairs: Pairs, value: Tensor, kept: Tensor, dropout_p: float =
     return F.dropout(probabilities.to(value.dtype), dropout_p) @ value
 
 
+def or_best(kept: Tensor, scores: Tensor, visible: Tensor) -> Tensor:
+    """``kept``, and in each row that keeps nothing the visible pair with the highest of ``scores``."""
+    best = scores.masked_fill(~visible, -math.inf).argmax(-1, keepdim=True)
+    lone = torch.zeros_like(kept).scatter_(-1, best, True) & visible
+    return kept | (~kept.any(-1, keepdim=True) & lone)
+
+
 def largest_kept(scores: Tensor, visible: Tensor, count: int) -> Tensor:
     """bool: the ``count`` largest ``scores`` of each row among the visible ones, all of a row that has no more."""
     hidden = scores.masked_fill(~visible, -math.inf)
@@ -141,11 +148,11 @@ def worth(pairs: Pairs, value: Tensor, kept: Tensor) -> Worth:
     best = dense.masked_fill(~visible, -1.0).argsort(dim=-1, descending=True, stable=True).argsort(-1) < own
     output, expected = softmax_over(scores, kept) @ value.to(scores.dtype), dense @ value.to(scores.dtype)
     return Worth(
-        density=(kept.sum() / visible.sum()).item(),
+        density=kept.sum().item() / visible.sum().item(),
         mass=(dense * kept).sum(-1)[rows].mean().item(),
         recall=((best & kept).sum() / kept.sum().clamp(min=1)).item(),
         error=((output - expected).norm() / expected.norm()).item(),
-        blocks=(touched(kept).sum() / touched(visible).sum()).item(),
+        blocks=touched(kept).sum().item() / touched(visible).sum().item(),
     )
 
 
