@@ -22,7 +22,8 @@ Added = Callable[[Any], Tensor]
 
 
 class Seen(NamedTuple):
-    """One attention of a pass: its module and that one's input, what it got, which pairs it kept, what came out."""
+    """One attention of a pass: its module and that one's input, its queries and keys as scores get them, its values,
+    which pairs it kept, what came out."""
 
     layer: nn.Module
     came: Tensor
@@ -52,6 +53,8 @@ def of_masks(recording: Recording, own: KeptPairs, added: Added | None = None) -
     def definition(
         query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
     ) -> Tensor:
+        if own.now is not None:
+            query, key = own.prepared(own.now[1], query, key)
         scores = query.double() @ key.double().transpose(-2, -1) * scale
         return (_softmax(scores, next(masks)) @ value.double()).to(query.dtype)
 
@@ -90,19 +93,21 @@ def shown(seen: Sequence[Seen]) -> dict[str, float]:
 def watched(own: MaskedAttention) -> Iterator[list[Seen]]:
     """Every attention of the passes that run meanwhile."""
     seen: list[Seen] = []
-    attention, kept, masks = own.attention, own.kept, []
+    attention, kept, made = own.attention, own.kept, []
 
     def keeps(layer: nn.Module, pairs: Any) -> Tensor:
-        masks.append(kept(layer, pairs))
-        return masks[-1]
+        mask = kept(layer, pairs)
+        made.append((pairs, mask))
+        return mask
 
     def attends(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
         assert own.now is not None and own.came is not None
         layer, came = own.now[1], own.came
         output = attention(query, key, value, **given)
+        pairs, mask = made.pop()
         visible = _visible(query, key, given["mask"], given["causal"])
-        q, k, v, o = (each.detach() for each in (query, key, value, output))
-        seen.append(Seen(layer, came, q, k, v, visible, given["scale"], masks.pop(), o))
+        q, k, v, o = (each.detach() for each in (pairs.query, pairs.key, value, output))
+        seen.append(Seen(layer, came, q, k, v, visible, given["scale"], mask, o))
         return output
 
     own.kept, own.attention = keeps, attends  # type: ignore[method-assign]

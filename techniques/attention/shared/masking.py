@@ -46,6 +46,10 @@ class MaskedAttention(Technique):
         Called without gradients."""
         raise NotImplementedError
 
+    def prepared(self, layer: nn.Module, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys of the attention module ``layer`` as its scores get them: as they are."""
+        return query, key
+
     def attach(self, model: nn.Module) -> None:
         """Puts masked attention into all blocks of ``model``. Raises NotSwappable where it computes its own."""
         parts = anatomy(model)
@@ -74,6 +78,7 @@ class MaskedAttention(Technique):
         if self.now is None or not query.shape[-2] * key.shape[-2]:
             return eager(query, key, value, mask=mask, causal=causal, scale=scale, dropout_p=dropout_p)
         path, layer = self.now
+        query, key = self.prepared(layer, query, key)
         pairs = pairs_of(query, key, mask, causal, scale)
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
             kept = self.kept(layer, pairs)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from techniques.attention.dfss.technique import Dfss, largest_of_each, packed, pattern_of, unpacked
+from techniques.attention.dfss.technique import Dfss, pattern_of
 from techniques.attention.shared.kept_pairs import kept_attention, pairs_of
+from techniques.shared.n_of_m import largest_of_each, packed, unpacked
 from tests.runs import new_run
 
 
