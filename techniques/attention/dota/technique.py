@@ -145,7 +145,7 @@ class Dota(KeptPairs):
             exact = pairs._replace(query=pairs.query.float(), key=pairs.key.float()).scores
             off = self.scores(layer) - (exact if self.pull else exact.detach())
             visible = pairs.visible.expand(pairs.shape)
-            return off.square().masked_fill(~visible, 0.0).sum() / visible.sum()
+            return off.masked_fill(~visible, 0.0).square().sum() / visible.sum()
 
     def kept(self, layer: nn.Module, pairs: Pairs) -> Tensor:
         count = round(self.retention * pairs.longest)

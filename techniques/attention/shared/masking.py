@@ -78,6 +78,8 @@ class MaskedAttention(Technique):
         if self.now is None or not query.shape[-2] * key.shape[-2]:
             return eager(query, key, value, mask=mask, causal=causal, scale=scale, dropout_p=dropout_p)
         path, layer = self.now
+        if key.shape[1] == 1:  # one for all heads
+            key, value = (each.expand(-1, query.shape[1], -1, -1) for each in (key, value))
         query, key = self.prepared(layer, query, key)
         pairs = pairs_of(query, key, mask, causal, scale)
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):

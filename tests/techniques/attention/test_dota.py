@@ -159,3 +159,9 @@ def test_a_retention_that_rounds_to_no_key_is_refused_and_pooled_keys_are():
         run.train(1)
     with pytest.raises(ValueError, match="take a model without pooled or rearranged tokens"):
         further_run("pvt", Stack({"dota": Dota()}))
+
+
+def test_one_key_for_all_heads_and_biases_that_hide_pairs_train():
+    for name in ("falcon", "t5"):
+        run = further_run(name, Stack({"dota": Dota()}))
+        assert all(loss == loss for loss in run.train(2))
