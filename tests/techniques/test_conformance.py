@@ -93,6 +93,14 @@ def reference_run(reference: str, place: Place, mesh: DeviceMesh | None) -> tupl
     return trained(run, place.steps), counts(run)
 
 
+@cache
+def reference_evaluation(reference: str, place: Place, mesh: DeviceMesh | None) -> dict[str, float]:
+    """What the reference's run ends at: a technique may change evaluation alone."""
+    run = place.run(reference, mesh)
+    run.train(place.steps)
+    return run.evaluate()
+
+
 def check(name: str, place: Place, folder: Path, mesh: DeviceMesh | None = None) -> bool:
     """Check all that is asked of a technique but that it changes something and does all that it says that it does, and
     return whether it does."""
@@ -115,7 +123,8 @@ def check(name: str, place: Place, folder: Path, mesh: DeviceMesh | None = None)
     assert digest(resumed) == own.digest, "a resumed run must end in the same weights to the bit"
 
     reference = reference_of(name)[0]
-    plain, plain_counts = reference_run(reference, place, mesh if place.ranks(reference) > 1 else None)
+    their_mesh = mesh if place.ranks(reference) > 1 else None
+    plain, plain_counts = reference_run(reference, place, their_mesh)
     neutral = catalogue()[name].technique.zero_strength
     if neutral is not None:
         stack = join([(name, {key: str(value) for key, value in neutral.items()})])
@@ -126,8 +135,9 @@ def check(name: str, place: Place, folder: Path, mesh: DeviceMesh | None = None)
         together = place.run(stack, mesh)
         assert all(math.isfinite(loss) for loss in together.train(2))
         assert math.isfinite(together.evaluate()["loss"])
-    changed = own != plain or counts(run) != plain_counts
-    run.evaluate()
+    evaluation = run.evaluate()
+    changed = own != plain or evaluation != reference_evaluation(reference, place, their_mesh)
+    changed = changed or counts(run) != plain_counts
     try:
         run.attachment.end()
     except NotAttached:

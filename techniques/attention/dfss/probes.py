@@ -1,0 +1,65 @@
+"""What a recorded step shows of DFSS: that of each group of scores of a row the largest are kept, and how much of dense
+attention these have in every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from suite.contract.recording import Recording
+from techniques.attention.dfss.technique import Dfss
+from techniques.attention.shared.mask_probes import Seen, of_masks
+from techniques.shared.n_of_m import packed, unpacked
+
+OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
+N, M = 1, 2  # of float32
+
+
+def probes(recording: Recording, own: Dfss) -> Mapping[str, float]:
+    """Those of :func:`of_masks`; ``off_pattern``: groups of 2 visible scores of a row of which not 1 is kept;
+    ``misplaced``: kept scores below one that is left out of their group; ``least_mass``: of any row, what dense
+    attention gives to the kept pairs; ``packed_bytes``: of 16-bit scores kept 2 of 4, over those of all;
+    ``lost``: kept scores that do not come back from the packed form."""
+    seen, shown = of_masks(recording, own)
+    scores = seen[0].scores
+    wide = scores[..., : scores.shape[-1] // 4 * 4].to(torch.bfloat16)
+    form = packed(wide, 2, 4)
+    again, group = unpacked(form, 2, 4, 0.0), wide.unflatten(-1, (-1, 4))
+    ordered = group.sort(-1, descending=True).values[..., :2]
+    return {
+        **shown,
+        "off_pattern": sum(_off_pattern(each) for each in seen),
+        "misplaced": sum(_misplaced(each) for each in seen),
+        "least_mass": min(_least_mass(each) for each in seen),
+        "packed_bytes": form.bytes / (wide.numel() * 2),
+        "lost": int((again.unflatten(-1, (-1, 4)).ne(0) & again.unflatten(-1, (-1, 4)).ne(group)).sum())
+        + int((form.values.unflatten(-1, (-1, 2)).sort(-1, descending=True).values != ordered).sum()),
+    }
+
+
+def _groups(each: Seen) -> list[slice]:
+    return [slice(i, i + M) for i in range(0, each.kept.shape[-1], M)]
+
+
+def _off_pattern(each: Seen) -> int:
+    visible, kept = each.visible, each.kept
+    return sum(
+        int((kept[..., group].sum(-1) != visible[..., group].sum(-1).clamp(max=N)).sum()) for group in _groups(each)
+    )
+
+
+def _misplaced(each: Seen) -> int:
+    scores = each.scores
+    margin = 1e-5 * scores[each.visible].abs().max()  # roundings of float32
+    wrong = 0
+    for group in _groups(each):
+        of_group, kept = scores[..., group], each.kept[..., group]
+        best_left = of_group.masked_fill(kept, -torch.inf).amax(-1, keepdim=True)
+        wrong += int((kept & (of_group < best_left - margin)).sum())
+    return wrong
+
+
+def _least_mass(each: Seen) -> float:
+    rows = (each.scores.softmax(-1) * each.kept).sum(-1)
+    return rows[each.visible.any(-1)].min().item()

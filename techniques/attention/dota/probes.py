@@ -1,0 +1,103 @@
+"""What a recorded step shows of DOTA: that masks are of the detectors' largest scores, as many for every query, and
+that the detectors learn from the error of their scores and from nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from techniques.attention.dota.loads import in_order, out_of_order
+from techniques.attention.dota.technique import KEY, PROJECTION, QUERY, Dota, detector_cost, ternary
+from techniques.attention.shared.mask_probes import Seen, of_masks
+from techniques.shared.plain import apart
+
+OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
+BITS, RETENTION, WEIGHT = 4, 0.25, 1.0
+TOKENS, WIDTH, HEADS, RANK = 1024, 768, 12, 16  # BERT-base's at 1024 tokens, sigma 0.25
+VECTORS, COLUMNS = 96, 4096  # for the mean over projections
+
+
+def probes(recording: Recording, own: Dota) -> Mapping[str, float]:
+    """Those of :func:`of_masks`; ``misplaced``: kept pairs whose detected score in float64 is below that of one that is
+    left out; ``unbalanced``: queries that keep another number than the others; ``detector_roundings``: of the
+    detectors' gradients from those of the mean squared error; ``not_ternary``: numbers of the projections that are none
+    of the three; ``product_off``: mean error of products of projected vectors, in standard errors; ``detector_cost``
+    at 1024 tokens; ``loads_over``: the largest ratio of loads out of order to those in order; ``rank_off``: the largest
+    distance of a detector's rank from a quarter of a head's width."""
+    trace = recording.trace
+    seen, shown = of_masks(recording, own)
+    own.errors.clear()
+    paths = [block.attention.path for block in recording.run.anatomy.every_block]
+    expected = _gradients(trace.before.parameters, paths, seen)
+    projections = [each.layer.get_buffer(PROJECTION) for each in seen]
+    heads = [mask for each in seen for mask in each.kept[0]]
+    return {
+        **shown,
+        "misplaced": sum(
+            _misplaced(trace.before.parameters, path, each) for path, each in zip(paths, seen, strict=True)
+        ),
+        "unbalanced": sum(_unbalanced(each) for each in seen),
+        "detector_roundings": apart(trace.of("backward")[0].gradients, expected),
+        "not_ternary": sum(_not_ternary(each) for each in projections),
+        "product_off": _product_off(),
+        "detector_cost": detector_cost(TOKENS, WIDTH, HEADS, RANK, own.bits),
+        "loads_over": max(out_of_order(mask) / in_order(mask) for mask in heads),
+        "rank_off": max(abs(p.shape[1] - each.query.shape[-1] / 4) for p, each in zip(projections, seen, strict=True)),
+    }
+
+
+def _sides(values: Mapping[str, Tensor], path: str, each: Seen) -> list[Tensor]:
+    """X P W of queries and of keys, float64, and not rounded yet."""
+    narrow = (each.came.double() @ each.layer.get_buffer(PROJECTION).double())[:, None]
+    return [narrow @ values[f"{path}.{name}"].double() for name in (QUERY, KEY)]
+
+
+def _rounded(side: Tensor) -> Tensor:
+    step = side.abs().max() / (2 ** (BITS - 1) - 1)
+    return (side / step).round() * step
+
+
+def _misplaced(values: Mapping[str, Tensor], path: str, each: Seen) -> int:
+    sides = _sides(values, path, each)
+    scores = _rounded(sides[0]) @ _rounded(sides[1]).transpose(-2, -1)
+    scaled = [side / side.abs().max() * (2 ** (BITS - 1) - 1) for side in sides]
+    unsure = torch.stack([((s - s.floor() - 0.5).abs() < 1e-4).flatten(2).any(-1) for s in scaled]).any(0)
+    margin = 1e-5 * scores.abs().max()
+    left = scores.masked_fill(each.kept | ~each.visible, -math.inf).amax(-1, keepdim=True)
+    return int((each.kept & (scores < left - margin) & ~unsure[..., None, None]).sum())
+
+
+def _unbalanced(each: Seen) -> int:
+    count = round(RETENTION * each.key.shape[-2])
+    return int((each.kept.sum(-1) != each.visible.sum(-1).clamp(max=count)).sum())
+
+
+def _gradients(values: Mapping[str, Tensor], paths: list[str], seen: list[Seen]) -> dict[str, Tensor]:
+    """By hand: rounding counts as the identity, and the model's own scores as constants."""
+    expected = {}
+    for path, each in zip(paths, seen, strict=True):
+        query, key = _sides(values, path, each)
+        error = (_rounded(query) @ _rounded(key).transpose(-2, -1) - each.scores).masked_fill(~each.visible, 0.0)
+        of_scores = 2 * WEIGHT * error / each.visible.sum() / len(seen)
+        narrow = (each.came.double() @ each.layer.get_buffer(PROJECTION).double())[:, None].transpose(-2, -1)
+        expected[f"{path}.{QUERY}"] = (narrow @ (of_scores @ _rounded(key))).sum(0)
+        expected[f"{path}.{KEY}"] = (narrow @ (of_scores.transpose(-2, -1) @ _rounded(query))).sum(0)
+    return expected
+
+
+def _not_ternary(projection: Tensor) -> int:
+    size = math.sqrt(3 / projection.shape[1])
+    return int((((projection.abs() - size).abs() > 1e-6) & (projection != 0)).sum())
+
+
+def _product_off() -> float:
+    random = torch.Generator().manual_seed(0)
+    one, other = (torch.randn(VECTORS, generator=random, dtype=torch.float64) for _ in range(2))
+    other = one + other / 10  # whose product is large beside its error
+    projection = ternary(VECTORS, COLUMNS, random).double()
+    terms = (one @ projection) * (other @ projection) * COLUMNS
+    return abs((terms.mean() - one @ other).item()) / (terms.std().item() / COLUMNS**0.5)

@@ -1,0 +1,137 @@
+"""What an evaluation of ELSA shows: hashes by the whole matrix H, distances counted bit by bit, thresholds from the
+training batches again, and that training knows nothing of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from suite.contract.data import mixed_seed
+from suite.contract.recording import Recording
+from techniques.attention.elsa import hashing
+from techniques.attention.elsa.technique import THRESHOLD, Elsa, farthest
+from techniques.attention.shared.kept_pairs import Pairs
+from techniques.attention.shared.mask_probes import Seen, in_evaluation
+
+OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
+P, BATCHES = 1.0, 2
+WIDTH, DRAWS = 64, 4096  # of the paper's heads; pairs of Gaussian vectors
+
+
+def probes(recording: Recording, own: Elsa) -> Mapping[str, float]:
+    """Those of :func:`in_evaluation`; ``misplaced``: pairs that the estimate in float64 keeps and the mask does not, or
+    the other way round; ``integer_off``: pairs of which the test in integers says otherwise; ``thresholds_off``: the
+    largest error of a layer's threshold; ``not_orthogonal``: of H H^T from 1; ``factors_off``: of the product by
+    factors from that by H, of the largest; ``multiplications``: of 64 numbers over 64^2; ``bias_64``: the bias of 64
+    signs; ``angle_off``: mean error of angles estimated from them, in standard errors; ``conservative``: the share of
+    estimates that the bias makes no larger than the angle."""
+    seen, shown = in_evaluation(recording, own)
+    thresholds = _thresholds(recording)
+    return {
+        **shown,
+        "misplaced": sum(_misplaced(own, each) for each in seen),
+        "integer_off": sum(_integer_off(own, each) for each in seen),
+        "thresholds_off": max(
+            abs(each.layer.get_buffer(THRESHOLD).item() - one) for each, one in zip(seen, thresholds, strict=True)
+        ),
+        **_of_the_hash(own),
+    }
+
+
+def _matrix(width: int) -> Tensor:
+    return reduce(torch.kron, [each.double() for each in hashing.factors(width)])
+
+
+def _distance(each: Seen) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers of differing bits, bit by bit; and which vectors have a projection so near 0 that a rounding decides."""
+    matrix = _matrix(each.query.shape[-1])
+    projected = [x.double() @ matrix.T for x in (each.query, each.key)]
+    unsure = [(x.abs() < 1e-6 * x.norm(dim=-1, keepdim=True)).any(-1) for x in projected]
+    query, key = (x >= 0 for x in projected)
+    return (query[..., :, None, :] ^ key[..., None, :, :]).sum(-1), unsure[0], unsure[1]
+
+
+def _misplaced(own: Elsa, each: Seen) -> int:
+    distance, unsure_query, unsure_key = _distance(each)
+    theta = (math.pi / each.query.shape[-1] * distance - own.bias_of(each.query.shape[-1])).clamp(min=0)
+    lengths = each.key.double().norm(dim=-1)[..., None, :].expand(theta.shape)
+    longest = lengths.masked_fill(~each.visible, 0.0).amax(-1, keepdim=True)
+    estimate = lengths * theta.cos() / longest
+    threshold = each.layer.get_buffer(THRESHOLD).double()
+    expected = (estimate > threshold) & each.visible
+    alone = ~expected.any(-1, keepdim=True)
+    expected |= alone & (estimate.masked_fill(~each.visible, -math.inf) >= _best(each, estimate) - 1e-5)
+    near = ((estimate - threshold).abs() < 1e-5) | unsure_query[..., :, None] | unsure_key[..., None, :]
+    off = (expected != each.kept) & ~near
+    ties = alone & each.kept.any(-1, keepdim=True)  # of equally good keys any one
+    return int((off & ~ties).sum()) + int((alone & (each.kept & ~expected)).sum())
+
+
+def _best(each: Seen, estimate: Tensor) -> Tensor:
+    return estimate.masked_fill(~each.visible, -math.inf).amax(-1, keepdim=True)
+
+
+def _integer_off(own: Elsa, each: Seen) -> int:
+    distance, unsure_query, unsure_key = _distance(each)
+    threshold = each.layer.get_buffer(THRESHOLD).item()
+    pairs = Pairs(each.query, each.key, each.visible, None, each.scale)
+    chosen = (distance <= farthest(pairs, threshold, own.bias_of(each.query.shape[-1]))) & each.visible
+    theta = (math.pi / each.query.shape[-1] * distance - own.bias_of(each.query.shape[-1])).clamp(min=0)
+    lengths = each.key.double().norm(dim=-1)[..., None, :].expand(theta.shape)
+    estimate = lengths * theta.cos() / lengths.masked_fill(~each.visible, 0.0).amax(-1, keepdim=True)
+    near = ((estimate - threshold).abs() < 1e-5) | unsure_query[..., :, None] | unsure_key[..., None, :]
+    some = chosen.any(-1, keepdim=True)  # a row without a candidate keeps its best key besides
+    return int(((chosen != each.kept) & ~near & some).sum())
+
+
+def _thresholds(recording: Recording) -> list[float]:
+    """Mean over the queries of two training batches of the least relevant key's normalised score, for each layer."""
+    run = recording.run
+    least: list[list[Tensor]] = [[] for _ in run.anatomy.every_block]
+    number = [0]
+
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
+    ) -> Tensor:
+        products = query.double() @ key.double().transpose(-2, -1)
+        sees = torch.ones(products.shape, dtype=torch.bool)
+        sees = sees.tril() if causal else sees
+        probability = (products * scale).masked_fill(~sees, -math.inf).softmax(-1)
+        for b, h, i in torch.cartesian_prod(*map(torch.arange, products.shape[:3])).tolist():
+            own = sees[b, h, i]
+            unit = query[b, h, i].double().norm() * key[b, h, own].double().norm(dim=-1).max()
+            relevant = probability[b, h, i, own] > P / own.sum()
+            relevant[probability[b, h, i, own].argmax()] = True
+            least[number[0] % len(least)].append((products[b, h, i, own] / unit)[relevant].min())
+        number[0] += 1
+        return (probability @ value.double()).to(query.dtype)
+
+    run.model.eval()
+    with torch.no_grad(), run.anatomy.attention(attention):
+        for batch in range(BATCHES):
+            size = run.recipe.batch_size
+            examples, _ = run.data.batch(mixed_seed(run.seed, 2), batch * size, size)
+            run.baseline.forward(run.model, examples)
+    run.model.train()
+    return [torch.stack(each).mean().item() for each in least]
+
+
+def _of_the_hash(own: Elsa) -> dict[str, float]:
+    matrix = _matrix(WIDTH)
+    random = torch.Generator().manual_seed(1)
+    one, other = (torch.randn(DRAWS, WIDTH, generator=random, dtype=torch.float64) for _ in range(2))
+    angle = torch.arccos((one * other).sum(-1) / (one.norm(dim=-1) * other.norm(dim=-1)))
+    by_factors = hashing.project(one, hashing.factors(WIDTH))
+    off = math.pi / WIDTH * (hashing.signs(one) != hashing.signs(other)).sum(-1) - angle
+    return {
+        "not_orthogonal": (matrix @ matrix.T - torch.eye(WIDTH)).abs().max().item(),
+        "factors_off": ((by_factors - one @ matrix.T).abs().max() / by_factors.abs().max()).item(),
+        "multiplications": hashing.multiplications(WIDTH) / WIDTH**2,
+        "bias_64": own.bias_of(WIDTH),
+        "angle_off": abs((off.mean() / (off.std() / DRAWS**0.5)).item()),
+        "conservative": (off <= own.bias_of(WIDTH)).double().mean().item(),
+    }

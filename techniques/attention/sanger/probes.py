@@ -1,0 +1,92 @@
+"""What a recorded step shows of Sanger: that masks are those of the 4-bit prediction, from queries and keys of the step
+and the moving means before it, and that each kept pair has one place in the packed and split form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from techniques.attention.sanger.cost import layer_s
+from techniques.attention.sanger.packing import load_balance, sub_rows
+from techniques.attention.sanger.technique import LARGEST, Sanger
+from techniques.attention.shared.mask_probes import Seen, of_masks
+
+OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
+BITS, DECAY, WIDTH, ELEMENTS = 4, 0.9999, 64, 16  # the paper's, and its code's
+GLUE = 0.02 * 128  # its threshold there, times the tokens
+ROUNDING = 1e-5  # a probability this close to the threshold may be on either side
+
+
+def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
+    """Those of :func:`of_masks`; ``misplaced``: pairs that the prediction in float64 keeps and the mask does not, or
+    the other way round; ``means_off``: relative error of the moving means after the step; ``unpacked``: kept pairs that
+    are not in exactly one sub-row; ``sub_rows_off``: sub-rows over sum ceil(z / 16), less 1; ``balance_off``: error of
+    the load balance; ``detector_cost``: bits of a predicted product over those of one of 16 by 16; ``modelled_layer``:
+    modelled time of a layer on the array at the paper's lowest density, over that of dense attention there."""
+    trace = recording.trace
+    seen, shown = of_masks(recording, own)
+    paths = [block.attention.path for block in recording.run.anatomy.every_block]
+    means, misplaced, off = [], 0, []
+    for path, each in zip(paths, seen, strict=True):
+        before = trace.before.buffers[f"{path}.{LARGEST}"].double()
+        now = torch.stack([_unit(x).abs().max() for x in (each.query, each.key)])
+        means.append(torch.where(before > 0, DECAY * before + (1 - DECAY) * now, now))
+        misplaced += _misplaced(each, means[-1], BITS)
+        after = trace.after.buffers[f"{path}.{LARGEST}"].double()
+        off.append(((after - means[-1]).abs().max() / means[-1].max()).item())
+    rows = [mask for each in seen for mask in each.kept.flatten(0, 1)[:4]]
+    return {
+        **shown,
+        "misplaced": misplaced,
+        "means_off": max(off),
+        "detector_cost": own.bits * own.bits / (16 * 16),
+        "modelled_layer": layer_s(512, 0.087, 0.56) / layer_s(512, 1.0, 1.0),
+        **_packed(rows),
+    }
+
+
+def _unit(x: Tensor) -> Tensor:
+    x = x.double()
+    return x / x.square().sum(-1, keepdim=True).sqrt()
+
+
+def _misplaced(each: Seen, largest: Tensor, bits: int) -> int:
+    """Beside pairs of vectors with a number so near the middle of two levels that a rounding decides."""
+    levels = 2 ** (bits - 1) - 1
+    scaled = [_unit(x) * levels / one for x, one in zip((each.query, each.key), largest, strict=True)]
+    query, key = (x.round().clamp(-levels, levels) for x in scaled)
+    between = [((x - x.floor() - 0.5).abs() < 1e-4).any(-1) for x in scaled]
+    lengths = each.query.double().norm(dim=-1)[..., None] * each.key.double().norm(dim=-1)[..., None, :]
+    scores = query @ key.transpose(-2, -1) * largest.prod() / levels**2 * lengths * each.scale
+    probability = scores.masked_fill(~each.visible, -math.inf).softmax(-1)
+    threshold = min(GLUE / each.key.shape[-2], 0.5)
+    expected = (probability > threshold) & each.visible
+    expected |= ~expected.any(-1, keepdim=True) & each.visible
+    near = (probability - threshold).abs() < ROUNDING
+    unsure = (near.any(-1) | between[0])[..., None] | between[1].any(-1)[..., None, None]
+    return int(((expected != each.kept) & ~unsure).sum())
+
+
+def _packed(masks: list[Tensor]) -> dict[str, float]:
+    lost, parts, needed, balance = 0, 0, 0, 0.0
+    for mask in (*masks, _wide()):
+        packed = sub_rows(mask)
+        placed = torch.zeros_like(mask, dtype=torch.int64)
+        for row, keys in packed:
+            placed[row, list(keys)] += 1
+        lost += int((placed != mask).sum()) + sum(not 1 <= len(keys) <= ELEMENTS for _, keys in packed)
+        counts = [int(row[i : i + WIDTH].sum()) for row in mask for i in range(0, mask.shape[1], WIDTH)]
+        full = sum(math.ceil(z / ELEMENTS) for z in counts)
+        parts, needed = parts + len(packed), needed + full
+        balance = max(balance, abs(load_balance(mask) - sum(counts) / (ELEMENTS * full)))
+    return {"unpacked": lost, "sub_rows_off": parts / needed - 1, "balance_off": balance}
+
+
+def _wide() -> Tensor:
+    """A mask of several vectors a row, some empty and some full, the last one short."""
+    keys = torch.arange(200)
+    return torch.stack([keys % (row + 1) < row % 5 * (keys // WIDTH != 1) for row in range(24)])

@@ -1,0 +1,1 @@
+"""Code that the techniques of this category share, which mask attention. Nothing here imports a technique."""

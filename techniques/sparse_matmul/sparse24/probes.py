@@ -1,0 +1,59 @@
+"""What a short run shows of 2:4 sparsity: the dense training before it, what it left of each group of four, and that
+the second training keeps it so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.device.random_state import unchanged_randomness
+from suite.model.anatomy import is_transposed
+from techniques.shared import pruned
+from techniques.shared.n_of_m import packed, unpacked
+from techniques.shared.pruned import records as records
+from techniques.shared.scouts import scouts_of
+from techniques.sparse_matmul.sparse24.technique import Sparse24
+
+
+def probes(recording: Recording, own: Sparse24) -> Mapping[str, float]:
+    """``off_pattern``: groups of four inputs of a row of which not two weights stay; ``smaller_kept``: weights that
+    stay though a larger one of their group went; ``off_dense``: numbers in which the first training ends elsewhere than
+    the reference; ``cost_in_runs``: steps of both trainings over those of one; ``packed_bytes``: of 16-bit weights in
+    the form for sparse tensor cores, over dense ones; ``lost``: weights that do not come back from it; the invariants
+    of :mod:`techniques.shared.pruned`, beside the weights of the first training."""
+    run = recording.run
+    with unchanged_randomness(run.device), scouts_of(run) as scouts:
+        replace(own).model(run.plain_model(), run)  # once more: a run is deterministic
+        twin = recording.twin("baseline").run
+        twin.train(twin.recipe.steps)
+    end = {name: each.detach() for name, each in scouts[0].run.model.named_parameters()}
+    masks = {path: _rows(run, path, mask) for path, mask in pruned.masks_of(recording).items()}
+    weights = {path: _rows(run, path, end[f"{path}.weight"]) for path in masks}
+    forms = {path: (weights[path] * masks[path]).to(torch.bfloat16) for path in masks}
+    packs = {path: packed(each.abs(), 2, 4) for path, each in forms.items()}
+    return {
+        "off_pattern": sum(int((mask.sum(-1) != 2).sum()) for mask in masks.values()),
+        "smaller_kept": sum(_smaller_kept(weights[path], mask) for path, mask in masks.items()),
+        "off_dense": sum(int((end[name] != each).sum()) for name, each in twin.model.named_parameters()),
+        "cost_in_runs": (sum(each.run.step for each in scouts) + len(recording.traces)) / twin.recipe.steps,
+        "packed_bytes": sum(each.bytes for each in packs.values()) / sum(2 * each.numel() for each in forms.values()),
+        "lost": sum(int((unpacked(packs[path], 2, 4, 0.0) != form.abs()).sum()) for path, form in forms.items()),
+        **pruned.invariants(recording, own, end),
+    }
+
+
+def _rows(run: Run, path: str, values: Tensor) -> Tensor:
+    """[out, groups, 4] of a layer's weight or mask."""
+    values = values.T if is_transposed(run.model.get_submodule(path)) else values
+    return values.reshape(len(values), -1, 4)
+
+
+def _smaller_kept(weights: Tensor, mask: Tensor) -> int:
+    sizes = weights.abs()
+    largest_gone = sizes.masked_fill(mask, -1.0).amax(-1, keepdim=True)
+    return int((mask & (sizes < largest_gone)).sum())
