@@ -23,12 +23,18 @@ it against measured steps. Imports no torch.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from suite.record.devices import HALF, Device
+from suite.record.modelled import IMPLEMENTATION, RUNS, SHAPES, Change
 from suite.record.operators import HOST_ONLY, IN, OUT, PHASES, Operator, Phase, TracedStep
+
+Floats = NDArray[np.float64]
 
 HOST_US: Mapping[Phase, tuple[float, float]] = {"forward": (11, 3), "backward": (7, 2), "optimizer": (6, 1.5)}
 """What the host takes for an operator that launches, and for a view, by phase: eager torch 2, a server's CPU."""
@@ -69,6 +75,7 @@ class Software:
 
     Attributes:
         attention: the generation of the kernel behind torch's flash attention: a key of :data:`ATTENTION`.
+        attention_share: what multiplies its rate.
         tf32: whether float32 products run as TF32.
         host: the host's time over that of HOST_US: an older processor, another torch.
         step_s: what each step takes besides its operators: logging, data, the allocator.
@@ -77,6 +84,7 @@ class Software:
 
     name: str = "torch 2, eager attention by flash 2"
     attention: str = "flash 2"
+    attention_share: float = 1.0
     tf32: bool = False
     host: float = 1.0
     step_s: float = 0.0
@@ -84,6 +92,18 @@ class Software:
 
 
 DEFAULT = Software()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A step's operators that launch, as arrays of s: all their calls together."""
+
+    operators: list[Operator]
+    computed_s: Floats
+    moved_s: Floats
+    gaps_s: Floats
+    phases: NDArray[np.intp]
+    host: Mapping[Phase, float]
 
 
 @dataclass(frozen=True)
@@ -96,11 +116,40 @@ class Cost:
 
 def operator_cost(device: Device, operator: Operator, software: Software = DEFAULT) -> Cost:
     """What one call takes on the device, in s; transfers go by :func:`link_s`."""
-    moved_s = operator.moved_bytes / (device.copy_bytes_per_s * SHARES.get(operator.kind, SHARES["other"]))
+    moved_s = _moved_s(device, operator)
     computed_s = _computed_s(device, operator, software)
     gaps_s = 1e-6 * device.kernel_us * operator.kernels
     bound = "compute" if computed_s >= moved_s else "memory"
     return Cost(max(moved_s, computed_s) + gaps_s, bound if max(moved_s, computed_s) >= gaps_s else "launch")
+
+
+def parts_of(step: TracedStep, device: Device, software: Software = DEFAULT) -> Parts:
+    """The terms of :func:`operator_cost`, of all calls of each signature: what a fit multiplies."""
+    host = dict.fromkeys(PHASES, 0.0)
+    launched = []
+    for each, count in step:
+        host[each.phase] += count * host_s(device, each, software)
+        if each.kind not in (HOST_ONLY, OUT, IN):
+            launched.append((each, count))
+    counts = np.array([float(count) for _, count in launched])
+    return Parts(
+        [each for each, _ in launched],
+        counts * [_computed_s(device, each, software) for each, _ in launched],
+        counts * [_moved_s(device, each) for each, _ in launched],
+        counts * [1e-6 * device.kernel_us * each.kernels for each, _ in launched],
+        np.array([PHASES.index(each.phase) for each, _ in launched], dtype=np.intp),
+        host,
+    )
+
+
+def timeline_of(parts: Parts, cost_s: Floats, synchronised: bool) -> float:
+    """:func:`timeline` of a step whose operators take ``cost_s``."""
+    busy = np.bincount(parts.phases, cost_s, len(PHASES))
+    return timeline(parts.host, dict(zip(PHASES, map(float, busy))), synchronised)
+
+
+def _moved_s(device: Device, operator: Operator) -> float:
+    return operator.moved_bytes / (device.copy_bytes_per_s * SHARES.get(operator.kind, SHARES["other"]))
 
 
 def _computed_s(device: Device, operator: Operator, software: Software) -> float:
@@ -123,9 +172,9 @@ def attention_s(device: Device, operator: Operator, software: Software = DEFAULT
     """Fused attention at the rate of its kernel's generation; what a causal mask hides is skipped."""
     generation = software.attention if "flash" in operator.name or "cudnn" in operator.name else "efficient"
     shares = ATTENTION[generation]
-    share = shares.get(device.generation, shares[""])[operator.backward_of_attention]
+    share = shares.get(device.generation, shares[""])[operator.backward_of_attention] * software.attention_share
     peak = device.peak_flops_per_s(operator.dtype)
-    keys = operator.shapes[-1][-2] if operator.shapes and len(operator.shapes[-1]) > 1 else 1024
+    keys = operator.shapes[1 + operator.backward_of_attention][-2]  # after queries, and after the output's gradient
     short = 1 + SHORT_ROWS * (1 + operator.causal) / max(keys, 1)
     return operator.flops * (0.5 if operator.causal else 1.0) * short / (share * peak)
 
@@ -176,10 +225,10 @@ def modelled(step: TracedStep, device: Device, software: Software = DEFAULT) -> 
     """The step on that device under that software. Raises ValueError where something in it has no declared cost."""
     if step.undeclared:
         raise ValueError("; ".join(step.undeclared))
-    kinds: Counter[str] = Counter()
-    bounds: dict[str, Counter[str]] = {}
-    busy, dispatched, link = dict.fromkeys(PHASES, 0.0), dict.fromkeys(PHASES, 0.0), Counter[str]()
-    flops: Counter[str] = Counter()
+    kinds: dict[str, float] = defaultdict(float)
+    bounds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    busy, dispatched, link = dict.fromkeys(PHASES, 0.0), dict.fromkeys(PHASES, 0.0), defaultdict[str, float](float)
+    flops: dict[str, float] = defaultdict(float)
     active_s = 0.0
     for each, count in step:
         dispatched[each.phase] += count * host_s(device, each, software)
@@ -190,7 +239,7 @@ def modelled(step: TracedStep, device: Device, software: Software = DEFAULT) -> 
             seconds = count * cost.seconds
             busy[each.phase] += seconds
             kinds[each.kind] += seconds
-            bounds.setdefault(each.kind, Counter())[cost.bound] += seconds
+            bounds[each.kind][cost.bound] += seconds
             flops[each.dtype] += count * each.flops
             active_s += seconds * (ACTIVITY.get(each.kind, MOVING) if cost.bound == "compute" else MOVING)
     link_s = max(link.values(), default=0.0)
@@ -202,8 +251,8 @@ def modelled(step: TracedStep, device: Device, software: Software = DEFAULT) -> 
     return ModelledStep(
         step_s, device_s, sent_s, link_s, total,
         total / step_s / device.peak_flops_per_s(widest, software.tf32) if step_s else math.nan,
-        energy_j, _limit(device_s, sent_s, link_s), dict(kinds.most_common()),
-        {kind: each.most_common(1)[0][0] for kind, each in bounds.items()},
+        energy_j, _limit(device_s, sent_s, link_s), dict(sorted(kinds.items(), key=lambda each: -each[1])),
+        {kind: max(each, key=lambda bound: each[bound]) for kind, each in bounds.items()},
     )  # fmt: skip
 
 
@@ -225,3 +274,24 @@ def timeline(host: Mapping[Phase, float], device: Mapping[Phase, float], synchro
 
 def _limit(device_s: float, host_s: float, link_s: float) -> str:
     return max((device_s, "device"), (host_s, "host"), (link_s, "link"))[1]
+
+
+def change_between(a: TracedStep, b: TracedStep) -> Change:
+    """What two steps differ in: how often the same products run; their shapes, or what is trained; or their types,
+    their compilation, the kernels of attention, norms and losses."""
+
+    def how(step: TracedStep) -> set[tuple[str, str, bool]]:
+        main = [each for each, _ in step if each.kind in ("product", "attention", "softmax", "norm", "loss")]
+        large = max((each.flops for each in main), default=0)
+        return {
+            (each.name if each.kind != "product" else each.kind, each.dtype, each.compiled)
+            for each in main
+            if each.kind != "product" or each.flops > 0.01 * large
+        }
+
+    def which(step: TracedStep) -> set[object]:
+        return {each.product for each, _ in step if each.kind == "product"}
+
+    if how(a) != how(b):
+        return IMPLEMENTATION
+    return RUNS if which(a) == which(b) else SHAPES

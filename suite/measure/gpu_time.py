@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -23,11 +23,15 @@ from torch._subclasses import FakeTensor
 from suite.chain import tiers
 from suite.contract.catalogue import catalogue
 from suite.contract.run import Run
+from suite.contract.technique import Unavailable
+from suite.judge.roofline import DEFAULT, ModelledStep, Software, change_between, modelled
 from suite.measure import compiled_graphs
-from suite.measure.paper_scale import Scale, trained_at
+from suite.measure.paper_scale import Scale, SideBySide, StepCount, trained_at
 from suite.measure.weightless import replaced
 from suite.meters.operators import OperatorTrace
+from suite.record.devices import Device
 from suite.record.job import techniques_of
+from suite.record.modelled import PROVENANCE, TIME, Band, Change, believed
 from suite.record.operators import IN, OUT, Operator, TracedStep
 
 AS_MUCH = "OPERATORS_MOVE_AS_MUCH"
@@ -160,18 +164,101 @@ def _with_own_update(step: TracedStep, stack: str, run: Run) -> TracedStep:
 
 def _declared_bytes(stack: str, dtype: str) -> float | None:
     """Bytes that a step moves for each parameter, by the benches of the stack's techniques."""
-    with ExitStack():
-        for name in techniques_of(stack):
-            entry = catalogue()[name]
-            if (entry.folder / "peer.py").is_file():
-                benches = _benches(entry.module.rpartition(".")[0] + ".peer")
-                if dtype in benches:
-                    return float(benches[dtype].bytes_per_element)
+    for name in techniques_of(stack):
+        entry = catalogue()[name]
+        if (entry.folder / "peer.py").is_file():
+            benches = import_module(entry.module.rpartition(".")[0] + ".peer").BENCHES
+            if dtype in benches:
+                return float(benches[dtype].bytes_per_element)
     return None
 
 
-def _benches(module: str) -> Any:
-    return import_module(module).BENCHES
+# a step's time ------------------------------------------------------------------------------------------------------
 
 
-Traced = Callable[[str, Scale], TracedStep]
+@dataclass(frozen=True)
+class StepTime:
+    """A stack's step on a named GPU, modelled; or the reason why it is not."""
+
+    stack: str
+    step: ModelledStep | None = None
+    trace: TracedStep | None = None
+    unavailable: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "stack": self.stack,
+            "provenance": PROVENANCE if self.step else "unavailable",
+            "reason": self.unavailable,
+            **(asdict(self.step) if self.step else {}),
+        }
+
+
+@dataclass(frozen=True)
+class TimesBeside:
+    """A stack's modelled step beside its reference's (None for the baseline itself), on ``device`` under ``software``.
+
+    Attributes:
+        change: what the two differ in, which says how far their ratio is believed.
+        time_band, ratio_band: what 90 % of published steps kept within that the model had not seen.
+    """
+
+    device: Device
+    software: Software
+    reference: StepTime | None
+    stack: StepTime
+    change: Change | None
+    time_band: Band
+    ratio_band: Band | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Stack over reference; None where either has no time."""
+        if self.reference is None or self.reference.step is None or self.stack.step is None:
+            return None
+        return self.stack.step.step_s / self.reference.step.step_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "provenance": PROVENANCE,
+            "gpu": {"name": self.device.name, "title": self.device.title, **asdict(self.device.reached)},
+            "software": self.software.name,
+            "reference": self.reference and self.reference.as_dict(),
+            "stack": self.stack.as_dict(),
+            "ratio": self.ratio,
+            "change": self.change,
+            "time_band": self.time_band._asdict(),
+            "ratio_band": self.ratio_band and self.ratio_band._asdict(),
+        }
+
+
+def step_time(stack: str, scale: Scale, device: Device, software: Software = DEFAULT) -> StepTime:
+    """The stack's step at that scale on that GPU. What has no declared cost, or cannot be traced, has the reason."""
+    try:
+        step = traced(stack, scale)
+        return StepTime(stack, modelled(step, device, software), step)
+    except (Unavailable, ValueError) as refusal:
+        return StepTime(stack, unavailable=str(refusal))
+    except RuntimeError as error:
+        return StepTime(stack, unavailable=str(error).splitlines()[0])
+
+
+def times_beside(pair: SideBySide, device: Device, software: Software = DEFAULT) -> TimesBeside:
+    """The modelled times of what was counted side by side."""
+    known = believed()
+    device = known.calibrated(device)
+    software = replace(software, attention_share=known.attention(software.attention, device))
+
+    def of(side: StepCount) -> StepTime:
+        if side.counters is None:
+            return StepTime(side.stack, unavailable=side.unavailable)
+        return step_time(side.stack, pair.scale, device, software)
+
+    stack, reference = of(pair.stack), of(pair.reference) if pair.reference else None
+    change = band = None
+    if reference is not None and reference.trace is not None and stack.trace is not None:
+        change = change_between(reference.trace, stack.trace)
+        band = known.band(change)
+    return TimesBeside(device, software, reference, stack, change, known.band(TIME), band)

@@ -54,7 +54,8 @@ KINDS = tuple(
         ("softmax", r"_?(log_)?softmax.*|_safe_softmax"),
         ("loss", r"nll_loss.*|.*cross_entropy.*|mse_loss.*"),
         ("optimizer", r"_foreach.*|_fused_.*|_amp_foreach.*"),
-        ("index", r"embedding.*|index.*|_unsafe_index.*|gather|scatter.*|_index_put.*|masked_(select|scatter).*|take.*"),
+        ("index", r"embedding.*|index.*|_unsafe_index.*|gather|scatter.*|_index_put.*|masked_(select|scatter).*|"
+                  r"take.*"),
         ("sort", r"sort|topk|argsort|randperm|multinomial|unique.*|kthvalue|cumsum|median|nonzero.*|searchsorted"),
         ("random", r"native_dropout.*|bernoulli.*|uniform.*|normal.*|rand.*|exponential.*"),
         ("reduction", r"sum|mean|var.*|std.*|norm.*|linalg_vector_norm|amax|amin|max|min|argmax|argmin|any|all|"
@@ -191,7 +192,7 @@ class OperatorTrace(TorchDispatchMode):
             tensors=max(1, len(inputs)), compiled=self._compiled,
         )  # fmt: skip
         operator = _with_sizes(operator, func, inputs, outputs, args, kwargs)
-        self._events.append(_Event(operator, *self._moved(func, name, kind, args, inputs, outputs)))
+        self._events.append(_Event(operator, *self._moved(func, name, kind, (args, kwargs), inputs, outputs)))
 
     # storages ---------------------------------------------------------------------------------------------------------
 
@@ -214,15 +215,18 @@ class OperatorTrace(TorchDispatchMode):
         return seen
 
     def _moved(
-        self, func: OpOverload, name: str, kind: str, args: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+        self, func: OpOverload, name: str, kind: str, call: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> tuple[Bytes, Bytes]:
         """Bytes that an operator reads and writes, by storage."""
+        args, kwargs = call
         reads, made = self._sizes(inputs), self._sizes(outputs)
-        arguments = zip(func._schema.arguments, args)
-        targets = [leaf for argument, value in arguments if argument.is_write for leaf in _tensors(value)]
+        schema = func._schema.arguments
+        given = [*zip(schema, args), *((each, kwargs[each.name]) for each in schema if each.name in kwargs)]
+        targets = [leaf for argument, value in given if argument.is_write for leaf in _tensors(value)]
         writes = self._sizes(targets) | {number: size for number, size in made.items() if number not in reads}
-        if name in WRITE_ONLY and targets:
-            reads.pop(self._number(targets[0].untyped_storage()), None)
+        only_written = [leaf for argument, value in given if argument.is_out for leaf in _tensors(value)]
+        for each in only_written or (targets[:1] if name in WRITE_ONLY else []):
+            reads.pop(self._number(each.untyped_storage()), None)
         written = sum(writes.values())
         if kind == "index" and "backward" not in name:
             if name in PLACED:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 Phase = Literal["forward", "backward", "optimizer"]
@@ -132,3 +132,39 @@ def _as_tuple(value: Any) -> Any:
 def step_of(operators: Iterable[Operator], uncosted: dict[str, int], undeclared: tuple[str, ...] = ()) -> TracedStep:
     """The step that runs these operators, in whatever order."""
     return TracedStep(Counter(operators), uncosted, undeclared)
+
+
+def deepened(shallow: TracedStep, deeper: TracedStep, layers: int) -> TracedStep:
+    """The step of a model ``layers`` deeper than ``deeper``, which has one layer more than ``shallow``: all that both
+    run grows by as much again for each.
+
+    What takes all of a model's tensors at once (an optimizer's lists, a norm over all gradients) has another signature
+    at each depth: of the same operators in the same order their bytes, FLOPs and tensors grow.
+    """
+    counts: Counter[Operator] = Counter()
+    ours, theirs = dict(shallow.counts), dict(deeper.counts)
+    for each in [each for each in theirs if each in ours]:
+        before, now = ours.pop(each), theirs.pop(each)
+        counts[each] += now + layers * (now - before)
+    unpaired = {key: list(group) for key, group in _alike(ours).items()}
+    for key, group in _alike(theirs).items():
+        befores = unpaired.get(key, [])
+        for at, each in enumerate(group):
+            before = befores[at] if len(befores) == len(group) else None
+            grown = _grown(before, each, layers) if before is not None else each
+            counts[grown] += theirs[each] if before is None else theirs[each] + layers * (theirs[each] - ours[before])
+    return TracedStep(counts, deeper.uncosted, deeper.undeclared)
+
+
+def _alike(operators: Iterable[Operator]) -> dict[tuple[str, str, str], list[Operator]]:
+    alike: dict[tuple[str, str, str], list[Operator]] = {}
+    for each in operators:
+        alike.setdefault((each.name, each.phase, each.dtype), []).append(each)
+    return {key: sorted(group, key=lambda each: each.moved_bytes) for key, group in alike.items()}
+
+
+def _grown(before: Operator, now: Operator, layers: int) -> Operator:
+    def more(name: str) -> int:
+        return int(getattr(now, name) + layers * (getattr(now, name) - getattr(before, name)))
+
+    return replace(now, **{name: more(name) for name in ("flops", "read_bytes", "written_bytes", "tensors")})
