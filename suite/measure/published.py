@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from suite.measure import weightless as values_of_sizes
 from suite.measure.compiled_graphs import partitioned_graphs
 from suite.measure.gpu_time import compiled_graphs_marked
 from suite.measure.weightless import replaced, weightless
@@ -32,6 +34,8 @@ from suite.record.operators import TracedStep, deepened
 from suite.record.published import Case, Traced, cases, rows, traces, write_traces
 
 CHUNKS = 8
+LARGEST_POSITIONS = 1 << 20
+"""Of a batch: a model asks whether its positions are of one sequence."""
 DEPTH = 2
 """Layers of the shallower model that is traced."""
 PARTS: Any = {"num_hidden_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads",
@@ -48,7 +52,8 @@ NAMES: Any = {
 }  # fmt: skip
 """What configurations call a case's sizes, where it is not PARTS."""
 PLAIN: Any = {
-    "gpt2": {"activation_function": "gelu"}, "granite": {"embedding_multiplier": 12.0, "logits_scaling": 8.0},
+    "gpt2": {"activation_function": "gelu"}, "mistral": {"sliding_window": None},
+    "granite": {"embedding_multiplier": 12.0, "logits_scaling": 8.0},
 }  # fmt: skip
 NO_DROPOUT = dict.fromkeys(
     (
@@ -80,6 +85,7 @@ def _traced(case: Case, peaks_wanted: bool) -> tuple[TracedStep, list[int]]:
     peaks = []
     with ExitStack() as stack:
         stack.enter_context(compiled_graphs_marked(trace))
+        stack.enter_context(replaced(values_of_sizes, "LARGEST_KEPT", LARGEST_POSITIONS))
         stack.enter_context(weightless("cuda"))
         if case.compiled:
             stack.enter_context(partitioned_graphs())
@@ -190,10 +196,10 @@ def _loss(case: Case, model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     logits = model(inputs).logits
     if case.forward_only:
         return logits
+    logits = logits.float() if case.wide_logits else logits
     if case.fused:
         loss = _FusedLoss.apply(logits.view(-1, logits.shape[-1]))
         return loss
-    logits = logits.float() if case.wide_logits else logits
     if case.model == "bert":
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
     shifted = logits[:, :-1].contiguous()
@@ -344,11 +350,15 @@ def _restored() -> Iterator[None]:
 
 
 def trace_missing(seconds: float = 1e9, only: str = "") -> int:
-    """Traces cases that have no trace until so many seconds of processor time are over, and writes all. How many are still to be traced."""
+    """Traces cases that have no trace until so many seconds of processor time are over, and writes all.
+
+    How many are still to be traced.
+    """
     with_peaks = {each.case.key for each in rows() if each.case is not None and each.peak_bytes}
     began, known = time.process_time(), dict(traces())
     missing = [each for each in cases() if each.key not in known and only in f"{each.library} {each.model}"]
-    missing.sort(key=lambda each: (each.compiled, each.key not in with_peaks))  # what gives most first
+    alike = Counter(each.model for each in missing)
+    missing.sort(key=lambda each: (each.compiled, alike[each.model]))  # the rarer and the quicker first
     done = 0
     for case in missing:
         if time.process_time() - began > seconds:

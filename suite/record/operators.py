@@ -144,15 +144,16 @@ def deepened(shallow: TracedStep, deeper: TracedStep, layers: int) -> TracedStep
     counts: Counter[Operator] = Counter()
     ours, theirs = dict(shallow.counts), dict(deeper.counts)
     for each in [each for each in theirs if each in ours]:
-        before, now = ours.pop(each), theirs.pop(each)
-        counts[each] += now + layers * (now - before)
-    unpaired = {key: list(group) for key, group in _alike(ours).items()}
+        fewer, now = ours.pop(each), theirs.pop(each)
+        counts[each] += now + layers * (now - fewer)
+    unpaired = _alike(ours)
     for key, group in _alike(theirs).items():
         befores = unpaired.get(key, [])
-        for at, each in enumerate(group):
-            before = befores[at] if len(befores) == len(group) else None
-            grown = _grown(before, each, layers) if before is not None else each
-            counts[grown] += theirs[each] if before is None else theirs[each] + layers * (theirs[each] - ours[before])
+        if len(befores) != len(group):
+            counts.update({each: theirs[each] for each in group})
+            continue
+        for before, each in zip(befores, group):
+            counts[_grown(before, each, layers)] += theirs[each] + layers * (theirs[each] - ours[before])
     return TracedStep(counts, deeper.uncosted, deeper.undeclared)
 
 
@@ -167,4 +168,7 @@ def _grown(before: Operator, now: Operator, layers: int) -> Operator:
     def more(name: str) -> int:
         return int(getattr(now, name) + layers * (getattr(now, name) - getattr(before, name)))
 
-    return replace(now, **{name: more(name) for name in ("flops", "read_bytes", "written_bytes", "tensors")})
+    return replace(
+        now, flops=more("flops"), read_bytes=more("read_bytes"), written_bytes=more("written_bytes"),
+        tensors=more("tensors"),
+    )  # fmt: skip

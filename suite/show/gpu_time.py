@@ -43,8 +43,8 @@ def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
     peaks = [_peak(each) for each in (counts.reference, counts.stack) if each is not None]
     if any(peaks):
         memory = 1e9 * times.device.memory_gb
-        shares = [100 * each / memory if each else None for each in peaks]
-        rows.append(_line(f"tensors at peak, % of {times.device.memory_gb:g} GB", steps, shares))
+        of_memory: list[float | None] = [100 * each / memory if each else None for each in peaks]
+        rows.append(_line(f"tensors at peak, % of {times.device.memory_gb:g} GB", steps, of_memory))
     return rows
 
 

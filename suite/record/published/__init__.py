@@ -193,13 +193,12 @@ def _fms(line: Line) -> Row:
         return row.but("its model is of another kind (70B, quantised, or a mixture of experts)")
     if "fixed length" not in line["dataset"]:
         return row.but("its sequences vary in length")
-    narrow = model == "gpt_bigcode" or fused  # which do not widen their logits
     case = Case(
         "transformers", model, int(line["micro_batch"]), int(float(line["sequence"])), **_sizes(line),
         parameters=line["parameters_dtype"], autocast="" if precision == "bf16" else "bfloat16", recomputed=True,
         adapters=int(float(line["lora_rank"])) if adapted else 0,
         adapted=tuple(line["lora_targets"].split()) if adapted else (),
-        clipped=True, fused=fused, chunked_loss=chunked, wide_logits=not narrow,
+        clipped=True, fused=fused, chunked_loss=chunked, wide_logits=model != "gpt_bigcode",
     )  # fmt: skip
     return replace(row, case=case)
 
