@@ -21,16 +21,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from suite.judge.roofline import Software, change_between, parts_of, timeline_of
+from suite.judge.roofline import Software, change_between, parts_of
 from suite.record.devices import Device, devices
 from suite.record.modelled import Band, Believed, Change
-from suite.record.operators import Operator, TracedStep
+from suite.record.operators import PHASES, Operator, TracedStep
 from suite.record.published import Row, rows, traces
 
 SOFTWARE: Mapping[str, Software] = {
@@ -109,19 +108,39 @@ class Fit:
         self.rows = of
         self.names: list[tuple[str, ...]] = sorted({name for each in of for name in _names(each)})
         at = {name: index for index, name in enumerate(self.names)}
-        self._parts = [parts_of(each.step, each.device, SOFTWARE[each.row.table]) for each in of]
-        self._keys = [_keys(each, parts, at) for each, parts in zip(of, self._parts)]
+        none = len(at)  # of what nothing multiplies
+        parts = [parts_of(each.step, each.device, SOFTWARE[each.row.table]) for each in of]
+        own = [[_of(operator, each) for operator in part.operators] for each, part in zip(of, parts)]
+        self._first = np.array([at[names[0]] if names else none for each in own for names in each], dtype=np.intp)
+        self._second = np.array(
+            [at[names[1]] if len(names) > 1 else none for each in own for names in each], dtype=np.intp
+        )
+        sizes = [len(part.operators) for part in parts]
+        self._moving = np.repeat([at["moving", each.device.generation] for each in of], sizes)
+        self._at = np.repeat(np.arange(len(of)) * len(PHASES), sizes)
+        self._step = np.array([at["step", each.row.table] for each in of], dtype=np.intp)
+        if parts:
+            self._computed_s = np.concatenate([part.computed_s for part in parts])
+            self._moved_s = np.concatenate([part.moved_s for part in parts])
+            self._gaps_s = np.concatenate([part.gaps_s for part in parts])
+            self._at = self._at + np.concatenate([part.phases for part in parts])
+        self._host_s = np.array([[part.host[phase] for phase in PHASES] for part in parts])
+        self._synchronised = np.array([SOFTWARE[each.row.table].synchronised for each in of])
 
     def seconds(self, multipliers: Floats) -> Floats:
-        """Modelled times of all rows, s."""
-        scale = np.exp(np.append(multipliers, 0.0))  # the last for what nothing multiplies
-        times = []
-        for each, parts, keys in zip(self.rows, self._parts, self._keys):
-            computed = parts.computed_s / (scale[keys.first] * scale[keys.second])
-            cost = np.maximum(computed, parts.moved_s / scale[keys.moving]) + parts.gaps_s
-            own = max(0.0, float(multipliers[keys.step])) if keys.step is not None else 0.0
-            times.append(own + timeline_of(parts, cost, SOFTWARE[each.row.table].synchronised))
-        return np.array(times)
+        """Modelled times of all rows, s: :func:`suite.judge.roofline.modelled`, of all at once."""
+        if not self.rows:
+            return np.zeros(0)
+        scale = np.exp(np.append(multipliers, 0.0))
+        computed_s = self._computed_s / (scale[self._first] * scale[self._second])
+        cost_s = np.maximum(computed_s, self._moved_s / scale[self._moving]) + self._gaps_s
+        busy_s = np.bincount(self._at, cost_s, len(self.rows) * len(PHASES)).reshape(-1, len(PHASES))
+        plain_s = np.maximum(busy_s.sum(1), self._host_s.sum(1))
+        ways = [
+            self._host_s[:, :at].sum(1) + busy_s[:, at:].sum(1) for at in range(len(PHASES) + 1)
+        ]  # fmt: skip
+        timeline_s: Floats = np.where(self._synchronised, np.max(ways, axis=0), plain_s)
+        return timeline_s + np.maximum(0.0, multipliers[self._step])
 
     def solved(self) -> dict[tuple[str, ...], float]:
         """The multipliers' logarithms by name (of a step's own time: s). Each source weighs as much as 30 rows do at
@@ -143,16 +162,6 @@ class Fit:
     def predicted(self, solved: Mapping[tuple[str, ...], float]) -> Floats:
         """Modelled times, s, by multipliers that may be of other rows; what they lack is as the table has it."""
         return self.seconds(np.array([solved.get(name, 0.0) for name in self.names]))
-
-
-@dataclass(frozen=True)
-class _Keys:
-    """Where each operator's multipliers are."""
-
-    first: NDArray[np.intp]
-    second: NDArray[np.intp]
-    moving: int
-    step: int | None
 
 
 def _width(dtype: str) -> str:
@@ -177,14 +186,6 @@ def _of(operator: Operator, each: Known) -> tuple[tuple[str, ...], ...]:
 def _names(each: Known) -> set[tuple[str, ...]]:
     own = {name for operator, _ in each.step for name in _of(operator, each)}
     return own | {("moving", each.device.generation), ("step", each.row.table)}
-
-
-def _keys(each: Known, parts: Any, at: Mapping[tuple[str, ...], int]) -> _Keys:
-    none = len(at)
-    names = [_of(operator, each) for operator in parts.operators]
-    first = np.array([at[own[0]] if own else none for own in names], dtype=np.intp)
-    second = np.array([at[own[1]] if len(own) > 1 else none for own in names], dtype=np.intp)
-    return _Keys(first, second, at["moving", each.device.generation], at["step", each.row.table])
 
 
 # what was not seen ----------------------------------------------------------------------------------------------------

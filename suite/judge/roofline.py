@@ -142,12 +142,6 @@ def parts_of(step: TracedStep, device: Device, software: Software = DEFAULT) -> 
     )
 
 
-def timeline_of(parts: Parts, cost_s: Floats, synchronised: bool) -> float:
-    """:func:`timeline` of a step whose operators take ``cost_s``."""
-    busy = np.bincount(parts.phases, cost_s, len(PHASES))
-    return timeline(parts.host, dict(zip(PHASES, map(float, busy))), synchronised)
-
-
 def _moved_s(device: Device, operator: Operator) -> float:
     return operator.moved_bytes / (device.copy_bytes_per_s * SHARES.get(operator.kind, SHARES["other"]))
 

@@ -197,13 +197,14 @@ def _loss(case: Case, model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     if case.forward_only:
         return logits
     logits = logits.float() if case.wide_logits else logits
-    if case.fused:
-        loss = _FusedLoss.apply(logits.view(-1, logits.shape[-1]))
-        return loss
     if case.model == "bert":
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
     shifted = logits[:, :-1].contiguous()
-    return F.cross_entropy(shifted.view(-1, shifted.shape[-1]), targets[:, 1:].reshape(-1))
+    flat = shifted.view(-1, shifted.shape[-1])
+    if case.fused:
+        loss = _FusedLoss.apply(flat)
+        return loss
+    return F.cross_entropy(flat, targets[:, 1:].reshape(-1))
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:

@@ -249,9 +249,21 @@ def _peft(line: Line) -> Row:
     return replace(row, case=case)
 
 
+def _liger(line: Line) -> Row:
+    row = Row(
+        "liger_kernels", 0, line["source"], "", "kernel", line["dtype"], "", f"{line['kernel']} {line['provider']}"
+    )  # fmt: skip
+    return row.but("it times a kernel alone, and no step")
+
+
+def _zeus(line: Line) -> Row:
+    row = Row("zeus_bert_power", 0, line["source"], "", "bert", "", "", "power limit")
+    return row.but("it states neither precision, nor the sequences' length, nor the examples of an epoch")
+
+
 READERS: Mapping[str, Callable[[Line], Row]] = {
     "timm_vit_train": _timm, "neusight_steps": _neusight, "fms_finetune_techniques": _fms, "llm_foundry_mpt": _mpt,
-    "peft_methods": _peft,
+    "peft_methods": _peft, "liger_kernels": _liger, "zeus_bert_power": _zeus,
 }  # fmt: skip
 """The tables whose rows are steps."""
 
