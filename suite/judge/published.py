@@ -46,8 +46,8 @@ SPREAD = {"product": 0.15, "attention": 0.30, "moving": 0.15, "step": 0.05}
 NOISE = 0.05
 """Of a row's logarithm: equal systems differ by 1 to 2 %, software by up to 19 %."""
 COVERED = 0.90
-FEWEST = 8
-"""Residuals that a band takes."""
+FEWEST, SOURCES = 8, 2
+"""Residuals that a band takes, and the sources that they are of."""
 
 Floats = NDArray[np.float64]
 
@@ -256,7 +256,7 @@ def quantile(errors: Iterable[float], share: float = COVERED) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(share * (len(ordered) + 1)) - 1)] if ordered else math.nan
 
 
-def bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[str, Band]:
+def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
     """By kind of change, and of a step's time: what 90 % of the residuals keep within."""
     kinds: dict[str, list[float]] = {"time": [each.log_error for each in times]}
     for each in of_ratios:
@@ -264,7 +264,7 @@ def bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[str,
     return {
         kind: Band(math.expm1(quantile(errors)), len(errors), len(_sources(kind, times, of_ratios)))
         for kind, errors in kinds.items()
-        if len(errors) >= FEWEST
+        if len(errors) >= FEWEST and len(_sources(kind, times, of_ratios)) >= fewest_sources
     }
 
 
@@ -332,6 +332,7 @@ def study() -> Study:
         return bands(
             [each for each in times if each.of.row.table != table],
             [each for each in of_ratios if each.of.row.table != table],
+            fewest_sources=1,
         )
 
     def lines(residuals: Sequence[Residual], by: str, key: Callable[[Residual], str]) -> list[Line]:

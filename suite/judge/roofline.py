@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suite.record.devices import HALF, Device
-from suite.record.modelled import IMPLEMENTATION, RUNS, SHAPES, Change
+from suite.record.modelled import KERNELS, PRECISION, RUNS, SHAPES, Change
 from suite.record.operators import HOST_ONLY, IN, OUT, PHASES, Operator, Phase, TracedStep
 
 Floats = NDArray[np.float64]
@@ -271,21 +271,26 @@ def _limit(device_s: float, host_s: float, link_s: float) -> str:
 
 
 def change_between(a: TracedStep, b: TracedStep) -> Change:
-    """What two steps differ in: how often the same products run; their shapes, or what is trained; or their types,
-    their compilation, the kernels of attention, norms and losses."""
+    """What two steps differ in, the gravest: the types of their products; their compilation, or the kernels of
+    attention, norms and losses; the products' shapes, or what is trained; or how often equal ones run."""
 
-    def how(step: TracedStep) -> set[tuple[str, str, bool]]:
-        main = [each for each, _ in step if each.kind in ("product", "attention", "softmax", "norm", "loss")]
-        large = max((each.flops for each in main), default=0)
+    def types(step: TracedStep) -> set[str]:
+        products = [each for each, _ in step if each.kind == "product"]
+        largest = max((each.flops for each in products), default=0)
+        return {each.dtype for each in products if each.flops > 0.01 * largest}
+
+    def kernels(step: TracedStep) -> set[tuple[str, bool]]:
         return {
-            (each.name if each.kind != "product" else each.kind, each.dtype, each.compiled)
-            for each in main
-            if each.kind != "product" or each.flops > 0.01 * large
+            (each.name, each.compiled)
+            for each, _ in step
+            if each.kind in ("attention", "softmax", "norm", "loss", "fused")
         }
 
-    def which(step: TracedStep) -> set[object]:
+    def shapes(step: TracedStep) -> set[object]:
         return {each.product for each, _ in step if each.kind == "product"}
 
-    if how(a) != how(b):
-        return IMPLEMENTATION
-    return RUNS if which(a) == which(b) else SHAPES
+    if types(a) != types(b):
+        return PRECISION
+    if kernels(a) != kernels(b):
+        return KERNELS
+    return RUNS if shapes(a) == shapes(b) else SHAPES

@@ -200,7 +200,7 @@ class TimesBeside:
     """A stack's modelled step beside its reference's (None for the baseline itself), on ``device`` under ``software``.
 
     Attributes:
-        change: what the two differ in, which says how far their ratio is believed.
+        change: what the two differ in, which says how far their ratio is believed; None where they run the same.
         time_band, ratio_band: what 90 % of published steps kept within that the model had not seen.
     """
 
@@ -258,7 +258,8 @@ def times_beside(pair: SideBySide, device: Device, software: Software = DEFAULT)
 
     stack, reference = of(pair.stack), of(pair.reference) if pair.reference else None
     change = band = None
-    if reference is not None and reference.trace is not None and stack.trace is not None:
-        change = change_between(reference.trace, stack.trace)
+    before, after = reference and reference.trace, stack.trace
+    if before is not None and after is not None and before != after:  # equal operators take equal time
+        change = change_between(before, after)
         band = known.band(change)
     return TimesBeside(device, software, reference, stack, change, known.band(TIME), band)

@@ -19,11 +19,12 @@ from suite.record.files import Stored, parse_versioned, read_plain, write_json
 PATH = Path(__file__).with_name("modelled.json")
 SCHEMA = 1
 Change = Literal[
-    "the number of runs of equal operators", "shapes or what is trained", "precision, compilation or kernels"
-]
+    "the number of runs of equal operators", "shapes or what is trained", "compilation or kernels", "precision"
+]  # fmt: skip
 RUNS: Change = "the number of runs of equal operators"
 SHAPES: Change = "shapes or what is trained"
-IMPLEMENTATION: Change = "precision, compilation or kernels"
+KERNELS: Change = "compilation or kernels"
+PRECISION: Change = "precision"
 TIME = "time"
 PROVENANCE = "modelled"
 UNKNOWN_HALF_WIDTH = 0.35
@@ -69,7 +70,7 @@ class Believed(Stored):
                 float32=min(1.0, reached.float32 * product("float32")),
                 copy=min(1.0, reached.copy * exp(self.multipliers.get(f"moving {generation}", 0.0))),
                 kind="calibrated" if own else reached.kind,
-                source="published steps (leantrain's study)" if own else reached.source,
+                source="published steps" if own else reached.source,
             ),
         )
 

@@ -55,7 +55,9 @@ def notes(times: TimesBeside) -> list[str]:
     band = times.time_band
     if any(each.step for each in sides):
         sentences.append(f"a step's time: {_within(band.half_width)}; {_evidence(band.residuals, band.sources)}")
-    if times.ratio is not None and times.ratio_band is not None:
+    if times.ratio is not None and times.change is None:
+        sentences.append("the ratio: both run equal operators")
+    elif times.ratio is not None and times.ratio_band is not None:
         width = times.ratio_band.half_width
         low, high = times.ratio / (1 + width), times.ratio * (1 + width)
         tells = "" if not low <= 1 <= high else "; which is faster it cannot tell"

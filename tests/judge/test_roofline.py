@@ -23,7 +23,7 @@ from suite.judge.roofline import (
     timeline,
 )
 from suite.record.devices import by_any_name, devices, parsed
-from suite.record.modelled import IMPLEMENTATION, RUNS, SHAPES, Believed
+from suite.record.modelled import KERNELS, PRECISION, RUNS, SHAPES, Believed
 from suite.record.operators import OUT, Operator, TracedStep
 
 A100, H100, V100 = (by_any_name()[name] for name in ("A100-80", "H100", "V100"))
@@ -116,7 +116,9 @@ def test_what_a_ratio_is_believed_by() -> None:
     plain = TracedStep(Counter({PRODUCT: 3}))
     assert change_between(plain, TracedStep(Counter({PRODUCT: 5}))) == RUNS
     assert change_between(plain, TracedStep(Counter({replace(PRODUCT, product=(1, 1, 2, 3)): 3}))) == SHAPES
-    assert change_between(plain, TracedStep(Counter({replace(PRODUCT, dtype="float32"): 3}))) == IMPLEMENTATION
+    assert change_between(plain, TracedStep(Counter({replace(PRODUCT, dtype="float32"): 3}))) == PRECISION
+    norms = [TracedStep(Counter({PRODUCT: 3, Operator(name, "norm"): 1})) for name in ("native_layer_norm", "rms_norm")]
+    assert change_between(*norms) == KERNELS
 
 
 def test_the_table_of_gpus() -> None:
