@@ -120,6 +120,8 @@ def count(
             batch_size=batch,
             sequence_length=sequence_length,
         )
+        if keep and gpu:
+            raise ValueError("--keep keeps counts, and no modelled times: leave out --gpu")
         if keep:
             return _keep(stacks, scale, task_of(training), folder, as_json)
         if gpu and scale.setting.device != "cuda":

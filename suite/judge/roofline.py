@@ -6,10 +6,10 @@
     the step            =  the longest way through both
 
 Williams et al., *Roofline* (CACM 2009) for the first line. The rate is what large products reach of the peak of their
-type, less where a product is small or its rows are not aligned (`product_s`). Attention has a rate by the generation of
-its kernel: published shares of the peak differ by a factor of three between them. Memory-bound classes reach a share of
-what a copy reaches. Two timelines: the host runs ahead of the device, through forward, backward and optimizer; where a
-step ends with a synchronisation, the device waits for the first launch of the next.
+type, less where rows are not aligned (:func:`product_s`). Attention has a rate by the generation of its kernel:
+published shares of the peak differ by a factor of three between them. Memory-bound classes reach a share of what a copy
+reaches. Two timelines: the host runs ahead of the device, through forward, backward and optimizer; where a step ends
+with a synchronisation, the device waits for the first launch of the next.
 
     host    |forward dispatched|backward dispatched|optimizer|
     device     |forward ....................|backward ................|optimizer|
