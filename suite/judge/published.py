@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from suite.judge.roofline import Software, change_between, parts_of
-from suite.record.devices import Device, devices
+from suite.record.devices import Gpu, devices
 from suite.record.modelled import Band, Believed, Change
 from suite.record.operators import PHASES, Operator, TracedStep
-from suite.record.published import Row, rows, traces
+from suite.record.published import PublishedRow, rows, traces
 
 SOFTWARE: Mapping[str, Software] = {
     "timm_vit_train": Software("torch 1.12, CUDA 11.3, eager", synchronised=True),
@@ -53,12 +53,12 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Known:
+class Predictable:
     """A row that can be predicted."""
 
-    row: Row
+    row: PublishedRow
     step: TracedStep
-    device: Device
+    device: Gpu
 
     @property
     def measured_s(self) -> float:
@@ -67,13 +67,13 @@ class Known:
 
 
 @cache
-def known_rows() -> tuple[Known, ...]:
+def known_rows() -> tuple[Predictable, ...]:
     """The rows that have a time and a trace."""
     found = ((row, step_of_row(row)) for row in rows() if row.measured_s)
-    return tuple(Known(row, step, devices()[row.device]) for row, step in found if step is not None)
+    return tuple(Predictable(row, step, devices()[row.device]) for row, step in found if step is not None)
 
 
-def step_of_row(row: Row) -> TracedStep | None:
+def step_of_row(row: PublishedRow) -> TracedStep | None:
     """The operators of one update of the row: as many passes as it accumulates, its share of the update."""
     known = traces().get(row.case.key) if row.case is not None else None
     if known is None or known.step is None:
@@ -88,7 +88,7 @@ def step_of_row(row: Row) -> TracedStep | None:
     return replace(known.step, counts=counts)
 
 
-def why_not(row: Row) -> str:
+def why_not(row: PublishedRow) -> str:
     """Why a row is not predicted; empty for one that is."""
     if row.case is None:
         return row.why_not
@@ -104,7 +104,7 @@ def why_not(row: Row) -> str:
 class Fit:
     """Rows as arrays, and the multipliers that bring their modelled times nearest to the measured ones."""
 
-    def __init__(self, of: Sequence[Known]) -> None:
+    def __init__(self, of: Sequence[Predictable]) -> None:
         self.rows = of
         self.names: list[tuple[str, ...]] = sorted({name for each in of for name in _names(each)})
         at = {name: index for index, name in enumerate(self.names)}
@@ -172,7 +172,7 @@ def _attention(operator: Operator, software: Software) -> str:
     return software.attention if "flash" in operator.name or "cudnn" in operator.name else "efficient"
 
 
-def _of(operator: Operator, each: Known) -> tuple[tuple[str, ...], ...]:
+def _of(operator: Operator, each: Predictable) -> tuple[tuple[str, ...], ...]:
     """The multipliers of an operator's rate."""
     generation, name = each.device.generation, each.device.name
     if operator.kind == "product":
@@ -183,7 +183,7 @@ def _of(operator: Operator, each: Known) -> tuple[tuple[str, ...], ...]:
     return ()
 
 
-def _names(each: Known) -> set[tuple[str, ...]]:
+def _names(each: Predictable) -> set[tuple[str, ...]]:
     own = {name for operator, _ in each.step for name in _of(operator, each)}
     return own | {("moving", each.device.generation), ("step", each.row.table)}
 
@@ -195,8 +195,8 @@ def _names(each: Known) -> set[tuple[str, ...]]:
 class Residual:
     """A prediction beside its measurement: log(modelled / measured), of a step's time or of a ratio of two."""
 
-    of: Known
-    to: Known | None
+    of: Predictable
+    to: Predictable | None
     change: Change | None
     log_error: float
     modelled: float
@@ -213,12 +213,12 @@ def fitted() -> list[Residual]:
     return _residuals(known_rows(), known_rows())
 
 
-def _split(table: str) -> tuple[list[Known], list[Known]]:
+def _split(table: str) -> tuple[list[Predictable], list[Predictable]]:
     own = [each for each in known_rows() if each.row.table == table]
     return [each for each in known_rows() if each.row.table != table], own
 
 
-def _residuals(seen: Sequence[Known], predicted: Sequence[Known]) -> list[Residual]:
+def _residuals(seen: Sequence[Predictable], predicted: Sequence[Predictable]) -> list[Residual]:
     times = Fit(predicted).predicted(Fit(seen).solved())
     return [
         Residual(each, None, None, math.log(time / each.measured_s), float(time), each.measured_s)
@@ -284,7 +284,7 @@ def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str,
 
 
 @dataclass(frozen=True)
-class Line:
+class Summary:
     """Of one group of rows: how many, the median absolute error, the median signed one, and how many keep within."""
 
     by: str
@@ -295,7 +295,7 @@ class Line:
     coverage: float
 
 
-BY: Mapping[str, Callable[[Row], str]] = {
+BY: Mapping[str, Callable[[PublishedRow], str]] = {
     "source": lambda row: row.table, "GPU": lambda row: row.device, "model": lambda row: row.kind,
     "precision": lambda row: row.precision, "attention": lambda row: row.attention,
     "technique": lambda row: row.technique,
@@ -303,14 +303,14 @@ BY: Mapping[str, Callable[[Row], str]] = {
 
 
 @dataclass(frozen=True)
-class Study:
+class Comparison:
     """What is published of the comparison."""
 
     times: list[Residual]
     ratios: list[Residual]
     bands: Mapping[str, Band]
-    lines: list[Line]
-    ratio_lines: list[Line]
+    lines: list[Summary]
+    ratio_lines: list[Summary]
     not_expressed: Mapping[tuple[str, str], int]
 
     def believed(self) -> Believed:
@@ -322,7 +322,7 @@ class Study:
         )  # fmt: skip
 
 
-def study() -> Study:
+def study() -> Comparison:
     """All of it, from the rows and traces beside :mod:`suite.record.published`."""
     times = held_out()
     of_ratios = ratios(times)
@@ -335,23 +335,23 @@ def study() -> Study:
             fewest_sources=1,
         )
 
-    def lines(residuals: Sequence[Residual], by: str, key: Callable[[Residual], str]) -> list[Line]:
+    def lines(residuals: Sequence[Residual], by: str, key: Callable[[Residual], str]) -> list[Summary]:
         groups: dict[str, list[Residual]] = defaultdict(list)
         for each in residuals:
             groups[key(each)].append(each)
         return [
-            Line(by, group, len(own), _median([abs(each.log_error) for each in own]),
+            Summary(by, group, len(own), _median([abs(each.log_error) for each in own]),
                  _median([each.log_error for each in own]), covered(own, others))
             for group, own in sorted(groups.items())
         ]  # fmt: skip
 
-    def all_lines(residuals: Sequence[Residual]) -> list[Line]:
+    def all_lines(residuals: Sequence[Residual]) -> list[Summary]:
         found = lines(residuals, "all", lambda _: "all")
         for by, key in BY.items():
             found += lines(residuals, by, lambda each, key=key: key(each.of.row))  # type: ignore[misc]
         return found
 
-    return Study(
+    return Comparison(
         times, of_ratios, bands(times, of_ratios), all_lines(times),
         [*all_lines(of_ratios), *lines(of_ratios, "change", lambda each: str(each.change))],
         Counter((row.table, why) for row in rows() if (why := why_not(row))),
@@ -366,7 +366,7 @@ def _median(values: Sequence[float]) -> float:
 class Peak:
     """A row's peak of allocated bytes, counted without values, beside the published one."""
 
-    row: Row
+    row: PublishedRow
     counted_bytes: int
     published_bytes: float
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from suite.record.devices import HALF, Device
+from suite.record.devices import HALF, Gpu
 from suite.record.modelled import KERNELS, PRECISION, RUNS, SHAPES, Change
 from suite.record.operators import HOST_ONLY, IN, OUT, PHASES, Operator, Phase, TracedStep
 
@@ -114,7 +114,7 @@ class Cost:
     bound: str
 
 
-def operator_cost(device: Device, operator: Operator, software: Software = DEFAULT) -> Cost:
+def operator_cost(device: Gpu, operator: Operator, software: Software = DEFAULT) -> Cost:
     """What one call takes on the device, in s; transfers go by :func:`link_s`."""
     moved_s = _moved_s(device, operator)
     computed_s = _computed_s(device, operator, software)
@@ -123,7 +123,7 @@ def operator_cost(device: Device, operator: Operator, software: Software = DEFAU
     return Cost(max(moved_s, computed_s) + gaps_s, bound if max(moved_s, computed_s) >= gaps_s else "launch")
 
 
-def parts_of(step: TracedStep, device: Device, software: Software = DEFAULT) -> Parts:
+def parts_of(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> Parts:
     """The terms of :func:`operator_cost`, of all calls of each signature: what a fit multiplies."""
     host = dict.fromkeys(PHASES, 0.0)
     launched = []
@@ -142,11 +142,11 @@ def parts_of(step: TracedStep, device: Device, software: Software = DEFAULT) -> 
     )
 
 
-def _moved_s(device: Device, operator: Operator) -> float:
+def _moved_s(device: Gpu, operator: Operator) -> float:
     return operator.moved_bytes / (device.copy_bytes_per_s * SHARES.get(operator.kind, SHARES["other"]))
 
 
-def _computed_s(device: Device, operator: Operator, software: Software) -> float:
+def _computed_s(device: Gpu, operator: Operator, software: Software) -> float:
     if operator.kind == "product" and operator.product:
         return product_s(device, operator, software)
     if operator.kind == "attention":
@@ -154,7 +154,7 @@ def _computed_s(device: Device, operator: Operator, software: Software) -> float
     return operator.flops / (SMALL * device.peak_flops_per_s(operator.dtype, software.tf32))
 
 
-def product_s(device: Device, operator: Operator, software: Software = DEFAULT) -> float:
+def product_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
     """A matrix product: its FLOPs at the rate of large ones."""
     rate = device.product_flops_per_s(operator.dtype, software.tf32)
     if operator.dtype in HALF and not operator.aligned and not operator.compiled:
@@ -162,7 +162,7 @@ def product_s(device: Device, operator: Operator, software: Software = DEFAULT) 
     return operator.flops / rate
 
 
-def attention_s(device: Device, operator: Operator, software: Software = DEFAULT) -> float:
+def attention_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
     """Fused attention at the rate of its kernel's generation; what a causal mask hides is skipped."""
     generation = software.attention if "flash" in operator.name or "cudnn" in operator.name else "efficient"
     shares = ATTENTION[generation]
@@ -173,7 +173,7 @@ def attention_s(device: Device, operator: Operator, software: Software = DEFAULT
     return operator.flops * (0.5 if operator.causal else 1.0) * short / (share * peak)
 
 
-def host_s(device: Device, operator: Operator, software: Software = DEFAULT) -> float:
+def host_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
     """What the host takes to dispatch one call, in s."""
     launch_us, view_us = HOST_US[operator.phase]
     if operator.kind == HOST_ONLY:
@@ -215,7 +215,7 @@ class ModelledStep:
     bound_by: Mapping[str, str] = field(default_factory=dict)
 
 
-def modelled(step: TracedStep, device: Device, software: Software = DEFAULT) -> ModelledStep:
+def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> ModelledStep:
     """The step on that device under that software. Raises ValueError where something in it has no declared cost."""
     if step.undeclared:
         raise ValueError("; ".join(step.undeclared))

@@ -29,7 +29,7 @@ from suite.measure import compiled_graphs
 from suite.measure.paper_scale import Scale, SideBySide, StepCount, trained_at
 from suite.measure.weightless import replaced
 from suite.meters.operators import OperatorTrace
-from suite.record.devices import Device
+from suite.record.devices import Gpu
 from suite.record.job import techniques_of
 from suite.record.modelled import PROVENANCE, TIME, Band, Change, believed
 from suite.record.operators import IN, OUT, Operator, TracedStep
@@ -204,7 +204,7 @@ class TimesBeside:
         time_band, ratio_band: what 90 % of published steps kept within that the model had not seen.
     """
 
-    device: Device
+    device: Gpu
     software: Software
     reference: StepTime | None
     stack: StepTime
@@ -234,7 +234,7 @@ class TimesBeside:
         }
 
 
-def step_time(stack: str, scale: Scale, device: Device, software: Software = DEFAULT) -> StepTime:
+def step_time(stack: str, scale: Scale, device: Gpu, software: Software = DEFAULT) -> StepTime:
     """The stack's step at that scale on that GPU. What has no declared cost, or cannot be traced, has the reason."""
     try:
         step = traced(stack, scale)
@@ -245,7 +245,7 @@ def step_time(stack: str, scale: Scale, device: Device, software: Software = DEF
         return StepTime(stack, unavailable=str(error).splitlines()[0])
 
 
-def times_beside(pair: SideBySide, device: Device, software: Software = DEFAULT) -> TimesBeside:
+def times_beside(pair: SideBySide, device: Gpu, software: Software = DEFAULT) -> TimesBeside:
     """The modelled times of what was counted side by side."""
     known = believed()
     device = known.calibrated(device)

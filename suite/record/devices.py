@@ -31,7 +31,7 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Device:
+class Gpu:
     """A GPU. Rates are dense TFLOP/s, 0 where it has no such units; bandwidths GB/s, of 10^9 bytes.
 
     Attributes:
@@ -89,7 +89,7 @@ class Device:
         return 1e9 * self.bandwidth_gb_s * self.reached.copy
 
 
-def parsed(text: str) -> dict[str, Device]:
+def parsed(text: str) -> dict[str, Gpu]:
     """GPUs by name. Raises ValueError for a table of another form."""
     try:
         found = [_device(dict(each)) for each in tomllib.loads(text)["device"]]
@@ -103,17 +103,17 @@ def parsed(text: str) -> dict[str, Device]:
     return {each.name: each for each in found}
 
 
-def _device(each: dict[str, Any]) -> Device:
+def _device(each: dict[str, Any]) -> Gpu:
     reached = Reached(**each.pop("reached"))
-    return Device(**{**each, "aliases": tuple(each["aliases"])}, reached=reached)
+    return Gpu(**{**each, "aliases": tuple(each["aliases"])}, reached=reached)
 
 
 @cache
-def devices() -> Mapping[str, Device]:
+def devices() -> Mapping[str, Gpu]:
     """All of the table, by name."""
     return parsed(TABLE.read_text("utf-8"))
 
 
-def by_any_name() -> dict[str, Device]:
+def by_any_name() -> dict[str, Gpu]:
     """All of the table, by name and by alias."""
     return {name: each for each in devices().values() for name in (each.name, *each.aliases)}

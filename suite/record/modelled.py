@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from suite.record.devices import Device
+from suite.record.devices import Gpu
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
 
 PATH = Path(__file__).with_name("modelled.json")
@@ -53,7 +53,7 @@ class Believed(Stored):
         """Of a kind of change, or of TIME."""
         return self.bands.get(change, Band(UNKNOWN_HALF_WIDTH, 0, 0))
 
-    def calibrated(self, device: Device) -> Device:
+    def calibrated(self, device: Gpu) -> Gpu:
         """The GPU with what published steps say of it, or of its generation."""
         reached, generation, name = device.reached, device.generation, device.name
 
@@ -74,7 +74,7 @@ class Believed(Stored):
             ),
         )
 
-    def attention(self, kernel: str, device: Device) -> float:
+    def attention(self, kernel: str, device: Gpu) -> float:
         """What multiplies the rate of a generation of attention kernels there."""
         return exp(self.multipliers.get(f"attention {kernel} {device.generation}", 0.0))
 

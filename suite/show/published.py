@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from suite.judge.published import Line as Group
-from suite.judge.published import Residual, Study, peaks, study
+from suite.judge.published import Comparison, Residual, Summary, peaks, study
 from suite.record.files import replacing
 from suite.record.modelled import write
 from suite.record.published import FOLDER, rows
@@ -29,7 +28,7 @@ COLUMNS = ("of", "by", "group", "rows", "median absolute error", "median signed 
 SHAPES = ("dot", "open", "triangle", "square", "cross")
 
 
-def table(found: Study) -> str:
+def table(found: Comparison) -> str:
     """All groups as CSV: of step times, of ratios, and of what is not expressed."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
@@ -43,7 +42,7 @@ def table(found: Study) -> str:
     return text.getvalue()
 
 
-def memory_lines() -> list[Group]:
+def memory_lines() -> list[Summary]:
     """Counted peaks of allocated bytes against published ones, by technique: nothing is fitted."""
     found = peaks()
     names = ["all", *sorted({each.row.technique for each in found})]
@@ -52,11 +51,11 @@ def memory_lines() -> list[Group]:
         errors = [each.log_error for each in found if name in ("all", each.row.technique)]
         if errors:
             error, bias = float(np.median(np.abs(errors))), float(np.median(errors))
-            lines.append(Group("technique" if name != "all" else "all", name, len(errors), error, bias, float("nan")))
+            lines.append(Summary("technique" if name != "all" else "all", name, len(errors), error, bias, float("nan")))
     return lines
 
 
-def sentences(found: Study) -> list[str]:
+def sentences(found: Comparison) -> list[str]:
     """What the study says, in words."""
     time, ratio = found.lines[0], found.ratio_lines[0]
     expressed = len(found.times)
@@ -76,7 +75,7 @@ def sentences(found: Study) -> list[str]:
     return lines
 
 
-def drawing(found: Study, width: float = 760, height: float = 520) -> Drawing:
+def drawing(found: Comparison, width: float = 760, height: float = 520) -> Drawing:
     """Modelled over measured against measured times, a shape a source; no colour: nothing of it is measured here."""
     off = [each.modelled / each.measured for each in found.times]
     frame = Frame(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from suite.judge import published as judged
-from suite.judge.published import Fit, Study, known_rows, quantile, step_of_row, study, why_not
+from suite.judge.published import Comparison, Fit, known_rows, quantile, step_of_row, study, why_not
 from suite.judge.roofline import modelled
 from suite.record import published
 from suite.record.devices import devices
@@ -21,7 +21,7 @@ from suite.show.published import drawing, sentences, table
 
 
 @cache
-def made() -> Study:
+def made() -> Comparison:
     return study()
 
 

@@ -1,8 +1,9 @@
 """Training steps that others measured on GPUs and published: the rows, and what each says was run.
 
 The tables beside this module are copies of public ones (``README.md`` there: licences, sources, what to beware of). A
-:class:`Row` is one of their lines; its :class:`Case` is the step to trace, or ``why_not`` says why this suite cannot
-express it. What a table does not say and the case needs is in the functions below, a reason a line. Imports no torch.
+:class:`PublishedRow` is one of their lines; its :class:`Case` is the step to trace, or ``why_not`` says why this suite
+cannot express it. What a table does not say and the case needs is in the functions below, a reason a line. Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """One published measurement.
 
     Attributes:
@@ -110,7 +111,7 @@ class Row:
     case: Case | None = None
     why_not: str = ""
 
-    def but(self, why_not: str) -> Row:
+    def but(self, why_not: str) -> PublishedRow:
         return replace(self, case=None, why_not=why_not)
 
 
@@ -123,8 +124,8 @@ def _sizes(line: Line) -> dict[str, Any]:
     return {field: int(float(line[column])) for field, column in columns.items()}
 
 
-def _timm(line: Line) -> Row:
-    row = Row(
+def _timm(line: Line) -> PublishedRow:
+    row = PublishedRow(
         "timm_vit_train", 0, line["source"], "RTX-3090", line["family"], "amp_fp16", "unfused", line["memory_layout"],
         _ms(line), alike=f"{line['model']} {line['micro_batch']}",
     )  # fmt: skip
@@ -146,12 +147,12 @@ NEUSIGHT_DEVICES = {
 NEUSIGHT_MODELS = {"bert_large": "bert", "gpt2_large": "gpt2", "gpt3_xl": "gpt2", "gpt3_27": "gpt2", "opt_13": "opt"}
 
 
-def _neusight(line: Line) -> Row:
+def _neusight(line: Line) -> PublishedRow:
     forward_only = line["mode"] == "forward only"
     compiled = line["compile"] != "no"
     model = NEUSIGHT_MODELS[line["model"]]
     device = NEUSIGHT_DEVICES.get(line["hardware"], "")
-    row = Row(
+    row = PublishedRow(
         "neusight_steps", 0, line["source"], device, model, "fp32", "unfused",
         "compiled" if compiled else "forward only" if forward_only else "none", _ms(line),
         alike=f"{line['hardware']} {line['model']} {line['micro_batch']} {line['mode']}",
@@ -171,13 +172,13 @@ def _neusight(line: Line) -> Row:
 FMS_MODELS = {"bigcode": "gpt_bigcode", "mistralai": "mistral", "ibm": "granite", "meta-llama": "llama"}
 
 
-def _fms(line: Line) -> Row:
+def _fms(line: Line) -> PublishedRow:
     technique, adapted = line["technique"], line["peft_method"] == "lora"
     fused, chunked = "foak" in technique, "liger" in technique
     words = ["lora" if adapted else "full", "fused" * fused, "liger" * chunked, line["mixed_precision"].strip()]
     model = FMS_MODELS.get(line["model"].partition("/")[0], "")
     precision = "bf16" if line["mixed_precision"] == "none" else "amp_bf16"
-    row = Row(
+    row = PublishedRow(
         "fms_finetune_techniques", 0, line["source"], "A100-80", model or "other", precision, "flash",
         " ".join(each for each in words if each and each != "none").replace("bf16", "amp"),
         _ms(line), GIB * float(line["peak_allocated_gib"]) if line["peak_allocated_gib"] else None,
@@ -206,8 +207,8 @@ def _fms(line: Line) -> Row:
 MPT_DEVICES = {"a100_40gb": "A100-40", "a100_80gb": "A100-80", "h100_80gb": "H100-SXM"}
 
 
-def _mpt(line: Line) -> Row:
-    row = Row(
+def _mpt(line: Line) -> PublishedRow:
+    row = PublishedRow(
         "llm_foundry_mpt", 0, line["source"], MPT_DEVICES[line["hardware"]], "mpt", line["precision"], "flash",
         "recomputed" if line["activation_checkpointing"] == "yes" else "none", _ms(line),
         accumulated=int(line["grad_accumulation"] or 1), shards=int(line["gpus"]),
@@ -229,9 +230,9 @@ def _mpt(line: Line) -> Row:
     return replace(row, case=case)
 
 
-def _peft(line: Line) -> Row:
+def _peft(line: Line) -> PublishedRow:
     method = line["method"]
-    row = Row(
+    row = PublishedRow(
         "peft_methods", 0, line["source"], "L40S", "llama", "bf16", "flash", method.lower(), _ms(line),
         alike=line["model"],
     )  # fmt: skip
@@ -249,19 +250,19 @@ def _peft(line: Line) -> Row:
     return replace(row, case=case)
 
 
-def _liger(line: Line) -> Row:
-    row = Row(
+def _liger(line: Line) -> PublishedRow:
+    row = PublishedRow(
         "liger_kernels", 0, line["source"], "", "kernel", line["dtype"], "", f"{line['kernel']} {line['provider']}"
     )  # fmt: skip
     return row.but("it times a kernel alone, and no step")
 
 
-def _zeus(line: Line) -> Row:
-    row = Row("zeus_bert_power", 0, line["source"], "", "bert", "", "", "power limit")
+def _zeus(line: Line) -> PublishedRow:
+    row = PublishedRow("zeus_bert_power", 0, line["source"], "", "bert", "", "", "power limit")
     return row.but("it states neither precision, nor the sequences' length, nor the examples of an epoch")
 
 
-READERS: Mapping[str, Callable[[Line], Row]] = {
+READERS: Mapping[str, Callable[[Line], PublishedRow]] = {
     "timm_vit_train": _timm, "neusight_steps": _neusight, "fms_finetune_techniques": _fms, "llm_foundry_mpt": _mpt,
     "peft_methods": _peft, "liger_kernels": _liger, "zeus_bert_power": _zeus,
 }  # fmt: skip
@@ -279,7 +280,7 @@ def lines_of(table: str) -> list[dict[str, str]]:
 
 
 @cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[PublishedRow, ...]:
     """Every row of every table of steps."""
     return tuple(
         replace(read(line), table=table, line=number)
