@@ -258,7 +258,7 @@ def times_beside(pair: SideBySide, device: Gpu, software: Software = DEFAULT) ->
 
     stack, reference = of(pair.stack), of(pair.reference) if pair.reference else None
     change = band = None
-    before, after = reference and reference.trace, stack.trace
+    before, after = reference.trace if reference else None, stack.trace
     if before is not None and after is not None and before != after:  # equal operators take equal time
         change = change_between(before, after)
         band = known.band(change)
