@@ -31,12 +31,13 @@ from suite.cli.options import (
 from suite.cli.shared import MEASURE, Exit, app, bar, escape, out, show_table, understandable
 
 if TYPE_CHECKING:
-    from suite.measure.paper_scale import Scale
+    from suite.measure.gpu_time import TimesBeside
+    from suite.measure.paper_scale import Scale, SideBySide
     from suite.record.job import Task
 
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")]
 SequenceLength = Annotated[
-    int | None, typer.Option("--sequence-length", min=8, help="Tokens a sequence. [the baseline's]")
+    int | None, typer.Option("--sequence-length", "--length", min=8, help="Tokens a sequence. [the baseline's]")
 ]
 Operators = Annotated[
     str,
@@ -46,6 +47,19 @@ Operators = Annotated[
         **OF_DEVICES,
     ),
 ]
+
+
+def _gpu_names(incomplete: str) -> list[str]:
+    from suite.record.devices import devices
+
+    return [name for name in devices() if name.lower().startswith(incomplete.lower())]
+
+
+def _check_gpu(name: str) -> None:
+    from suite.contract.catalogue import lookup
+    from suite.record.devices import by_any_name
+
+    lookup("GPU", name, by_any_name())
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -70,6 +84,15 @@ def count(
         int, typer.Option("--steps", min=2, help="A whole run of so many steps comes before the counted one.")
     ] = 2,
     device: Operators = "cuda",
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            help="Model the step's time and energy on this GPU, too: A100-80, H100, L4, ... None need be here.",
+            autocompletion=_gpu_names,
+            callback=refusing(_check_gpu),
+        ),
+    ] = None,
     keep: Annotated[
         bool,
         typer.Option("--keep", help="Keep the counts in the results folder, for the board; count what is new there."),
@@ -80,7 +103,9 @@ def count(
     """Count one step at the paper's own size, in seconds and without its memory: parameters, state, activations, FLOPs.
 
     Of a technique and its reference, exactly, on tensors that have shapes and no values, by the operators that a GPU
-    would run. Exit code 4 if none of the techniques can be counted so; the reason says which value it asked for.
+    would run. With --gpu also its time and energy there, modelled and never measured: by class of operator, with the
+    band that 9 of 10 published steps kept within. Exit code 4 if none of the techniques can be counted so; the reason
+    says which value it asked for.
     """
     with understandable(as_json):
         from suite.contract.stack import build
@@ -95,15 +120,21 @@ def count(
             batch_size=batch,
             sequence_length=sequence_length,
         )
+        if keep and gpu:
+            raise ValueError("--keep keeps counts, and no modelled times: leave out --gpu")
         if keep:
             return _keep(stacks, scale, task_of(training), folder, as_json)
-        if not stacks:
+        if gpu and scale.setting.device != "cuda":
+            raise ValueError(f"{gpu} runs the operators of a GPU: leave out --device {device}")
+        if not stacks and not gpu:
             raise ValueError("name a technique with -t, or count all of them for the board with --keep")
         with bar(quiet=as_json) as progress:
-            counts = paper_scale.side_by_side(stacks, scale, task_of(training), progress)
+            counts = paper_scale.side_by_side(stacks or ["baseline"], scale, task_of(training), progress)
+            times = _times(counts, gpu) if gpu else []
     if as_json:
-        print(json.dumps([each.as_dict() for each in counts], indent=1))
-    for each in [] if as_json else counts:
+        known = [each.as_dict() for each in counts]
+        print(json.dumps([a | {"modelled": b.as_dict()} for a, b in zip(known, times)] or known, indent=1))
+    for at, each in enumerate([] if as_json else counts):
         out.print(escape(title(each)))
         columns = ("", each.reference.stack, each.stack.stack, "ratio") if each.reference else ("", each.stack.stack)
         if counted := lines(each):
@@ -111,9 +142,31 @@ def count(
             show_table(columns, counted, whole=range(len(columns)), right=numbers)
         for note in notes(each):
             out.print(escape(note))
+        if times:
+            _show_times(times[at], each)
         out.print()
     if all(each.stack.counters is None for each in counts):
         raise typer.Exit(int(Exit.UNFIT))
+
+
+def _times(counts: list[SideBySide], gpu: str) -> list[TimesBeside]:
+    """The modelled times of what was counted."""
+    from suite.measure.gpu_time import times_beside
+    from suite.record.devices import by_any_name
+
+    return [times_beside(each, by_any_name()[gpu]) for each in counts]
+
+
+def _show_times(times: TimesBeside, counts: SideBySide) -> None:
+    from suite.show import gpu_time
+
+    out.print(escape(gpu_time.title(times)))
+    names = [each.stack for each in (times.reference, times.stack) if each]
+    if lines := gpu_time.lines(times, counts):
+        columns = ("", *names, "ratio") if times.reference else ("", *names)
+        show_table(columns, lines, whole=range(len(columns)), right=range(1, len(columns)))
+    for note in gpu_time.notes(times):
+        out.print(escape(note))
 
 
 def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Path, as_json: bool) -> None:

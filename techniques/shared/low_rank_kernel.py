@@ -27,6 +27,8 @@ LEAST_RANK = 16  # of a tensor core's operand
 MOST_RANK = {torch.float32: 64, torch.bfloat16: 128}  # that registers hold beside the tiles
 NUM_WARPS = 4
 PRECISION = tl.constexpr("tf32x3")  # of float32: three products of tensor cores, near enough to one of float32
+OPERATORS_MOVE_AS_MUCH = True
+# elsewhere `addmm` adds in the same memory: x, low and y once each, as here
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
 
 

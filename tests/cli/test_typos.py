@@ -26,6 +26,7 @@ TYPED = {
     "stack lion+lawaa": "no technique is called 'lawaa'; did you mean lawa",
     "run -t lioon": "no technique is called 'lioon'; did you mean lion",
     "count -t loraa": "no technique is called 'loraa'; did you mean lora",
+    "count -t lora --gpu A10-80": "no GPU is called 'A10-80'; did you mean A100-80",
     "plan --memory 24": "24 of what? Write 24GB or 24GiB, or 24B for bytes",
     "plan --memory 24GB --link 25": "25 of what?",
     "plan --memory 24GB --flops fast": "write 400T for 400 TFLOP/s",

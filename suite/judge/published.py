@@ -1,0 +1,381 @@
+"""How far modelled step times can be believed: held against steps that others measured and published.
+
+Every row beside :mod:`suite.record.published` that this suite can express is predicted from its trace. The constants
+are those of the table of GPUs, and multipliers that are fitted to rows:
+
+    product  of a rate, by generation and by GPU, in half precision and in float32
+    attention  of a rate, by the generation of the kernel and of the GPU
+    moving   of the bandwidth that memory-bound operators reach, by generation
+    step     a time a step that no operator explains, by source
+
+A source is predicted by multipliers that were fitted to the *other* sources alone: its residuals are those of a source
+that the fit never saw. Bands are the 90 % quantile of such residuals, by kind of change; a source's coverage is by
+bands of the others' residuals. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from suite.judge.roofline import Software, change_between, parts_of
+from suite.record.devices import Gpu, devices
+from suite.record.modelled import Band, Believed, Change
+from suite.record.operators import PHASES, Operator, TracedStep
+from suite.record.published import PublishedRow, rows, traces
+
+SOFTWARE: Mapping[str, Software] = {
+    "timm_vit_train": Software("torch 1.12, CUDA 11.3, eager", synchronised=True),
+    "neusight_steps": Software("torch 2.1, CUDA 12.1, eager", synchronised=True),
+    "fms_finetune_techniques": Software("torch 2.4, flash-attn 2, transformers 4.4x"),
+    "llm_foundry_mpt": Software("torch 1.13 to 2.1, FSDP, flash 1 in Triton", "flash 1"),
+    "peft_methods": Software("torch 2.13, transformers 5, peft 0.19", synchronised=True),
+}
+"""What each source's rows ran under."""
+
+SPREAD = {"product": 0.15, "attention": 0.30, "moving": 0.15, "step": 0.05}
+"""How far a multiplier's logarithm is from 0 before a row was seen, and a step's own time in s: one deviation."""
+NOISE = 0.05
+"""Of a row's logarithm: equal systems differ by 1 to 2 %, software by up to 19 %."""
+COVERED = 0.90
+FEWEST, SOURCES = 8, 2
+"""Residuals that a band takes, and the sources that they are of."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Predictable:
+    """A row that can be predicted."""
+
+    row: PublishedRow
+    step: TracedStep
+    device: Gpu
+
+    @property
+    def measured_s(self) -> float:
+        assert self.row.measured_s is not None
+        return self.row.measured_s
+
+
+@cache
+def known_rows() -> tuple[Predictable, ...]:
+    """The rows that have a time and a trace."""
+    found = ((row, step_of_row(row)) for row in rows() if row.measured_s)
+    return tuple(Predictable(row, step, devices()[row.device]) for row, step in found if step is not None)
+
+
+def step_of_row(row: PublishedRow) -> TracedStep | None:
+    """The operators of one update of the row: as many passes as it accumulates, its share of the update."""
+    known = traces().get(row.case.key) if row.case is not None else None
+    if known is None or known.step is None:
+        return None
+    counts: Counter[Operator] = Counter()
+    for each, count in known.step:
+        if each.phase == "optimizer":
+            read, written = each.read_bytes // row.shards, each.written_bytes // row.shards
+            counts[replace(each, read_bytes=read, written_bytes=written)] += count
+        else:
+            counts[each] += count * row.accumulated
+    return replace(known.step, counts=counts)
+
+
+def why_not(row: PublishedRow) -> str:
+    """Why a row is not predicted; empty for one that is."""
+    if row.case is None:
+        return row.why_not
+    if not row.measured_s:
+        return "it has no time"
+    traced = traces().get(row.case.key)
+    return "it is not traced yet" if traced is None else traced.why_not
+
+
+# the fit --------------------------------------------------------------------------------------------------------------
+
+
+class Fit:
+    """Rows as arrays, and the multipliers that bring their modelled times nearest to the measured ones."""
+
+    def __init__(self, of: Sequence[Predictable]) -> None:
+        self.rows = of
+        self.names: list[tuple[str, ...]] = sorted({name for each in of for name in _names(each)})
+        at = {name: index for index, name in enumerate(self.names)}
+        none = len(at)  # of what nothing multiplies
+        parts = [parts_of(each.step, each.device, SOFTWARE[each.row.table]) for each in of]
+        own = [[_of(operator, each) for operator in part.operators] for each, part in zip(of, parts)]
+        self._first = np.array([at[names[0]] if names else none for each in own for names in each], dtype=np.intp)
+        self._second = np.array(
+            [at[names[1]] if len(names) > 1 else none for each in own for names in each], dtype=np.intp
+        )
+        sizes = [len(part.operators) for part in parts]
+        self._moving = np.repeat([at["moving", each.device.generation] for each in of], sizes)
+        self._at = np.repeat(np.arange(len(of)) * len(PHASES), sizes)
+        self._step = np.array([at["step", each.row.table] for each in of], dtype=np.intp)
+        if parts:
+            self._computed_s = np.concatenate([part.computed_s for part in parts])
+            self._moved_s = np.concatenate([part.moved_s for part in parts])
+            self._gaps_s = np.concatenate([part.gaps_s for part in parts])
+            self._at = self._at + np.concatenate([part.phases for part in parts])
+        self._host_s = np.array([[part.host[phase] for phase in PHASES] for part in parts])
+        self._synchronised = np.array([SOFTWARE[each.row.table].synchronised for each in of])
+
+    def seconds(self, multipliers: Floats) -> Floats:
+        """Modelled times of all rows, s: :func:`suite.judge.roofline.modelled`, of all at once."""
+        if not self.rows:
+            return np.zeros(0)
+        scale = np.exp(np.append(multipliers, 0.0))
+        computed_s = self._computed_s / (scale[self._first] * scale[self._second])
+        cost_s = np.maximum(computed_s, self._moved_s / scale[self._moving]) + self._gaps_s
+        busy_s = np.bincount(self._at, cost_s, len(self.rows) * len(PHASES)).reshape(-1, len(PHASES))
+        plain_s = np.maximum(busy_s.sum(1), self._host_s.sum(1))
+        ways = [
+            self._host_s[:, :at].sum(1) + busy_s[:, at:].sum(1) for at in range(len(PHASES) + 1)
+        ]  # fmt: skip
+        timeline_s: Floats = np.where(self._synchronised, np.max(ways, axis=0), plain_s)
+        return timeline_s + np.maximum(0.0, multipliers[self._step])
+
+    def solved(self) -> dict[tuple[str, ...], float]:
+        """The multipliers' logarithms by name (of a step's own time: s). Each source weighs as much as 30 rows do at
+        most."""
+        tables = Counter(each.row.table for each in self.rows)
+        weight = np.array([math.sqrt(min(1.0, 30 / tables[each.row.table])) for each in self.rows])
+        measured = np.array([each.measured_s for each in self.rows])
+        spread = np.array([SPREAD[name[0]] for name in self.names])
+
+        def residuals(values: Floats) -> Floats:
+            off = weight * np.log(self.seconds(values) / measured) / NOISE
+            return np.concatenate([off, values / spread])
+
+        if not self.rows:
+            return {}
+        found = least_squares(residuals, np.zeros(len(self.names)), loss="soft_l1", max_nfev=40)
+        return dict(zip(self.names, map(float, found.x)))
+
+    def predicted(self, solved: Mapping[tuple[str, ...], float]) -> Floats:
+        """Modelled times, s, by multipliers that may be of other rows; what they lack is as the table has it."""
+        return self.seconds(np.array([solved.get(name, 0.0) for name in self.names]))
+
+
+def _width(dtype: str) -> str:
+    return "half" if dtype in ("float16", "bfloat16") else "float32"
+
+
+def _attention(operator: Operator, software: Software) -> str:
+    return software.attention if "flash" in operator.name or "cudnn" in operator.name else "efficient"
+
+
+def _of(operator: Operator, each: Predictable) -> tuple[tuple[str, ...], ...]:
+    """The multipliers of an operator's rate."""
+    generation, name = each.device.generation, each.device.name
+    if operator.kind == "product":
+        width = _width(operator.dtype)
+        return ("product", generation, width), ("product", generation, width, name)
+    if operator.kind == "attention":
+        return (("attention", _attention(operator, SOFTWARE[each.row.table]), generation),)
+    return ()
+
+
+def _names(each: Predictable) -> set[tuple[str, ...]]:
+    own = {name for operator, _ in each.step for name in _of(operator, each)}
+    return own | {("moving", each.device.generation), ("step", each.row.table)}
+
+
+# what was not seen ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A prediction beside its measurement: log(modelled / measured), of a step's time or of a ratio of two."""
+
+    of: Predictable
+    to: Predictable | None
+    change: Change | None
+    log_error: float
+    modelled: float
+    measured: float
+
+
+def held_out() -> list[Residual]:
+    """Each row's time, by multipliers fitted to the other sources alone."""
+    return [each for table in SOFTWARE for each in _residuals(*_split(table))]
+
+
+def fitted() -> list[Residual]:
+    """Each row's time, by multipliers fitted to all: what the fit can express, not what it foretells."""
+    return _residuals(known_rows(), known_rows())
+
+
+def _split(table: str) -> tuple[list[Predictable], list[Predictable]]:
+    own = [each for each in known_rows() if each.row.table == table]
+    return [each for each in known_rows() if each.row.table != table], own
+
+
+def _residuals(seen: Sequence[Predictable], predicted: Sequence[Predictable]) -> list[Residual]:
+    times = Fit(predicted).predicted(Fit(seen).solved())
+    return [
+        Residual(each, None, None, math.log(time / each.measured_s), float(time), each.measured_s)
+        for each, time in zip(predicted, times)
+    ]
+
+
+def ratios(of: Iterable[Residual]) -> list[Residual]:
+    """Of rows that differ in their technique alone, and of neighbours that differ in their sizes: time over time."""
+    groups: dict[tuple[str, str], list[Residual]] = defaultdict(list)
+    neighbours: dict[tuple[str, ...], list[Residual]] = defaultdict(list)
+    for each in of:
+        row = each.of.row
+        if row.alike:
+            groups[row.table, row.alike].append(each)
+        neighbours[row.table, row.device, row.precision, row.technique, row.kind].append(each)
+    pairs = [pair for group in groups.values() for pair in combinations(group, 2)]
+    pairs += [pair for group in neighbours.values() for pair in pairwise(group)]
+    return [_ratio(*pair) for pair in pairs if pair[0].of.row.case != pair[1].of.row.case]
+
+
+def _ratio(a: Residual, b: Residual) -> Residual:
+    change = change_between(a.of.step, b.of.step)
+    return Residual(
+        b.of, a.of, change, b.log_error - a.log_error, b.modelled / a.modelled, b.measured / a.measured
+    )  # fmt: skip
+
+
+# bands ----------------------------------------------------------------------------------------------------------------
+
+
+def quantile(errors: Iterable[float], share: float = COVERED) -> float:
+    """The smallest error that at least ``share`` of them do not exceed, conservatively (the next larger one)."""
+    ordered = sorted(map(abs, errors))
+    return ordered[min(len(ordered) - 1, math.ceil(share * (len(ordered) + 1)) - 1)] if ordered else math.nan
+
+
+def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
+    """By kind of change, and of a step's time: what 90 % of the residuals keep within."""
+    kinds: dict[str, list[float]] = {"time": [each.log_error for each in times]}
+    for each in of_ratios:
+        kinds.setdefault(str(each.change), []).append(each.log_error)
+    return {
+        kind: Band(math.expm1(quantile(errors)), len(errors), len(_sources(kind, times, of_ratios)))
+        for kind, errors in kinds.items()
+        if len(errors) >= FEWEST and len(_sources(kind, times, of_ratios)) >= fewest_sources
+    }
+
+
+def _sources(kind: str, times: Sequence[Residual], of_ratios: Sequence[Residual]) -> set[str]:
+    of = times if kind == "time" else [each for each in of_ratios if each.change == kind]
+    return {each.of.row.table for each in of}
+
+
+def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str, Band]]) -> float:
+    """The share that keeps within the bands that the *other* sources' residuals give (of a ratio: its kind's)."""
+    inside = []
+    for each in residuals:
+        band = band_of(each.of.row.table).get(str(each.change) if each.change else "time")
+        if band is not None:
+            inside.append(abs(each.log_error) <= math.log1p(band.half_width))
+    return sum(inside) / len(inside) if inside else math.nan
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of one group of rows: how many, the median absolute error, the median signed one, and how many keep within."""
+
+    by: str
+    group: str
+    count: int
+    error: float
+    bias: float
+    coverage: float
+
+
+BY: Mapping[str, Callable[[PublishedRow], str]] = {
+    "source": lambda row: row.table, "GPU": lambda row: row.device, "model": lambda row: row.kind,
+    "precision": lambda row: row.precision, "attention": lambda row: row.attention,
+    "technique": lambda row: row.technique,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is published of the comparison."""
+
+    times: list[Residual]
+    ratios: list[Residual]
+    bands: Mapping[str, Band]
+    lines: list[Summary]
+    ratio_lines: list[Summary]
+    not_expressed: Mapping[tuple[str, str], int]
+
+    def believed(self) -> Believed:
+        """What ships with the model: bands, and the multipliers of all rows."""
+        solved = Fit(known_rows()).solved()
+        return Believed(
+            bands=dict(self.bands), multipliers={" ".join(name): value for name, value in solved.items()},
+            rows=len(self.times), sources=sorted({each.of.row.table for each in self.times}),
+        )  # fmt: skip
+
+
+def study() -> Comparison:
+    """All of it, from the rows and traces beside :mod:`suite.record.published`."""
+    times = held_out()
+    of_ratios = ratios(times)
+
+    @cache
+    def others(table: str) -> Mapping[str, Band]:
+        return bands(
+            [each for each in times if each.of.row.table != table],
+            [each for each in of_ratios if each.of.row.table != table],
+            fewest_sources=1,
+        )
+
+    def lines(residuals: Sequence[Residual], by: str, key: Callable[[Residual], str]) -> list[Summary]:
+        groups: dict[str, list[Residual]] = defaultdict(list)
+        for each in residuals:
+            groups[key(each)].append(each)
+        return [
+            Summary(by, group, len(own), _median([abs(each.log_error) for each in own]),
+                 _median([each.log_error for each in own]), covered(own, others))
+            for group, own in sorted(groups.items())
+        ]  # fmt: skip
+
+    def all_lines(residuals: Sequence[Residual]) -> list[Summary]:
+        found = lines(residuals, "all", lambda _: "all")
+        for by, key in BY.items():
+            found += lines(residuals, by, lambda each, key=key: key(each.of.row))  # type: ignore[misc]
+        return found
+
+    return Comparison(
+        times, of_ratios, bands(times, of_ratios), all_lines(times),
+        [*all_lines(of_ratios), *lines(of_ratios, "change", lambda each: str(each.change))],
+        Counter((row.table, why) for row in rows() if (why := why_not(row))),
+    )  # fmt: skip
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else math.nan
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A row's peak of allocated bytes, counted without values, beside the published one."""
+
+    row: PublishedRow
+    counted_bytes: int
+    published_bytes: float
+
+    @property
+    def log_error(self) -> float:
+        return math.log(self.counted_bytes / self.published_bytes)
+
+
+def peaks() -> list[Peak]:
+    """Of the rows that have an allocated peak: nothing is fitted."""
+    found = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.peak_bytes)
+    return [Peak(row, each.peak_bytes, row.peak_bytes or math.nan) for row, each in found if each and each.peak_bytes]

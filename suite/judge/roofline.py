@@ -1,0 +1,296 @@
+"""A step's time on a named GPU, modelled from the operators of a traced step: the roofline, and two timelines.
+
+    an operator's time  =  max(FLOPs / rate, bytes / bandwidth)  +  kernels x gap
+    the device's time   =  the sum over operators
+    the host's time     =  what it takes to dispatch them, and a constant a step
+    the step            =  the longest way through both
+
+Williams et al., *Roofline* (CACM 2009) for the first line. The rate is what large products reach of the peak of their
+type, less where rows are not aligned (:func:`product_s`). Attention has a rate by the generation of its kernel:
+published shares of the peak differ by a factor of three between them. Memory-bound classes reach a share of what a copy
+reaches. Two timelines: the host runs ahead of the device, through forward, backward and optimizer; where a step ends
+with a synchronisation, the device waits for the first launch of the next.
+
+    host    |forward dispatched|backward dispatched|optimizer|
+    device     |forward ....................|backward ................|optimizer|
+
+Energy: idle power for the whole step, and of what is above it a share for as long as each class of operators runs.
+
+All of this is *modelled*. How far it can be believed is the study's to say (:mod:`suite.judge.published`), which holds
+it against measured steps. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suite.record.devices import HALF, Gpu
+from suite.record.modelled import KERNELS, PRECISION, RUNS, SHAPES, Change
+from suite.record.operators import HOST_ONLY, IN, OUT, PHASES, Operator, Phase, TracedStep
+
+Floats = NDArray[np.float64]
+
+HOST_US: Mapping[Phase, tuple[float, float]] = {"forward": (11, 3), "backward": (7, 2), "optimizer": (6, 1.5)}
+"""What the host takes for an operator that launches, and for a view, by phase: eager torch 2, a server's CPU."""
+COMPILED_LAUNCH_US = 5.0
+MORE_KERNELS_US, MORE_TENSORS_US = 3.0, 0.25
+"""For each kernel of an operator beyond its first, and each tensor of a foreach operator beyond its eighth."""
+
+SHARES: Mapping[str, float] = {
+    "pointwise": 0.95, "copy": 0.90, "cast": 0.95, "transposing copy": 0.75, "reduction": 0.80, "norm": 0.80,
+    "softmax": 0.80, "random": 0.85, "index": 0.50, "sort": 0.08, "optimizer": 0.90, "loss": 0.70, "fused": 0.90,
+    "product": 0.90, "attention": 0.90, "convolution": 0.90, "other": 0.60,
+}  # fmt: skip
+"""Of a copy's bandwidth, by class."""
+
+ATTENTION: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "efficient": {"volta": (0.30, 0.20), "hopper": (0.25, 0.18), "": (0.40, 0.28)},
+    "flash 1": {"hopper": (0.28, 0.20), "": (0.45, 0.33)},
+    "flash 2": {"hopper": (0.36, 0.30), "blackwell": (0.20, 0.16), "": (0.60, 0.50)},
+    "flash 3": {"hopper": (0.62, 0.50), "blackwell": (0.40, 0.32), "": (0.60, 0.50)},
+}
+"""Share of the half peak that fused attention reaches on long sequences, forward and backward, by the generation of
+its kernel and of the GPU (FlashAttention-2, 2307.08691, section 4; FlashAttention-3, 2407.08608, section 4)."""
+SHORT_ROWS = 150
+"""Keys at which a fused attention takes twice the time of its rate; twice as many under a causal mask."""
+UNALIGNED = 0.6
+"""Of the rate, where a half-precision product's rows are not aligned; compiled code pads them."""
+SMALL = 0.35
+"""Of the peak, for convolutions and what has FLOPs and no class of its own."""
+
+ACTIVITY: Mapping[str, float] = {"product": 1.0, "attention": 1.0, "convolution": 1.0}
+MOVING, WAITING = 0.70, 0.15
+"""Share of the power above idle: of operators that compute (the table), of those that move bytes, of waiting."""
+
+
+@dataclass(frozen=True)
+class Software:
+    """What runs on the device besides the model's own operators.
+
+    Attributes:
+        attention: the generation of the kernel behind torch's flash attention: a key of :data:`ATTENTION`.
+        attention_share: what multiplies its rate.
+        tf32: whether float32 products run as TF32.
+        host: the host's time over that of HOST_US: an older processor, another torch.
+        step_s: what each step takes besides its operators: logging, data, the allocator.
+        synchronised: whether a step ends by waiting for the device.
+    """
+
+    name: str = "torch 2, eager attention by flash 2"
+    attention: str = "flash 2"
+    attention_share: float = 1.0
+    tf32: bool = False
+    host: float = 1.0
+    step_s: float = 0.0
+    synchronised: bool = False
+
+
+DEFAULT = Software()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A step's operators that launch, as arrays of s: all their calls together."""
+
+    operators: list[Operator]
+    computed_s: Floats
+    moved_s: Floats
+    gaps_s: Floats
+    phases: NDArray[np.intp]
+    host: Mapping[Phase, float]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one call of an operator on the device: time, and what bounds it: compute, memory or launch."""
+
+    seconds: float
+    bound: str
+
+
+def operator_cost(device: Gpu, operator: Operator, software: Software = DEFAULT) -> Cost:
+    """What one call takes on the device, in s; transfers go by :func:`link_s`."""
+    moved_s = _moved_s(device, operator)
+    computed_s = _computed_s(device, operator, software)
+    gaps_s = 1e-6 * device.kernel_us * operator.kernels
+    bound = "compute" if computed_s >= moved_s else "memory"
+    return Cost(max(moved_s, computed_s) + gaps_s, bound if max(moved_s, computed_s) >= gaps_s else "launch")
+
+
+def parts_of(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> Parts:
+    """The terms of :func:`operator_cost`, of all calls of each signature: what a fit multiplies."""
+    host = dict.fromkeys(PHASES, 0.0)
+    launched = []
+    for each, count in step:
+        host[each.phase] += count * host_s(device, each, software)
+        if each.kind not in (HOST_ONLY, OUT, IN):
+            launched.append((each, count))
+    counts = np.array([float(count) for _, count in launched])
+    return Parts(
+        [each for each, _ in launched],
+        counts * [_computed_s(device, each, software) for each, _ in launched],
+        counts * [_moved_s(device, each) for each, _ in launched],
+        counts * [1e-6 * device.kernel_us * each.kernels for each, _ in launched],
+        np.array([PHASES.index(each.phase) for each, _ in launched], dtype=np.intp),
+        host,
+    )
+
+
+def _moved_s(device: Gpu, operator: Operator) -> float:
+    return operator.moved_bytes / (device.copy_bytes_per_s * SHARES.get(operator.kind, SHARES["other"]))
+
+
+def _computed_s(device: Gpu, operator: Operator, software: Software) -> float:
+    if operator.kind == "product" and operator.product:
+        return product_s(device, operator, software)
+    if operator.kind == "attention":
+        return attention_s(device, operator, software)
+    return operator.flops / (SMALL * device.peak_flops_per_s(operator.dtype, software.tf32))
+
+
+def product_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
+    """A matrix product: its FLOPs at the rate of large ones."""
+    rate = device.product_flops_per_s(operator.dtype, software.tf32)
+    if operator.dtype in HALF and not operator.aligned and not operator.compiled:
+        rate *= UNALIGNED
+    return operator.flops / rate
+
+
+def attention_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
+    """Fused attention at the rate of its kernel's generation; what a causal mask hides is skipped."""
+    generation = software.attention if "flash" in operator.name or "cudnn" in operator.name else "efficient"
+    shares = ATTENTION[generation]
+    share = shares.get(device.generation, shares[""])[operator.backward_of_attention] * software.attention_share
+    peak = device.peak_flops_per_s(operator.dtype)
+    keys = operator.shapes[1 + operator.backward_of_attention][-2]  # after queries, and after the output's gradient
+    short = 1 + SHORT_ROWS * (1 + operator.causal) / max(keys, 1)
+    return operator.flops * (0.5 if operator.causal else 1.0) * short / (share * peak)
+
+
+def host_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
+    """What the host takes to dispatch one call, in s."""
+    launch_us, view_us = HOST_US[operator.phase]
+    if operator.kind == HOST_ONLY:
+        us = 0.0 if operator.compiled else view_us
+    elif operator.kind in (OUT, IN):
+        us = 15.0
+    elif operator.compiled:
+        us = COMPILED_LAUNCH_US
+    else:
+        more = max(0, operator.tensors - 8) if operator.kind == "optimizer" else 0
+        us = launch_us + MORE_TENSORS_US * more + MORE_KERNELS_US * max(0, operator.kernels - 1)
+    return 1e-6 * us * device.host * software.host
+
+
+@dataclass(frozen=True)
+class ModelledStep:
+    """A step as the model has it; times in s, energy in J. Modelled, never measured.
+
+    Attributes:
+        step_s: the longest way through host, device and link.
+        device_s, host_s, link_s: that each is busy.
+        by_kind: the device's time by class of operator, largest first.
+        bound_by: for each class what bounds most of its time: compute, memory or launch.
+        flops: that ran, by the papers' convention.
+        mfu: of the peak of the type that most FLOPs have; what is computed again counts.
+        energy_j: of the board.
+        limit: what the step waits for: device, host or link.
+    """
+
+    step_s: float
+    device_s: float
+    host_s: float
+    link_s: float
+    flops: float
+    mfu: float
+    energy_j: float
+    limit: str
+    by_kind: Mapping[str, float] = field(default_factory=dict)
+    bound_by: Mapping[str, str] = field(default_factory=dict)
+
+
+def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> ModelledStep:
+    """The step on that device under that software. Raises ValueError where something in it has no declared cost."""
+    if step.undeclared:
+        raise ValueError("; ".join(step.undeclared))
+    kinds: dict[str, float] = defaultdict(float)
+    bounds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    busy, dispatched, link = dict.fromkeys(PHASES, 0.0), dict.fromkeys(PHASES, 0.0), defaultdict[str, float](float)
+    flops: dict[str, float] = defaultdict(float)
+    active_s = 0.0
+    for each, count in step:
+        dispatched[each.phase] += count * host_s(device, each, software)
+        if each.kind in (OUT, IN):
+            link[each.kind] += count * each.moved_bytes / (1e9 * device.link_gb_s)
+        elif each.kind != HOST_ONLY:
+            cost = operator_cost(device, each, software)
+            seconds = count * cost.seconds
+            busy[each.phase] += seconds
+            kinds[each.kind] += seconds
+            bounds[each.kind][cost.bound] += seconds
+            flops[each.dtype] += count * each.flops
+            active_s += seconds * (ACTIVITY.get(each.kind, MOVING) if cost.bound == "compute" else MOVING)
+    link_s = max(link.values(), default=0.0)
+    step_s = software.step_s + max(timeline(dispatched, busy, software.synchronised), link_s)
+    device_s, sent_s = sum(busy.values()), sum(dispatched.values())
+    total, widest = sum(flops.values()), max(flops, key=lambda dtype: flops[dtype], default="float32")
+    power_w = device.power_w - device.idle_w
+    energy_j = device.idle_w * step_s + power_w * (active_s + WAITING * max(0.0, step_s - device_s))
+    return ModelledStep(
+        step_s, device_s, sent_s, link_s, total,
+        total / step_s / device.peak_flops_per_s(widest, software.tf32) if step_s else math.nan,
+        energy_j, _limit(device_s, sent_s, link_s), dict(sorted(kinds.items(), key=lambda each: -each[1])),
+        {kind: max(each, key=lambda bound: each[bound]) for kind, each in bounds.items()},
+    )  # fmt: skip
+
+
+def timeline(host: Mapping[Phase, float], device: Mapping[Phase, float], synchronised: bool) -> float:
+    """The step's time from both timelines' busy times by phase.
+
+    A host that runs on through the step's end hides behind a slower device, and hides it if it is the slower one. After
+    a synchronisation the device cannot begin a phase before the host has: the longest way changes from the host's line
+    to the device's once, at the begin of a phase or at the end.
+    """
+    if not synchronised:
+        return max(sum(host.values()), sum(device.values()))
+    ways = [
+        sum(host[each] for each in PHASES[:at]) + sum(device[each] for each in PHASES[at:])
+        for at in range(len(PHASES) + 1)
+    ]
+    return max(ways)
+
+
+def _limit(device_s: float, host_s: float, link_s: float) -> str:
+    return max((device_s, "device"), (host_s, "host"), (link_s, "link"))[1]
+
+
+def change_between(a: TracedStep, b: TracedStep) -> Change:
+    """What two steps differ in, the gravest: the types of their products; their compilation, or the kernels of
+    attention, norms and losses; the products' shapes, or what is trained; or how often equal ones run."""
+
+    def types(step: TracedStep) -> set[str]:
+        products = [each for each, _ in step if each.kind == "product"]
+        largest = max((each.flops for each in products), default=0)
+        return {each.dtype for each in products if each.flops > 0.01 * largest}
+
+    def kernels(step: TracedStep) -> set[tuple[str, bool]]:
+        return {
+            (each.name, each.compiled)
+            for each, _ in step
+            if each.kind in ("attention", "softmax", "norm", "loss", "fused")
+        }
+
+    def shapes(step: TracedStep) -> set[object]:
+        return {each.product for each, _ in step if each.kind == "product"}
+
+    if types(a) != types(b):
+        return PRECISION
+    if kernels(a) != kernels(b):
+        return KERNELS
+    return RUNS if shapes(a) == shapes(b) else SHAPES

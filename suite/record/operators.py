@@ -1,0 +1,174 @@
+"""The operators of a training step by signature, with their counts: what re-costing a traced step takes, as small JSON.
+
+A step of twelve equal layers runs few different operators many times. An :class:`Operator` is all that a cost depends
+on; what runs between two others, and on which numbers, is left out. So a step of any depth takes some kilobytes, and a
+new device or a new constant costs no new trace. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, get_args
+
+Phase = Literal["forward", "backward", "optimizer"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+SCHEMA = 1
+
+HOST_ONLY = "view"
+"""The kind of what the host dispatches and no kernel runs."""
+OUT, IN = "transfer out", "transfer in"
+"""The kinds of copies to the host's memory and back."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A signature: equal ones take equal time.
+
+    Attributes:
+        name: of the operator in aten, or of those that one compiled kernel holds.
+        kind: its class of cost, as `suite.meters.operators` finds it: product, attention, pointwise, view, ...
+        dtype: of its first floating operand, as torch spells it: "bfloat16".
+        dtypes: of all operands, where they differ.
+        shapes: of its operands; those of a list of tensors are left out.
+        flops: of one call; a multiply-add is two, and a causal mask does not halve them.
+        read_bytes, written_bytes: each storage once.
+        kernels: that it launches; 0 where it launches none.
+        tensors: among its operands.
+        product: batch, m, n, k of a matrix product.
+        aligned: whether its rows begin at whole 16 bytes, which tensor cores want.
+        causal: of an attention, whether it skips what is masked.
+        compiled: whether torch.compile generates its launch.
+    """
+
+    name: str
+    kind: str
+    phase: Phase = "forward"
+    dtype: str = "float32"
+    dtypes: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    flops: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    kernels: int = 1
+    tensors: int = 1
+    product: tuple[int, int, int, int] | None = None
+    aligned: bool = True
+    causal: bool = False
+    compiled: bool = False
+
+    @property
+    def moved_bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+    @property
+    def backward_of_attention(self) -> bool:
+        return self.kind == "attention" and "backward" in self.name
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """The operators of one step.
+
+    Attributes:
+        counts: how often each runs.
+        uncosted: calls of operators that may do matrix work and have no formula, by name.
+        undeclared: why no time can be said: a kernel or a thread of which nobody declared what it costs.
+    """
+
+    counts: Counter[Operator] = field(default_factory=Counter)
+    uncosted: dict[str, int] = field(default_factory=dict)
+    undeclared: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[tuple[Operator, int]]:
+        return iter(self.counts.items())
+
+    @property
+    def flops(self) -> int:
+        return sum(count * each.flops for each, count in self)
+
+    @property
+    def launches(self) -> int:
+        return sum(count * each.kernels for each, count in self)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that kernels read and write; transfers to the host are apart."""
+        return sum(count * each.moved_bytes for each, count in self if each.kind not in (OUT, IN))
+
+    def as_json(self) -> str:
+        """One line. A signature is an object of what differs from the defaults, its count last."""
+        operators = [{**_said(each), "count": count} for each, count in self]
+        rest = {"uncosted": self.uncosted, "undeclared": list(self.undeclared)}
+        return json.dumps({"schema_version": SCHEMA, "operators": operators, **rest}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> TracedStep:
+        """The inverse of :meth:`as_json`. Raises ValueError for what is none of this version."""
+        try:
+            known = json.loads(text)
+            if known["schema_version"] != SCHEMA:
+                raise ValueError(f"a traced step of schema {known['schema_version']}, not {SCHEMA}: trace it again")
+            counts: Counter[Operator] = Counter()
+            for each in known["operators"]:
+                count = each.pop("count")
+                counts[Operator(**{name: _as_tuple(value) for name, value in each.items()})] += count
+            return cls(counts, known["uncosted"], tuple(known["undeclared"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a traced step: {error}") from None
+
+
+def _said(operator: Operator) -> dict[str, Any]:
+    values = {each.name: (getattr(operator, each.name), each.default) for each in fields(operator)}
+    return {name: value for name, (value, default) in values.items() if value != default}
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+
+
+def step_of(operators: Iterable[Operator], uncosted: dict[str, int], undeclared: tuple[str, ...] = ()) -> TracedStep:
+    """The step that runs these operators, in whatever order."""
+    return TracedStep(Counter(operators), uncosted, undeclared)
+
+
+def deepened(shallow: TracedStep, deeper: TracedStep, layers: int) -> TracedStep:
+    """The step of a model ``layers`` deeper than ``deeper``, which has one layer more than ``shallow``: all that both
+    run grows by as much again for each.
+
+    What takes all of a model's tensors at once (an optimizer's lists, a norm over all gradients) has another signature
+    at each depth: of the same operators in the same order their bytes, FLOPs and tensors grow.
+    """
+    counts: Counter[Operator] = Counter()
+    ours, theirs = dict(shallow.counts), dict(deeper.counts)
+    for each in [each for each in theirs if each in ours]:
+        fewer, now = ours.pop(each), theirs.pop(each)
+        counts[each] += now + layers * (now - fewer)
+    unpaired = _alike(ours)
+    for key, group in _alike(theirs).items():
+        befores = unpaired.get(key, [])
+        if len(befores) != len(group):
+            counts.update({each: theirs[each] for each in group})
+            continue
+        for before, each in zip(befores, group):
+            counts[_grown(before, each, layers)] += theirs[each] + layers * (theirs[each] - ours[before])
+    return TracedStep(counts, deeper.uncosted, deeper.undeclared)
+
+
+def _alike(operators: Iterable[Operator]) -> dict[tuple[str, str, str], list[Operator]]:
+    alike: dict[tuple[str, str, str], list[Operator]] = {}
+    for each in operators:
+        alike.setdefault((each.name, each.phase, each.dtype), []).append(each)
+    return {key: sorted(group, key=lambda each: each.moved_bytes) for key, group in alike.items()}
+
+
+def _grown(before: Operator, now: Operator, layers: int) -> Operator:
+    def more(name: str) -> int:
+        return int(getattr(now, name) + layers * (getattr(now, name) - getattr(before, name)))
+
+    return replace(
+        now, flops=more("flops"), read_bytes=more("read_bytes"), written_bytes=more("written_bytes"),
+        tensors=more("tensors"),
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""The study's figures, made again from the committed rows and traces, without torch."""
+
+from __future__ import annotations
+
+import csv
+import math
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from suite.judge import published as judged
+from suite.judge.published import Comparison, Fit, known_rows, quantile, step_of_row, study, why_not
+from suite.judge.roofline import modelled
+from suite.record import published
+from suite.record.devices import devices
+from suite.record.modelled import RUNS, TIME, Band, Believed, believed
+from suite.record.published import READERS, cases, lines_of, rows, traces
+from suite.show.published import drawing, sentences, table
+
+
+@cache
+def made() -> Comparison:
+    return study()
+
+
+def test_every_row_is_predicted_or_says_why_it_is_not() -> None:
+    assert len(rows()) == sum(len(lines_of(name)) for name in READERS)
+    predicted = {(each.row.table, each.row.line) for each in known_rows()}
+    for row in rows():
+        assert ((row.table, row.line) in predicted) != bool(why_not(row)), row
+        assert row.source and (row.device in devices() or row.case is None)
+    assert sum(made().not_expressed.values()) + len(made().times) == len(rows())
+
+
+def test_a_trace_is_of_a_case() -> None:
+    assert set(traces()) <= {each.key for each in cases()}
+
+
+def test_the_committed_figures_are_made_again() -> None:
+    committed = list(csv.reader((published.FOLDER / "gpu_times.csv").read_text("utf-8").splitlines()))
+    again = list(csv.reader(table(made()).splitlines()))
+    assert [line[:4] for line in committed] == [line[:4] for line in again]
+    for ours, theirs in zip(again, committed):
+        for a, b in zip(ours[4:], theirs[4:]):
+            assert a == b or float(a) == pytest.approx(float(b), abs=2e-3)
+    bands = made().bands
+    assert {kind: band.residuals for kind, band in bands.items()} == {
+        kind: band.residuals for kind, band in believed().bands.items()
+    }
+    for kind, band in bands.items():
+        assert band.half_width == pytest.approx(believed().bands[kind].half_width, abs=5e-3)
+
+
+def test_the_arrays_of_a_fit_give_the_model_s_own_times() -> None:
+    some = known_rows()[::7]
+    fit = Fit(some)
+    times = fit.seconds(np.zeros(len(fit.names)))
+    for each, time in zip(some, times):
+        assert time == pytest.approx(modelled(each.step, each.device, judged.SOFTWARE[each.row.table]).step_s)
+
+
+def test_what_ships_gives_the_fit_s_times() -> None:
+    some = [each for each in known_rows() if each.row.table == "fms_finetune_techniques"][:4]
+    fit = Fit(some)
+    solved = {name: -0.1 - 0.01 * at for at, name in enumerate(fit.names) if name[0] != "step"}
+    shipped = Believed(multipliers={" ".join(name): value for name, value in solved.items()})
+    for each, time in zip(some, fit.predicted(solved)):
+        device = shipped.calibrated(each.device)
+        from dataclasses import replace
+
+        software = judged.SOFTWARE[each.row.table]
+        software = replace(software, attention_share=shipped.attention(software.attention, device))
+        assert modelled(each.step, device, software).step_s == pytest.approx(time)
+
+
+def test_a_source_is_predicted_by_constants_that_never_saw_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its measured times may be anything: they change no prediction of its own rows, and some of another's."""
+    before = {(each.of.row.table, each.of.row.line): each.modelled for each in made().times}
+    name = "fms_finetune_techniques"
+    from dataclasses import replace
+
+    changed = tuple(
+        replace(each, row=replace(each.row, measured_s=3 * each.measured_s)) if each.row.table == name else each
+        for each in known_rows()
+    )
+    monkeypatch.setattr(judged, "known_rows", lambda: changed)
+    after = {(each.of.row.table, each.of.row.line): each.modelled for each in judged.held_out()}
+    own = [key for key in before if key[0] == name]
+    assert own and all(after[key] == pytest.approx(before[key]) for key in own)
+    assert any(after[key] != pytest.approx(before[key], rel=1e-3) for key in before if key[0] != name)
+
+
+def test_accumulation_repeats_the_passes_and_ranks_share_the_update() -> None:
+    row = next(each for each in rows() if each.accumulated > 1 and step_of_row(each) is not None)
+    assert row.case is not None
+    one = traces()[row.case.key].step
+    several = step_of_row(row)
+    assert one is not None and several is not None
+    assert several.flops == row.accumulated * one.flops
+
+
+def test_a_band_is_the_next_larger_residual() -> None:
+    assert quantile([0.01 * at for at in range(1, 20)]) == pytest.approx(0.18)
+    assert quantile([-0.3, 0.1]) == 0.3 and math.isnan(quantile([]))
+    assert Believed(bands={RUNS: Band(0.1, 9, 2)}).band(RUNS).half_width == 0.1
+    assert Believed().band(TIME) == Band(0.35, 0, 0)
+
+
+def test_the_plot_and_the_sentences(tmp_path: Path) -> None:
+    assert drawing(made()).svg().count("<circle") + drawing(made()).svg().count("<path") > len(made().times)
+    assert "constants fitted to the others" in sentences(made())[0]

@@ -1,0 +1,75 @@
+"""What a stack's traced step holds that its operators do not show, and what `count --gpu` says of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from suite.cli import app
+from suite.measure.gpu_time import OWN_UPDATE, TimesBeside, step_time, times_beside, traced
+from suite.measure.paper_scale import Scale, side_by_side
+from suite.record.devices import by_any_name
+from suite.record.job import Setting
+from suite.record.operators import IN, OUT
+from suite.show import gpu_time as shown
+
+AT = Scale(Setting(baseline="gpt", size="pico", recipe="modern", device="cuda"))
+A100 = by_any_name()["A100-80"]
+
+
+def test_an_optimizer_s_own_kernel_moves_what_its_bench_declares() -> None:
+    step = traced("lion", AT)
+    updates = [each for each, _ in step if each.phase == "optimizer"]
+    assert [each.name for each in updates] == [OWN_UPDATE]
+    elements = sum(each.numel() for each in _parameters())
+    assert updates[0].moved_bytes == 20 * elements and not step.undeclared
+
+
+def _parameters() -> list[torch.Tensor]:
+    from suite.measure.paper_scale import trained_at
+
+    with trained_at("baseline", AT) as run:
+        return [torch.empty(each.shape, device="meta") for each in run.model.parameters()]
+
+
+def test_a_kernel_that_nobody_declared_leaves_no_time_and_says_so() -> None:
+    time = step_time("sam", AT, A100)
+    assert time.step is None and "techniques/shared/ascent takes a kernel of its own" in time.unavailable
+
+
+def test_transfers_are_seen() -> None:
+    kinds = {each.kind for each, _ in traced("offload_dp", AT)}
+    assert {OUT, IN} <= kinds
+    assert "is_cuda" not in vars(torch._subclasses.FakeTensor)  # nor is anything left behind
+
+
+def beside(stack: str) -> TimesBeside:
+    return times_beside(side_by_side([stack], AT)[0], A100)
+
+
+def test_equal_operators_have_a_ratio_of_one_and_no_band() -> None:
+    times = beside("amp_bf16")
+    assert times.ratio == 1 and times.change is None and times.ratio_band is None
+    assert "the ratio: both run equal operators" in shown.notes(times)
+
+
+def test_lora_s_kernel_moves_as_much_as_torch_s_operators() -> None:
+    times = beside("lora")
+    assert times.ratio is not None and times.ratio < 1.2 and times.ratio_band is not None
+    assert shown.title(times).startswith("modelled, not measured: NVIDIA A100")
+    assert any("from" in each and "to" in each for each in shown.notes(times))
+
+
+def test_the_command_s_json_names_the_gpu_the_software_and_the_band() -> None:
+    call = "count -t lora -b gpt --size pico --gpu H100 --length 16 --batch 2 --json"
+    done = CliRunner().invoke(app, call.split())
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)[0]["modelled"]
+    assert found["provenance"] == "modelled" and found["gpu"]["name"] == "H100-SXM" and found["software"]
+    assert found["stack"]["step_s"] > 0 and found["reference"]["mfu"] > 0
+    assert sum(found["stack"]["by_kind"].values()) == pytest.approx(found["stack"]["device_s"])
+    assert set(found["stack"]["bound_by"].values()) <= {"compute", "memory", "launch"}
+    assert found["ratio_band"]["half_width"] > 0
