@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from suite.guard.calibrated import Calibration, report
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.claims import Judgement
 from suite.judge.metrics import METRICS
@@ -39,9 +39,6 @@ from suite.show.markup import free_anchor, slug
 from suite.show.overview import unmeasured
 from suite.show.report import Report
 from suite.show.studies import PlacedStudy
-
-if TYPE_CHECKING:
-    from suite.guard.calibration import Calibration
 
 MOST_LINES = 200  # of the front page
 NOTHING = "No records yet. Measure some: `leantrain run`"
@@ -210,8 +207,6 @@ def _calibrated(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) ->
 
 
 def _calibration_line(name: str, calibration: Calibration) -> str:
-    from suite.guard.calibration import report  # it loads torch, which a page without calibrations does not need
-
     findings = "; ".join(map(escape, report(calibration)[:3]))
     return f"{code(name)} was calibrated on {calibration.made:%Y-%m-%d}: {findings}."
 

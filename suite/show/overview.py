@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
+from suite.guard.calibrated import ALPHA, TABLE_PAIRS, VALID, Calibration
 from suite.judge.metrics import METRICS, Metric, Value
 from suite.judge.rows import Row, of_version
 from suite.record.job import techniques_of
@@ -47,9 +47,6 @@ from suite.show.markup import (
     table,
     unverified,
 )
-
-if TYPE_CHECKING:
-    from suite.guard.calibration import Calibration
 
 
 @dataclass(frozen=True)
@@ -95,9 +92,6 @@ def kinds(stack: str, cards: Mapping[str, Card]) -> str:
 
 def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> str:
     """Draw a table of the machines: facts, rate of false alarms, and the slow-downs that the gate can see."""
-    from suite.guard.calibration import TABLE_PAIRS  # it loads torch, which a page without machines does not need
-    from suite.guard.gate import ALPHA
-
     known = {row.machine.key: row.machine for row in rows}
     if not known:
         return ""
@@ -127,8 +121,6 @@ def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> st
 
 
 def _calibrated(calibration: Calibration) -> str:
-    from suite.guard.calibration import VALID
-
     rate, until = calibration.false_alarms, calibration.made + VALID
     return (
         f"<td>{rate.estimate:.1%} <span class='ends'>[{rate.low:.1%}, {rate.high:.1%}], {calibration.alarms} of "
