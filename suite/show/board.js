@@ -48,10 +48,12 @@ function passes(data, wanted) {
       data[key] === undefined || (key === "category" ? data[key].split(" ").includes(value) : data[key] === value));
 }
 
-// What the columns that are shown say of a technique: better or worse surely, else why it is not known.
+// What the columns that are shown say of a technique: better or worse surely, sooner on more hardware, else why it is
+// not known.
 function verdictsOf(row) {
   const said = new Set([...row.querySelectorAll("td[data-verdict]:not([hidden])")].map((each) => each.dataset.verdict));
   const sure = ["better", "worse"].filter((each) => said.has(each));
+  if (!sure.length && said.has("sooner on more hardware")) return ["sooner on more hardware"];
   return sure.length ? sure : [said.size === 1 && said.has("failed") ? "failed" : "undecided"];
 }
 
