@@ -430,6 +430,7 @@ def study(
         from suite.measure.lab import Lab
         from suite.measure.study import baseline_for, stored_form, study_of, write_study
         from suite.record.files import replacing
+        from suite.show.study_plots import keep as keep_plot
 
         setting = setting_of(target, machine=machine)
         entry = catalogue()[id]
@@ -439,6 +440,11 @@ def study(
             lab = Lab(setting, learning.results, learning.seeds, learning.minutes, progress, warn)
             answer = stored_form(lab, entry, question.study(lab))
         tables, path = answer.tables, write_study(answer, learning.results)
+        if path:
+            try:
+                keep_plot(answer, learning.results)
+            except Exception as error:  # the tables are kept, and a page says why it shows no plot
+                warn(f"no plot: {error}")
         if write:
             for table in tables:
                 with replacing(write / f"{table.name}.csv") as partial:

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from suite.guard.calibrated import ALPHA as ALPHA
 from suite.guard.findings import Finding
 from suite.guard.regression import item_of
 from suite.guard.trees import TreeWorker
@@ -40,7 +41,6 @@ from suite.measure.child import ContenderFailed
 from suite.measure.lockstep import in_rounds, steps_of_blocks
 from suite.record.job import Job
 
-ALPHA = 0.05
 MARGIN = 0.03  # a slow-down that is worth an alarm; also what noise may shift a process by without one
 BUDGET_S = 60.0
 ROUNDS = 6  # of one step a block: noisier pairs than longer ones make, and more of them in the same time

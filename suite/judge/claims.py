@@ -418,14 +418,18 @@ def verdicts(
     Recipes, sizes and machines are judged apart, since a gain over the classic recipe may be none over the modern one.
     At one place a row of the installed code is preferred to an unverified one, then the one of more replicates.
     """
-    known = list(rows)
+    known: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        known.setdefault((row.stack, row.reference), []).append(row)
     chosen = [entry.card for entry in with_cards(catalogue())[0].values()] if cards is None else list(cards)
     besides = at_scale.counts.beside()
     return [
         judgement
         for card in chosen
         for claim in card.judged
-        for judgement in _of_claim(card, claim, known, _counted_at_scale(card, claim, at_scale, besides))
+        for judgement in _of_claim(
+            card, claim, known.get((card.id, card.reference), ()), _counted_at_scale(card, claim, at_scale, besides)
+        )
     ]
 
 
@@ -458,16 +462,12 @@ def _by_count(card: Card, claim: Claim, counted: Beside, value: float, changed: 
 
 
 def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[Judgement]) -> list[Judgement]:
+    """``rows``: those of the technique against its reference."""
     if claim.kind == "literature":
         return [judge(claim, card.id, Observation(), ClaimPlace())]
     judgements: list[Judgement] = []
     for baseline in claim.baselines or card.baselines:
-        near = [
-            row
-            for row in rows
-            if (row.stack, row.reference) == (card.id, card.reference)
-            and (row.conditions.baseline, row.conditions.task) == (baseline, card.task)
-        ]
+        near = [row for row in rows if (row.conditions.baseline, row.conditions.task) == (baseline, card.task)]
         fitting = best(row for row in near if not _unfit(claim, row))
         judgements += [judge(claim, card.id, observed(claim, row), _place(card, row)) for row in fitting]
         counted = [each for each in at_scale if each.baseline == baseline]

@@ -216,22 +216,29 @@ class Known:
         sides = [(each.reference, each.contender) for each in self.learned]
         return costs[0] == costs[1] and all((a.train_loss, a.final) == (b.train_loss, b.final) for a, b in sides)
 
+    @cached_property
+    def counters(self) -> tuple[Counters | None, Counters | None]:
+        """The counts of both sides' runs."""
+        theirs, ours = map(counters_of, self.counted)
+        return theirs, ours
+
     def facts(self) -> list[tuple[Facts, Facts]]:
         """Both sides of every seed; where nothing was learned, one pair with the counts alone."""
 
-        def counts(counted: Counted | None) -> Facts:
+        def counts(index: int) -> Facts:
+            counted = self.counted[index]
             of_steps = counted.probes if counted else {}
-            return Facts(counted.stack if counted else "", counters=counters_of(counted), probes=of_steps)
+            return Facts(counted.stack if counted else "", counters=self.counters[index], probes=of_steps)
 
-        def side(counted: Counted | None, learned: Learned, probes: Mapping[str, float]) -> Facts:
+        def side(index: int, learned: Learned, probes: Mapping[str, float]) -> Facts:
+            counted = self.counted[index]
             of_steps = counted.probes if counted else {}
-            return Facts(learned.stack, learned.steps, counters_of(counted), learned.final, {**probes, **of_steps})
+            return Facts(learned.stack, learned.steps, self.counters[index], learned.final, {**probes, **of_steps})
 
-        theirs, ours = self.counted
         if not self.learned:
-            return [(counts(theirs), counts(ours))] if theirs or ours else []
+            return [(counts(0), counts(1))] if any(self.counted) else []
         return [
-            (side(theirs, each.reference, each.reference_probes), side(ours, each.contender, each.contender.probes))
+            (side(0, each.reference, each.reference_probes), side(1, each.contender, each.contender.probes))
             for each in self.learned
         ]
 

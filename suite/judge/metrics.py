@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from suite.judge.known import Facts, Known, LearnedPair, TimedPair, counters_of
+from suite.judge.known import Facts, Known, LearnedPair, TimedPair
 from suite.judge.power_model import joules, watts_of
 from suite.judge.ruler import Ruler
 from suite.judge.statistics import (
@@ -275,7 +275,7 @@ def _counted(
 
     def numbers(known: Known) -> tuple[float, float]:
         sides = [
-            quantity(Facts(each.stack, _whole_steps(known, index), counters_of(each))) if each else None
+            quantity(Facts(each.stack, _whole_steps(known, index), known.counters[index])) if each else None
             for index, each in enumerate(known.counted)
         ]
         if sides[0] is None or sides[1] is None:

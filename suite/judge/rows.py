@@ -113,11 +113,17 @@ class Row:
     @property
     def split_over(self) -> int:
         """The ranks that share what one process of the reference does, and are counted one by one; else 1."""
+        reference, contender = self.ranks
+        return contender if contender > reference else 1
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Of the reference and of the contender; each has as many cores as the conditions have threads, or a GPU."""
         reference, contender = (
             max((point.counters.ranks for point in side.points), default=1) if side else 1
             for side in self.known.counted
         )
-        return contender if contender > reference else 1
+        return reference, contender
 
     def value(self, metric: str) -> Value:
         return self.metrics.get(metric, unavailable("not measured"))

@@ -1,4 +1,7 @@
-"""Which version of a baseline is installed, without importing it: rows of an older one are kept, and named as such."""
+"""What an installed baseline's class states of itself, read without importing it, which loads a library of models.
+
+``version``: rows of an older one are kept, and named as such. ``quality``: what its loss is, in words.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +10,41 @@ from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from suite.contract.sources import GROUP
 
 
-@cache
 def installed_version(baseline: str) -> int | None:
-    """As the body of the baseline's class states it; None where there is no such baseline, or no number there."""
+    """None where there is no such baseline, or no number there."""
+    number = stated(baseline).get("version")
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def installed_quality(baseline: str) -> str:
+    """Of a baseline whose own body does not state it, empty."""
+    words = stated(baseline).get("quality")
+    return words if isinstance(words, str) else ""
+
+
+@cache
+def stated(baseline: str) -> dict[str, Any]:
+    """The constants in the body of the baseline's class by their names: ``version = 2``, with an annotation or without
+    one. Empty where there is no such baseline."""
     for point in entry_points(group=GROUP, name=baseline):
         try:
             found = find_spec(point.module)
             tree = ast.parse(Path(found.origin).read_text("utf-8")) if found and found.origin else None
-        except (
-            ImportError,
-            OSError,
-            ValueError,
-            SyntaxError,
-        ):  # a plug-in may hold anything; its tests say what is wrong
-            continue
+        except (ImportError, OSError, ValueError, SyntaxError):
+            continue  # a plug-in may hold anything; its tests say what is wrong
         for node in tree.body if tree else ():
             if isinstance(node, ast.ClassDef) and node.name == point.attr:
-                return next(filter(None, map(_stated, node.body)), None)
-    return None
+                return dict(pair for line in node.body for pair in _constants(line))
+    return {}
 
 
-def _stated(line: ast.stmt) -> int | None:
-    """The number of ``version = 2``, with an annotation or without one."""
+def _constants(line: ast.stmt) -> list[tuple[str, Any]]:
     targets = line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
     value = line.value if isinstance(line, ast.Assign | ast.AnnAssign) else None
-    named = any(isinstance(each, ast.Name) and each.id == "version" for each in targets)
-    number = value.value if isinstance(value, ast.Constant) else None
-    return number if named and isinstance(number, int) else None
+    named = [each.id for each in targets if isinstance(each, ast.Name)]
+    return [(name, value.value) for name in named] if isinstance(value, ast.Constant) else []

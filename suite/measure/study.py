@@ -16,21 +16,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from pydantic import ConfigDict
-
 from suite.contract.catalogue import Entry
-from suite.contract.sources import CodeOf, code_of, installed_code
+from suite.contract.sources import code_of
+from suite.judge.studies import Study as Study
+from suite.judge.studies import path_of
+from suite.judge.studies import read_studies as read_studies
 from suite.measure.lab import Lab, Table
 from suite.measure.studies import batch_sweep, label_noise, rate_grid
-from suite.record.files import OlderSchema, Stored, parse_versioned, printable, read_plain, write_json
-from suite.record.job import Setting
+from suite.record.files import write_json
 from suite.record.machine import fingerprint
-from suite.record.schema import Machine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCHEMA_VERSION = 2
 SHARED: dict[str, ModuleType] = {"batch_sweep": batch_sweep, "label_noise": label_noise, "rate_grid": rate_grid}
 
 
@@ -78,32 +76,6 @@ def baseline_for(entry: Entry, study: CardStudy | ModuleType, wanted: str | None
 # the stored results -------------------------------------------------------------------------------------------------
 
 
-class Study(Stored):
-    """A study's tables, and what they were made with; ``seeds`` is what each run got at most.
-
-    ``code``: the trajectory hash of the technique alone on the baseline (:func:`suite.contract.sources.code_of`).
-    """
-
-    model_config = ConfigDict(revalidate_instances="always")
-
-    schema_version: int = SCHEMA_VERSION
-    technique: str
-    code: str
-    baseline: str
-    size: str
-    recipe: str
-    device: str
-    seeds: int
-    machine: Machine
-    made: datetime
-    tables: list[Table]
-
-    def unverified(self, code_of: CodeOf = installed_code) -> bool:
-        """Whether the code that its runs load has changed since, or is not installed."""
-        now = code_of(Setting(baseline=self.baseline, device=self.device), self.technique)
-        return now is None or now.trajectory != self.code
-
-
 def stored_form(lab: Lab, entry: Entry, tables: Sequence[Table]) -> Study:
     """The tables of ``entry``'s study in ``lab``, with what they were made with. Raises ValueError for a bad cell."""
     at = lab.setting
@@ -121,22 +93,6 @@ def write_study(study: Study, records: Path) -> Path | None:
     """
     if not any(table.rows for table in study.tables):
         return None
-    name = f"{study.technique}-{study.baseline}-{study.size}-{study.recipe}.json"
-    path = records / study.machine.name / "studies" / name
+    path = path_of(study, records)
     write_json(study, path)
     return path
-
-
-def read_studies(records: Path) -> tuple[list[Study], list[str]]:
-    """The studies in a results folder, and one sentence for each file that cannot be read."""
-    studies, problems = [], []
-    for path in sorted(records.glob("*/studies/*.json")):
-        try:
-            studies.append(parse_versioned(read_plain(path), Study, SCHEMA_VERSION, oldest=SCHEMA_VERSION))
-        except OlderSchema as error:
-            again = f"leantrain study {path.name.partition('-')[0]}"
-            problems.append(printable(f"{path}: {error}; delete the file and make it again with: {again}"))
-        except (OSError, ValueError) as error:
-            why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else error
-            problems.append(f"{printable(str(path))}: {why}; it is left out and left in place")
-    return studies, problems

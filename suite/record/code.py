@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -19,6 +20,8 @@ COMPILED_BY = "constexpr"
 PARSING = Lock()  # CPython 3.11 counts the depth of all threads' trees in one number, and complains of it
 UNTYPED = ("type_comment", "type_params", "kind")  # fields that carry types alone, or nothing that runs
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+BLOCKS = {"body", "orelse", "finalbody", "handlers", "cases"}
+"""The fields of a statement that hold statements, or what holds such (a lambda's body is none)."""
 REGISTERING = ("register", "custom_op", "triton_op")
 """Decorators with these in their names hand what they decorate to others: it is called without being named."""
 
@@ -81,8 +84,15 @@ def _imports(node: ast.AST, inside_functions: bool = False) -> Iterator[tuple[st
         if node.module and not node.level:
             yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
     elif inside_functions or not isinstance(node, FUNCTIONS):
-        for child in ast.iter_child_nodes(node):
+        for child in _blocks(node):
             yield from _imports(child, inside_functions)
+
+
+def _blocks(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements, handlers and cases right inside a statement: expressions have none."""
+    for name in node._fields:
+        if name in BLOCKS:
+            yield from getattr(node, name, ())
 
 
 def _functions(node: ast.AST) -> Iterator[ast.AST]:
@@ -90,7 +100,7 @@ def _functions(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, FUNCTIONS):
         yield node
     else:
-        for child in ast.iter_child_nodes(node):
+        for child in _blocks(node):
             yield from _functions(child)
 
 
@@ -120,7 +130,12 @@ def _chains(node: ast.AST) -> Iterator[Chain]:
                 if isinstance(base.ctx, ast.Load):
                     yield (base.id, *reversed(attributes))
                 continue
-        waiting += ast.iter_child_nodes(each)
+        for name in each._fields:
+            field = getattr(each, name, None)
+            if isinstance(field, ast.AST):
+                waiting.append(field)
+            elif isinstance(field, list):
+                waiting += [inner for inner in field if isinstance(inner, ast.AST)]
 
 
 def _acts(node: ast.AST) -> bool:
@@ -216,7 +231,22 @@ class _Stripped(ast.NodeTransformer):
         name = getattr(node.test, "id", getattr(node.test, "attr", ""))  # of TYPE_CHECKING, typing.TYPE_CHECKING
         return node.orelse if name == "TYPE_CHECKING" else node
 
+    def generic_visit(self, node: Any) -> ast.AST:
+        """Visits statements alone, which a statement's blocks hold: expressions have nothing to take out, and are nine
+        tenths of a tree."""
+        for name in BLOCKS.intersection(node._fields):
+            kept: list[ast.AST] = []
+            for each in getattr(node, name):
+                visited = self.visit(each)
+                kept += visited if isinstance(visited, list) else [visited] if visited is not None else []
+            setattr(node, name, kept)
+        return node
+
     def _function(self, node: Any) -> ast.AST:
+        given = node.args
+        for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+            if each is not None:
+                self.visit_arg(each)
         outside, self.inside_function = self.inside_function, True
         stripped: Any = self._without_docstring(node)
         stripped.returns = None
@@ -230,16 +260,28 @@ class _Stripped(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+@cache
+def _form(kind: type[Any]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """How the text of a node of this kind begins, and its fields with how theirs begins."""
+    return f"{kind.__name__}(", tuple((name, f"{name}=") for name in kind._fields if name not in UNTYPED)
+
+
 def _write(value: Any, parts: list[str]) -> None:
     """Adds the tree as text: kinds of nodes and their fields that hold something."""
     if isinstance(value, ast.Import | ast.ImportFrom):  # what the names stand for is found out, not where that stands
         parts.append(f"Import({[alias.asname or alias.name.rpartition('.')[2] for alias in value.names]})")
     elif isinstance(value, ast.AST):
-        parts.append(f"{type(value).__name__}(")
-        for name in value._fields:
+        kind: Any = type(value)
+        begins, fields = _form(kind)
+        parts.append(begins)
+        for name, field_begins in fields:
             field = getattr(value, name, None)
-            if field is not None and field != [] and name not in UNTYPED:
-                parts.append(f"{name}=")
+            if field is None or field == []:
+                continue
+            parts.append(field_begins)
+            if isinstance(field, str):  # most are names
+                parts.append(repr(field))
+            else:
                 _write(field, parts)
         parts.append(")")
     elif isinstance(value, list):

@@ -103,6 +103,15 @@ class Repeated(ValueError):
     """A member that stands twice in an object: readers differ in which one they take."""
 
 
+def repeats_nothing(content: bytes | str) -> bool:
+    """Whether JSON has no member twice in an object."""
+    try:
+        json.loads(content, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(once := dict(members)) < len(members):
         names = [name for name, _ in members]

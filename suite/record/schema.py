@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from suite.record.files import Stored, parse_versioned
+from suite.record.files import Stored, parse_versioned, repeats_nothing
 from suite.record.job import Setting
 from suite.record.numerics import NATIVE
 
@@ -453,10 +453,11 @@ def parse(line: bytes | str) -> Line:
         parsed = None if _has_long_digits(line) else model.model_validate_json(line)
     except ValidationError:
         parsed = None
-    # Any other form than ours, e.g. a member that stands twice, goes the slow way, which finds out why.
     content = line if isinstance(line, bytes) else line.encode()
-    if parsed and parsed.schema_version == SCHEMA_VERSION and parsed.model_dump_json().encode() == content:
-        return parsed  # type: ignore[return-value]
+    known = parsed if parsed and parsed.schema_version == SCHEMA_VERSION else None
+    if known and (known.model_dump_json().encode() == content or repeats_nothing(content)):  # the first is the quicker
+        return known  # type: ignore[return-value]
+    # What is damaged, e.g. has a member twice, goes the slow way, which finds out why.
     return parse_versioned(line, model, SCHEMA_VERSION, oldest=SCHEMA_VERSION)  # type: ignore[return-value]
 
 

@@ -12,7 +12,7 @@ from suite.guard.findings import NOT_CHECKED, Finding, speed
 from suite.judge.rows import Row
 from suite.record.text import in_html
 from suite.show import matrix
-from suite.show.board import HEADLINE, leaning, text, version_text
+from suite.show.board import HEADLINE, text, version_text
 from suite.show.drawing import COLOURS
 from suite.show.report import Report
 
@@ -30,7 +30,7 @@ def render(report: Report) -> str:
         raise ValueError("there is nothing to say yet; measure some with: leantrain run")
     if len(rows) == 1:
         return _drawn(*_of_row(rows[0]))
-    return _drawn("leantrain", ", ".join(f"{whole.count(each)} {each}" for each in matrix.VERDICTS), "faint")
+    return _drawn("leantrain", whole.tally, "faint")
 
 
 def of_check(findings: Collection[Finding], code: int) -> str:
@@ -46,7 +46,8 @@ def _of_row(row: Row) -> tuple[str, str, str]:
     if said not in (matrix.FAILED, matrix.MISSED, matrix.UNKNOWN):
         said = f"{text(value, HEADLINE.direction)} to the same quality{'†' if row.unverified else ''}"
     where = " ".join(filter(None, (at.baseline, at.size, version_text(row))))
-    return f"{row.stack} · {where}", said, LEANINGS[leaning(value)]
+    said = " ".join(filter(None, (said, matrix.hardware(row))))
+    return f"{row.stack} · {where}", said, LEANINGS[matrix.surely(row)]
 
 
 def _drawn(label: str, message: str, colour: str) -> str:

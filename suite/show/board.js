@@ -8,6 +8,9 @@ function compared(a, b, direction) {
   return direction * order;
 }
 
+// What a cell is sorted by: what it says, where it does not name anything else.
+const sortKey = (cell) => cell?.dataset.sort ?? cell?.textContent ?? "";
+
 // The matrix has its groups in the order that the page begins with; sorted by a column, its techniques stand alone.
 function sortBy(table, column) {
   const heads = [...table.tHead.rows[0].cells];
@@ -17,7 +20,7 @@ function sortBy(table, column) {
   heads[column].setAttribute("aria-sort", descending ? "descending" : "ascending");
   const body = table.tBodies[0];
   const grouped = column === heads.length - 1 && !descending;
-  const key = (row) => (grouped && row.dataset.position) || row.cells[column]?.dataset.sort || "";
+  const key = (row) => (grouped && row.dataset.position) || sortKey(row.cells[column]);
   body.append(...[...body.rows].sort((a, b) => compared(key(a), key(b), descending ? -1 : 1)));
   headGroups(table);
 }
@@ -36,20 +39,21 @@ function headGroups(table) {
   }
 }
 
-// Whether what stands on an element is what the controls ask for; what it does not say, it does not contradict.
-function passes(element, wanted) {
-  const data = element.dataset;
-  const name = data.name ?? element.cells?.[1]?.dataset.sort ?? "";
-  return name.toLowerCase().includes(wanted.name)
+// Whether an element's data, or a packed row's entry, is what the controls ask for; what it does not say, it does not
+// contradict.
+function passes(data, wanted) {
+  return (data.name ?? "").toLowerCase().includes(wanted.name)
     && !(wanted.fresh && "unverified" in data)
     && Object.entries(wanted.values).every(([key, value]) =>
       data[key] === undefined || (key === "category" ? data[key].split(" ").includes(value) : data[key] === value));
 }
 
-// What the columns that are shown say of a technique: better or worse surely, else why it is not known.
+// What the columns that are shown say of a technique: better or worse surely, sooner on more hardware, else why it is
+// not known.
 function verdictsOf(row) {
   const said = new Set([...row.querySelectorAll("td[data-verdict]:not([hidden])")].map((each) => each.dataset.verdict));
   const sure = ["better", "worse"].filter((each) => said.has(each));
+  if (!sure.length && said.has("sooner on more hardware")) return ["sooner on more hardware"];
   return sure.length ? sure : [said.size === 1 && said.has("failed") ? "failed" : "undecided"];
 }
 
@@ -90,48 +94,98 @@ function filterMatrix(part, wanted, counts) {
   }
   for (const row of part.querySelectorAll("tbody tr[data-name]")) {
     const verdicts = verdictsOf(row);
-    const asked = passes(row, wanted);
+    const asked = passes(row.dataset, wanted);
     if (asked && !part.hidden) verdicts.forEach((each) => { counts[each] = (counts[each] ?? 0) + 1; });
     row.hidden = !asked || (Boolean(wanted.verdict) && !verdicts.includes(wanted.verdict));
   }
   headGroups(part.querySelector("table"));
 }
 
-function filterPage() {
+// What the controls ask for.
+function asked() {
   const values = {};
   for (const select of selects()) {
     if (select.value) values[select.dataset.filter] = select.value;
   }
-  const wanted = { name: document.getElementById("filter").value.trim().toLowerCase(), values,
+  return { name: document.getElementById("filter").value.trim().toLowerCase(), values,
     verdict: pressed()?.dataset.verdict, fresh: document.getElementById("fresh").checked };
-  const anyName = { name: "", values, fresh: false };
+}
+
+// Hides what is filtered within a part of the page.
+function filterPart(part, wanted) {
+  const filtered = "section.board tbody tr, section.board li[data-name], .claims tr[data-category], article[data-name], .technique";
+  for (const each of part.querySelectorAll(filtered)) each.hidden = !passes(each.dataset, wanted);
+}
+
+function filterPage() {
+  const wanted = asked();
+  const anyName = { name: "", values: wanted.values, fresh: false };
   const counts = {};
   remember(wanted);
   for (const part of document.querySelectorAll(".part")) {
-    part.hidden = !passes(part, anyName);
+    part.hidden = !passes(part.dataset, anyName);
     filterMatrix(part, wanted, counts);
   }
   for (const button of document.querySelectorAll("#verdicts button")) {
     button.firstElementChild.textContent = counts[button.dataset.verdict] ?? 0;
   }
-  const others = "section.board tbody tr, section.board li[data-name], .claims tr[data-category], article, .technique";
-  for (const part of document.querySelectorAll(others)) part.hidden = !passes(part, wanted);
+  filterPart(document, wanted);
+  const entries = JSON.parse(document.getElementById("entries").textContent);
   let shown = 0, total = 0;
   for (const board of document.querySelectorAll("section.board")) {
-    const entries = [...board.querySelectorAll("tbody tr, li[data-name]")];
-    const left = entries.filter((entry) => !entry.hidden).length;
-    board.hidden = !left || !passes(board, anyName);
-    total += entries.length;
+    const left = entries[board.id].filter((entry) => passes(entry, wanted)).length;
+    board.hidden = !left || !passes(board.dataset, anyName);
+    total += entries[board.id].length;
     shown += board.hidden ? 0 : left;
     document.querySelector(`nav a[href="#${board.id}"]`).parentElement.hidden = board.hidden;
   }
   document.getElementById("count").textContent = `${shown} of ${total} rows`;
 }
 
-// A link must lead to something that can be seen: it opens what is folded, and takes the filters away where they hide
-// its target.
-function reveal() {
-  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+// The value of a compressed element of the page. (RFC 1952; a page from a file may not fetch, so nothing is fetched.)
+async function inflated(id) {
+  const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (each) => each.charCodeAt(0));
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+}
+
+// All rows with all metrics.
+const rows = () => inflated("data");
+
+// What the page's folded parts hold, read when the first of them is opened.
+let parts = null;
+const packedParts = () => (parts ??= inflated("parts"));
+
+// Puts packed parts in their places, as they are filtered now.
+async function unpack(places) {
+  if (!places.length) return;
+  let known;
+  try {
+    known = await packedParts();
+  } catch (error) {
+    for (const place of places) place.textContent = `This browser cannot unpack this part: ${error.message}`;
+    return;
+  }
+  for (const place of places) {
+    if (!place.isConnected) continue;  // another call was quicker
+    const part = document.createElement("template");
+    part.innerHTML = known[place.dataset.part];
+    const home = place.parentElement;
+    place.replaceWith(part.content);
+    filterPart(home.closest("section") ?? home, asked());
+  }
+}
+
+// A link must lead to something that can be seen: it unpacks and opens what is folded, and takes the filters away where
+// they hide its target.
+async function reveal() {
+  const id = decodeURIComponent(location.hash.slice(1));
+  if (!id) return;
+  if (!document.getElementById(id)) {
+    const known = await packedParts();
+    await unpack([...document.querySelectorAll(".packed")].filter((place) =>
+      known[place.dataset.part].includes(` id="${id}"`)));
+  }
+  const target = document.getElementById(id);
   if (!target) return;
   if (target.closest("[hidden]")) {
     document.getElementById("controls").reset();
@@ -142,13 +196,8 @@ function reveal() {
   const inside = target.matches("section") && target.querySelector(":scope > details");
   if (inside) inside.open = true;
   for (let each = target.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
+  await unpack([...target.querySelectorAll(":scope > .packed, :scope > details > .packed")]);
   target.scrollIntoView();
-}
-
-// All rows with all metrics, which the page keeps compressed.
-async function rows() {
-  const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (each) => each.charCodeAt(0));
-  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
 function save(name, type, content) {
@@ -181,9 +230,13 @@ function csv(rows) {
 }
 
 if (typeof document !== "undefined") {
-  for (const button of document.querySelectorAll("thead button")) {
-    button.addEventListener("click", () => sortBy(button.closest("table"), button.closest("th").cellIndex));
-  }
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("thead button");
+    if (button) sortBy(button.closest("table"), button.closest("th").cellIndex);
+  });
+  document.addEventListener("toggle", ({ target }) => {
+    if (target.open) unpack([...target.querySelectorAll(":scope > .packed")]);
+  }, true);
   const controls = document.getElementById("controls");
   controls.addEventListener("input", filterPage);
   controls.addEventListener("submit", (event) => event.preventDefault());

@@ -39,18 +39,18 @@ def span(intervals: Iterable[Interval]) -> float:
 
 
 def whisker(interval: Interval, half_width: float) -> str:
-    """The interval of a ratio on a log axis around 1, 100 units wide; the line in the middle is 1."""
+    """The interval of a ratio on a log axis around 1, 100 units, some 40 pixels, wide; the line in the middle is 1."""
 
-    def x(ratio: float) -> float:
+    def x(ratio: float) -> int:
         place = math.log(ratio) / half_width if ratio > 0 else -1.0
-        return 50 + 47 * max(-1.0, min(1.0, place))
+        return round(50 + 47 * max(-1.0, min(1.0, place)))
 
     line = ""
     if bounded(interval):
-        line = f'<path d="M{x(interval.low):.1f} 6H{x(interval.high):.1f}"/>'
+        line = f'<path d="M{x(interval.low)} 6H{x(interval.high)}"/>'
     return (
         '<svg class="whisker" viewBox="0 0 100 12" aria-hidden="true"><path class="one" d="M50 0V12"/>'
-        f'{line}<circle cx="{x(interval.estimate):.1f}" cy="6" r="4"/></svg>'
+        f'{line}<circle cx="{x(interval.estimate)}" cy="6" r="4"/></svg>'
     )
 
 

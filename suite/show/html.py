@@ -1,13 +1,13 @@
 """The leaderboard as one HTML file that opens offline: style and script inside, nothing loaded, everything escaped.
 
-The tables are complete without the script, which only sorts, filters and saves. A content-security policy admits this
-one script by its hash and no network at all.
+What is folded is packed (:mod:`suite.show.packing`), and the script unpacks it where it is opened; without the script
+the matrix, its sentences and every title are there. A content-security policy admits this one script by its hash and
+no network at all.
 """
 
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -42,6 +42,7 @@ from suite.show.cells import value_cell
 from suite.show.charts import by_curve, forest, pareto, ruler, span
 from suite.show.drawing import charts_css, colours_css
 from suite.show.overview import PlacedRow
+from suite.show.packing import Pack, packed
 from suite.show.report import Report
 
 
@@ -62,17 +63,18 @@ def render(report: Report) -> str:
         sentences.append(older)
     if report.problems:
         sentences.append(f"Lines of the records that could not be read and are left out: {len(report.problems)}.")
+    pack = Pack()
     of_boards = "\n".join(
-        _board([each for each in placed if each.board is board], report) for board in all_boards
+        pack.fold(_board([each for each in placed if each.board is board], report)) for board in all_boards
     )  # fmt: skip
     parts = [
-        sections.techniques(report, placed, studies.links(of_studies)) if placed else "",
+        sections.techniques(report, placed, studies.links(of_studies), pack) if placed else "",
         f'<div id="boards"><h2>Boards</h2>\n{of_boards}</div>' if placed else "",
-        stacks.html(of_stacks),
-        studies.html(of_studies, cards),
-        _claims(report.verdicts, cards) if report.verdicts else "",
-        paper_scale.html(report.paper_scale),
-        models.html(report.models),
+        pack.fold(stacks.html(of_stacks)),
+        pack.fold(studies.html(of_studies, cards)),
+        pack.fold(_claims(report.verdicts, cards)) if report.verdicts else "",
+        pack.fold(paper_scale.html(report.paper_scale)),
+        pack.fold(models.html(report.models)),
         references.html(report.references),
     ]
     style = colours_css() + (folder / "board.css").read_text("utf-8") + charts_css()
@@ -89,7 +91,9 @@ def render(report: Report) -> str:
         contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), report),
         selects="".join(_select(name, values, chosen.get(name, "")) for name, values in selects.items()),
         boards="\n".join(filter(None, parts)),
-        data=_data(rows),
+        entries=_entries(placed, cards),
+        parts=pack.packed,
+        data=packed([_thinned(as_dict(row)) for row in rows]),
     )
 
 
@@ -153,15 +157,23 @@ def _select(name: str, values: Sequence[str], first: str) -> str:
     return f'<label>{name} <select data-filter="{name}"><option value="">all</option>{options}</select></label>\n'
 
 
-def _data(rows: Sequence[Row]) -> str:
-    """The rows as JSON, compressed, in letters that cannot end a script element; seven digits, and no fields without a
-    value."""
-    thin = [_thinned(as_dict(row)) for row in rows]
-    words = json.dumps(thin, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return base64.b64encode(gzip.compress(words.encode(), mtime=0)).decode()
+def _entries(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
+    """By a board's anchor what its rows are filtered by, for the script, which counts those that are packed, too."""
+    entries: dict[str, list[dict[str, str]]] = {}
+    for each in placed:
+        entry = {"name": each.row.stack, "category": overview.kinds(each.row.stack, cards)}
+        dated = {"unverified": ""} if _dated(each.row) and not each.row.failed else {}
+        entries.setdefault(each.anchor, []).append(entry | dated)
+    return json.dumps(entries, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _dated(row: Row) -> bool:
+    """Whether it is hidden with what is unverified or of an older version."""
+    return bool(row.unverified or row.newer_version)
 
 
 def _thinned(value: Any) -> Any:
+    """Seven digits, and no fields without a value."""
     if isinstance(value, dict):
         return {key: _thinned(each) for key, each in value.items() if each is not False and each not in (None, "")}
     if isinstance(value, list):
@@ -242,7 +254,7 @@ def _claims_table(title: str, part: Sequence[claims.Line], cards: Mapping[str, C
             *(markup.cell(words, kind="words") for words in each.cells[2:]),
         ]
         kind = overview.kinds(each.name.partition(".")[0], cards)
-        lines.append(f"<tr{markup.data(category=kind)}>{''.join(cells)}</tr>")
+        lines.append(f"<tr{markup.data(category=kind, name=each.name)}>{''.join(cells)}</tr>")
     body = "\n" + "\n".join(lines) + "\n"
     return markup.table(f"claims-{markup.slug(title)}", f"Claims: {title}", markup.head(claims.COLUMNS), body, "claims")
 
@@ -303,5 +315,5 @@ def _line(
             title=f"the smallest change of the {HEADLINE.title} that it had 80 % power to see",
         ),
     ]
-    dated = " data-unverified" if row.unverified or row.newer_version else ""
+    dated = " data-unverified" if _dated(row) else ""
     return f'<tr id="{placed.identity}"{_named(placed, cards)}{dated}>{"".join(cells)}</tr>'

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from suite.guard.calibrated import Calibration, report
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.claims import Judgement
 from suite.judge.metrics import METRICS
@@ -25,7 +25,6 @@ from suite.show.board import (
     boards,
     detectable_text,
     failure_lines,
-    leaning,
     older_sentence,
     remarks,
     seeds_text,
@@ -39,9 +38,6 @@ from suite.show.markup import free_anchor, slug
 from suite.show.overview import unmeasured
 from suite.show.report import Report
 from suite.show.studies import PlacedStudy
-
-if TYPE_CHECKING:
-    from suite.guard.calibration import Calibration
 
 MOST_LINES = 200  # of the front page
 NOTHING = "No records yet. Measure some: `leantrain run`"
@@ -121,8 +117,7 @@ def matrix_section(rows: Sequence[Row], most_lines: int | None = None) -> list[s
         *(f"{metric.heading} {metric.arrow}" for metric in costs),
         "in words",
     ]
-    tally = ", ".join(f"{whole.count(verdict)} {verdict}" for verdict in matrix.VERDICTS)
-    lines = ["## Time to the same quality", "", escape(f"{whole.shared}: {tally}. {matrix.SCOPE}"), ""]
+    lines = ["## Time to the same quality", "", escape(f"{whole.shared}: {whole.tally}. {matrix.SCOPE}"), ""]
     lines += [_line(list(map(escape, titles))), _line([":--", *["--:"] * (len(titles) - 2), ":--"])]
     groups, shown = whole.groups, 0
     left = len(whole.entries) if most_lines is None else max(0, most_lines - len(lines) - len(groups) - 3)
@@ -159,11 +154,11 @@ def _is_known(row: Row | None) -> bool:
 
 
 def _headline(row: Row, version: str) -> str:
-    """The headline in the matrix; bold where it is surely no accident."""
+    """The headline in the matrix; bold where it is surely no accident, nor one of more hardware."""
     value = row.value(HEADLINE.name)
     words = "failed" if row.failed and value.kind == "unavailable" else text(value, HEADLINE.direction)
     mark = f" ({version})" if version else "†" if row.unverified else ""
-    return f"**{words}**{mark}" if leaning(value) else f"{words}{mark}"
+    return f"**{words}**{mark}" if matrix.surely(row) else f"{words}{mark}"
 
 
 def _reading(report: Report) -> list[str]:
@@ -210,8 +205,6 @@ def _calibrated(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) ->
 
 
 def _calibration_line(name: str, calibration: Calibration) -> str:
-    from suite.guard.calibration import report  # it loads torch, which a page without calibrations does not need
-
     findings = "; ".join(map(escape, report(calibration)[:3]))
     return f"{code(name)} was calibrated on {calibration.made:%Y-%m-%d}: {findings}."
 

@@ -89,14 +89,15 @@ def ascending(is_so: bool) -> str:
 
 def cell(words: str, sort: object = None, kind: str = "", title: str = "") -> str:
     """A cell of text, sorted by ``sort``, by its words where that is None."""
-    return cell_of(in_html(words), words if sort is None else sort, kind, title)
+    return cell_of(in_html(words), None if sort is None or str(sort) == words else sort, kind, title)
 
 
 def cell_of(markup: str, sort: object, kind: str = "", title: str = "") -> str:
-    """A cell of markup, sorted by ``sort``."""
+    """A cell of markup, sorted by ``sort``, by what it shows where that is None."""
+    sort = "" if sort is None else f' data-sort="{in_html(str(sort))}"'
     kind = f' class="{kind}"' if kind else ""
     title = f' title="{in_html(title)}"' if title else ""
-    return f'<td data-sort="{in_html(str(sort))}"{kind}{title}>{markup}</td>'
+    return f"<td{sort}{kind}{title}>{markup}</td>"
 
 
 def row_head(name: str, markup: str) -> str:

@@ -97,7 +97,7 @@ class Entry:
     @property
     def balance(self) -> int:
         """Columns in which it surely helps less those in which it surely harms."""
-        return sum(leaning(row.value(HEADLINE.name)) for row in self.best.values())
+        return sum(map(surely, self.best.values()))
 
     @property
     def place(self) -> tuple[bool, int, float, str]:
@@ -113,13 +113,18 @@ class Entry:
             return "time"
         costs: Mapping[str, Saving] = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs"}
         if self.split_over > 1:  # each of several ranks has less, and all of them together do not
-            return "nothing"
+            return "split"
         return next((saving for metric, saving in costs.items() if self._changes(metric) < 0), "nothing")
 
     @property
     def split_over(self) -> int:
         """The most ranks that share the work of one process of the reference."""
         return max(row.split_over for row in self.best.values())
+
+    @property
+    def hardware(self) -> str:
+        """``on two cores``: of a technique that has more than its reference; else empty."""
+        return max((hardware(row) for row in self.best.values()), key=len)
 
     @property
     def mean(self) -> Value | None:
@@ -139,10 +144,10 @@ class Entry:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What its columns say: better or worse surely, else why it is not known."""
+        """What its columns say: better or worse surely, sooner on more hardware, else why it is not known."""
         said = {verdict(row) for row in self.best.values()}
         known = tuple(each for each in ("better", "worse") if each in said)
-        return known or (("failed",) if said == {"failed"} else ("undecided",))
+        return known or ((MORE,) if MORE in said else ("failed",) if said == {"failed"} else ("undecided",))
 
     def _changes(self, metric: str) -> int:
         """-1 where every row has less of it, by more than is not worth a word, 1 where every row has more; else 0."""
@@ -160,16 +165,17 @@ class Entry:
             where = at.baseline if self.single_recipe else f"{at.baseline} {at.recipe}"
             where += "" if single_size else f" {at.size}"
             where += f" ({self.versions[column]})" if column in self.versions else ""
-            said.setdefault(headline_in_words(row), []).append(where)
+            said.setdefault(headline_in_words(row).replace(MORE, FASTER), []).append(where)
         parts = [f"{words}{self._seen(words)} on {_listed(said[words])}" for words in WORDS if words in said]
         text = "; ".join(parts or [UNKNOWN])
+        text = f"{self.hardware}: {text}" if self.hardware else text
         return f"{text[:1].upper()}{text[1:]}"
 
     @property
     def sentence(self) -> str:
         """The answer, and what costs change by in every row."""
         costs = list(filter(None, (self._cost_in_words(metric) for metric in COSTS)))
-        where = f" on each of {self.split_over} ranks" if self.split_over > 1 else ""
+        where = " on each rank" if self.split_over > 1 else ""
         return f"{self.answer}; {' and '.join(costs)}{where}." if costs else f"{self.answer}."
 
     def _seen(self, words: str) -> str:
@@ -190,17 +196,21 @@ class Entry:
         return words if changes else ""
 
 
-Saving = Literal["time", "memory", "FLOPs", "nothing"]
+Saving = Literal["time", "memory", "FLOPs", "split", "nothing"]
 GROUPS: Mapping[Saving, str] = {
     "time": "Sooner at the same quality",
     "memory": "Less memory",
     "FLOPs": "Fewer FLOPs",
+    "split": "On more hardware than the reference",
     "nothing": "Saves none of these, as far as is known",
 }
 """In the order in which they stand."""
 
-Verdict = Literal["better", "worse", "undecided", "failed"]
+Verdict = Literal["better", "worse", "undecided", "failed", "sooner on more hardware"]
+MORE: Verdict = "sooner on more hardware"
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""The last one is spoken of where there is one."""
+
 SPOKEN = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs", "energy": "energy"}
 FASTER, SLOWER, ALIKE, UNSURE = "sooner", "later", "no difference seen", "too uncertain to tell"
 CONTROL = "a control, which does what its reference does,"
@@ -210,12 +220,14 @@ WORDS = (FASTER, SLOWER, ALIKE, CONTROL, UNSURE, MISSED, FAILED)
 
 def verdict(row: Row) -> Verdict:
     """What one row's headline says."""
-    words: Mapping[str, Verdict] = {FASTER: "better", SLOWER: "worse", FAILED: "failed", MISSED: "failed"}
+    words: Mapping[str, Verdict] = {
+        FASTER: "better", SLOWER: "worse", FAILED: "failed", MISSED: "failed", MORE: MORE,
+    }  # fmt: skip
     return words.get(headline_in_words(row), "undecided")
 
 
 def headline_in_words(row: Row) -> str:
-    """One of :data:`WORDS`, or that it is not known yet."""
+    """One of :data:`WORDS`, :data:`MORE`, or that it is not known yet."""
     value: Value = row.value(HEADLINE.name)
     if row.failed:
         return MISSED if value.kind == "missed" else FAILED
@@ -227,7 +239,27 @@ def headline_in_words(row: Row) -> str:
     if value.kind not in ("measured", "bound") or unbounded:
         return UNKNOWN
     alike = ALIKE if row.detectable_effect <= BLIND else UNSURE
-    return {1: FASTER, -1: SLOWER, 0: alike}[leaning(value)]
+    return {1: MORE if row.split_over > 1 else FASTER, -1: SLOWER, 0: alike}[leaning(value)]
+
+
+def surely(row: Row) -> int:
+    """1 where the row is surely sooner than its reference on as much hardware, -1 where it is surely later, else 0:
+    what several ranks do sooner than one process is no better for that."""
+    lean = leaning(row.value(HEADLINE.name))
+    return min(lean, 0) if row.split_over > 1 else lean
+
+
+def hardware(row: Row) -> str:
+    """``on two cores against one``; empty where the row has no more than its reference."""
+    if row.split_over == 1:
+        return ""
+    each = row.conditions.threads if row.conditions.device == "cpu" else 1
+    fewer, more = (ranks * each for ranks in row.ranks)
+    what = "cores" if row.conditions.device == "cpu" else "GPUs"
+    return f"on {NUMBERS.get(more, more)} {what} against {NUMBERS.get(fewer, fewer)}"
+
+
+NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
 
 
 def _listed(places: Iterable[str]) -> str:
@@ -256,6 +288,16 @@ class Matrix:
     def count(self, wanted: Verdict) -> int:
         """The techniques of which some column, or nothing better, says so."""
         return sum(wanted in each.verdicts for each in self.entries)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Those that a reader may choose among."""
+        return VERDICTS if self.count(MORE) else VERDICTS[:-1]
+
+    @property
+    def tally(self) -> str:
+        """``2 better, 1 worse, 0 undecided, 0 failed``."""
+        return ", ".join(f"{self.count(verdict)} {verdict}" for verdict in self.verdicts)
 
     @property
     def groups(self) -> list[tuple[str, list[Entry]]]:
@@ -300,7 +342,7 @@ def _answer(column: str, shown: Sequence[Row]) -> Answer:
         value = row.value(metric)
         return value.number if value.known else math.inf
 
-    sooner = sorted((row for row in rows if leaning(headline(row)) > 0), key=lambda row: headline(row).number)
+    sooner = sorted((row for row in rows if surely(row) > 0), key=lambda row: headline(row).number)
     learned = [row for row in rows if not row.failed and headline(row).kind != "missed"]
     alone = [row for row in learned if row.split_over == 1]
     smaller = [row for row in alone if share(row, "peak_tensor_bytes") < 1 - WORTH_A_WORD]
@@ -315,7 +357,7 @@ def _answer(column: str, shown: Sequence[Row]) -> Answer:
         sooner,
         min(smaller, key=lambda row: (share(row, "peak_tensor_bytes"), row.stack), default=None),
         max(saves_none, key=lambda row: (headline(row).number, row.stack), default=None),
-        any(headline_in_words(row) in (FASTER, SLOWER, ALIKE) for row in rows),
+        any(headline_in_words(row) in (FASTER, MORE, SLOWER, ALIKE) for row in rows),
         version_text(rows[0]),
     )
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
+from suite.guard.calibrated import ALPHA, TABLE_PAIRS, VALID, Calibration
 from suite.judge.metrics import METRICS, Metric, Value
 from suite.judge.rows import Row, of_version
 from suite.record.job import techniques_of
@@ -47,9 +47,6 @@ from suite.show.markup import (
     table,
     unverified,
 )
-
-if TYPE_CHECKING:
-    from suite.guard.calibration import Calibration
 
 
 @dataclass(frozen=True)
@@ -95,9 +92,6 @@ def kinds(stack: str, cards: Mapping[str, Card]) -> str:
 
 def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> str:
     """Draw a table of the machines: facts, rate of false alarms, and the slow-downs that the gate can see."""
-    from suite.guard.calibration import TABLE_PAIRS  # it loads torch, which a page without machines does not need
-    from suite.guard.gate import ALPHA
-
     known = {row.machine.key: row.machine for row in rows}
     if not known:
         return ""
@@ -127,8 +121,6 @@ def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> st
 
 
 def _calibrated(calibration: Calibration) -> str:
-    from suite.guard.calibration import VALID
-
     rate, until = calibration.false_alarms, calibration.made + VALID
     return (
         f"<td>{rate.estimate:.1%} <span class='ends'>[{rate.low:.1%}, {rate.high:.1%}], {calibration.alarms} of "
@@ -158,7 +150,7 @@ def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     missing = unmeasured((each.row for each in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'
     return (
-        f'<section id="answer">{_verdicts()}{"".join(parts)}'
+        f'<section id="answer">{_verdicts(placed)}{"".join(parts)}'
         f'<p class="legend">{in_html(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1. '
         "Form says what a number is: = exact, ≈ <i>modelled</i>, <u>&lt; &gt;</u> a bound, † of older code, else "
         "measured; a version: that older one of the baseline. Colour says only that an interval excludes 1.</p>"
@@ -229,7 +221,7 @@ def _entry(
             else f'<td data-sort=""{data(baseline=column)}></td>'
             for column in columns
         ),
-        *([_mean_cell(each.mean)] if has_mean else []),
+        *([_mean_cell(each.mean, each.split_over > 1)] if has_mean else []),
         *(cell(each.cost(metric.name), _worst(each, metric.name), _cost_kind(each, metric.name)) for metric in costs),
         cell(each.sentence, order, "words"),
     ]
@@ -266,12 +258,14 @@ def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
     return f'<ul class="best">{"".join(entries)}</ul>'
 
 
-def _verdicts() -> str:
+def _verdicts(placed: Sequence[PlacedRow]) -> str:
     """A button for each verdict, by which the script filters the matrix, and in which it counts its rows."""
+    said = {matrices.verdict(each.row) for each in placed}
     buttons = "".join(
-        f'<button type="button" class="{verdict}" aria-pressed="false" data-verdict="{verdict}">'
+        f'<button type="button" class="{slug(verdict)}" aria-pressed="false" data-verdict="{verdict}">'
         f"<b></b> {verdict}</button>"
         for verdict in matrices.VERDICTS
+        if verdict != matrices.MORE or verdict in said
     )
     return f'<div id="verdicts" role="group" aria-label="Show techniques that are" hidden>{buttons}</div>'
 
@@ -304,20 +298,21 @@ def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str) -> st
         f"{drawn}{link(first.technique, in_html(shown))}{unverified(unverified_text(first.row))}{further}{named}"
         f"{brackets}"
     )
-    kind = f"{value.kind} {LEANS[leaning(value)]}".strip()
+    kind = f"{value.kind} {LEANS[matrices.surely(first.row)]}".strip()
     hovered = in_html(_hovered(first.row, value))
     attributes = data(sort=sort, baseline=column, verdict=matrices.verdict(first.row))
     return f'<td{attributes} class="{kind}" title="{hovered}">{markup}</td>'
 
 
-def _mean_cell(value: Value | None) -> str:
+def _mean_cell(value: Value | None, is_split: bool) -> str:
+    """The mean; without colour where it is sooner on more hardware."""
     if value is None:
         return f'<td data-sort=""{data(baseline="")}></td>'
     interval = shown_interval(value, HEADLINE.direction)
     shown = shown_number(value, HEADLINE.direction)
     words = f"{mark(value, HEADLINE.direction)}{number(shown, decimals(interval))}"
     brackets = f'<span class="ends">{in_html(ends(interval))}</span>'
-    kind = f"measured {LEANS[leaning(value)]}".strip()
+    kind = f"measured {LEANS[min(leaning(value), 0) if is_split else leaning(value)]}".strip()
     attributes = data(sort=f"{shown:.6g}", baseline="")
     title = in_html(f"{ends(interval)}; geometric mean over the baselines")
     return f'<td{attributes} class="{kind}" title="{title}">{in_html(words)}{brackets}</td>'
@@ -332,6 +327,7 @@ def _hovered(row: Row, value: Value) -> str:
     ]
     said = [
         ends(shown_interval(value, HEADLINE.direction)),
+        matrices.hardware(row),
         evidence_text(row),
         of_version(row),
         value.reason,
@@ -347,9 +343,9 @@ def _worst(entry: matrices.Entry, metric: str) -> str:
 
 
 def _cost_kind(entry: matrices.Entry, metric: str) -> str:
-    """A cost's classes: its form, and its colour where every row surely has less, or more, of it."""
+    """A cost's classes: its form, and its colour where every row surely has less, or more, of it, in one process."""
     values = [value for row in entry.best.values() if (value := row.value(metric)).known]
     surely = {leaning(value) if f"{value.number:.2f}" != "1.00" else 0 for value in values}
-    sure = LEANS[surely.pop()] if len(surely) == 1 else ""
+    sure = LEANS[surely.pop()] if len(surely) == 1 and entry.split_over == 1 else ""
     form = "modelled" if any(value.kind == "modelled" for value in values) else ""
     return " ".join(filter(None, ("cost", sure, form)))

@@ -1,4 +1,7 @@
-"""All that a report is made of, read from a results folder in one place. Pages are pure functions of it."""
+"""All that a report is made of, read from a results folder in one place. Pages are pure functions of it.
+
+Reading one loads no torch, nor do pages, but for the plot of a study that none was kept of.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,25 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from suite.contract.card import Card
 from suite.contract.cards import with_cards
 from suite.contract.catalogue import Entry, catalogue
+from suite.guard.calibrated import Calibration, beside
 from suite.judge.at_scale import CountsAtScale, counts_at_scale
 from suite.judge.claims import Judgement, verdicts
 from suite.judge.rows import Currency, Row, rows
-from suite.judge.versions import installed_version
+from suite.judge.studies import read_studies
+from suite.judge.versions import installed_quality, installed_version
 from suite.record import references as of_references
 from suite.record.job import techniques_of
 from suite.record.references import Kind
 from suite.record.schema import Counted, Learned
 from suite.record.store import Records, Store
+from suite.show import study_plots
 from suite.show.models import Shown
 from suite.show.references import ShownReferences
 from suite.show.studies import Studied
-
-if TYPE_CHECKING:
-    from suite.guard.calibration import Calibration
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,7 @@ class Report:
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
         """Reads a results folder: rows of these ``stacks`` on the baselines ``on``, all rows where none are named."""
-        from suite.contract.baseline import baselines
-        from suite.guard.calibration import beside  # these load torch, which showing a report does not need
         from suite.guard.models import matrix
-        from suite.measure.study import read_studies
 
         records, problems = Store(folder).read()
         studies, damaged = read_studies(folder)
@@ -152,7 +151,7 @@ class Report:
             calibrations=calibrations,
             cards=cards,
             studies=[
-                Studied(study, study.unverified())
+                Studied(study, study.unverified(), study_plots.kept(study, folder))
                 for study in studies
                 if (not stacks or study.technique in named) and (not on or study.baseline in on)
             ],
@@ -163,7 +162,7 @@ class Report:
             references=references,
             folders={id: Folder.of(entry) for id, entry in catalogue().items() if id in cards},
             origins=origins(records),
-            qualities={name: each.quality for name, each in baselines().items()},
+            qualities={name: installed_quality(name) for name in sorted({row.conditions.baseline for row in chosen})},
         )
 
 

@@ -1,6 +1,7 @@
 """Each technique's own section: what it is, what was seen, what it cost, its paper's claims, how it is used.
 
-A section is folded until a link leads to it. Its plots of one board share their ranges with all others of that board.
+A section is folded, and packed, until a link leads to it. Its plots of one board share their ranges with all others of
+that board.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from suite.show.cells import value_cell
 from suite.show.charts import CostFrame, CurveFrame, cost_and_quality, curves, span
 from suite.show.drawing import definitions
 from suite.show.overview import PlacedRow, categories, kinds
+from suite.show.packing import Pack
 from suite.show.report import Folder, Origin, Report
 
 SHOWN = tuple(
@@ -72,8 +74,8 @@ class Ranges:
         return definitions(each.shared for each in (*self.curves.values(), *self.costs.values()) if each)
 
 
-def techniques(report: Report, placed: Sequence[PlacedRow], studies: Mapping[str, str]) -> str:
-    """Draw a section for each stack. ``studies`` are links by technique."""
+def techniques(report: Report, placed: Sequence[PlacedRow], studies: Mapping[str, str], pack: Pack) -> str:
+    """Draw a section for each stack, packed behind its summary. ``studies`` are links by technique."""
     by_stack: dict[str, list[PlacedRow]] = {}
     for each in placed:
         by_stack.setdefault(each.row.stack, []).append(each)
@@ -83,7 +85,7 @@ def techniques(report: Report, placed: Sequence[PlacedRow], studies: Mapping[str
     ranges = Ranges.of(placed, report.qualities)
     sentences = {each.stack: each.sentence for each in matrix.matrix(each.row for each in placed).entries}
     parts = "\n".join(
-        _technique(stack, by_stack[stack], sentences[stack], report, judged, ranges, studies)
+        pack.fold(_technique(stack, by_stack[stack], sentences[stack], report, judged, ranges, studies))
         for stack in sorted(by_stack)
     )
     return f'<section id="techniques"><h2>Techniques</h2>{ranges.definitions}\n{parts}\n</section>'
@@ -110,10 +112,10 @@ def _technique(
     ]
     about = " · ".join(filter(None, (", ".join(card.name for card in known), *categories(stack, cards))))
     return (
-        f'<details class="technique"{markup.data(name=stack, category=kind)}><summary>'
+        f'<details class="technique" id="{placed[0].technique}"{markup.data(name=stack, category=kind)}><summary>'
         f'{markup.code(stack)} <span class="kind">{in_html(about)}</span> '
         f'<span class="said">{in_html(sentence)}</span></summary>'
-        f'<article id="{placed[0].technique}"{markup.data(name=stack, category=kind)}><h3>{markup.code(stack)}</h3>'
+        f"<article><h3>{markup.code(stack)}</h3>"
         f"{''.join(filter(None, parts))}</article></details>"
     )
 

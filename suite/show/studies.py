@@ -1,40 +1,33 @@
-"""What studies found, on the boards: each with its own module's plot, drawn when the page is made, and its tables."""
+"""What studies found, on the boards: each with its plot and its tables."""
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
-from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 from suite.contract.card import Card
-from suite.contract.catalogue import catalogue
+from suite.judge.studies import Cell, Study, Table
 from suite.record.job import techniques_of
 from suite.record.text import in_html
-from suite.show import markup
+from suite.show import markup, study_plots
 from suite.show.board import how_many
 from suite.show.overview import PlacedRow, kinds
-
-if TYPE_CHECKING:
-    from suite.measure.lab import Cell, Table
-    from suite.measure.study import Study
+from suite.show.study_plots import MOST_ROWS
 
 READING = (
     "Questions over many runs. Their tables and plots are as the study made them; † unverified: code changed since."
 )
 CHANGED = "Unverified: the code changed since"
-MOST_ROWS = 500  # of a table, on the page; a study with longer ones is not drawn either
 
 
 @dataclass(frozen=True)
 class Studied:
-    """A study, and whether the code that made it has changed since."""
+    """A study, and whether the code that made it has changed since. ``plot``: the drawing that was kept of it, an SVG
+    file; empty where there is none."""
 
     study: Study
     unverified: bool = False
+    plot: bytes = b""
 
     @property
     def baseline(self) -> str:
@@ -51,6 +44,7 @@ class PlacedStudy:
     unverified: bool
     anchor: str
     technique: str
+    plot: bytes = b""
 
     @property
     def subtitle(self) -> str:
@@ -83,6 +77,7 @@ def placed_studies(
                 each.unverified,
                 markup.free_anchor(f"study-{markup.slug(' '.join((*_title(study), study.machine.key[:4])))}", taken),
                 section.technique if section else "",
+                each.plot,
             )
         )
     return placed
@@ -149,68 +144,7 @@ def _cell(cell: Cell, words: str) -> str:
 def _plot(placed: PlacedStudy) -> str:
     """The figure, a sentence where it cannot be drawn, nothing where the study has none."""
     try:
-        drawn = drawing(placed.study, placed.anchor, f"Plot of {placed.title}")
+        drawn = study_plots.element(placed.study, placed.anchor, f"Plot of {placed.title}", placed.plot)
     except Exception as error:  # whatever a module, which may be newer than the tables, does with them
         return f"<p>No plot: {in_html(str(error) or type(error).__name__)}</p>"
     return f"<figure>{drawn}</figure>" if drawn else ""
-
-
-def drawing(study: Study, anchor: str, label: str) -> str:
-    """The plot as an SVG element with ids of its own, in the page's colours. Empty where the module draws none.
-
-    Raises ValueError for a technique that is not installed and for what does not belong on the page, and whatever the
-    module raises.
-    """
-    from suite.measure.study import study_of  # a study's module loads torch, which a page without plots does not need
-
-    if study.technique not in catalogue():
-        raise ValueError(f"{study.technique} is not installed")
-    module = study_of(catalogue()[study.technique])
-    if not hasattr(module, "plot"):
-        return ""
-    if any(len(table.rows) > MOST_ROWS for table in study.tables):
-        raise ValueError(f"a table has more than {MOST_ROWS} rows")
-    import matplotlib
-
-    svg = BytesIO()
-    with (
-        matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": anchor, "text.usetex": False}),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")  # of axes without data
-        module.plot(study.tables).savefig(svg, format="svg", facecolor="none", metadata={"Date": None})
-    return inline(svg.getvalue(), anchor, label)
-
-
-PAPER = {"#000000": "currentColor", "#ffffff": "var(--page)"}  # what matplotlib's colours are on this page
-
-
-def inline(svg: bytes, anchor: str, label: str) -> str:
-    """Matplotlib's SVG file as an element of a page. Raises ValueError where it refers to anything outside of it."""
-    root = ElementTree.fromstring(svg)
-    for parent in root.iter():
-        parent.tag = _local(parent.tag)
-        parent[:] = [child for child in parent if _local(child.tag) not in ("metadata", "style")]
-        parent.attrib = {_local(name): _ours(_local(name), value, anchor) for name, value in parent.attrib.items()}
-    width = float(root.attrib["viewBox"].split()[2])
-    root.attrib = {
-        "class": "study", "role": "img", "aria-label": label, "viewBox": root.attrib["viewBox"], "width": f"{width}pt",
-    }  # fmt: skip
-    return ElementTree.tostring(root, "unicode")
-
-
-def _local(name: str) -> str:
-    return name.rpartition("}")[2]
-
-
-def _ours(name: str, value: str, anchor: str) -> str:
-    """An attribute's value with ids that no other figure has and colours that a dark page can show."""
-    if name == "id":
-        return f"{anchor}--{value}"
-    if name == "href" and not value.startswith("#"):
-        raise ValueError("it has an image or a link, which this page does not")
-    if name == "href":
-        return f"#{anchor}--{value[1:]}"
-    if name in ("style", "fill", "stroke"):
-        value = re.sub("|".join(PAPER), lambda match: PAPER[match[0]], value)
-    return re.sub(r"url\(#", f"url(#{anchor}--", value)

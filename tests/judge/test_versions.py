@@ -11,7 +11,7 @@ import pytest
 
 from suite.contract.baseline import baselines
 from suite.judge import versions
-from suite.judge.versions import installed_version
+from suite.judge.versions import installed_quality, installed_version, stated
 
 
 def test_it_is_that_of_every_installed_baseline():
@@ -19,6 +19,13 @@ def test_it_is_that_of_every_installed_baseline():
         n: each.version for n, each in baselines().items()
     }
     assert installed_version("nobody_s") is None
+
+
+def test_so_is_what_its_loss_is():
+    assert {name: installed_quality(name) for name in baselines()} == {
+        n: each.quality for n, each in baselines().items()
+    }
+    assert installed_quality("nobody_s") == ""
 
 
 @pytest.mark.parametrize(
@@ -41,8 +48,8 @@ def test_a_stranger_s_class_is_read_and_never_run(
     importlib.invalidate_caches()
     point = EntryPoint("mine", "strange_baseline:Mine", versions.GROUP)
     monkeypatch.setattr(versions, "entry_points", lambda group, name: [point] if name == "mine" else [])
-    installed_version.cache_clear()
+    stated.cache_clear()
     try:
         assert installed_version("mine") == version and "strange_baseline" not in sys.modules
     finally:
-        installed_version.cache_clear()
+        stated.cache_clear()

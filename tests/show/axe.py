@@ -19,10 +19,10 @@ from typing import Any
 
 from suite.show import html
 from suite.show.report import Report
-from tests.show.chromium import FOUND, MISSING, Chromium
+from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium
 
 SCREENS = {"desktop": (1440, 900), "phone": (390, 844)}
-OPEN_ALL = "document.querySelectorAll('details').forEach(each => each.open = true)"
+OPEN_ALL = UNFOLDED.replace("WITHIN ", "")
 RUN = """axe.run(document, {resultTypes: ['violations']})
 .then(({violations}) => JSON.stringify(violations.map(each => ({
     id: each.id, impact: each.impact, help: each.help, count: each.nodes.length,

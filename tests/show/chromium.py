@@ -22,6 +22,16 @@ FOUND = next(filter(None, map(shutil.which, NAMES)), None)
 MISSING = f"none of {', '.join(NAMES)} is on the path; install one, on Debian: apt-get install chromium"
 ANSWER_S = 60.0
 
+UNFOLDED = """(async () => {
+    const folded = () => [...document.querySelectorAll('WITHIN details:not([open])')];
+    const waiting = () => document.querySelector('WITHIN details[open] > .packed');
+    while (folded().length || waiting()) {
+        folded().forEach(each => each.open = true);
+        await new Promise(done => setTimeout(done, 5));
+    }
+})()"""
+"""Opens all that is folded, where WITHIN is a selector, and waits until what was packed is there."""
+
 
 class Chromium:
     """One page of one browser. Use as a context manager.

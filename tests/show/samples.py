@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +20,13 @@ from tests.factories import CODE, MACHINE, conditions, counted, counters, eviden
 
 EVIL = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> <!-- {{x}} $script ${data}"
 CHANGED = Code(trajectory="x" * 32, counts="c" * 32)
+
+
+def whole(page: str) -> str:
+    """A page with its packed parts in their places, as its script puts them there."""
+    (packed,) = re.findall(r'<script type="application/gzip" id="parts">([^<]*)</script>', page)
+    parts = json.loads(gzip.decompress(base64.b64decode(packed)))
+    return re.sub(r'<p class="packed" data-part="(\d+)">[^<]*</p>', lambda place: parts[int(place[1])], page)
 
 
 def shown(*groups: Iterable[Line], changed: Iterable[str] = ()) -> list[Row]:

@@ -12,9 +12,9 @@ from suite.show.html import render
 from suite.show.report import Report
 from suite.show.studies import Studied
 from tests.factories import between, claim, conditions, row
-from tests.show.chromium import FOUND, MISSING, Chromium
+from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium
 from tests.show.samples import EVIL, card, failing, lean, on, shown, study
-from tests.show.test_html import evil_page
+from tests.show.test_html import evil_packed_page
 
 pytestmark = pytest.mark.skipif(FOUND is None, reason=MISSING)
 
@@ -47,12 +47,17 @@ def small_page() -> str:
     return render(Report(rows, verdicts=judged, cards=cards, studies=studies))
 
 
+def open_all(browser, within: str = "") -> None:
+    """Opens what is folded, and waits until what was packed in it is there."""
+    browser.run(UNFOLDED.replace("WITHIN", within))
+
+
 @pytest.fixture
 def board(silent, tmp_path):
     page = tmp_path / "board.html"
     page.write_text(small_page(), "utf-8")
     silent.open(page)
-    silent.run("document.querySelectorAll('section.board details').forEach(each => each.open = true)")
+    open_all(silent, "section.board")
     return silent
 
 
@@ -158,21 +163,60 @@ def test_the_matrix_is_on_the_first_screen(board, width, height, least):
 
 
 def test_every_link_leads_to_something_that_then_can_be_seen(board):
+    open_all(board)
     lost = """[...document.querySelectorAll('a[href]')].map(each => each.getAttribute('href'))
         .filter(href => !href.startsWith('#') || !document.getElementById(href.slice(1)))"""
     assert board.run(lost) == []
     choose(board, "category", "fast_ones")
-    board.run("location.hash = document.querySelector('article[data-name=slow]').id")
+    board.run("location.hash = document.querySelector('.technique[data-name=slow]').id")
     board.run(SOON)
     assert board.run("document.querySelector(location.hash).checkVisibility()")
 
 
+def test_a_link_into_what_is_packed_unpacks_it_and_nothing_else(silent, tmp_path):
+    (tmp_path / "board.html").write_text(small_page(), "utf-8")
+    silent.open(tmp_path / "board.html")
+    assert silent.run("document.querySelectorAll('section.board tr').length") == 0
+    packed = silent.run("document.querySelectorAll('.packed').length")
+    row = silent.run('packedParts().then(all => all.join(\'\').match(/<tr id="(vit[^"]*-slow)"/)[1])')
+    silent.run(f"location.hash = '{row}'")
+    silent.run(SOON)
+    assert silent.run(f"document.getElementById('{row}').checkVisibility()")
+    assert silent.run("document.querySelectorAll('.packed').length") == packed - 1
+    silent.run("location.hash = document.querySelector('.technique[data-name=same]').id")
+    silent.run(SOON)
+    assert silent.run("document.querySelector('.technique[data-name=same] article').checkVisibility()")
+
+
+def test_a_part_is_filtered_as_the_page_is_when_it_is_opened(silent, tmp_path):
+    (tmp_path / "board.html").write_text(small_page(), "utf-8")
+    silent.open(tmp_path / "board.html")
+    choose(silent, "category", "fast_ones")
+    assert silent.run("document.getElementById('count').textContent") == "2 of 7 rows"
+    open_all(silent, "section.board")
+    left = """[...document.querySelectorAll('section.board tbody tr')].filter(e => e.checkVisibility())
+        .map(e => e.dataset.name)"""
+    assert silent.run(left) == ["fast", "fast"]
+
+
+def test_without_the_script_the_matrix_and_its_sentences_are_read(silent, tmp_path):
+    """As a browser shows it that runs no script: what is folded says why it is empty."""
+    (tmp_path / "board.html").write_text(small_page().replace("script-src 'sha256-", "script-src 'sha256-A"), "utf-8")
+    silent.open(tmp_path / "board.html")
+    silent.console.clear()  # the policy's complaint
+    words = silent.run("document.body.innerText")
+    assert "Sooner on gpt and vit" in words and "Learning curves" not in words
+    silent.run("document.querySelector('.technique').open = true")
+    silent.run(SOON)
+    assert "This part is packed" in silent.run("document.body.innerText")
+
+
 def test_a_number_of_the_matrix_opens_its_technique_s_section(board):
-    assert not board.run("document.querySelector('article[data-name=slow]').checkVisibility()")
+    assert not board.run("document.querySelector('.technique[data-name=slow]').open")
     board.run("document.querySelector('#answer tr[data-name=slow] td a').click()")
     board.run(SOON)
-    assert board.run("document.querySelector('article[data-name=slow] svg.curves').checkVisibility()")
-    assert not board.run("document.querySelector('article[data-name=fast]').checkVisibility()")
+    assert board.run("document.querySelector('.technique[data-name=slow] svg.curves').checkVisibility()")
+    assert not board.run("document.querySelector('.technique[data-name=fast]').open")
 
 
 def test_one_recipe_is_shown_until_another_or_all_are_chosen(silent, tmp_path):
@@ -203,7 +247,7 @@ def test_groups_have_headings_until_another_order_is_asked_for(board):
 
 @pytest.mark.parametrize("plot", ["pareto", "ruler"])
 def test_a_point_of_a_plot_can_be_followed(board, plot):
-    board.run(f"{BOARD}.querySelectorAll('details').forEach(each => each.open = true)")
+    open_all(board, "section.board")
     board.run(f"""[...document.querySelectorAll('svg.{plot} a')].find(each => each.ariaLabel.startsWith('fast'))
         .dispatchEvent(new MouseEvent('click', {{bubbles: true, cancelable: true}}))""")
     assert board.run("document.querySelector(location.hash).dataset.name") == "fast"
@@ -235,8 +279,9 @@ def test_a_study_has_its_plot_and_its_tables_and_is_filtered_with_its_technique(
 
 def test_nothing_that_a_record_says_becomes_markup_or_runs(silent, tmp_path):
     page = tmp_path / "board.html"
-    page.write_text(evil_page(), "utf-8")
+    page.write_text(evil_packed_page(), "utf-8")
     silent.open(page)
+    open_all(silent)
     assert silent.run("document.querySelectorAll('img, iframe, section script, header script, [onerror]').length") == 0
     assert silent.run(f"document.body.innerText.includes({json.dumps(EVIL.split('<!--')[0].strip())})")
     assert silent.run("rows().then(each => each.length)") == 6
@@ -246,7 +291,7 @@ def test_nothing_that_a_record_says_becomes_markup_or_runs(silent, tmp_path):
 def test_the_page_itself_never_scrolls_sideways_and_its_words_stand_out(board, width, dark):
     board.size(width, 900, mobile=width < 500)
     board.media(dark=dark)
-    board.run("document.querySelectorAll('details').forEach(each => each.open = true)")
+    open_all(board)
     assert board.run("document.documentElement.scrollWidth") <= width
     contrast = """(() => {
         const light = (name) => {
@@ -278,6 +323,7 @@ def test_ten_thousand_seeds_make_a_page_that_is_whole_and_usable(silent, tmp_pat
     page.write_text(render(Report(rows)), "utf-8")
     made_s = time.process_time() - start_s
     shown_s = silent.open(page)
+    open_all(silent, "section.board")
     assert silent.run("document.querySelectorAll('section.board tbody tr').length") == len(rows)
     silent.run(f"{column('step time')}.click()")
     choose(silent, "recipe", "")
@@ -289,7 +335,7 @@ def test_ten_thousand_seeds_make_a_page_that_is_whole_and_usable(silent, tmp_pat
 
 
 def test_what_plots_share_has_the_styles_of_each(board):
-    board.run("document.querySelectorAll('details').forEach(each => each.open = true)")
+    open_all(board)
     shared = """(() => {
         const group = document.querySelector('.shared g');
         return ['fill', 'stroke'].map(what => getComputedStyle(group.querySelector('.axis'))[what]).concat(

@@ -21,12 +21,12 @@ from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.metrics import Value
 from suite.judge.statistics import Interval
 from suite.measure.lab import Table
+from suite.show import html
 from suite.show.charts import REFERENCE, CostPoint, front, learning_curves, ruler, ruler_points, whisker
-from suite.show.html import render
 from suite.show.report import Folder, Report, origins
 from suite.show.studies import Studied
 from tests.factories import MACHINE, between, claim, evidence, records, row, side, timed
-from tests.show.samples import EVIL, card, failing, lean, on, shown, study
+from tests.show.samples import EVIL, card, failing, lean, on, shown, study, whole
 
 
 @pytest.fixture
@@ -37,6 +37,11 @@ def calibrated():
         machine=MACHINE, made=datetime(2026, 1, 2, tzinfo=UTC), design=DESIGN, margin=0.03, budget_s=60,
         job=timed_job("cpu", 1), planted_slower=0.1, unchanged=runs, planted=caught,
     )  # fmt: skip
+
+
+def render(report):
+    """The page with what is packed in its place."""
+    return whole(html.render(report))
 
 
 VOID = {"meta", "input", "br", "hr", "img", "link"}
@@ -69,6 +74,11 @@ class Page(HTMLParser):
 
 @cache
 def evil_page():
+    return whole(evil_packed_page())
+
+
+@cache
+def evil_packed_page():
     machine = MACHINE.model_copy(update={"name": EVIL, "facts": {"cpu": EVIL, "cores": EVIL}})
     lines = [
         *evidence(EVIL),
@@ -93,23 +103,41 @@ def evil_page():
         Studied(study(EVIL, tables=[Table("a", (EVIL,), [(float("nan"),)])])),
         *(Studied(study(size=size)) for size in ("nano", "nano", "micro")),
     ]
-    return render(Report(rows, [EVIL], judged, {}, {"lossy": card("lossy", words=EVIL)}, studied))
+    return html.render(Report(rows, [EVIL], judged, {}, {"lossy": card("lossy", words=EVIL)}, studied))
 
 
 def test_records_cannot_run_anything():
     page = Page(evil_page())
-    assert len(page.having("script")) == 2
+    assert [each.get("id") for each in page.having("script")] == ["entries", "parts", "data", None]
     assert not page.having("img")
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert EVIL in "".join(page.words)  # it is there, as text
-    assert json.loads(gzip.decompress(base64.b64decode(page.scripts[0])))[0]["machine"] == EVIL
+    assert json.loads(gzip.decompress(base64.b64decode(page.scripts[2])))[0]["machine"] == EVIL
+    packed = Page(evil_packed_page())
+    assert len(packed.having("script")) == 4 and not packed.having("img")
+    names = [each["name"] for board in json.loads(packed.scripts[0]).values() for each in board]
+    assert EVIL in names and len(names) == 6
+
+
+def test_what_stands_without_the_script_is_the_matrix_its_sentences_and_every_title():
+    packed, opened = evil_packed_page(), evil_page()
+    words = " ".join(Page(packed).words)
+    assert "Time to the same quality" in words and "later on gpt" in words.lower()
+    assert words.count("This part is packed") == packed.count('class="packed"') > 6
+    for tag in ("h2", "nav"):
+        assert len(Page(packed).having(tag)) == len(Page(opened).having(tag))
+    sections = {each["id"] for each in Page(packed).having("section") if "id" in each}
+    assert sections == {each["id"] for each in Page(opened).having("section") if "id" in each}
+    links = {each["href"][1:] for each in Page(packed).having("a")}
+    ids = {attributes.get("id") for _, attributes in Page(packed).elements}
+    assert {each for each in links if each.startswith("technique-")} <= ids
 
 
 def test_only_the_page_s_own_script_may_run_and_nothing_is_loaded():
     text = evil_page()
     page = Page(text)
     policy = next(m["content"] for m in page.having("meta") if m.get("http-equiv") == "Content-Security-Policy")
-    own = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    own = base64.b64encode(hashlib.sha256(page.scripts[-1].encode()).digest()).decode()
     assert f"script-src 'sha256-{own}'" in policy
     assert "default-src 'none'" in policy
     assert not {"link", "iframe", "object", "embed"} & {tag for tag, _ in page.elements}
@@ -154,7 +182,8 @@ def test_tables_are_usable_with_a_keyboard_and_without_the_script():
     filters = next(each for each in page.having("details") if each.get("id") == "filters")
     assert "hidden" in filters  # controls that need the script appear with it
     cells = Page(re.sub(r'<table class="plain">.*?</table>', "", evil_page(), flags=re.DOTALL)).having("td")
-    assert cells and all("data-sort" in each for each in cells)
+    numbers = [each for each in cells if {"measured", "exact", "unavailable"} & {*each.get("class", "").split()}]
+    assert len(numbers) > 20 and all("data-sort" in each for each in numbers)  # others are sorted by their words
 
 
 def test_claims_are_a_table_with_a_link_to_it():
@@ -166,7 +195,7 @@ def test_claims_are_a_table_with_a_link_to_it():
 
 def test_a_point_of_the_plot_leads_to_its_technique_s_section():
     page = Page(evil_page())
-    names = {each["data-name"]: each["id"] for each in page.having("article")}
+    names = {each["data-name"]: each["id"] for each in page.having("details") if "data-name" in each}
     points = {each["href"][1:] for each in page.having("a") if each.get("aria-label", "").startswith("slow: time")}
     assert points == {names["slow"]}
 
@@ -208,7 +237,7 @@ def test_a_technique_s_section_has_its_card_plots_claims_mutants_usage_and_recor
         origins=origins(records(lines)),
     )  # fmt: skip
     page = render(report)
-    section = re.search(r'<article id="technique-lossy".*?</article>', page, re.DOTALL)[0]
+    section = re.search(r'<details class="technique" id="technique-lossy".*?</article></details>', page, re.DOTALL)[0]
     words = " ".join(Page(section).words)
     assert all(each in words for each in fields.values())
     axes = "".join(Page(re.search(r"<defs>.*?</defs>", page, re.DOTALL)[0]).words)

@@ -45,7 +45,20 @@ def test_what_only_splits_its_work_over_ranks_saves_no_memory():
     (answer,) = shared.answers
     assert answer.memory and answer.memory.stack == "small"
     (entry,) = (each for each in shared.entries if each.stack == "split")
-    assert entry.saves == "nothing" and entry.sentence == "Later on gpt; 0.25 of the memory on each of 2 ranks."
+    assert entry.saves == "split"
+    assert entry.sentence == "On two cores against one: later on gpt; 0.25 of the memory on each rank."
+
+
+def test_sooner_on_more_hardware_stands_apart_from_better():
+    lines = evidence("split", points=[counters(ranks=2)], pace_s=0.01)
+    whole = matrix(shown(lines, evidence("slow", pace_s=0.04)))
+    (entry,) = (each for each in whole.entries if each.stack == "split")
+    assert entry.verdicts == ("sooner on more hardware",) and entry.balance == 0
+    assert entry.sentence.startswith("On two cores against one: sooner on gpt")
+    assert [title for title, entries in whole.groups if entry in entries] == ["On more hardware than the reference"]
+    assert not whole.answers[0].time and whole.answers[0].decided
+    assert whole.tally == "0 better, 1 worse, 0 undecided, 0 failed, 1 sooner on more hardware"
+    assert "hardware" not in matrix(shown(evidence("slow", pace_s=0.04))).tally
 
 
 def test_where_nothing_is_decided_no_answer_is_invented():

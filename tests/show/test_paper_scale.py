@@ -16,7 +16,7 @@ from suite.record.paper_scale import NAME, PaperScale, Place, SizeCount, read, w
 from suite.show import html, markdown
 from suite.show.paper_scale import tables
 from suite.show.report import Report
-from tests.show.samples import EVIL
+from tests.show.samples import EVIL, whole
 
 PLACE = Place("gpt", "large", "modern", "cuda", "pretrain")
 NUMBERS = {"peak_tensor_bytes": 2**30, "saved_activation_bytes": 2**29, "optimizer_state_bytes": 2**20, "flops": 10**12}
@@ -57,7 +57,7 @@ def test_the_board_shows_them_marks_what_is_old_and_escapes_reasons(tmp_path: Pa
     front, pages = markdown.split(report, "boards")
     assert "boards/paper-scale.md" in front
     assert "| `lion`† | 512 MiB | 0.500 | 0.500 | 0.500 | 0.500 |" in pages["paper-scale.md"]
-    page = html.render(report)
+    page = whole(html.render(report))
     assert '<a href="#paper-scale">' in page and '<section id="paper-scale">' in page
     assert EVIL not in page and EVIL not in pages["paper-scale.md"]
     assert not Report.read(tmp_path, on={"vit"}).paper_scale

@@ -8,7 +8,7 @@ import pytest
 
 from suite.show import poster
 from suite.show.report import Report
-from tests.factories import evidence
+from tests.factories import counters, evidence
 from tests.show.samples import EVIL, failing, on, shown
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -27,13 +27,50 @@ def test_every_technique_has_a_line_with_its_numbers_and_colour_where_it_is_sure
     kinds = {text: kind for kind, text in texts if text and text.startswith(("×", "> ×"))}
     assert set(kinds.values()) == {"better", "worse"}
     assert ("faint", "failed") in texts
-    assert any("2 better, 1 worse, 0 undecided, 1 failed" in (text or "") for _, text in texts)
+    said = " ".join(text or "" for kind, text in texts if kind == "faint")
+    assert "2 better, 1 worse, 0 undecided, 1 failed" in said and "Left out" not in said
+    assert [text for kind, text in texts if kind == "group"] == [
+        "Sooner at the same quality", "Saves none of these, as far as is known",
+    ]  # fmt: skip
+
+
+def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poster, "MOST", 1)
+    texts = [(each.get("class"), each.text) for each in drawn().iter(f"{SVG}text")]
+    assert [text for kind, text in texts if kind == "name"] == ["far"]
+    said = " ".join(text or "" for kind, text in texts if kind == "faint")
+    assert "Left out here: 3 more techniques of the leaderboard, 1 under “Sooner at the same quality”, 2 under" in said
+
+
+def test_no_word_is_cut_off_and_none_runs_out_of_the_picture() -> None:
+    """Of letters as wide as those of a wide font."""
+    root = drawn()
+    width = float(root.get("viewBox", "").split()[2])
+    starts = [each for each in root.iter(f"{SVG}text") if each.get("text-anchor") is None]
+    assert not any("…" in (each.text or "") for each in starts)
+    names = [each for each in starts if each.get("class") == "name"]
+    cells = min(float(each.get("x", 0)) - poster.CELL for each in root.iter(f"{SVG}text") if each.get("text-anchor"))
+    assert all(float(each.get("x", 0)) + 7.3 * len(each.text or "") < cells + 12 for each in names)
+    assert all(float(each.get("x", 0)) + 7.3 * len(each.text or "") < width for each in starts)
+
+
+def test_what_has_more_hardware_says_so_and_is_not_called_better() -> None:
+    split = evidence("split", points=[counters(ranks=2)], pace_s=0.01)
+    root = ElementTree.fromstring(poster.render(Report(shown(split, evidence("fast", pace_s=0.01)))))
+    texts = [(each.get("class"), each.text or "") for each in root.iter(f"{SVG}text")]
+    assert ("words", "on two cores against one") in texts
+    assert [kind for kind, text in texts if text.startswith("×")] == ["better", "same"]
+    said = " ".join(text for kind, text in texts if kind == "faint")
+    assert "1 better, 0 worse, 0 undecided, 0 failed, 1 sooner on more hardware" in said
 
 
 def test_marks_stay_on_their_axis_and_a_bound_has_none() -> None:
-    circles = [float(each.get("cx", 0)) for each in drawn().iter(f"{SVG}circle")]
+    root = drawn()
+    circles = [float(each.get("cx", 0)) for each in root.iter(f"{SVG}circle")]
     assert len(circles) == 4, "two techniques are measured on two baselines; bounds are no points"
-    starts = [poster.NAME + poster.CELL * column + 8 for column in range(2)]
+    ones = [float(each.get("d", "").split()[0][1:]) for each in root.iter(f"{SVG}path") if "v15" in each.get("d", "")]
+    starts = {one - poster.AXIS / 2 for one in ones}
+    assert len(starts) == 2
     assert all(any(start <= x <= start + poster.AXIS for start in starts) for x in circles)
 
 

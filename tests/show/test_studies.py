@@ -12,7 +12,7 @@ from suite.show import html, markdown, studies
 from suite.show.report import Report
 from suite.show.studies import Studied
 from tests.factories import evidence
-from tests.show.samples import EVIL, shown, study
+from tests.show.samples import EVIL, shown, study, whole
 from tests.show.test_html import Page
 
 
@@ -101,8 +101,8 @@ def test_long_tables_are_cut_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_study_and_its_technique_s_place_lead_to_each_other() -> None:
     rows = shown(evidence("linear_scaling_warmup:k=2"), evidence("linear_scaling_warmup"))
-    page = html.render(Report(rows, studies=[Studied(study(), unverified=True), Studied(study("gone"))]))
-    places = {each["data-name"]: each["id"] for each in Page(page).having("article") if "data-size" not in each}
+    page = whole(html.render(Report(rows, studies=[Studied(study(), unverified=True), Studied(study("gone"))])))
+    places = {each["data-name"]: each["id"] for each in Page(page).having("details") if "data-name" in each}
     (anchor,) = [each["id"] for each in Page(page).having("article") if "data-unverified" in each]
     assert page.count(f'<p>Studies: <a href="#{anchor}">') == 2
     title = "linear_scaling_warmup · gpt · modern · nano"

@@ -20,7 +20,7 @@ from suite.show.matrix import first, matrix, parts
 from suite.show.references import ShownReferences
 from suite.show.report import Report
 from tests.factories import CODE, MACHINE, claim, conditions, evidence, machine, put, records
-from tests.show.samples import CHANGED, failing
+from tests.show.samples import CHANGED, failing, whole
 
 HERE = machine("amd-epyc-f25m17-2c", cpu="AMD EPYC test", cores=2, cpu_family=25, cpu_model=17)
 THERE = machine("amd-epyc-f25m1-2c", cpu="AMD EPYC test", cores=2, cpu_family=25, cpu_model=1)
@@ -129,7 +129,7 @@ def test_no_row_is_lost_in_any_form():
     assert len(rows) == 4
     assert sum(len(each) for each in parts(rows).values()) == 4
     assert sum(len(board.rows) for board in boards(rows)) == 4
-    page = html.render(Report(rows=rows))
+    page = whole(html.render(Report(rows=rows)))
     assert set(re.findall(r'<tr id="([^"]*)"', page)).__len__() == 4
     assert "Sooner on gpt (version 2)" in page and "gpt version 2 · modern" in page
     assert "of version 2 of the baseline, which is at version 3 now" in page

@@ -24,7 +24,7 @@ from suite.show import export, html, markdown, terminal
 from suite.show.report import Report
 from suite.show.studies import Studied
 from tests import factories
-from tests.show.chromium import FOUND, MISSING, Chromium
+from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium
 from tests.show.samples import failing, shown, study
 from tests.torture import Row, Scale, row, unavailable
 
@@ -81,6 +81,7 @@ def in_chromium(pages: dict[str, Sequence[BoardRow]]) -> Row:
             text = html.render(Report(rows, [words], studies=[studied], unreadable=[words]))
             page.write_bytes(text.encode("utf-8", "surrogatepass"))
             browser.open(page)
+            browser.run(UNFOLDED.replace("WITHIN", ""))
             ran = browser.run("'owned' in window")
             works = browser.run("!document.querySelector('form').hidden")  # the page's own script shows its controls
             if ran or len(browser.requests) > 1 or browser.console:

@@ -1,0 +1,44 @@
+"""What the page shows folded, packed: most of it is never opened, and text of this kind is a sixth as long compressed.
+
+A part is taken out of the page and stands in one compressed list at its end; in its place stands a sentence, which the
+page's script replaces with the part when its reader opens it, follows a link into it, or prints the page with it open.
+What a browser without the script shows is what stands unfolded: the matrix, its sentences, and every title.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+PLACE = (
+    '<p class="packed" data-part="{}">This part is packed: a browser that runs this page\'s script unpacks it here.</p>'
+)
+
+
+class Pack:
+    """The parts of one page, in the order in which they were folded."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def fold(self, markup: str) -> str:
+        """An element whose content is packed behind its first summary, as far as the last ``</details>``."""
+        head, summary, rest = markup.partition("</summary>")
+        content, details, tail = rest.rpartition("</details>")
+        if not details:
+            return markup
+        self._parts.append(content)
+        return f"{head}{summary}{PLACE.format(len(self._parts) - 1)}{details}{tail}"
+
+    @property
+    def packed(self) -> str:
+        """All parts, for an element of the page."""
+        return packed(self._parts)
+
+
+def packed(value: Any) -> str:
+    """A JSON value, compressed, in letters that cannot end a script element."""
+    words = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(words.encode("utf-8", "surrogatepass"), mtime=0)).decode()
