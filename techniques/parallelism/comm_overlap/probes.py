@@ -12,7 +12,8 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.device.random_state import RandomState, replayed
 from techniques.parallelism.comm_overlap.technique import CommunicationOverlap
-from techniques.shared.ranks import unequal, update_roundings
+from techniques.shared.plain import apart
+from techniques.shared.ranks import summed, unequal, update_roundings
 
 STEPS = 3  # with as many the optimizer's state counts, too
 BUCKETS = 8  # of a pass that is looked at; at small sizes the usual bucket holds the whole model
@@ -26,7 +27,8 @@ def records(run: Run, own: CommunicationOverlap) -> bool:
 def probes(recording: Recording, own: CommunicationOverlap) -> Mapping[str, float]:
     """``ranks``; ``unequal``: values in which the ranks' models differ at the run's end; ``update_roundings``: of the
     steps from AdamW's with the ranks' mean gradient; and of passes in buckets of an eighth of the model:
-    ``differing``, gradients' values that are others overlapped than serial, to the bit; ``begun_early`` and
+    ``differing``, gradients' values that are others overlapped than serial, to the bit; ``mean_roundings``, of them
+    from the mean of the ranks' own; ``begun_early`` and
     ``serial_begun_early``, the share of reductions that began while gradients were still to come."""
     run = recording.run
     if run.world_size == 1:
@@ -38,6 +40,11 @@ def probes(recording: Recording, own: CommunicationOverlap) -> Mapping[str, floa
     batch = recording.trace.batch
     nbytes = sum(each.numel() * each.element_size() for each in run.model.parameters() if each.requires_grad)
     gradients, early = {}, {}
+    with replayed(random):
+        run.optimizer.zero_grad(set_to_none=True)
+        run.backward(run.forward(dict(batch)))  # nobody reduces it
+    own_gradients = [each.grad.detach().double() for each in run.model.parameters() if each.grad is not None]
+    mean = {str(place): summed(recording, each) / run.world_size for place, each in enumerate(own_gradients)}
     for overlapped in (True, False):
         trial = replace(own, overlapped=overlapped, bucket_mb=nbytes / BUCKETS / 2**20)
         with replayed(random):
@@ -49,6 +56,7 @@ def probes(recording: Recording, own: CommunicationOverlap) -> Mapping[str, floa
         "ranks": run.world_size,
         **shown,
         "differing": differing,
+        "mean_roundings": apart({str(place): each for place, each in enumerate(gradients[True])}, mean),
         "begun_early": early[True],
         "serial_begun_early": early[False],
     }

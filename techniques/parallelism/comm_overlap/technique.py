@@ -12,7 +12,6 @@ reduce the same buckets, so their gradients are equal to the bit, and so is thei
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -78,6 +77,8 @@ class CommunicationOverlap(Technique):
 
     def arrived(self, parameter: nn.Parameter) -> None:
         """Notes that the pass has made a gradient."""
+        if "backward" in self.order:  # of the pass before
+            self.order.clear()
         self.order.append("gradient")
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
@@ -90,10 +91,6 @@ class CommunicationOverlap(Technique):
         if self.overlapped:
             self.reduction = InBackward(self.buckets, lambda bucket: bucket, lambda bucket: self.begin(bucket, run))
         return groups
-
-    def around_step(self, run: Run) -> AbstractContextManager[None]:
-        self.order.clear()
-        return nullcontext()
 
     def begin(self, bucket: Bucket, run: Run) -> End:
         """Begins the mean over ranks of a bucket's gradients; what is returned waits, and puts it into them."""
