@@ -75,6 +75,7 @@ def count(
     model: str | None = None,
     batch_size: int | None = None,
     sequence_length: int | None = None,
+    ranks: int | None = None,
     steps: int = 2,
     device: str = "cuda",
 ) -> Counted:
@@ -92,19 +93,19 @@ def count(
         model: see there.
         batch_size: examples a step; None for the baseline's.
         sequence_length: tokens a sequence, for text; None for the baseline's.
+        ranks: processes that train together, each with the baseline's batch or its share of ``batch_size``, of which
+            the first is counted; None for as many as the technique asks for.
         steps: a whole run of so many steps comes before the counted one.
         device: whose operators are counted: ``"cuda"``, a GPU's (none is needed), or ``"cpu"``.
 
     Raises:
         LookupError: for a name that does not exist, with the nearest ones.
         ValueError: for a stack that cannot be built, or a batch or sequence that does not fit the model.
-        suite.contract.technique.Unavailable: if the step depends on values or takes several ranks; it says which.
+        suite.contract.technique.Unavailable: if the step depends on values; it says where.
     """
     setting = setting_of(baseline=baseline, size=size, recipe=recipe, task=task, steps=steps, model=model)
     build(stack)
-    scale = Scale(
-        setting.but(device=chosen("device", device, DEVICES)), batch_size=batch_size, sequence_length=sequence_length
-    )
+    scale = Scale(setting.but(device=chosen("device", device, DEVICES)), batch_size, sequence_length, ranks)
     (sides,) = side_by_side([stack], scale, chosen("task", task, TASKS) if task else None)
     if sides.stack.counters is None:
         raise Unavailable(f"{sides.stack.stack} cannot be counted: {sides.stack.unavailable}")

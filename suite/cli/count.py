@@ -39,6 +39,15 @@ Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Examples a st
 SequenceLength = Annotated[
     int | None, typer.Option("--sequence-length", "--length", min=8, help="Tokens a sequence. [the baseline's]")
 ]
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        "--ranks",
+        min=2,
+        help="Processes that train together, each with the baseline's batch or its share of --batch; rank 0 is "
+        "counted. [the technique's]",
+    ),
+]
 Operators = Annotated[
     str,
     typer.Option(
@@ -80,6 +89,7 @@ def count(
     model: ModelOption = None,
     batch: Batch = None,
     sequence_length: SequenceLength = None,
+    ranks: Ranks = None,
     steps: Annotated[
         int, typer.Option("--steps", min=2, help="A whole run of so many steps comes before the counted one.")
     ] = 2,
@@ -103,9 +113,9 @@ def count(
     """Count one step at the paper's own size, in seconds and without its memory: parameters, state, activations, FLOPs.
 
     Of a technique and its reference, exactly, on tensors that have shapes and no values, by the operators that a GPU
-    would run. With --gpu also its time and energy there, modelled and never measured: by class of operator, with the
-    band that 9 of 10 published steps kept within. Exit code 4 if none of the techniques can be counted so; the reason
-    says which value it asked for.
+    would run; of several ranks, what the first holds and sends. With --gpu also its time and energy there, modelled and
+    never measured: by class of operator, with the band that 9 of 10 published steps kept within. Exit code 4 if none of
+    the techniques can be counted so; the reason says which value it asked for.
     """
     with understandable(as_json):
         from suite.contract.stack import build
@@ -119,6 +129,7 @@ def count(
             setting_of(TargetOptions(baselines, size, recipes), training).but(device=device_named(device)),
             batch_size=batch,
             sequence_length=sequence_length,
+            ranks=ranks,
         )
         if keep and gpu:
             raise ValueError("--keep keeps counts, and no modelled times: leave out --gpu")
@@ -178,7 +189,7 @@ def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Pat
     from suite.show.paper_scale import HEADINGS, cells, tables
 
     at = scale.setting.baseline
-    if scale.setting.model or scale.batch_size or scale.sequence_length or scale.setting.steps != STEPS:
+    if scale.setting.model or scale.batch_size or scale.sequence_length or scale.ranks or scale.setting.steps != STEPS:
         raise ValueError(
             f"what is kept is of {at}'s own model, batch and length, after {STEPS} steps: leave out --keep"
         )

@@ -104,6 +104,15 @@ def run(
         list[str] | None,
         typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]", **OF_RECIPES),
     ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks",
+            min=2,
+            help="Processes that train one model together, of techniques that distribute it, and of their references. "
+            "[the technique's]",
+        ),
+    ] = None,
     *,
     training: TrainingOptions,
     machine: MachineOptions,
@@ -132,11 +141,15 @@ def run(
         from suite.measure.contender import check_buildable
         from suite.measure.peers import peer_pairs
         from suite.measure.plan import pairs_of
+        from suite.measure.world import is_distributed
         from suite.record.job import RECIPES, SIZES
         from suite.show.beside import HEAD, beside
 
         sound, broken = with_cards(catalogue())
-        stacks, names = techniques or list(sound), on or list(baselines())
+        stacks, names = (
+            techniques or [each for each in sound if not ranks or is_distributed(each)],
+            on or list(baselines()),
+        )
         if techniques:  # of all, one that is broken is a row
             broken = {}
         for reason in broken.values():
@@ -164,7 +177,7 @@ def run(
             for size in sizes or ("nano",)
             for pair in pairs_of(
                 stacks, names, [chosen("recipe", name, RECIPES) for name in recipe or ("modern",)],
-                setting.but(size=size), task,
+                setting.but(size=size), task, ranks,
             )
         ]  # fmt: skip
         if not pairs:

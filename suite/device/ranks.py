@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 LOOPBACK = Path("/sys/class/net/lo")
+SET_UP_S = 300.0  # ranks that build a model do not begin together
+STEP_S = 20.0  # ranks that train do, so one that has not come by then never will
 
 
 def device_of(rank: int, device: str) -> str:
@@ -17,18 +20,27 @@ def device_of(rank: int, device: str) -> str:
 
 
 def joined(device: str, rank: int, world_size: int, rendezvous: str) -> DeviceMesh:
-    """The mesh of this machine's ranks that meet in the folder ``rendezvous``; this process is one of them.
+    """The mesh of this machine's ranks that meet in the folder ``rendezvous``; this process is one of them. With
+    ``env://`` they meet where a launcher's environment says.
 
-    Its GPU becomes the current one before anything is made there.
+    Its GPU becomes the current one before anything is made there. Until :func:`wait_at_most` says otherwise, a rank
+    waits SET_UP_S for the others in each collective.
     """
-    if LOOPBACK.exists():
+    launched = "://" in rendezvous  # perhaps on several machines
+    if LOOPBACK.exists() and not launched:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK.name)
     own = None
     if device == "cuda":
-        own = torch.device(device_of(rank, device))
+        own = torch.device(device_of(int(os.environ.get("LOCAL_RANK", rank)), device))
         torch.cuda.set_device(own)
     torch.distributed.init_process_group(
         "nccl" if device == "cuda" else "gloo",
-        init_method=f"file://{rendezvous}/store", rank=rank, world_size=world_size, device_id=own,
+        init_method=rendezvous if launched else f"file://{rendezvous}/store", rank=rank, world_size=world_size,
+        device_id=own, timeout=timedelta(seconds=SET_UP_S),
     )  # fmt: skip
     return torch.distributed.init_device_mesh(device, (world_size,))
+
+
+def wait_at_most(mesh: DeviceMesh, seconds: float) -> None:
+    """From now on a rank that waits longer for another in a collective raises RuntimeError."""
+    torch.distributed.set_timeout(timedelta(seconds=seconds), mesh.get_group())

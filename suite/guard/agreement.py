@@ -358,7 +358,7 @@ def _ended(old: Ended, new: Ended) -> Finding:
     if old.status == new.status:
         return Finding(old.stack, "status", "equal", f"{new.status} in both: {new.reason}")
     why = f"{old.status} then ({old.reason or 'no reason'}), {new.status} now ({new.reason or 'no reason'})"
-    by_load = any(each.status in OF_THE_LOAD or each.reason.startswith(KILLED) for each in (old, new))
+    by_load = any(each.status in OF_THE_LOAD or KILLED in each.reason for each in (old, new))
     return Finding(old.stack, "status", "inconclusive" if by_load else "changed", why)
 
 

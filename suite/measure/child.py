@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -159,21 +159,26 @@ def death(children: Sequence[Child], oom_kills_before: int | None) -> ContenderF
     """How the processes ended, in the words of a record."""
     for child in children:
         child.process.join(timeout=2.0)
-    codes = [child.process.exitcode for child in children if child.process.exitcode is not None]
-    code = next(filter(None, codes), 0 if codes else None)
+    ended = {rank: child.process.exitcode for rank, child in enumerate(children) if child.process.exitcode is not None}
+    rank, code = next(((rank, code) for rank, code in ended.items() if code), next(iter(ended.items()), (0, None)))
+    status, reason = _ended(code, {child.server for child in children}, oom_kills_before)
+    return ContenderFailed(status, f"rank {rank}: {reason}" if len(children) > 1 else reason)
+
+
+def _ended(code: int | None, servers: Collection[int | None], oom_kills_before: int | None) -> tuple[Status, str]:
     if code == -signal.SIGKILL:
         after = oom_kills()
         if after is None or oom_kills_before is None:
             why = f"{KILLED}; whether for want of memory, this system does not say"
-            return ContenderFailed("out_of_memory", why)
+            return "out_of_memory", why
         if after > oom_kills_before:
-            return ContenderFailed("out_of_memory", f"{KILLED} by the system for want of memory")
-        return ContenderFailed("crashed", f"{KILLED} by another process; the kernel counted no want of memory")
-    if code == LOST_SERVER and not living().keys() & {child.server for child in children}:
-        return ContenderFailed("crashed", "the fork server died, and its processes with it; was it killed?")
+            return "out_of_memory", f"{KILLED} by the system for want of memory"
+        return "crashed", f"{KILLED} by another process; the kernel counted no want of memory"
+    if code == LOST_SERVER and not living().keys() & set(servers):
+        return "crashed", "the fork server died, and its processes with it; was it killed?"
     if code is not None and code < 0:
-        return ContenderFailed("crashed", f"died of {_name(-code)}")
-    return ContenderFailed("crashed", f"the process ended with exit code {code}")
+        return "crashed", f"died of {_name(-code)}"
+    return "crashed", f"the process ended with exit code {code}"
 
 
 def _name(number: int) -> str:

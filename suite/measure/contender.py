@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -45,7 +46,11 @@ from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters, Energy, Evaluation, Memory, Status
 from suite.record.scratch import scratch
 
-RANKS_APART_S = 1.0  # a rank that lost another says so before that one's end is seen
+RANKS_APART_S = 3.0  # a rank that lost another says so before that one's end is seen
+STRAGGLING_S = 25.0  # a rank that answers so long after the first hangs; or as long as the first took
+OF_ALL_RANKS = ("diverged", "unavailable", "not_attached")  # what no rank says alone
+COMPLAINT = re.compile(r"gloo|NCCL|[Cc]onnection (closed|reset)|[Tt]imed? ?out|ProcessGroup|TCPStore", re.ASCII)
+"""What a rank says that waited for another in vain."""
 
 
 @dataclass(frozen=True)
@@ -265,29 +270,61 @@ class Contender:
         reply_s = reply_s or self.limits.reply_s
         self._number += 1
         values: dict[Child, Any] = {}
-        deadline = time.monotonic() + min(reply_s, left_s)
+        asked_s = first_s = time.monotonic()
         try:
             for child in self._ranks:
                 child.ask(self._number, command, arguments)
             while len(values) < len(self._ranks):
-                handles = [handle for child in self._ranks if child not in values for handle in child.handles]
-                if not wait(handles, timeout=max(0.0, deadline - time.monotonic())):
-                    if left_s < reply_s:
+                silent = [child for child in self._ranks if child not in values]
+                deadline_s = asked_s + min(reply_s, left_s)
+                if values and command != "prepare":  # of which one rank may do most, for all
+                    deadline_s = min(deadline_s, first_s + max(STRAGGLING_S, first_s - asked_s))
+                if not wait(_handles(silent), timeout=max(0.0, deadline_s - time.monotonic())):
+                    if left_s < reply_s and not values:
                         raise self._timeout()
-                    raise ContenderFailed("hung", f"no answer to {command!r} within {reply_s:g} s")
-                for child in self._ranks:
-                    if child not in values and (reply := child.reply(self._number)):
-                        values[child] = self._value(*reply)
+                    raise self._hung(command, silent, time.monotonic() - asked_s)
+                for child in silent:
+                    if reply := child.reply(self._number):
+                        if reply[0] != "done":
+                            raise self._failed(command, child, reply[1], [each for each in silent if each is not child])
+                        first_s = first_s if values else time.monotonic()
+                        values[child] = reply[1]
         except EOFError:
             raise death(self._ranks, self._oom_kills) from None
         return [values[child] for child in self._ranks]
 
-    def _value(self, kind: str, value: Any) -> Any:
-        if kind == "done":
-            return value
-        if len(self._ranks) > 1 and wait([child.process.sentinel for child in self._ranks], RANKS_APART_S):
-            raise EOFError  # another rank died, and this one only complains about it
-        raise ContenderFailed(*value)
+    def _hung(self, command: str, silent: list[Child], after_s: float, heard: str = "") -> ContenderFailed:
+        whose = f"{self._named(silent)}: " if len(self._ranks) > 1 else ""
+        return ContenderFailed("hung", f"{whose}no answer to {command!r} within {after_s:.3g} s{heard}")
+
+    def _named(self, children: list[Child]) -> str:
+        ranks = [str(self._ranks.index(child)) for child in children]
+        return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks)}"
+
+    def _failed(self, command: str, child: Child, said: Any, others: list[Child]) -> ContenderFailed:
+        """Whose failure it is. A rank that lost another only complains: that one has died, or says why itself, or is
+        the one that has not answered. Raises EOFError where one has died."""
+        if len(self._ranks) == 1 or said[0] in OF_ALL_RANKS:
+            return ContenderFailed(*said)
+        failed, silent = {child: said}, list(others)
+        asked_s, end_s = time.monotonic(), time.monotonic() + RANKS_APART_S
+        while silent and wait(_handles(silent), max(0.0, end_s - time.monotonic())):
+            for each in list(silent):
+                if reply := each.reply(self._number):
+                    silent.remove(each)
+                    failed |= {each: reply[1]} if reply[0] != "done" else {}
+        own = {each: error for each, error in failed.items() if not COMPLAINT.search(" ".join(map(str, error)))}
+        if not own and silent:
+            patience_s = time.monotonic() - asked_s
+            return self._hung(command, silent, patience_s, f" after {self._named(list(failed))} gave it up: {said[1]}")
+        culprit, error = next(iter((own or failed).items()))
+        alone = len({each[1] for each in failed.values()}) > 1 or len(failed) < len(self._ranks)
+        status, reason, details = error
+        return ContenderFailed(status, f"{self._named([culprit])}: {reason}" if alone else reason, details)
+
+
+def _handles(children: list[Child]) -> list[Any]:
+    return [handle for child in children for handle in child.handles]
 
 
 def _child(job: Job, rank: int, world_size: int, rendezvous: str, connection: Connection) -> None:

@@ -14,14 +14,18 @@ otherwise than a CPU (:mod:`suite.meters.gpu_operators`).
 Under the compiled recipe the saved bytes are those of torch.compile's partitioned graphs
 (:mod:`suite.measure.compiled_graphs`); FLOPs are the eager operators', as nothing that costs some is recomputed.
 
+A technique of several ranks is counted as one of them (:mod:`suite.measure.fake_ranks`): what it holds, and what it
+would send on an ideal ring.
+
 Limits. A step that depends on values cannot be counted (a topology that follows gradients, a choice of examples by
-their loss), nor can one of several ranks. For a Triton kernel of a technique its operators on a CPU are counted, which
+their loss). For a Triton kernel of a technique its operators on a CPU are counted, which
 may hold more for a moment. Never run on a GPU to compare: the kernels are those that torch's source chooses.
 """
 
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -40,13 +44,18 @@ from suite.contract.run import Run
 from suite.contract.sources import code_of
 from suite.contract.stack import build
 from suite.contract.technique import Unavailable
+from suite.kernels.sharded import is_distributed as is_sharded
 from suite.measure.compiled_graphs import partitioned_graphs
 from suite.measure.evidence import Progress, silent
+from suite.measure.fake_ranks import fake_ranks
 from suite.measure.stock import data_of
 from suite.measure.weightless import weightless
+from suite.measure.world import is_distributed, reference_with_ranks, with_ranks
 from suite.meters.activations import SavedActivations
+from suite.meters.communication import Communication
 from suite.meters.holders import Living
-from suite.meters.state import gradient_bytes, parameter_bytes
+from suite.meters.state import gradient_bytes, parameter_bytes, state_tensors
+from suite.meters.storage import unique_bytes
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
 from suite.record.libraries import versions
 from suite.record.paper_scale import PROVENANCE, PaperScale, Place, SizeCount
@@ -60,12 +69,15 @@ STEPS = 2  # before the counted one: optimizers make their state, and schedules 
 class Scale:
     """What is counted: a step of a setting. Its ``steps`` make a whole run, after which one more step is counted.
 
-    ``batch_size`` and ``sequence_length`` (tokens, text only) are the baseline's own where None.
+    ``batch_size`` and ``sequence_length`` (tokens, text only) are the baseline's own where None. ``ranks`` is how many
+    train together where a technique distributes the model, as many as it asks for where None; with it each of them has
+    a batch of the baseline's own size, or its share of ``batch_size``, and so has a stack in one process.
     """
 
     setting: Setting
     batch_size: int | None = None
     sequence_length: int | None = None
+    ranks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,9 @@ class StepCount:
         counters: of its numbers ``operators`` alone is no count of a real step, as autograd takes other operators for
             views of fake tensors.
         parameter_bytes, gradient_bytes: model state as it is after the step.
+        state_bytes: ZeRO's model states (1910.02054, section 3.1) when the backward pass ends: parameters, gradients,
+            optimizer state, masters.
+        collective_bytes: of each kind of collective that a rank asks for, by its whole tensor.
         batch: shapes of the batch, by name.
         data: where the batch's shapes come from.
     """
@@ -84,6 +99,8 @@ class StepCount:
     counters: Counters | None = None
     parameter_bytes: int = 0
     gradient_bytes: int = 0
+    state_bytes: int = 0
+    collective_bytes: Mapping[str, int] = field(default_factory=dict)
     batch: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     data: str = ""
     unavailable: str = ""
@@ -94,7 +111,11 @@ class StepCount:
         if counters is None:
             return {}
         known = {name: getattr(counters, name) for name in COUNTS if name not in self.not_counted()}
-        state = {"parameter_bytes": self.parameter_bytes, "gradient_bytes": self.gradient_bytes}
+        state = {
+            "parameter_bytes": self.parameter_bytes,
+            "gradient_bytes": self.gradient_bytes,
+            "state_bytes": self.state_bytes,
+        }
         if counters.compiled:
             return known | state
         peak = {"peak_tensor_bytes": known.pop("peak_tensor_bytes")}  # last, before what it is made of
@@ -105,7 +126,28 @@ class StepCount:
         if self.counters is None:
             return {}
         peak = {"peak_tensor_bytes": GENERATED_LATER} if self.counters.compiled else {}
-        return peak | {name: count.needs_values for name, count in COUNTS.items() if count.needs_values}
+        return peak | {
+            name: count.needs_values
+            for name, count in COUNTS.items()
+            if count.needs_values and not (name == "communication_bytes" and self.ranks > 1)
+        }
+
+    @property
+    def ranks(self) -> int:
+        """How many train together; all numbers are of the first."""
+        return self.counters.ranks if self.counters else 1
+
+    @property
+    def state_bytes_per_parameter(self) -> float | None:
+        """Model states of a rank over the whole model's parameters: 16 of AdamW in one process."""
+        return self.state_bytes / self.counters.parameter_count if self.counters else None
+
+    def collectives(self) -> dict[str, dict[str, int]]:
+        """By kind: bytes of the whole tensors, and what this rank sends of them on an ideal ring."""
+        return {
+            name: {"bytes": size, "ring_bytes": ring_bytes({name: size}, self.ranks)}
+            for name, size in self.collective_bytes.items()
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -115,6 +157,9 @@ class StepCount:
             "provenance": PROVENANCE if self.counters else "unavailable",
             "reason": self.unavailable,
             **self.quantities(),
+            "ranks": self.ranks,
+            "state_bytes_per_parameter": self.state_bytes_per_parameter,
+            "collectives": self.collectives(),
             "semantics": self.counters and {"saved": self.counters.saved_semantics, "flops": self.counters.semantics},
             "not_counted": self.not_counted(),
             "uncounted_operators": uncounted,
@@ -129,23 +174,22 @@ def counted(stack: str, scale: Scale) -> StepCount:
     Raises ValueError where the scale does not fit the baseline or the model, and what `build` and `Run` raise for a
     stack or a model that cannot be built.
     """
-    setting = scale.setting if scale.setting.steps else scale.setting.but(steps=STEPS)
-    technique = build(stack)
-    recipe = technique.recipe(baseline_of(setting).recipe_of(setting))
-    if recipe.world_size > 1:
-        return StepCount(stack, unavailable=f"takes {recipe.world_size} ranks, and one process is counted")
     try:
         with trained_at(stack, scale) as run:
             shapes = shapes_of(run)
-            counters = run.count_step()
-            if recipe.compile:  # the counters' dispatch modes turn compilation off: the saved bytes have a step alone
+            with Communication() as traffic, noted_state(run) as states:
+                counters = run.count_step()
+            if (
+                run.recipe.compile
+            ):  # the counters' dispatch modes turn compilation off: the saved bytes have a step alone
                 with SavedActivations(run.model) as saved:
                     run.train_step(*run.next_batch())
                 compiled = {"saved_activation_bytes": saved.saved_bytes, "saved_semantics": "compiled"}
                 counters = counters.model_copy(update=compiled)
             return StepCount(
-                stack, counters, parameter_bytes(run.model), gradient_bytes(run.model), shapes, run.data.name
-            )
+                stack, counters, parameter_bytes(run.model), gradient_bytes(run.model), max(states, default=0),
+                by_kind(traffic.bytes_by_collective), shapes, run.data.name,
+            )  # fmt: skip
     except Unavailable as error:
         return StepCount(stack, unavailable=str(error))
     except RuntimeError as error:  # what torch raises where a tensor without values is asked for some
@@ -157,24 +201,69 @@ def counted(stack: str, scale: Scale) -> StepCount:
 
 
 @contextmanager
+def noted_state(run: Run) -> Iterator[list[int]]:
+    """The bytes of the model's states at the end of each backward pass that is made meanwhile."""
+    noted: list[int] = []
+    backward = run.backward
+
+    def then_noted(loss: Tensor) -> None:
+        backward(loss)
+        held = [each for group in run.optimizer.param_groups for each in group["params"]]
+        parameters = list({id(each): each for each in (*run.model.parameters(), *held)}.values())
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        noted.append(unique_bytes([*parameters, *gradients, *state_tensors(run.optimizer)]))
+
+    run.backward = then_noted  # type: ignore[method-assign]
+    try:
+        yield noted
+    finally:
+        run.backward = backward  # type: ignore[method-assign]
+
+
+@contextmanager
 def trained_at(stack: str, scale: Scale) -> Iterator[Run]:
     """A run of the stack at that scale, after its steps; inside, tensors have no values.
 
     Raises ValueError where the scale does not fit the baseline or the model, and what `build` and `Run` raise.
     """
     setting = scale.setting if scale.setting.steps else scale.setting.but(steps=STEPS)
-    baseline = _shaped(baseline_of(setting), scale)
     technique = build(stack)
+    baseline = _shaped(baseline_of(setting), scale, is_distributed(stack))
     recipe = technique.recipe(baseline.recipe_of(setting))
-    with weightless(setting.device), partitioned_graphs() if recipe.compile else nullcontext():
+    with (
+        fake_ranks(recipe.world_size) as mesh,
+        weightless(setting.device),
+        partitioned_graphs() if recipe.compile else nullcontext(),
+    ):
         job = Job(setting=setting.but(device="cpu"), stack=stack)  # where fake tensors say they are
         before = Living()
-        run = Run(job, technique=technique, baseline=baseline)
+        run = Run(job, technique=technique, baseline=baseline, mesh=mesh)
         _fits(run, scale)
         for _ in range(run.recipe.steps):
             run.train_step(*run.next_batch())
-        with before.left_out(*data_of(run)):
+        sharded = any(is_sharded(each) for each in run.model.parameters())
+        # Stock is taken by address, and a DTensor does not say that its part has none.
+        with nullcontext() if sharded else before.left_out(*data_of(run)):
             yield run
+
+
+KINDS = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
+
+
+def by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Bytes by collective, in the papers' words: torch has several operators for each."""
+    found: Counter[str] = Counter()
+    for operator, size in sizes.items():
+        name = operator.strip("_").removesuffix("_base")
+        found[KINDS.get(name, name)] += size
+    return dict(found)
+
+
+def ring_bytes(sizes: Mapping[str, int], ranks: int) -> int:
+    """What each of ``ranks`` ranks sends of these collectives on an ideal ring."""
+    counted = Communication()
+    counted.bytes_by_collective.update(sizes)
+    return counted.ring_bytes(ranks)
 
 
 def shapes_of(run: Run) -> dict[str, tuple[int, ...]]:
@@ -198,7 +287,8 @@ class SideBySide:
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
         reference = self.reference and self.reference.as_dict()
-        own = {"batch_size": self.scale.batch_size, "sequence_length": self.scale.sequence_length}
+        at = self.scale
+        own = {"batch_size": at.batch_size, "sequence_length": at.sequence_length, "ranks": at.ranks}
         return {
             "scale": self.scale.setting.model_dump() | own,
             "reference": reference,
@@ -214,6 +304,9 @@ def side_by_side(
     wanted: list[tuple[str, str | None, Scale]] = []
     for stack in map(canonical, stacks):
         reference, own = reference_of(stack) if stack != BASELINE else (None, scale.setting.task)
+        if scale.ranks is not None:
+            stack = with_ranks(stack, scale.ranks)
+            reference = reference_with_ranks(stack, scale.ranks)
         wanted.append((stack, reference, replace(scale, setting=scale.setting.but(task=task or own))))
     sides = [(each, at) for stack, reference, at in wanted for each in (reference, stack) if each is not None]
     known: dict[tuple[str, Scale], StepCount] = {}
@@ -286,8 +379,11 @@ def _why(error: RuntimeError) -> str:
 # the baseline, at that scale ----------------------------------------------------------------------------------------
 
 
-def _shaped(baseline: Baseline, scale: Scale) -> Baseline:
-    """The baseline with the scale's batch and sequence length, and with its data's shapes in place of its data."""
+def _shaped(baseline: Baseline, scale: Scale, distributed: bool) -> Baseline:
+    """The baseline with the scale's batch and sequence length, and with its data's shapes in place of its data.
+
+    Raises ValueError where a batch does not divide among the ranks.
+    """
     if scale.sequence_length is not None and baseline.modality != "text":
         raise ValueError(f"{baseline.id} reads images, which have no sequence length to choose: leave it out")
     kind: Any = type(baseline)
@@ -295,7 +391,7 @@ def _shaped(baseline: Baseline, scale: Scale) -> Baseline:
     class Shaped(kind):
         def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
             recipe: Recipe = super().recipe(size, name, task)
-            return replace(recipe, batch_size=scale.batch_size or recipe.batch_size)
+            return replace(recipe, batch_size=_batch_size(recipe.batch_size, scale, distributed))
 
         def data(self, size: Size, split: Split, location: str | None = None) -> Data:
             data: Data = super().data(size, split, location)
@@ -306,6 +402,17 @@ def _shaped(baseline: Baseline, scale: Scale) -> Baseline:
             return replace(data, **shapes, sampler=in_order)
 
     return Shaped()
+
+
+def _batch_size(own: int, scale: Scale, distributed: bool) -> int:
+    """Examples of all ranks of a distributed stack, of one of them otherwise."""
+    ranks = scale.ranks or 1
+    if scale.batch_size is not None and scale.batch_size % ranks:
+        raise ValueError(
+            f"a batch of {scale.batch_size} examples does not divide among {ranks} ranks: choose a multiple of {ranks}"
+        )
+    each = own if scale.batch_size is None else scale.batch_size // ranks
+    return each * ranks if distributed else each
 
 
 def _without_values(examples: Examples, length: int | None) -> Examples:

@@ -25,6 +25,7 @@ from suite.judge.rows import Currency
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.measure.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
+from suite.measure.world import reference_with_ranks, with_ranks
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, join, parts_of, techniques_of
 from suite.record.machine import fingerprint
@@ -105,11 +106,16 @@ def pairs_of(
     recipes: Iterable[RecipeName],
     setting: Setting,
     task: Task | None = None,
+    ranks: int | None = None,
 ) -> list[Pair]:
     """The pairs of these stacks on those of the baselines ``on`` that all their cards name; all else as ``setting``.
+    With ``ranks`` the stacks, and references that have several, train on so many.
 
-    Every stack comes once before any comes on a second baseline, and the first recipe before the others.
+    Every stack comes once before any comes on a second baseline, and the first recipe before the others. Raises
+    ValueError where ranks are asked for of a stack that trains in one process.
     """
+    if ranks is not None:
+        stacks = [with_ranks(stack, ranks) for stack in stacks]
     entries, wanted = catalogue(), list(on)
     fitting = {
         stack: [
@@ -120,7 +126,12 @@ def pairs_of(
         for stack in map(canonical, stacks)
     }
     return [
-        pair_of(setting.but(baseline=baselines[place], recipe=recipe), stack, task=task)
+        pair_of(
+            setting.but(baseline=baselines[place], recipe=recipe),
+            stack,
+            None if ranks is None else reference_with_ranks(stack, ranks),
+            task,
+        )
         for recipe in recipes
         for place in range(len(wanted))
         for stack, baselines in fitting.items()

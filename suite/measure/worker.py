@@ -19,7 +19,7 @@ from suite.contract.pretrained import checkpoint
 from suite.contract.recording import BATCHES, Recording, with_few_examples
 from suite.contract.run import Run
 from suite.contract.technique import Unavailable
-from suite.device.ranks import device_of, joined
+from suite.device.ranks import STEP_S, device_of, joined, wait_at_most
 from suite.measure.archives import intact
 from suite.measure.replies import scalar
 from suite.measure.rounding import nudge_weights
@@ -33,6 +33,7 @@ from suite.record.job import Job
 from suite.record.schema import Counters, Energy, Memory
 
 MOST_PROBES = 1000
+PATIENCE = 3.0
 
 baselines()  # their libraries are what takes seconds to import
 catalogue()
@@ -89,11 +90,18 @@ class Session:
         return self._ready(start_s)
 
     def _ready(self, start_s: float) -> dict[str, Any]:
+        setup_s = self.clock.now_s() - start_s
+        self._expect(setup_s)
         return {
-            "setup_s": self.clock.now_s() - start_s,
+            "setup_s": setup_s,
             "steps": self.run.recipe.steps,
             "recipe": {name: scalar(value) for name, value in self.run.recipe.as_dict().items()},
         }
+
+    def _expect(self, longest_s: float) -> None:
+        """Ranks wait for each other a few times as long as what they do took, and not for a hung one for ever."""
+        if self.mesh is not None:
+            wait_at_most(self.mesh, max(STEP_S, PATIENCE * longest_s))
 
     def block(self, steps: int) -> dict[str, Any]:
         cpu_s = time.process_time()
@@ -101,6 +109,7 @@ class Session:
         train = (self.recording or self.run).train
         losses = self.tally.train(train, steps) if self.tally else train(steps)
         seconds = self.clock.now_s() - start_s
+        self._expect(seconds / max(1, steps))
         return {"seconds": seconds, "cpu_s": time.process_time() - cpu_s, "losses": losses}
 
     def evaluate(self, part: HeldOut) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from suite.judge.metrics import METRICS
-from suite.measure.paper_scale import SideBySide
+from suite.measure.paper_scale import SideBySide, StepCount
 from suite.record.paper_scale import PROVENANCE
 from suite.record.schema import COUNTS
 from suite.show.amounts import amount
@@ -15,6 +15,7 @@ FLOAT32_BYTES = 4
 TITLES = {name: each.title + (", bytes" if each.unit == "B" else "") for name, each in METRICS.items()} | {
     "parameter_bytes": "parameters, bytes",
     "gradient_bytes": "gradients, bytes",
+    "state_bytes": "model states when the backward pass ends, bytes",
 }
 
 
@@ -24,7 +25,16 @@ def title(pair: SideBySide) -> str:
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in side.batch.items())
     model = Path(at.model).name if at.model else at.size
     operators = "the operators of a GPU" if at.device == "cuda" else "the operators of a CPU"
-    parts = (at.baseline, model, at.recipe, at.task, operators, shapes and f"batch {shapes} (shapes of {side.data})")
+    rank = f"rank 0 of {side.ranks}" if side.ranks > 1 else ""
+    parts = (
+        at.baseline,
+        model,
+        at.recipe,
+        at.task,
+        operators,
+        rank,
+        shapes and f"batch {shapes} (shapes of {side.data})",
+    )
     return f"{PROVENANCE}: " + " · ".join(filter(None, parts))
 
 
@@ -46,6 +56,8 @@ def notes(pair: SideBySide) -> list[str]:
     sentences = [f"{COUNTS[name].title}: unavailable: {why}" for name, why in pair.stack.not_counted().items()]
     if pair.stack.counters and pair.stack.counters.compiled:
         sentences.append("saved for backward: by the compiled graph; FLOPs: of the eager operators")
+    for side in filter(None, (pair.reference, pair.stack)):
+        sentences += _of_ranks(side)
     plain = pair.reference or pair.stack
     if plain.counters and (size := round(plain.parameter_bytes / plain.counters.parameter_count)) < FLOAT32_BYTES:
         sentences.append(
@@ -60,6 +72,21 @@ def notes(pair: SideBySide) -> list[str]:
                 f"{side.stack}: FLOPs are a lower bound, without {_calls(side.counters.uncounted_operators)}"
             )
     return sentences
+
+
+def _of_ranks(side: StepCount) -> list[str]:
+    """What a rank of several holds of the model's states, and what it sends."""
+    if side.ranks == 1 or side.state_bytes_per_parameter is None:
+        return []
+    sent = (
+        f"{name.replace('_', ' ')} {amount('communication_bytes', each['ring_bytes'])} of tensors of "
+        f"{amount('communication_bytes', each['bytes'])}"
+        for name, each in side.collectives().items()
+    )
+    return [
+        f"{side.stack}: each of {side.ranks} ranks holds {side.state_bytes_per_parameter:.4g} bytes of model states a "
+        f"parameter, and sends on an ideal ring {', '.join(sent)}"
+    ]
 
 
 def _calls(operators: Mapping[str, int]) -> str:

@@ -174,8 +174,8 @@ def test_count_is_what_the_command_counts() -> None:
 
 
 def test_count_says_what_cannot_be_counted() -> None:
-    with pytest.raises(Unavailable, match="dp_ddp cannot be counted: takes 2 ranks"):
-        leantrain.count("dp_ddp", size="pico")
+    with pytest.raises(Unavailable, match="rigl cannot be counted: its step reads values"):
+        leantrain.count("rigl", size="pico")
     with pytest.raises(UnknownId, match="did you mean lora"):
         leantrain.count("lorra")
 

@@ -17,11 +17,16 @@ from suite.contract.run import Run
 from suite.contract.sites import NotAttached
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
+from suite.measure.paper_scale import noted_state
 from suite.meters.communication import Communication
 from suite.meters.state import parameter_count, state_bytes
 from suite.meters.tensors import TensorBytes
+from techniques.parallelism.comm_overlap.technique import CommunicationOverlap
 from techniques.parallelism.dp_ddp.technique import DataParallel, one_gradient
-from techniques.parallelism.zero1.technique import Zero1, reduce_scatter_mean
+from techniques.parallelism.shared.collectives import all_gather_flat, begin_reduce_scatter_mean, reduce_scatter_mean
+from techniques.parallelism.zero1.technique import Zero1
+from techniques.parallelism.zero2.technique import Zero2
+from techniques.parallelism.zero3_fsdp.technique import Zero3
 from tests.runs import Planted, new_run
 
 STEPS = 3
@@ -152,9 +157,27 @@ def with_an_unused_parameter(mesh, folder: Path) -> dict[str, Any]:
     return {"losses": run.train(3), "parameters": [p.detach().clone() for p in run.model.parameters()]}
 
 
-def resumed(mesh, folder: Path, rank: int) -> tuple[list[float], list[float]]:
+def counted(mesh, technique: Technique) -> dict[str, Any]:
+    """What a rank really holds when a backward pass ends, and sends in a step; bytes, the volume on an ideal ring."""
+    run = new_run("gpt", Stack({"z": technique}), size="pico", recipe="classic", steps=4, mesh=mesh)
+    run.train(2)
+    with noted_state(run) as states:
+        counters = run.count_step()
+    full = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in run.model.parameters()]
+    return {
+        "state_bytes": states[-1],
+        "communication_bytes": counters.communication_bytes,
+        "parameter_count": counters.parameter_count,
+        "optimizer_state_bytes": counters.optimizer_state_bytes,
+        "values": torch.cat([p.detach().float().flatten() for p in full]),
+        "losses": run.train(1),
+    }
+
+
+def resumed(mesh, folder: Path, rank: int, technique: type[Technique] = Zero1, **settings) -> tuple[list, list]:
     def start() -> Run:
-        return new_run("gpt", Stack({"z": Zero1()}), size="nano", recipe="classic", steps=10, mesh=mesh)
+        stack = Stack({"z": technique(**settings)})
+        return new_run("gpt", stack, size="pico" if settings else "nano", recipe="classic", steps=10, mesh=mesh)
 
     whole = start()
     whole.train(2)
@@ -165,13 +188,47 @@ def resumed(mesh, folder: Path, rank: int) -> tuple[list[float], list[float]]:
     return losses, again.train(2)
 
 
+def collectives(group, rank: int) -> dict[str, bool]:
+    """By type: whether small and large tensors come out as their definitions say, whole, in pieces and begun early."""
+    right = {}
+    for kind in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for size in (0, 2, 10, 2 * 100_003):
+            own = torch.randn(size, generator=torch.Generator().manual_seed(rank)).to(kind)
+            both = [torch.empty_like(own) for _ in range(2)]
+            dist.all_gather(both, own, group=group)
+            wide = torch.promote_types(kind, torch.float32)
+            expected = ((both[0].to(wide) + both[1].to(wide)) / 2).to(kind).view(2, size // 2)
+            shard = reduce_scatter_mean(own, group)
+            flat = torch.zeros_like(own)
+            flat.view(2, size // 2)[rank] = shard
+            all_gather_flat(flat, flat.view(2, size // 2)[rank], group)
+            early = begin_reduce_scatter_mean(own, group)()
+            same = torch.equal(shard, expected[rank]) and torch.equal(early, shard)
+            right[f"{kind} {size}"] = same and torch.equal(flat, expected.flatten())
+    return right
+
+
+COUNTED: dict[str, Technique] = {
+    "dp_ddp": DataParallel(),
+    "zero1": Zero1(),
+    "zero2": Zero2(),
+    "zero2:bucket_mb=0.02": Zero2(bucket_mb=0.02),
+    "zero3_fsdp": Zero3(),
+    "comm_overlap": CommunicationOverlap(),
+    "comm_overlap:overlapped=false": CommunicationOverlap(overlapped=False),
+    "zero1:mixed_precision=true": Zero1(mixed_precision=True),
+    "zero2:mixed_precision=true": Zero2(mixed_precision=True),
+    "zero3_fsdp:mixed_precision=true": Zero3(mixed_precision=True),
+}
+
+
 def main(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     out: dict = {}
     for baseline in ("vit", "gpt"):
-        for name, technique in (("ddp", DataParallel()), ("zero", Zero1())):
+        for name, technique in (("ddp", DataParallel()), ("zero", Zero1()), ("zero2", Zero2())):
             run, out[f"{name}_{baseline}"] = trained(mesh, technique, baseline)
             if baseline == "vit":
                 out[f"{name}_bytes"] = communicated(run)
@@ -189,8 +246,11 @@ def main(rank: int, folder: Path) -> None:
     out["comparisons"] = comparisons(mesh.get_group(), rank)
     out["hooked"] = hooked(mesh)
     out["resumed"] = resumed(mesh, folder, rank)
+    out["resumed_masters"] = resumed(mesh, folder, rank, Zero2, mixed_precision=True)
+    out["counted"] = {name: counted(mesh, each) for name, each in COUNTED.items()}
     mine = torch.arange(6.0) * (rank + 1)
     out["reduce_scatter"] = reduce_scatter_mean(mine, mesh.get_group())
+    out["collectives"] = collectives(mesh.get_group(), rank)
     torch.save(out, folder / f"out{rank}")
     dist.destroy_process_group()
 

@@ -1,0 +1,57 @@
+"""A stack's training under torchrun: the same run, where the launcher starts the ranks.
+
+    torchrun --nproc-per-node 4 -m suite.measure.torchrun -t zero3_fsdp -b gpt --size nano --steps 20
+
+``leantrain run --ranks`` starts ranks itself, side by side with the reference's, and keeps what it measures. This is
+for a cluster's own launcher: it trains, evaluates, and rank 0 prints one line of JSON. The stack gets as many ranks as
+the launcher has started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+
+import torch.distributed as dist
+
+from suite.contract.adapting import baseline_for
+from suite.contract.run import Run
+from suite.device.ranks import STEP_S, device_of, joined, wait_at_most
+from suite.measure.world import with_ranks
+from suite.record.job import RECIPES, SIZES, Job, Setting
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains as one of the ranks that torchrun has started. Raises ValueError outside of it."""
+    parser = argparse.ArgumentParser(prog="torchrun -m suite.measure.torchrun", description=__doc__.splitlines()[0])
+    parser.add_argument("-t", "--technique", required=True)
+    parser.add_argument("-b", "--baseline", default="gpt")
+    parser.add_argument("--size", choices=SIZES, default="nano")
+    parser.add_argument("--recipe", choices=RECIPES, default="modern")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    asked = parser.parse_args(arguments)
+    if "RANK" not in os.environ:
+        raise ValueError("start it by torchrun --nproc-per-node N, which says which rank this process is")
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    stack = with_ranks(asked.technique, ranks)
+    setting = Setting(
+        baseline=asked.baseline, size=asked.size, recipe=asked.recipe, steps=asked.steps,
+        device=device_of(int(os.environ.get("LOCAL_RANK", rank)), asked.device),
+    )  # fmt: skip
+    mesh = joined(asked.device, rank, ranks, "env://")
+    try:
+        run = Run(Job(setting=setting, stack=stack), baseline=baseline_for(setting), mesh=mesh)
+        wait_at_most(mesh, STEP_S)
+        losses = run.train(run.recipe.steps)
+        scores = run.evaluate()
+        if rank == 0:
+            print(json.dumps({"stack": stack, "ranks": ranks, "losses": losses, "validation": scores}), flush=True)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

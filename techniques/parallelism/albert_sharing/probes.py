@@ -1,0 +1,50 @@
+"""What recorded steps show of parameters that all layers share: how many there are, and which gradient they get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from suite.contract.recording import Recording
+from suite.model.anatomy import anatomy
+from techniques.parallelism.albert_sharing.technique import AlbertSharing
+from techniques.shared.plain import apart, filled, gradients_of, plain_model
+
+
+def probes(recording: Recording, own: AlbertSharing) -> Mapping[str, float]:
+    """``blocks``: parameters of all blocks over those of the first of each stack, 1 where they share all; ``twice``:
+    parameters that the optimizer holds more than once; and, where all is shared and no table factorised,
+    ``sum_roundings``: of the shared gradients from the sum over the layers of a model with as many copies."""
+    run, parts = recording.run, recording.run.anatomy
+    unique = {id(each): each.numel() for block in parts.every_block for each in block.module.parameters()}
+    first = sum(each.numel() for stack in parts.stacks for each in stack.blocks[0].module.parameters())
+    held = [id(each) for group in run.optimizer.param_groups for each in group["params"]]
+    shown = {"blocks": sum(unique.values()) / first, "twice": len(held) - len(set(held))}
+    if own.share == "all" and not own.embedding:
+        shown["sum_roundings"] = _sum_roundings(recording)
+    return shown
+
+
+def _sum_roundings(recording: Recording) -> float:
+    trace = recording.trace
+    plain = plain_model(recording)
+    shared = _of_first_block(plain)
+    values = trace.before.parameters
+    of_each = {name: values[shared.get(name, name)] for name, _ in plain.named_parameters()}
+    summed: dict[str, Tensor] = {}
+    for name, gradient in gradients_of(recording, trace, filled(plain, of_each)).items():
+        first = shared.get(name, name)
+        summed[first] = summed[first] + gradient if first in summed else gradient
+    ours = trace.of("backward")[0].gradients
+    return apart(ours, {name: each for name, each in summed.items() if name in ours})
+
+
+def _of_first_block(plain: nn.Module) -> dict[str, str]:
+    """For each parameter in a block the name that the first block of its stack has it under."""
+    return {
+        f"{block.path}.{name}": f"{stack.blocks[0].path}.{name}"
+        for stack in anatomy(plain).stacks
+        for block in stack.blocks
+        for name, _ in block.module.named_parameters()
+    }

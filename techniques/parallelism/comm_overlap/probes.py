@@ -1,0 +1,77 @@
+"""What recorded steps of every rank show of overlapped reductions; and single passes, overlapped and serial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.device.random_state import RandomState, replayed
+from techniques.parallelism.comm_overlap.technique import CommunicationOverlap
+from techniques.shared.plain import apart
+from techniques.shared.ranks import summed, unequal, update_roundings
+
+STEPS = 3  # with as many the optimizer's state counts, too
+BUCKETS = 8  # of a pass that is looked at; at small sizes the usual bucket holds the whole model
+
+
+def records(run: Run, own: CommunicationOverlap) -> bool:
+    """The first steps, so that the optimizer's state is known."""
+    return run.step < STEPS
+
+
+def probes(recording: Recording, own: CommunicationOverlap) -> Mapping[str, float]:
+    """``ranks``; ``unequal``: values in which the ranks' models differ at the run's end; ``update_roundings``: of the
+    steps from AdamW's with the ranks' mean gradient; and of passes in buckets of an eighth of the model:
+    ``differing``, gradients' values that are others overlapped than serial, to the bit; ``mean_roundings``, of them
+    from the mean of the ranks' own; ``begun_early`` and
+    ``serial_begun_early``, the share of reductions that began while gradients were still to come."""
+    run = recording.run
+    if run.world_size == 1:
+        return {"ranks": 1}
+    shown = {"unequal": unequal(recording), "update_roundings": update_roundings(recording, recording.traces)}
+    if own.reduction is not None:
+        own.reduction.remove()
+    random = RandomState.now(run.device)
+    batch = recording.trace.batch
+    nbytes = sum(each.numel() * each.element_size() for each in run.model.parameters() if each.requires_grad)
+    gradients, early = {}, {}
+    with replayed(random):
+        run.optimizer.zero_grad(set_to_none=True)
+        run.backward(run.forward(dict(batch)))  # nobody reduces it
+    own_gradients = [each.grad.detach().double() for each in run.model.parameters() if each.grad is not None]
+    mean = {str(place): summed(recording, each) / run.world_size for place, each in enumerate(own_gradients)}
+    for overlapped in (True, False):
+        trial = replace(own, overlapped=overlapped, bucket_mb=nbytes / BUCKETS / 2**20)
+        with replayed(random):
+            gradients[overlapped], early[overlapped] = _pass(run, trial, batch)
+    own.parameters(run.optimizer.param_groups, run)
+    pairs = zip(gradients[True], gradients[False], strict=True)
+    differing = sum(int((one != other).sum()) for one, other in pairs)
+    return {
+        "ranks": run.world_size,
+        **shown,
+        "differing": differing,
+        "mean_roundings": apart({str(place): each for place, each in enumerate(gradients[True])}, mean),
+        "begun_early": early[True],
+        "serial_begun_early": early[False],
+    }
+
+
+def _pass(run: Run, trial: CommunicationOverlap, batch: Mapping[str, Tensor]) -> tuple[list[Tensor], float]:
+    """The gradients of a pass, and the share of reductions that began before its last gradient."""
+    trial.parameters(run.optimizer.param_groups, run)
+    run.optimizer.zero_grad(set_to_none=True)
+    run.backward(run.forward(dict(batch)))
+    trial.after_backward(run)
+    if trial.reduction is not None:
+        trial.reduction.remove()
+    gradients = [each.grad.detach().clone() for each in run.model.parameters() if each.grad is not None]
+    run.optimizer.zero_grad(set_to_none=True)
+    last = max(place for place, event in enumerate(trial.order) if event == "gradient")
+    begun = [place < last for place, event in enumerate(trial.order) if event == "begin"]
+    return gradients, torch.tensor(begun).float().mean().item()

@@ -1,0 +1,1 @@
+"""What the techniques of this category alone share."""

@@ -1,0 +1,51 @@
+"""What recorded steps of every rank, and one pass more, show of ZeRO's second stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from techniques.parallelism.shared.shard_probes import partition
+from techniques.parallelism.zero2.technique import Zero2
+from techniques.shared.ranks import summed
+
+STEPS = 3  # with as many the optimizer's state counts, too
+
+
+def records(run: Run, own: Zero2) -> bool:
+    """The first steps, so that the optimizer's state is known."""
+    return run.step < STEPS
+
+
+def probes(recording: Recording, own: Zero2) -> Mapping[str, float]:
+    """``ranks``, what :func:`partition` says, and of one more backward pass, before anything else happens:
+    ``whole_gradients``, the parameters that still have theirs; ``gradient_share``, the values of gradients that this
+    rank keeps, over the model's; ``norm``, of all ranks' shards together, over that of the mean of the ranks' own."""
+    run = recording.run
+    if run.world_size == 1:
+        return {"ranks": 1}
+    shown = partition(recording)
+    run.optimizer.zero_grad(set_to_none=True)
+    trained = [each for each in run.model.parameters() if each.requires_grad]
+    own_gradients: dict[int, Tensor] = {}
+    hooks = [each.register_hook(lambda it, at=at: own_gradients.update({at: it})) for at, each in enumerate(trained)]
+    run.backward(run.forward(recording.trace.batch))
+    for hook in hooks:
+        hook.remove()
+    mean = [summed(recording, own_gradients[at].double()) / run.world_size for at in sorted(own_gradients)]
+    held = [each.grad for group in run.optimizer.param_groups for each in group["params"] if each.grad is not None]
+    kept = {
+        "whole_gradients": sum(each.grad is not None for each in trained),
+        "norm": (summed(recording, _square(held)) / _square(mean)).sqrt().item(),
+        "gradient_share": sum(each.numel() for each in held) / sum(each.numel() for each in trained),
+    }
+    run.optimizer.zero_grad(set_to_none=True)
+    return {"ranks": run.world_size, **shown, **kept}
+
+
+def _square(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([each.detach().double().square().sum() for each in tensors]).sum()

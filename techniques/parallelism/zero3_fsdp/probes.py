@@ -1,0 +1,116 @@
+"""What every rank holds under ZeRO's third stage, and what one more step of it does; read from the run itself, whose
+parameters are nowhere whole between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from suite.contract.data import Batch
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.device.random_state import RandomState, replayed
+from suite.kernels.sharded import local
+from techniques.parallelism.zero3_fsdp.technique import Zero3
+from techniques.shared.plain import apart, filled, plain_model
+from techniques.shared.ranks import summed
+
+OF_ITS_BASELINES = True  # without dropout or batch norm, so that a batch is the sum of its examples
+
+
+def records(run: Run, own: Zero3) -> bool:
+    """No step: a trace copies parameters, and here they are parts."""
+    return False
+
+
+def probes(recording: Recording, own: Zero3) -> Mapping[str, float]:
+    """``ranks``; ``share``, ``gradient_share``, ``state_share``: values that this rank holds after a backward pass over
+    those of the model; ``gathered``: the most blocks whose parameters are whole at once in a forward pass;
+    ``mean_roundings``: of the gradients from the ranks' mean; ``update_roundings``: of the step from AdamW's."""
+    run = recording.run
+    if run.world_size == 1:
+        return {"ranks": 1}
+    trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
+    before, random = whole(trained), RandomState.now(run.device)
+    batch, _ = run.next_batch()
+    run.optimizer.zero_grad(set_to_none=True)
+    gathered = _most_gathered(run, batch)
+    gradients = whole({name: each.grad for name, each in trained.items() if each.grad is not None})
+    count = sum(each.numel() for each in trained.values())
+    moments = [each for state in run.optimizer.state.values() for each in state.values() if each.numel() > 1]
+    shares = {
+        "share": sum(local(each).numel() for each in trained.values()) / count,
+        "gradient_share": sum(local(each.grad).numel() for each in trained.values() if each.grad is not None) / count,
+        "state_share": sum(local(each).numel() for each in moments) / (2 * count),
+    }
+    with replayed(random):
+        expected = _mean_gradients(recording, before, batch)
+    shown = {"gathered": gathered, "mean_roundings": apart(gradients, expected)}
+    shown["update_roundings"] = _update_roundings(run, trained, before, gradients)
+    return {"ranks": run.world_size, **shares, **shown}
+
+
+def whole(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Of all ranks' parts, float64."""
+    full = {name: each.full_tensor() if isinstance(each, DTensor) else each for name, each in tensors.items()}
+    return {name: each.detach().double().clone() for name, each in full.items()}
+
+
+def _most_gathered(run: Run, batch: Batch) -> int:
+    """A forward and a backward pass."""
+    blocks = [block.module for block in run.anatomy.every_block]
+    most = 0
+
+    def count(*_: object) -> None:
+        nonlocal most
+        most = max(most, sum(not isinstance(next(each.parameters()), DTensor) for each in blocks))
+
+    hooks = [each.register_forward_pre_hook(count) for each in blocks]
+    loss = run.forward(batch)
+    for hook in hooks:
+        hook.remove()
+    run.backward(loss)
+    return most
+
+
+def _mean_gradients(recording: Recording, parameters: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    """Of plain models, each rank's on its own examples."""
+    plain = filled(plain_model(recording), {name: each.float() for name, each in parameters.items()})
+    baseline = recording.run.baseline
+    with torch.enable_grad():
+        baseline.losses(baseline.forward(plain, batch), batch).mean().backward()
+    own = {name: each.grad for name, each in plain.named_parameters() if name in parameters and each.grad is not None}
+    return {name: summed(recording, own[name].double()) / recording.run.world_size for name in sorted(own)}
+
+
+def _update_roundings(
+    run: Run, trained: Mapping[str, nn.Parameter], before: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+) -> float:
+    """Of the optimizer's step from AdamW's in float64, in float32 roundings of a weight and the learning rate."""
+    rate = run.recipe.learning_rate
+    weights = {name: nn.Parameter(each.clone()) for name, each in before.items()}
+    names = {id(each): name for name, each in trained.items()}
+    groups = []
+    for group in run.optimizer.param_groups:
+        group["lr"] = rate
+        own = [weights[names[id(each)]] for each in group["params"]]
+        groups.append({"params": own, "weight_decay": group["weight_decay"]})
+    adamw = torch.optim.AdamW(groups, lr=rate, betas=(run.recipe.beta1, run.recipe.beta2), eps=run.recipe.eps)
+    for name, each in trained.items():
+        weights[name].grad = gradients[name]
+        state = whole(run.optimizer.state[each])
+        adamw.state[weights[name]] = {**state, "step": state["step"].float()}
+    if run.recipe.gradient_clip:
+        nn.utils.clip_grad_norm_(weights.values(), run.recipe.gradient_clip)
+    adamw.step()
+    run.apply_gradients()
+    unit = torch.finfo(torch.float32).eps
+    worst = 0.0
+    for name, after in whole(trained).items():
+        off = (after - weights[name].detach()).abs() / (unit * (before[name].abs() + rate))
+        worst = max(worst, off.max().item())
+    return worst

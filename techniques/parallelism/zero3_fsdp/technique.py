@@ -1,0 +1,117 @@
+"""ZeRO stage 3 (Rajbhandari et al., SC 2020, section 5.3, P_os+g+p) by torch's FSDP2: each rank keeps 1/N of all.
+
+::
+
+    forward     of each unit: all-gather its parameters, compute, free them
+    backward    of each unit: all-gather again, compute, free; reduce-scatter its gradients
+    then        update the own shards
+
+A unit is a block; the rest of the model is one more. Model, gradients and Adam's state take 16 / N bytes per parameter,
+in fp32 and in mixed precision; the volume is 3 (N - 1) / N of the model per rank, half as much again as data
+parallelism's (section 7.2.2). FSDP2's own reduce-scatter would send more on gloo (:mod:`..shared.collectives`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
+from torch.distributed.tensor import Shard
+
+from suite.contract.recipe import Recipe
+from suite.contract.run import Run
+from suite.contract.sites import Act, Site
+from suite.contract.technique import Technique
+from suite.model.anatomy import anatomy
+from techniques.parallelism.shared.collectives import reduce_scatter_mean
+
+HALF = torch.bfloat16  # the paper's float16 has its range only with a scaled loss
+
+
+def even_placement(parameter: nn.Parameter, ranks: int) -> Shard:
+    """The first dimension that divides among the ranks; of none, dimension 0, padded."""
+    return Shard(next((dim for dim, size in enumerate(parameter.shape) if size % ranks == 0), 0))
+
+
+class Scatter(DefaultReduceScatter):
+    """FSDP2's reduction at the ideal volume."""
+
+    def __init__(self, reduced: Act) -> None:
+        super().__init__()
+        self.reduced = reduced
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, op: Any, async_op: bool = False
+    ) -> None:
+        output_tensor.copy_(reduce_scatter_mean(input_tensor, group))
+        if op == dist.ReduceOp.SUM:
+            output_tensor.mul_(group.size())
+        self.reduced()
+
+
+class Gather(DefaultAllGather):
+    """FSDP2's own, counted."""
+
+    def __init__(self, gathered: Act) -> None:
+        super().__init__()
+        self.gathered = gathered
+
+    def __call__(self, *tensors: Any, **options: Any) -> dist.Work | None:
+        self.gathered()
+        return super().__call__(*tensors, **options)
+
+
+@dataclass
+class Zero3(Technique):
+    """``reshard_after_forward=false`` keeps a unit's parameters from its forward to its backward pass: less volume, 2
+    (N - 1) / N, and the memory of stage 2. With ``mixed_precision`` passes and collectives are bfloat16's, and what
+    the optimizer moves stays float32."""
+
+    ranks: int = 2
+    reshard_after_forward: bool = True
+    mixed_precision: bool = False
+
+    reduced: Act = field(init=False, repr=False, default_factory=Act)
+    gathered: Act = field(init=False, repr=False, default_factory=Act)
+
+    def __post_init__(self) -> None:
+        if self.ranks < 2:
+            raise ValueError(f"a partition needs 2 ranks or more, not {self.ranks}")
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        precision = "bf16" if self.mixed_precision else recipe.precision
+        return replace(recipe, world_size=self.ranks, precision=precision)
+
+    def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.data, group=mesh.get_group(), group_src=0)
+        half = MixedPrecisionPolicy(HALF, HALF)
+        blocks = [block.module for stack in anatomy(model).stacks for block in stack.blocks]
+        for unit in (*blocks, model):
+            sharded: FSDPModule = fully_shard(
+                unit,
+                mesh=mesh,
+                reshard_after_forward=self.reshard_after_forward,
+                shard_placement_fn=lambda parameter: even_placement(parameter, mesh.size()),
+                mp_policy=half if self.mixed_precision else MixedPrecisionPolicy(),
+            )
+            sharded.set_custom_reduce_scatter(Scatter(self.reduced))
+            sharded.set_custom_all_gather(Gather(self.gathered))
+        return model
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        units: dict[str, Site] = {
+            name or "the model": each
+            for name, each in run.model.named_modules()
+            if isinstance(each, FSDPModule) and isinstance(each, nn.Module)
+        }
+        acts = {"reduces the gradients": self.reduced, "gathers the parameters": self.gathered}
+        return {**units, **run.trained_parameters(), **acts}

@@ -1,0 +1,106 @@
+"""ALBERT's sharing against a model with a copy in each layer, and its formulas against transformers' own models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from suite.contract.stack import build
+from suite.measure.paper_scale import Scale, counted
+from suite.record.job import Setting
+from techniques.parallelism.albert_sharing.technique import (
+    AlbertSharing,
+    FactorisedEmbedding,
+    FactorisedHead,
+    albert_parameters,
+    block_parameters,
+)
+from tests.runs import new_run
+
+PUBLISHED = {"base": (768, 11.68e6), "large": (1024, 17.68e6), "xlarge": (2048, 58.72e6), "xxlarge": (4096, 222.6e6)}
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_the_formula_is_transformers_albert(size):
+    width, published = PUBLISHED[size]
+    config = transformers.AlbertConfig(
+        hidden_size=width, intermediate_size=4 * width, num_attention_heads=width // 64, embedding_size=128
+    )
+    with torch.device("meta"):
+        model = transformers.AlbertModel(config)
+    count = sum(each.numel() for each in model.parameters())
+    assert count == albert_parameters(30000, 128, width) == pytest.approx(published, rel=1e-3)
+
+
+def test_eighteen_times_fewer_than_bert_large():
+    bert = 30522 * 1024 + 512 * 1024 + 2 * 1024 + 2 * 1024 + 24 * block_parameters(1024) + 1024**2 + 1024
+    assert bert / albert_parameters(30000, 128, 1024) == pytest.approx(18.95, abs=0.01)
+
+
+@pytest.mark.parametrize("baseline", ["bert", "mae"])
+def test_the_gradient_is_the_sum_over_a_copy_in_each_layer(baseline):
+    shared = new_run(baseline, build("albert_sharing"), size="pico", recipe="classic")
+    copies = new_run(baseline, size="pico", recipe="classic")
+    copies.model.load_state_dict(shared.model.state_dict())
+    for run in (shared, copies):
+        torch.manual_seed(0)
+        run.backward(run.forward(run.next_batch()[0]))
+    for one, many in zip(shared.anatomy.stacks, copies.anatomy.stacks, strict=True):
+        for name, parameter in one.blocks[0].module.named_parameters():
+            if parameter.requires_grad:
+                expected = sum(block.module.get_parameter(name).grad for block in many.blocks)
+                torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_part_is_shared_alone():
+    for what in ("attention", "ffn"):
+        run = new_run("gpt", build(f"albert_sharing:share={what}"), size="pico", recipe="classic")
+        first, second = run.anatomy.blocks[:2]
+        for one, two in zip(first.linears, second.linears, strict=True):
+            of_attention = one.path in {part.path for part in first.attention_linears}
+            assert (one.module.weight is two.module.weight) == (of_attention == (what == "attention"))
+        assert all(
+            one.module.weight is not two.module.weight for one, two in zip(first.norms, second.norms, strict=True)
+        )
+        assert all(map(torch.isfinite, map(torch.tensor, run.train(2))))
+
+
+def test_data_parallelism_sends_less_by_as_much():
+    at = Scale(Setting(baseline="bert", size="pico", recipe="classic", steps=2))
+    plain, shared = counted("dp_ddp", at), counted("albert_sharing+dp_ddp", at)
+    assert plain.counters is not None and shared.counters is not None
+    ratio = shared.counters.parameter_count / plain.counters.parameter_count
+    assert ratio < 0.8
+    gradients = [each.collective_bytes["all_reduce"] / each.counters.parameter_count for each in (plain, shared)]
+    assert gradients[0] == pytest.approx(gradients[1], rel=1e-3)
+    assert shared.state_bytes == 16 * shared.counters.parameter_count
+    assert shared.counters.flops == plain.counters.flops
+
+
+@pytest.mark.parametrize("baseline", ["bert", "gpt"])
+def test_a_factorised_embedding_and_its_tied_head(baseline):
+    run = new_run(baseline, build("albert_sharing:embedding=4"), size="pico", recipe="classic")
+    (table,) = [each for each in run.model.modules() if isinstance(each, FactorisedEmbedding)]
+    (head,) = [each for each in run.model.modules() if isinstance(each, FactorisedHead)]
+    rows, width = table.table.num_embeddings, table.projection.out_features
+    plain = new_run(baseline, build("albert_sharing"), size="pico", recipe="classic")
+    counts = [sum(each.numel() for each in one.model.parameters()) for one in (run, plain)]
+    assert counts[1] - counts[0] == rows * width - 4 * (rows + width)
+    whole = table.projection.weight.double() @ table.table.weight.double().T
+    hidden = torch.randn(3, width)
+    expected = hidden.double() @ whole + (0 if head.bias is None else head.bias.double())
+    torch.testing.assert_close(head(hidden), expected.float(), rtol=1e-4, atol=1e-5)
+    losses = run.train(3)
+    assert all(map(torch.isfinite, map(torch.tensor, losses)))
+
+
+def test_refusals_say_what_to_do():
+    with pytest.raises(ValueError, match="share must be all, attention or ffn"):
+        AlbertSharing(share="norms")
+    with pytest.raises(ValueError, match="or 0 for none"):
+        AlbertSharing(embedding=-1)
+    with pytest.raises(ValueError, match="set embedding to 0"):
+        new_run("vit", build("albert_sharing:embedding=4"), size="pico")
+    with pytest.raises(ValueError, match="has no more parameters than"):
+        new_run("gpt", build("albert_sharing:embedding=64"), size="pico")
