@@ -10,6 +10,7 @@ from torch import Tensor
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
+from suite.contract.trace import Trace
 from techniques.communication.dgc.technique import DGC
 from techniques.communication.shared.probed_step import Exchanged, one_more
 from techniques.shared.ranks import mean_gradients, unequal
@@ -29,7 +30,8 @@ def probes(recording: Recording, own: DGC) -> Mapping[str, float]:
     """Of one step after the warm-up: ``received_roundings`` of the optimizer's gradients from what the formulas give;
     ``memory_roundings`` and ``velocity_roundings`` of both memories; ``unmasked``: entries that were sent and whose
     velocity or memory is not 0; ``bytes_over_formula``: of the message to each other rank and the all-reduce of the
-    vectors. ``first_share``: in the run's first step the share of a matrix' entries that got something. ``unequal``: values in which the replicas differ."""
+    vectors. In the run's first step: ``first_share`` of a matrix' entries that got something, and ``step_roundings``
+    of its weights from SGD's without momentum. ``unequal``: values in which the replicas differ."""
     first_share = _share(recording)
     velocities = {name: each.double().clone() for name, each in own.velocities.items()}
     step = one_more(recording, own)
@@ -47,6 +49,7 @@ def probes(recording: Recording, own: DGC) -> Mapping[str, float]:
         "unmasked": unmasked,
         "bytes_over_formula": step.sent_bytes / numbers,
         "first_share": first_share,
+        "step_roundings": _step_roundings(recording.traces[0]),
         "unequal": unequal(recording),
     }
 
@@ -95,3 +98,15 @@ def _share(recording: Recording) -> float:
         if each.ndim > 1 and entries == each.numel():
             shares.append(int((got[name] != 0).sum()) / entries)
     return sum(shares) / len(shares)
+
+
+def _step_roundings(trace: Trace) -> float:
+    """In float32 roundings of a weight and its step."""
+    worst, before = 0.0, trace.update.before
+    for name, weight in before.parameters.items():
+        hyper, old = before.hyper[name], weight.double()
+        step = hyper["lr"] * (before.gradients[name].double() + hyper["weight_decay"] * old)
+        size = torch.finfo(torch.float32).eps * (old.abs() + step.abs()) + torch.finfo(torch.float32).tiny
+        off = (trace.update.after.parameters[name].double() - (old - step)).abs()
+        worst = max(worst, (off / size).max().item())
+    return worst

@@ -24,19 +24,8 @@ def probes(recording: Recording, own: QSGD) -> Mapping[str, float]:
     independent between ranks has; ``variance_over_bound``: the squared difference over the paper's bound;
     ``bytes_over_formula``: of the message to each other rank; ``noises``: ranks with a noise of their own, over all
     ranks. ``unequal``: values in which the replicas differ."""
-    run, seen = recording.run, []
-    exchange = own.exchange
-
-    def spied(gradients: dict[str, Tensor], run: object) -> dict[str, Tensor]:
-        means = exchange(gradients, run)  # type: ignore[arg-type]
-        seen.append({name: each.clone() for name, each in means.items()})  # clipping is in place
-        return means
-
-    own.exchange = spied  # type: ignore[method-assign]
-    try:
-        step = one_more(recording, own)
-    finally:
-        del own.exchange
+    run = recording.run
+    step = one_more(recording, own)
     highest = 2 ** (own.bits - 1) - 1
     off, distances, variances, bounds = [], [], [], []
     for name, mean in step.mean(step.gradients).items():
@@ -44,7 +33,7 @@ def probes(recording: Recording, own: QSGD) -> Mapping[str, float]:
         distances.append(summed(recording, distance) / run.world_size)
         variances.append(summed(recording, variance) / run.world_size**2)
         bounds.append(summed(recording, bound) / run.world_size**2)
-        off.append((seen[-1][name].double() - mean).flatten())
+        off.append((step.means[name] - mean).flatten())
     difference, distance, variance = torch.cat(off), torch.cat(distances), torch.cat(variances)
     moved = distance > 0
     levels, expected = difference[moved] / distance[moved], variance[moved] / distance[moved].square()
@@ -57,7 +46,7 @@ def probes(recording: Recording, own: QSGD) -> Mapping[str, float]:
         "bias_in_deviations": abs((levels.sum() / expected.sum().sqrt()).item()),
         "variance_ratio": (levels.square().sum() / expected.sum()).item(),
         "variance_over_bound": (difference.square().sum() / torch.stack(bounds).sum()).item(),
-        "received_roundings": step.received_roundings({name: each.double() for name, each in seen[-1].items()}),
+        "received_roundings": step.received_roundings(step.means),
         "bytes_over_formula": step.sent_bytes / ((run.world_size - 1) * message),
         "noises": len(set(seeds)) / run.world_size,
         "unequal": unequal(recording),

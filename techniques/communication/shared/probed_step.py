@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from suite.contract.recording import Recording
+from suite.contract.run import Run
 from suite.contract.trace import Trace
 from suite.meters.communication import Communication
 from techniques.communication.shared.ranks import CompressedRanks
@@ -26,7 +27,8 @@ class Exchanged:
     Attributes:
         gradients: its own, before they were exchanged, float32, by the parameter's name; 0 where there was none.
         before, after: what it remembered.
-        received: what the optimizer got, clipped.
+        means: what the exchange gave.
+        received: what the optimizer got: that, clipped.
         sent_bytes: on an ideal ring, as the Communication meter saw them.
     """
 
@@ -35,6 +37,7 @@ class Exchanged:
     gradients: dict[str, Tensor]
     before: dict[str, Tensor]
     after: dict[str, Tensor]
+    means: dict[str, Tensor]
     received: dict[str, Tensor]
     sent_bytes: int
 
@@ -50,12 +53,13 @@ class Exchanged:
         return {name: summed(self.recording, each.double()) / run.world_size for name, each in values.items()}
 
     def received_roundings(self, expected: Mapping[str, Tensor]) -> float:
-        """How far what the optimizer got is from the ``expected`` mean, but for the factor of clipping: in float32
-        roundings of a tensor's norm."""
+        """How far what the exchange gave is from the ``expected`` mean, and what the optimizer got from that, but for
+        the factor of clipping, which hides a sum in the place of a mean: in float32 roundings of a tensor's norm."""
         limit = self.recording.run.recipe.gradient_clip
-        norm = torch.cat([each.flatten() for each in expected.values()]).norm().item()
+        norm = torch.cat([each.flatten() for each in self.means.values()]).norm().item()
         factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
-        return apart(self.received, {name: factor * each for name, each in expected.items()})
+        clipped = {name: factor * each for name, each in self.means.items()}
+        return max(apart(self.means, expected), apart(self.received, clipped))
 
     def memory_roundings(self, expected: Mapping[str, Tensor], sizes: Mapping[str, Tensor]) -> float:
         """How far what this rank remembers is from the ``expected``, in float32 roundings of the norm of what was to be
@@ -74,8 +78,20 @@ class Exchanged:
 def one_more(recording: Recording, own: CompressedRanks) -> Exchanged:
     """The run's next step, recorded and metered. All ranks call it together."""
     before = {name: each.clone() for name, each in own.errors.items()}
-    with Communication() as traffic:
-        recording.record_step()
+    means: dict[str, Tensor] = {}
+    exchange = own.exchange
+
+    def seen(gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
+        given = exchange(gradients, run)
+        means.update({name: each.double() for name, each in given.items()})  # clipping is in place
+        return given
+
+    own.exchange = seen  # type: ignore[method-assign]
+    try:
+        with Communication() as traffic:
+            recording.record_step()
+    finally:
+        del own.exchange
     run, trace = recording.run, recording.trace
     gradients = trace.of("backward")[0].gradients
     names = run.trained_parameters()
@@ -88,6 +104,7 @@ def one_more(recording: Recording, own: CompressedRanks) -> Exchanged:
         },
         before,
         {name: each.clone() for name, each in own.errors.items()},
+        means,
         {name: trace.update.before.gradients[name].double() for name in names},
         traffic.ring_bytes(run.world_size),
     )

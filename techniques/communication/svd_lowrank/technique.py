@@ -19,7 +19,7 @@ from torch import Tensor
 
 from suite.contract.run import Run
 from techniques.communication.shared.exchange import Message, mean_over_ranks
-from techniques.communication.shared.matrices import split
+from techniques.communication.shared.matrices import as_matrix, split
 from techniques.communication.shared.ranks import GatheredRanks
 
 
@@ -41,13 +41,14 @@ class SVDLowRank(GatheredRanks):
             raise ValueError(f"rank, of what is sent of a matrix, is 1 or more, not {self.rank}")
 
     def compress(self, x: Tensor) -> Message:
-        return truncated(x, self.rank)
+        return truncated(as_matrix(x), self.rank)
 
     def decompress(self, message: Message, shape: torch.Size) -> Tensor:
         u, s, vt = message
-        return (u * s) @ vt
+        return ((u * s) @ vt).view(shape)
 
     def exchange(self, gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
         matrices, others = split(gradients, self.rank)
-        means = super().exchange(matrices, run) | mean_over_ranks(others, run.group)
-        return {name: means[name].view_as(each) for name, each in gradients.items()}
+        means = super().exchange({name: gradients[name] for name in matrices}, run)
+        means |= mean_over_ranks(others, run.group)
+        return {name: means[name] for name in gradients}
