@@ -25,7 +25,7 @@ from techniques.communication.svd_lowrank.technique import SVDLowRank
 from techniques.communication.topk_ef.technique import TopK
 from tests.techniques.communication.given import STEPS, gradients
 
-DRAWS = 400
+DRAWS = 200
 TRIED = {
     "topk_ef": lambda: TopK(ratio=0.1),
     "topk_whole": lambda: TopK(ratio=1.0),

@@ -60,7 +60,7 @@ def test_zeros_stay_zeros_one_entry_alone_is_exact_and_no_number_is_hidden():
 
 
 def test_many_means_of_ranks_approach_the_gradients_mean(two_ranks):
-    """The noise of a mean is 1 / sqrt(draws) of one's: here a twentieth of at most a level."""
+    """The noise of a mean is 1 / sqrt(draws) of one's: here a fourteenth of at most a level."""
     expected = mean_gradients(0)["matrix"]
     step = expected.norm() / levels_of(4)  # above any bucket's level
     assert (two_ranks[0]["draws"] - expected).abs().max() < 5 * step / math.sqrt(DRAWS)
