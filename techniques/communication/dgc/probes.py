@@ -103,9 +103,9 @@ def _share(recording: Recording) -> float:
 def _step_roundings(trace: Trace) -> float:
     """In float32 roundings of a weight and its step."""
     worst, before = 0.0, trace.update.before
-    for name, weight in before.parameters.items():
-        hyper, old = before.hyper[name], weight.double()
-        step = hyper["lr"] * (before.gradients[name].double() + hyper["weight_decay"] * old)
+    for name, gradient in before.gradients.items():
+        hyper, old = before.hyper[name], before.parameters[name].double()
+        step = hyper["lr"] * (gradient.double() + hyper["weight_decay"] * old)
         size = torch.finfo(torch.float32).eps * (old.abs() + step.abs()) + torch.finfo(torch.float32).tiny
         off = (trace.update.after.parameters[name].double() - (old - step)).abs()
         worst = max(worst, (off / size).max().item())

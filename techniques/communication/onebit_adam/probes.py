@@ -93,8 +93,8 @@ def _telescope(step: Exchanged, sent: Tensor, received: Tensor) -> float:
 
 def _step_roundings(trace: Trace) -> float:
     update, worst = trace.update, 0.0
-    for name, before in update.before.parameters.items():
-        hyper, state = update.before.hyper[name], update.after.state[name]
+    for name, state in update.after.state.items():
+        hyper, before = update.before.hyper[name], update.before.parameters[name]
         beta1, beta2 = hyper["betas"]
         count = float(state["step"])
         deviation = (state["second_moment"].double() / (1 - beta2**WARMUP)).sqrt() + hyper["eps"]

@@ -23,7 +23,7 @@ BUCKET_BYTES = 25 * 2**20
 def in_bytes(messages: Sequence[Message]) -> Tensor:
     """All parts of all messages, one after the other: uint8 [bytes]."""
     parts = [part.contiguous().view(-1).view(torch.uint8) for message in messages for part in message]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+    return torch.cat(parts)
 
 
 def from_bytes(sent: Tensor, like: Sequence[Message]) -> list[Message]:
@@ -41,7 +41,10 @@ def from_bytes(sent: Tensor, like: Sequence[Message]) -> list[Message]:
 
 
 def gathered(messages: Sequence[Message], group: ProcessGroup) -> Iterator[list[Message]]:
-    """Every rank's messages, rank by rank: one all-gather. A rank sends its bytes to each of the N - 1 others."""
+    """Every rank's messages, rank by rank: one all-gather. A rank sends its bytes to each of the N - 1 others; where
+    there is no message, nothing."""
+    if not messages:
+        return ([] for _ in range(group.size()))
     own = in_bytes(messages)
     everyones = own.new_empty(group.size() * len(own))
     dist.all_gather_into_tensor(everyones, own, group=group)

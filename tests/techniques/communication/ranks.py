@@ -132,6 +132,7 @@ def messages(group: Any, rank: int) -> dict[str, Any]:
         "there_and_back": from_bytes(in_bytes(own), own),
         "own": own,
         "gathered": list(gathered(own, group)),
+        "none": list(gathered([], group)),
         "mean": mean_over_ranks({"a": torch.full((2, 2), 1.0 + rank), "b": torch.full((), 4.0 * rank).double()}, group),
     }
 

@@ -27,6 +27,7 @@ def test_messages_come_back_to_the_bit_whatever_their_lengths(two_ranks):
 def test_every_rank_gets_every_ranks_messages(two_ranks):
     everyones = [rank["messages"]["own"] for rank in two_ranks]
     assert all(same(rank["messages"]["gathered"], everyones) for rank in two_ranks)
+    assert all(rank["messages"]["none"] == [[], []] for rank in two_ranks), "a model without matrices sends none"
 
 
 def test_means_are_of_each_dtype_and_shape(two_ranks):
