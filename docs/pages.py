@@ -41,7 +41,10 @@ METHODS = {
     "Stacks": "stacks", "Schedules": "schedules", "Changes over time": "history", "Guard and calibration": "guard",
     "Kernels": "kernels",
 }  # fmt: skip
-API = {"From Python": "index", "Optimizers": "optim", "Layers": "layers", "The contract of a technique": "contract"}
+API = {
+    "From Python": "index", "Optimizers": "optim", "Layers": "layers", "Gradient communication": "communication",
+    "The contract of a technique": "contract",
+}  # fmt: skip
 
 
 @cache
@@ -72,7 +75,8 @@ def generated() -> dict[str, str]:
     pages |= {f"techniques/{id}.md": technique_pages.page(entry, report()) for id, entry in catalogue().items()}
     pages |= {f"baselines/{name}.md": text for name, text in baseline_pages.pages(report()).items()}
     pages |= {"methods/index.md": methods()}
-    return pages | {"commands.md": command_pages.page(), "api/optim.md": api("optim"), "api/layers.md": api("layers")}
+    pages |= {f"api/{module}.md": api(module) for module in ("optim", "layers", "communication")}
+    return pages | {"commands.md": command_pages.page()}
 
 
 def api(module: str) -> str:

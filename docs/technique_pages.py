@@ -100,7 +100,7 @@ def exported(entry: Entry) -> list[tuple[str, str]]:
     package = entry.module.rpartition(".")[0]
     return [
         (module.__name__.rpartition(".")[2], name)
-        for module in (leantrain.optim, leantrain.layers)
+        for module in (leantrain.optim, leantrain.layers, leantrain.communication)
         for name in module.__all__
         if (own := getattr(module, name).__module__).startswith(f"{package}.")
         or (own.startswith("leantrain.") and name.lower() == entry.id.rpartition("_")[2])

@@ -15,14 +15,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leantrain import layers, optim, trainer
+    from leantrain import communication, layers, optim, trainer
     from leantrain.comparing import Compared, compare
     from leantrain.counting import Counted, count
     from leantrain.tables import records
 
     __version__: str
 
-__all__ = ["Compared", "Counted", "__version__", "compare", "count", "layers", "optim", "records", "trainer"]
+__all__ = [
+    "Compared",
+    "Counted",
+    "__version__",
+    "communication",
+    "compare",
+    "count",
+    "layers",
+    "optim",
+    "records",
+    "trainer",
+]
 
 _MODULES = {
     "compare": "comparing",
@@ -30,6 +41,7 @@ _MODULES = {
     "count": "counting",
     "Counted": "counting",
     "records": "tables",
+    "communication": "communication",
     "optim": "optim",
     "layers": "layers",
     "trainer": "trainer",

@@ -75,9 +75,10 @@ def trained(run: Run, steps: int) -> Trained:
 
 
 def digest(run: Run) -> str:
-    """Hash of all of the model's values."""
+    """Hash of all of the model's values, by the names that they have without torch's data-parallel wrapper."""
     total = hashlib.sha256()
-    for name, tensor in sorted(run.model.state_dict().items()):
+    values = {name.removeprefix("module."): each for name, each in run.model.state_dict().items()}
+    for name, tensor in sorted(values.items()):
         total.update(name.encode() + tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 

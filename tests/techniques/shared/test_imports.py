@@ -1,18 +1,24 @@
-"""Who may import whom among techniques: what two need is in techniques/shared or their category's, which need none."""
+"""Who may import whom among techniques. What several need stands in the lowest folder that they have in common:
+``techniques/<category>/shared`` or ``techniques/shared``. Neither needs a technique."""
 
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FILES = sorted((ROOT / "techniques").rglob("*.py"))
+TECHNIQUES = ROOT / "techniques"
+FILES = sorted(TECHNIQUES.rglob("*.py"))
 EXECUTED = [path for path in FILES if path.name != "peer.py"]  # by a run
+SHARED = [path for path in FILES if "shared" in path.parts and path.name != "__init__.py"]
+MOST_MODULES = 25  # of a folder that is still looked through
 
 
-def imported_techniques(file: Path) -> set[str]:
+@cache
+def imported_techniques(file: Path) -> frozenset[str]:
     """The modules below ``techniques`` that the file imports, lazily or not; of ``from a import b`` a.b."""
     modules = set()
     for node in ast.walk(ast.parse(file.read_bytes())):
@@ -20,22 +26,48 @@ def imported_techniques(file: Path) -> set[str]:
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             modules |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {module for module in modules if module.startswith("techniques.")}
+    return frozenset(module for module in modules if module.startswith("techniques."))
+
+
+def module_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+
+
+@cache
+def direct_users(file: Path) -> frozenset[Path]:
+    name = f"{module_of(file)}."
+    return frozenset(
+        each for each in FILES if each != file and any(f"{one}.".startswith(name) for one in imported_techniques(each))
+    )
+
+
+def users(file: Path) -> set[Path]:
+    """The files that import a module, and those that import one of these that is shared."""
+    seen, waiting = set[Path](), [file]
+    while waiting:
+        new = direct_users(waiting.pop()) - seen
+        seen |= new
+        waiting += new & set(SHARED)
+    return seen
 
 
 @pytest.mark.parametrize("file", EXECUTED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_technique_imports_from_its_own_folder_and_from_what_is_shared(file: Path) -> None:
-    parts = file.relative_to(ROOT).parent.parts
-    allowed = (".".join(parts), ".".join([*parts[:2], "shared"]), "techniques.shared")
-    assert all(each.startswith(tuple(f"{one}." for one in allowed)) for each in imported_techniques(file))
+    own = module_of(file.parent)
+    category = ".".join(own.split(".")[:2])
+    allowed = (f"{own}.", f"{category}.shared.", "techniques.shared.")
+    assert all(each.startswith(allowed) for each in imported_techniques(file))
 
 
-def test_every_shared_module_is_named_by_several_techniques_or_by_a_shared_one() -> None:
-    users: dict[str, set[str]] = {}
-    for file in FILES:
-        for each in imported_techniques(file):
-            if each.startswith("techniques.shared."):
-                users.setdefault(each.split(".")[2], set()).add(str(file.parent.relative_to(ROOT)))
-    modules = {path.stem for path in (ROOT / "techniques" / "shared").glob("*.py")} - {"__init__"}
-    assert modules == users.keys()
-    assert all(len(folders) > 1 or folders == {"techniques/shared"} for folders in users.values()), users
+@pytest.mark.parametrize("file", SHARED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_shared_stands_in_the_lowest_folder_of_its_users(file: Path) -> None:
+    folders = {each.parent for each in users(file) if each not in SHARED}
+    categories = {each.relative_to(TECHNIQUES).parts[0] for each in folders}
+    home = file.relative_to(TECHNIQUES).parts[0]
+    assert len(folders) > 1, f"{folders} alone: move it there"
+    assert (len(categories) > 1) == (home == "shared"), categories
+
+
+@pytest.mark.parametrize("folder", sorted({each.parent for each in SHARED}), ids=lambda path: path.parent.name)
+def test_a_shared_folder_can_be_looked_through(folder: Path) -> None:
+    assert len([each for each in folder.glob("*.py") if each.name != "__init__.py"]) <= MOST_MODULES

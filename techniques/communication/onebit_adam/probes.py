@@ -1,0 +1,121 @@
+"""What steps of every rank show of 1-bit Adam: Adam at first, then one bit there and back, and nothing lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from suite.contract.trace import Trace
+from techniques.communication.onebit_adam.technique import OneBitAdam
+from techniques.communication.shared.probed_step import Exchanged, one_more
+from techniques.shared.ranks import summed, unequal, update_roundings
+
+OF_ITS_BASELINES = True
+WARMUP = 2  # steps, 15 % of 16
+UNIT = torch.finfo(torch.float32).eps
+
+
+def records(run: Run, own: OneBitAdam) -> bool:
+    """The warm-up's, and the middle one, whose rate is not 0."""
+    return run.step < WARMUP or run.step == run.recipe.steps // 2
+
+
+def probes(recording: Recording, own: OneBitAdam) -> Mapping[str, float]:
+    """Of the warm-up: ``warmup_roundings`` of the steps from AdamW's with the ranks' mean gradient. Of one step after
+    it: ``thawed``: entries of the second moment that are others than at the warm-up's end; ``sent_roundings``: of the
+    magnitudes of what this rank has sent (momentum and memory, less the memory after it) from one size a tensor, ||.||
+    / sqrt(n); ``wrong_signs`` of it; ``telescope_roundings``: of the new first moment from the mean of what ranks have
+    sent and the server's memory, less that after it; ``step_roundings``: of the middle step's weights from theta - eta
+    m / (sqrt(v) + eps); ``bytes_over_formula``. ``unequal``: values in which the replicas differ."""
+    run = recording.run
+    warm = update_roundings(recording, recording.traces[:WARMUP])
+    step = one_more(recording, own)
+    names, trace = list(step.gradients), step.trace
+    first = {name: trace.before.state[name]["first_moment"].double() for name in names}
+    limit = run.recipe.gradient_clip
+    norm = torch.cat([each.double().flatten() for each in step.gradients.values()]).norm().item()
+    factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
+    beta1 = run.recipe.beta1
+    local = [beta1 * first[name] + (1 - beta1) * factor * step.gradients[name].double() for name in names]
+    flat = torch.cat([each.flatten() for each in local])
+    lengths = [each.numel() for each in local]
+    wanted = flat + step.before["worker"].double()[: len(flat)]
+    sent = wanted - step.after["worker"].double()[: len(flat)]
+    off, wrong = _one_size(wanted, sent, lengths)
+    received = torch.cat([trace.after.state[name]["first_moment"].double().flatten() for name in names])
+    return {
+        "warmup_roundings": warm,
+        "thawed": sum(
+            int(
+                (
+                    trace.after.state[name]["second_moment"]
+                    != recording.traces[WARMUP - 1].after.state[name]["second_moment"]
+                ).sum()
+            )
+            for name in names
+        ),
+        "sent_roundings": off,
+        "wrong_signs": wrong,
+        "telescope_roundings": _telescope(step, sent, received),
+        "step_roundings": _step_roundings(recording.traces[WARMUP]),
+        "bytes_over_formula": step.sent_bytes / _bytes(lengths, run.world_size),
+        "unequal": unequal(recording),
+    }
+
+
+def _one_size(wanted: Tensor, sent: Tensor, lengths: list[int]) -> tuple[float, int]:
+    """How far magnitudes of what was sent are from the root mean square of what a tensor wanted, and how many have
+    another sign than it, roundings aside."""
+    worst, wrong = 0.0, 0
+    for a, q in zip(wanted.split(lengths), sent.split(lengths), strict=True):
+        size = a.norm() / math.sqrt(len(a)) + torch.finfo(torch.float32).tiny
+        worst = max(worst, ((q.abs() - size).abs().max() / (size + a.abs().max())).item() / UNIT)
+        wrong += int((a * q < -64 * UNIT * a.abs().max() * size).sum())
+    return worst, wrong
+
+
+def _telescope(step: Exchanged, sent: Tensor, received: Tensor) -> float:
+    """The servers' parts lie end to end."""
+    recording, run = step.recording, step.recording.run
+    mean = summed(recording, sent) / run.world_size
+    part = len(step.before["server"])
+    servers = torch.zeros(run.world_size * part, dtype=torch.float64, device=sent.device)
+    servers[run.rank * part : (run.rank + 1) * part] = step.before["server"].double() - step.after["server"].double()
+    expected = mean + summed(recording, servers)[: len(mean)]
+    return ((received - expected).norm() / expected.norm()).item() / UNIT
+
+
+def _step_roundings(trace: Trace) -> float:
+    update, worst = trace.update, 0.0
+    for name, state in update.after.state.items():
+        hyper, before = update.before.hyper[name], update.before.parameters[name]
+        beta1, beta2 = hyper["betas"]
+        count = float(state["step"])
+        deviation = (state["second_moment"].double() / (1 - beta2**WARMUP)).sqrt() + hyper["eps"]
+        direction = state["first_moment"].double() / (1 - beta1**count) / deviation
+        direction = torch.where(state["second_moment"] > 0, direction, 0.0)
+        expected = (1 - hyper["lr"] * hyper["weight_decay"]) * before.double() - hyper["lr"] * direction
+        size = UNIT * (before.double().abs() + hyper["lr"] * direction.abs()) + torch.finfo(torch.float32).tiny
+        worst = max(worst, ((update.after.parameters[name].double() - expected).abs() / size).max().item())
+    return worst
+
+
+def _bytes(lengths: list[int], ranks: int) -> float:
+    """On a ring, of rank 0, which has as large a message as the all-to-all's whole: a bit an entry there and back, and
+    a float32 for each tensor's piece in each part."""
+    part = 8 * math.ceil(sum(lengths) / (8 * ranks))
+    edges = [0, *accumulate(lengths), ranks * part]
+    pieces = [
+        sum(min(high, (rank + 1) * part) > max(low, rank * part) for low, high in pairwise(edges))
+        for rank in range(ranks)
+    ]
+    share = (ranks - 1) / ranks
+    bits = ranks * part / 8
+    there = max(4 * sum(pieces) + bits, *(ranks * 4 * each + bits for each in pieces[:1]))
+    return share * (there + ranks * 4 * max(pieces) + bits)

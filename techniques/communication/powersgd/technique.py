@@ -1,0 +1,95 @@
+"""PowerSGD: one step of subspace iteration finds the low-rank part of the ranks' mean gradient by two all-reduces.
+
+Vogels, Karimireddy & Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization" (NeurIPS
+2019, arXiv 1905.13727), Algorithms 1 and 2; of a matrix G_w of each of W workers, with Q [m, r] of the step before:
+
+    M_w = G_w + E_w
+    P = mean of M_w Q          P = orthogonalise(P)          Q = mean of M_w^T P
+    mean gradient = P Q^T      E_w = M_w - P P^T M_w
+
+Linear, so that it is reduced and not gathered: r (n + m) numbers in the place of n m. With Q from the step before
+(warm start) the steps together are a power iteration: P Q^T becomes the best approximation of rank r. Vectors are
+reduced as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.contract.data import generator
+from suite.contract.run import Run
+from techniques.communication.shared.exchange import mean_over_ranks
+from techniques.communication.shared.matrices import split, with_memory
+from techniques.communication.shared.ranks import CompressedRanks
+
+
+def orthogonalised(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Orthonormal columns that span those of each [n, r]: one batched QR for all of a shape. Columns that depend on
+    others, all zeros included, become directions of their own, so that nothing is counted twice."""
+    by_shape: dict[torch.Size, list[str]] = {}
+    for name, each in matrices.items():
+        by_shape.setdefault(each.shape, []).append(name)
+    bases: dict[str, Tensor] = {}
+    for names in by_shape.values():
+        bases |= zip(names, torch.linalg.qr(torch.stack([matrices[name] for name in names]))[0].unbind())
+    return bases
+
+
+def projected(matrices: Mapping[str, Tensor], bases: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """M^T P: [m, r] of each matrix [n, m] and its basis [n, r]."""
+    return {name: each.T @ bases[name] for name, each in matrices.items()}
+
+
+def started(
+    matrices: Mapping[str, Tensor], names: Iterable[str], rank: int, noise: torch.Generator
+) -> dict[str, Tensor]:
+    """The first Q [m, r] of the named matrices: Gaussian, from a generator that is the same on every rank."""
+    drawn = {name: torch.randn(matrices[name].shape[1], rank, generator=noise) for name in names}
+    return {name: each.to(matrices[name].device) for name, each in drawn.items()}
+
+
+@dataclass
+class PowerSGD(CompressedRanks):
+    """``rank`` of what is sent of a matrix; ``warm_start`` goes on from the last step's Q, ``feedback`` adds what was
+    not sent to the next gradient."""
+
+    rank: int = 2
+    warm_start: bool = True
+    feedback: bool = True
+    queries: dict[str, Tensor] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rank < 1:
+            raise ValueError(f"rank, of what is sent of a matrix, is 1 or more, not {self.rank}")
+
+    def exchange(self, gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
+        matrices, others = split(gradients, self.rank)
+        wanted = with_memory(matrices, self.errors)
+        self._start(wanted, run)
+        images = {name: each @ self.queries[name] for name, each in wanted.items()}
+        bases = orthogonalised(mean_over_ranks(images, run.group))
+        own = projected(wanted, bases)
+        if self.feedback:
+            lost = {name: each - bases[name] @ own[name].T for name, each in wanted.items()}
+            self.errors = {name: each.view_as(gradients[name]) for name, each in lost.items()}
+        means = mean_over_ranks(own | others, run.group)
+        self.queries = {name: means[name].clone() for name in own}  # not the whole bucket
+        low = {name: (bases[name] @ means[name].T).view_as(gradients[name]) for name in own}
+        return {name: low[name] if name in low else means[name] for name in gradients}
+
+    def _start(self, matrices: dict[str, Tensor], run: Run) -> None:
+        fresh = [name for name in matrices if name not in self.queries or not self.warm_start]
+        self.queries |= started(matrices, fresh, self.rank, generator(run.seed, 3, run.step))
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"queries": dict(self.queries)}
+
+    def restore(self, state: dict[str, Any], run: Run) -> None:
+        super().restore(state, run)
+        self.queries = dict(state["queries"])

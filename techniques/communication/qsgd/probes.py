@@ -1,0 +1,68 @@
+"""What a step of every rank shows of QSGD: levels around each entry, no bias, independent noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from techniques.communication.qsgd.technique import QSGD
+from techniques.communication.shared.probed_step import one_more
+from techniques.shared.ranks import summed, unequal
+
+OF_ITS_BASELINES = True
+
+
+def probes(recording: Recording, own: QSGD) -> Mapping[str, float]:
+    """Of one step, before clipping: ``off_in_levels``: how far an entry of the mean is from the gradients' mean, in the
+    mean of the ranks' level distances, at most; ``bias_in_deviations``: of the sum of these, in standard deviations of
+    unbiased rounding; ``variance_ratio``: the sum of their squares over what unbiased rounding by noise that is
+    independent between ranks has; ``variance_over_bound``: the squared difference over the paper's bound;
+    ``bytes_over_formula``: of the message to each other rank; ``noises``: ranks with a noise of their own, over all
+    ranks. ``unequal``: values in which the replicas differ."""
+    run = recording.run
+    step = one_more(recording, own)
+    highest = 2 ** (own.bits - 1) - 1
+    off, distances, variances, bounds = [], [], [], []
+    for name, mean in step.mean(step.gradients).items():
+        distance, variance, bound = _rounding(step.gradients[name].double().flatten(), own.bucket, highest)
+        distances.append(summed(recording, distance) / run.world_size)
+        variances.append(summed(recording, variance) / run.world_size**2)
+        bounds.append(summed(recording, bound) / run.world_size**2)
+        off.append((step.means[name] - mean).flatten())
+    difference, distance, variance = torch.cat(off), torch.cat(distances), torch.cat(variances)
+    moved = distance > 0
+    levels, expected = difference[moved] / distance[moved], variance[moved] / distance[moved].square()
+    lengths = [each.numel() for each in step.gradients.values()]
+    message = sum(math.ceil(n * own.bits / 8) + 4 * math.ceil(n / own.bucket) for n in lengths)
+    seeds: list[int] = [0] * run.world_size
+    dist.all_gather_object(seeds, own.noise.initial_seed(), group=run.group)
+    return {
+        "off_in_levels": levels.abs().max().item(),
+        "bias_in_deviations": abs((levels.sum() / expected.sum().sqrt()).item()),
+        "variance_ratio": (levels.square().sum() / expected.sum()).item(),
+        "variance_over_bound": (difference.square().sum() / torch.stack(bounds).sum()).item(),
+        "received_roundings": step.received_roundings(step.means),
+        "bytes_over_formula": step.sent_bytes / ((run.world_size - 1) * message),
+        "noises": len(set(seeds)) / run.world_size,
+        "unequal": unequal(recording),
+    }
+
+
+def _rounding(v: Tensor, bucket: int, highest: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of every entry the distance of two levels and the variance of unbiased rounding to its neighbours, p (1 - p)
+    times its square; and the paper's bound of the whole tensor's (lemma 3.1)."""
+    distance, variance, bound = torch.zeros_like(v), torch.zeros_like(v), v.new_zeros(())
+    for start in range(0, len(v), bucket):
+        part = v[start : start + bucket]
+        norm, d = part.norm(), len(part)
+        level = part.abs() / norm * highest if norm > 0 else torch.zeros_like(part)
+        above = level - level.floor()
+        distance[start : start + bucket] = norm / highest
+        variance[start : start + bucket] = above * (1 - above) * (norm / highest).square()
+        bound += min(d / highest**2, math.sqrt(d) / highest) * norm.square()
+    return distance, variance, bound

@@ -1,0 +1,26 @@
+"""Which gradients are sent as matrices of low rank, and which as they are. For ``powersgd`` and ``svd_lowrank``."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def as_matrix(x: Tensor) -> Tensor:
+    """[first dimension, the others] (PowerSGD, section 3: convolutions are flattened so); a view where it can be."""
+    return x.reshape(len(x), -1)
+
+
+def split(gradients: dict[str, Tensor], rank: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Matrices [n, m] of which ``rank`` (n + m) numbers are fewer than n m, and the other tensors, which are sent as
+    they are: vectors, and matrices too small to have a rank of ``rank`` and less than all."""
+    low = {
+        name: as_matrix(each)
+        for name, each in gradients.items()
+        if each.ndim > 1 and rank * (len(each) + each[0].numel()) < each.numel()
+    }
+    return low, {name: each for name, each in gradients.items() if name not in low}
+
+
+def with_memory(matrices: dict[str, Tensor], errors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each matrix and what was not sent of it before."""
+    return {name: each + as_matrix(errors[name]) if name in errors else each for name, each in matrices.items()}

@@ -1,0 +1,89 @@
+"""What all ways to compress gradients share: messages, means, replicas that stay equal, state that is saved by rank."""
+
+import pytest
+import torch
+
+from techniques.communication.shared.exchange import buckets, clipped
+from techniques.communication.topk_ef.technique import TopK
+from tests.techniques.communication.given import RANKS, SHAPES, STEPS, mean_gradients
+from tests.techniques.communication.ranks import TRIED
+
+FED_BACK = ("topk_ef", "onebit_sgd", "svd_lowrank", "powersgd")
+
+
+def same(first, second) -> bool:
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first.dtype == second.dtype and torch.equal(first, second)
+
+
+def test_messages_come_back_to_the_bit_whatever_their_lengths(two_ranks):
+    for rank in two_ranks:
+        assert same(rank["messages"]["there_and_back"], rank["messages"]["own"])
+
+
+def test_every_rank_gets_every_ranks_messages(two_ranks):
+    everyones = [rank["messages"]["own"] for rank in two_ranks]
+    assert all(same(rank["messages"]["gathered"], everyones) for rank in two_ranks)
+    assert all(rank["messages"]["none"] == [[], []] for rank in two_ranks), "a model without matrices sends none"
+
+
+def test_means_are_of_each_dtype_and_shape(two_ranks):
+    for rank in two_ranks:
+        assert same(rank["messages"]["mean"], {"a": torch.full((2, 2), 1.5), "b": torch.full((), 2.0).double()})
+
+
+@pytest.mark.parametrize("name", [*TRIED, "onebit_adam"])
+def test_ranks_get_one_mean_to_the_bit(two_ranks, name):
+    first, second = (rank[name]["means"] for rank in two_ranks)
+    assert same(first, second)
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_what_is_saved_of_a_rank_continues_to_the_bit(two_ranks, name):
+    for rank in two_ranks:
+        assert same(rank[name]["again"], rank[name]["means"][STEPS // 2 :])
+
+
+@pytest.mark.parametrize("name", FED_BACK)
+def test_what_was_sent_and_what_is_remembered_add_up_to_the_gradients(two_ranks, name):
+    """Over all steps: error feedback telescopes."""
+    for tensor in SHAPES:
+        whole = sum(mean_gradients(step)[tensor] for step in range(STEPS))
+        sent = sum(mean[tensor].double() for mean in two_ranks[0][name]["means"])
+        kept = sum(rank[name]["errors"][tensor].double() for rank in two_ranks if tensor in rank[name]["errors"])
+        torch.testing.assert_close(sent + kept / RANKS, whole, rtol=0, atol=2e-5)
+        if tensor == "matrix":
+            assert kept.norm() > 0.1 * whole.norm(), "there is something to remember"
+
+
+@pytest.mark.parametrize("name", ["topk_without", "onebit_without", "powersgd_without"])
+def test_without_feedback_nothing_is_remembered(two_ranks, name):
+    assert all(not rank[name]["errors"] for rank in two_ranks)
+
+
+@pytest.mark.parametrize("name", ["topk_ef", "onebit_sgd", "qsgd"])
+def test_a_step_makes_one_collective(two_ranks, name):
+    assert list(two_ranks[0][name]["collectives"]) == ["_allgather_base_"]
+
+
+def test_buckets_hold_each_tensor_once_in_its_order():
+    sizes = [3, 4, 1, 9, 2, 2]
+    tensors = {str(number): torch.zeros(size) for number, size in enumerate(sizes)}
+    tensors["wide"] = torch.zeros(1, dtype=torch.float64)
+    groups = list(buckets(tensors, most=4 * 8))
+    assert [list(group) for group in groups] == [["0", "1", "2"], ["3"], ["4", "5"], ["wide"]]
+    assert not list(buckets({}))
+
+
+def test_local_clipping_makes_no_gradient_longer():
+    gradients = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor(4.0)}
+    assert sum(each.square().sum() for each in clipped(gradients, 0.5).values()).sqrt() == pytest.approx(0.5, rel=1e-5)
+    assert same(clipped(gradients, 6.0), gradients)
+
+
+def test_bad_settings_say_what_to_do():
+    with pytest.raises(ValueError, match="2 or more, not 1"):
+        TopK(ranks=1)
