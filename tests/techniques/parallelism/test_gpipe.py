@@ -1,0 +1,68 @@
+"""GPipe on two real ranks: against a batch that one process accumulates, and its schedule against the closed forms."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.device_mesh import DeviceMesh
+
+from suite.contract.technique import Technique
+from suite.pipeline.schedule import check, in_flight
+from suite.pipeline.simulate import bubble_of_a_step
+from techniques.parallelism.gpipe.technique import GPipe, fill_and_drain
+from tests.runs import new_run
+from tests.techniques.parallelism.pipelines import Accumulating, alone, on_ranks, trained
+
+
+def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
+    accumulated = partial(alone, technique=Accumulating())
+    return {
+        "vit": trained(mesh, GPipe(), "vit", accumulated, folder),
+        "kept": trained(mesh, GPipe(rematerialize=False), "vit", accumulated),
+        "gpt": trained(mesh, GPipe(), "gpt", accumulated),
+    }
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return on_ranks(body, tmp_path_factory.mktemp("ranks"))
+
+
+def test_the_trajectory_is_that_of_accumulation_to_the_bit(ranks):
+    for case in ("vit", "kept"):
+        assert ranks[0][case]["losses"] == ranks[1][case]["losses"] == ranks[0][case]["losses_alone"]
+        assert ranks[0][case]["same"], ranks[0][case]["apart"]
+
+
+def test_a_tied_embeddings_gradient_is_summed_in_another_order(ranks):
+    first = ranks[0]["gpt"]
+    torch.testing.assert_close(first["losses"], first["losses_alone"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_resumed_run_goes_on_to_the_bit(ranks):
+    first, rest = ranks[0]["vit"]["resumed"]
+    assert first + rest == ranks[0]["vit"]["losses"]
+
+
+@given(st.integers(2, 6), st.integers(1, 9), st.integers(1, 4))
+def test_the_bubble_is_the_papers_and_all_micro_batches_are_under_way(stages, micro_batches, backward):
+    schedule = fill_and_drain(stages, micro_batches)
+    program = schedule.program(2)
+    check(program, stages)
+    assert bubble_of_a_step(schedule, backward) == Fraction(stages - 1, micro_batches + stages - 1)
+    assert [in_flight(ops) for ops in program] == [micro_batches] * stages
+
+
+def test_bad_settings_say_what_to_do():
+    with pytest.raises(ValueError, match="1 micro-batch or more, not 0"):
+        GPipe(micro_batches=0)
+    technique: Technique = GPipe(micro_batches=3)
+    with pytest.raises(ValueError, match="a batch of 4 does not divide into 3 micro-batches: set micro_batches to"):
+        new_run("vit", technique, size="pico", recipe="classic")
