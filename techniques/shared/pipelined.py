@@ -339,10 +339,9 @@ class Pipelined(Technique):
                 each.grad = gradient.view_as(each).clone()
 
     def _clip(self, run: Run, limit: float) -> None:
-        """By the norm over all stages, each parameter once, in the order in which one process has them; by that of the
-        own stage where a norm over all would wait for the slowest."""
+        """By the norm over all stages, each parameter once, in the order in which one process has them."""
         if not self.flushes:
-            run.clip_gradients(limit)
+            self._clip_stage(run, limit)
             return
         own = dict(run.model.named_parameters())
         names = sorted(
@@ -356,6 +355,23 @@ class Pipelined(Technique):
         dist.all_reduce(norms, group=run.group)
         total = torch.linalg.vector_norm(norms[0][norms[1] > 0])
         nn.utils.clip_grads_with_norm_([each for each in own.values() if each.grad is not None], limit, total)
+
+    def _clip_stage(self, run: Run, limit: float) -> None:
+        """By the norm of the own stage, since one over all would wait for the slowest; stages that hold a parameter in
+        common, and wait for each other, by one norm: their copies stay equal."""
+        shared = [ranks for ranks in self.groups if len(ranks) > 1]
+        group = (
+            run.group if len(shared) > 1 else next((self.groups[ranks] for ranks in shared if run.rank in ranks), None)
+        )
+        if group is None:
+            run.clip_gradients(limit)
+            return
+        own = {name: each.grad for name, each in run.model.named_parameters() if each.grad is not None}
+        norms = [torch.linalg.vector_norm(each) for name, each in own.items() if self._holders[name][0] == run.rank]
+        squared = torch.stack(norms).square().sum() if norms else torch.zeros((), device=run.device)
+        dist.all_reduce(squared, group=group)
+        trained = [each for each in run.model.parameters() if each.grad is not None]
+        nn.utils.clip_grads_with_norm_(trained, limit, squared.sqrt())
 
     # evaluation ------------------------------------------------------------------------------------------------------
 

@@ -39,25 +39,27 @@ def probes(recording: Recording, own: PipeMare) -> Mapping[str, float]:
     }
 
 
-def _tau(run: Run, own: PipeMare) -> float:
-    """Table 1, of this rank's stage: 2 (P - i) + 1 micro-batches, N of which make an update."""
-    return (2 * (run.world_size - 1 - run.rank) + 1) / own.micro_batches
+def _tau(run: Run, own: PipeMare, stage: int) -> float:
+    """Table 1, of a stage from 0: 2 (P - i) + 1 micro-batches, N of which make an update."""
+    return (2 * (run.world_size - 1 - stage) + 1) / own.micro_batches
 
 
 def _rate_error(recording: Recording, own: PipeMare) -> float:
-    """The largest relative error of the rates that the optimizer used, from section 3.1 in float64."""
+    """The largest relative error of the rates that the optimizer used, from section 3.1 in float64; a tied parameter's
+    stage is the first."""
     run, worst = recording.run, 0.0
     for trace in recording.traces:
         annealed = min(trace.step / (own.annealed * run.recipe.steps), 1.0)
-        expected = run.recipe.learning_rate_at(trace.step) / max(_tau(run, own), 1.0) ** (1.0 - annealed)
-        used = [hyper["lr"] for hyper in trace.update.before.hyper.values()]
-        worst = max(worst, *(abs(rate / expected - 1.0) for rate in used))
+        for name, hyper in trace.update.before.hyper.items():
+            late = max(_tau(run, own, own.stages.owners(name)[0]), 1.0)
+            expected = run.recipe.learning_rate_at(trace.step) / late ** (1.0 - annealed)
+            worst = max(worst, abs(hyper["lr"] / expected - 1.0))
     return worst
 
 
 def _correction_roundings(recording: Recording, own: PipeMare) -> float:
     """How far the weights of the backward passes are from section 3.2 in float64, in float32 roundings."""
-    tau, worst = _tau(recording.run, own), 0.0
+    tau, worst = _tau(recording.run, own, recording.run.rank), 0.0
     gamma, delta = own.decay ** (1.0 / tau), dict[str, Tensor]()
     for trace in recording.traces:
         newest = {name: each.double() for name, each in trace.before.parameters.items()}

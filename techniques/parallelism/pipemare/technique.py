@@ -28,6 +28,7 @@ from torch import Tensor
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
+from suite.contract.technique import ParameterGroups
 from suite.pipeline.schedule import Kind, Op, Schedule, steady
 from techniques.shared.pipelined import Pipelined
 
@@ -91,6 +92,17 @@ class PipeMare(Pipelined):
             raise ValueError("autocast keeps a forward pass's weights for its backward pass: take the recipe classic")
         return super().recipe(recipe)
 
+    def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
+        """By the first stage that has a parameter, whose delay is its rate's: copies of a tied one stay equal."""
+        names = {id(each): name for name, each in run.model.named_parameters()}
+        found = []
+        for group in groups:
+            stages = [self.stages.owners(names[id(each)])[0] for each in group["params"]]
+            for stage in sorted(set(stages)):
+                own = [each for each, at in zip(group["params"], stages, strict=True) if at == stage]
+                found.append({**group, "params": own, "stage": stage})
+        return found
+
     def schedule(self) -> Schedule:
         return without_stash(self.ranks, self.micro_batches)
 
@@ -118,7 +130,7 @@ class PipeMare(Pipelined):
         tau = self.tau(run.rank)
         if self.reschedule:
             for group in run.optimizer.param_groups:
-                group["lr"] *= rescheduled(tau, run.step, self.annealed * run.recipe.steps)
+                group["lr"] *= rescheduled(self.tau(group["stage"]), run.step, self.annealed * run.recipe.steps)
             self.slowed()
         trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
         before = {name: each.detach().clone() for name, each in trained.items()} if self.correct else {}

@@ -36,7 +36,7 @@ SETTING: Mapping[str, Any] = {"size": "pico", "recipe": "classic", "steps": 10}
 class Rate(Planted):
     """A rate at which versions of the weights differ by more than roundings, and the clipping norm."""
 
-    clip: float = 1.0
+    clip: float = 0.1  # that matters
 
     def recipe(self, recipe: Recipe) -> Recipe:
         return replace(recipe, warmup_fraction=0.0, gradient_clip=self.clip)
@@ -74,7 +74,7 @@ def trained(
     found: dict[str, Any] = {
         "losses": losses,
         "parameters": parameters,
-        "own": [name for name, _ in run.model.named_parameters()],
+        "held": {name: each.detach().clone() for name, each in run.model.named_parameters()},
         "sent": communication.bytes_by_collective["send"],
         "counted": technique.mail.sent_bytes,
         "versions": technique.weights.live,

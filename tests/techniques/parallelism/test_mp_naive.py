@@ -36,9 +36,9 @@ def test_the_trajectory_is_one_processs_to_the_bit(ranks):
 
 
 def test_a_layer_is_on_one_rank_and_a_tied_embedding_on_both(ranks):
-    first, second = (set(rank["vit"]["own"]) for rank in ranks)
+    first, second = (set(rank["vit"]["held"]) for rank in ranks)
     assert first | second == set(ranks[0]["vit"]["parameters"]) and not first & second
-    first, second = (set(rank["gpt"]["own"]) for rank in ranks)
+    first, second = (set(rank["gpt"]["held"]) for rank in ranks)
     assert first | second == set(ranks[0]["gpt"]["parameters"])
     assert first & second == {"transformer.wte.weight"}
 

@@ -17,7 +17,7 @@ from suite.pipeline.schedule import Delay, check, delays, live_versions
 from suite.pipeline.simulate import bubble_in_the_middle
 from techniques.parallelism.pipemare.technique import PipeMare, ahead, corrected, drifted, rescheduled, without_stash
 from tests.runs import new_run
-from tests.techniques.parallelism.pipelines import Planted, delayed_steps, on_ranks, run_of, trained
+from tests.techniques.parallelism.pipelines import Planted, alone, delayed_steps, on_ranks, run_of, trained
 
 TAU = {0: 3.0, 1: 1.0}
 
@@ -70,6 +70,7 @@ def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
     return {
         "plain": trained(mesh, PipeMare(reschedule=False, correct=False), "vit", plain),
         "both": trained(mesh, PipeMare(), "vit", both, folder),
+        "tied": trained(mesh, PipeMare(), "gpt", alone),
     }
 
 
@@ -89,6 +90,11 @@ def test_a_resumed_run_goes_on_to_the_bit_though_old_weights_are_gone(ranks):
     before, rest = ranks[0]["both"]["resumed"]
     assert before + rest == ranks[0]["both"]["losses"]
     assert [rank["both"]["versions"] for rank in ranks] == [1, 1]
+
+
+def test_a_tied_embedding_has_one_rate_and_stays_one(ranks):
+    table = "transformer.wte.weight"
+    assert torch.equal(ranks[0]["tied"]["held"][table], ranks[1]["tied"]["held"][table])
 
 
 @given(st.integers(2, 5), st.integers(1, 6))
