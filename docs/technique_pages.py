@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from html import escape as html_escape
+from typing import Any
 
 import leantrain
 from suite.contract.catalogue import Entry, catalogue
@@ -13,6 +14,7 @@ from suite.contract.stack import build
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
 from suite.measure.mutants import mutants_of
+from suite.pipeline.schedule import Schedule
 from suite.record.job import StackError
 from suite.show import claims, matrix
 from suite.show.bibtex import bibtex
@@ -20,8 +22,10 @@ from suite.show.board import HEADLINE, leaning, seeds_text, shown_interval, text
 from suite.show.charts import curves, span, whisker
 from suite.show.markdown import code, escape
 from suite.show.markup import unverified
+from suite.show.pipelines import picture
 from suite.show.report import Report
 
+DRAWN_RANKS = 4
 SHOWN = [HEADLINE, *(METRICS[name] for name in ("step_time", "peak_tensor_bytes", "training_flops", "loss"))]
 
 
@@ -44,7 +48,7 @@ def index(report: Report) -> str:
 
 def page(entry: Entry, report: Report) -> str:
     """One technique's page."""
-    sections = (_head, _results, _use, _about, _claims, _hyper_parameters, _mutants, _source)
+    sections = (_head, _schedule, _results, _use, _about, _claims, _hyper_parameters, _mutants, _source)
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section(entry, report)))) + "\n"
 
 
@@ -58,6 +62,18 @@ def _head(entry: Entry, report: Report) -> Iterator[str]:
     link = f", [source]({paper.url})" if paper.url and not paper.arxiv else ""
     yield f"{escape(paper.authors)}: *{escape(paper.title)}*. {escape(paper.venue)}{arxiv}{link}.\n"
     yield from _folded("BibTeX", "bibtex", bibtex(card))
+
+
+def _schedule(entry: Entry, report: Report) -> Iterator[str]:
+    """Of a pipeline, what its papers draw: who does what when."""
+    technique: Any = entry.technique
+    plan = technique(ranks=DRAWN_RANKS).schedule() if hasattr(technique, "schedule") else None
+    if isinstance(plan, Schedule):
+        yield f"## Schedule\n\n{picture(plan).svg()}\n"
+        yield (
+            "Blue boxes are forward passes, orange ones backward passes of twice the length, each with the number of "
+            "its micro-batch; a line is an update of the rank's weights.\n"
+        )
 
 
 def _use(entry: Entry, report: Report) -> Iterator[str]:

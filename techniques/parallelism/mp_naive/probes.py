@@ -1,0 +1,28 @@
+"""What recorded steps of every rank show of layers on different ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from techniques.parallelism.mp_naive.technique import NaiveModelParallel
+from techniques.shared.pipeline_probes import first_steps, gradient_roundings, holdings, order
+
+OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one process's
+
+
+def records(run: Run, own: NaiveModelParallel) -> bool:
+    """The first steps."""
+    return first_steps(run)
+
+
+def probes(recording: Recording, own: NaiveModelParallel) -> Mapping[str, float]:
+    """What :mod:`techniques.shared.pipeline_probes` reads of all pipelines."""
+    if recording.run.world_size == 1:
+        return {"ranks": 1}
+    return {
+        **holdings(recording),
+        **order(recording, recording.trace, 1),
+        "gradient_roundings": max(gradient_roundings(recording, each) for each in recording.traces),
+    }

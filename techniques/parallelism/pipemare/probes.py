@@ -1,0 +1,76 @@
+"""What recorded steps of every rank show of PipeMare: how old weights are, what a backward pass uses, and the rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from suite.contract.recording import Recording
+from suite.contract.run import Run
+from techniques.parallelism.pipemare.technique import PipeMare
+from techniques.shared.pipeline_probes import copies, first_steps, holdings, lateness, of_all, steady_order
+
+SMALLEST = 1e-6  # of a weight, whose roundings are those of what it is computed from
+OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one process's
+
+
+def records(run: Run, own: PipeMare) -> bool:
+    """The first steps."""
+    return first_steps(run)
+
+
+def probes(recording: Recording, own: PipeMare) -> Mapping[str, float]:
+    """What :mod:`techniques.shared.pipeline_probes` reads of all pipelines. ``rate_error``: the
+    largest relative one of the rates used; ``correction_roundings``: of the weights that backward passes used."""
+    if recording.run.world_size == 1:
+        return {"ranks": 1}
+    beside = [tensor for values in own.weights.beside.values() for tensor in values]
+    rates = of_all(recording, _rate_error(recording, own))
+    corrections = of_all(recording, _correction_roundings(recording, own))
+    return {
+        **holdings(recording),
+        **steady_order(recording),
+        **lateness(recording, own.micro_batches),
+        "versions_first": copies(recording, beside)[0],
+        "rate_error": max(rates),
+        "correction_roundings": max(corrections),
+    }
+
+
+def _tau(run: Run, own: PipeMare, stage: int) -> float:
+    """Table 1, of a stage from 0: 2 (P - i) + 1 micro-batches, N of which make an update."""
+    return (2 * (run.world_size - 1 - stage) + 1) / own.micro_batches
+
+
+def _rate_error(recording: Recording, own: PipeMare) -> float:
+    """The largest relative error of the rates that the optimizer used, from section 3.1 in float64; a tied parameter's
+    stage is the first."""
+    run, worst = recording.run, 0.0
+    for trace in recording.traces:
+        annealed = min(trace.step / (own.annealed * run.recipe.steps), 1.0)
+        for name, hyper in trace.update.before.hyper.items():
+            late = max(_tau(run, own, own.stages.owners(name)[0]), 1.0)
+            expected = run.recipe.learning_rate_at(trace.step) / late ** (1.0 - annealed)
+            worst = max(worst, abs(hyper["lr"] / expected - 1.0))
+    return worst
+
+
+def _correction_roundings(recording: Recording, own: PipeMare) -> float:
+    """How far the weights of the backward passes are from section 3.2 in float64, in float32 roundings."""
+    tau, worst = _tau(recording.run, own, recording.run.rank), 0.0
+    gamma, delta = own.decay ** (1.0 / tau), dict[str, Tensor]()
+    for trace in recording.traces:
+        newest = {name: each.double() for name, each in trace.before.parameters.items()}
+        for made in trace.of("backward"):
+            for name, used in made.parameters.items():
+                expected = newest[name] - tau * delta.get(name, torch.zeros_like(newest[name]))
+                unit = torch.finfo(torch.float32).eps * (
+                    newest[name].abs() + (newest[name] - expected).abs() + SMALLEST
+                )
+                worst = max(worst, ((used.double() - expected).abs() / unit).max().item())
+        for name, before in newest.items():
+            moved = trace.update.after.parameters[name].double() - before
+            delta[name] = gamma * delta.get(name, torch.zeros_like(before)) + (1.0 - gamma) * moved
+    return worst

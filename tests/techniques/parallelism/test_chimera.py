@@ -1,0 +1,79 @@
+"""Chimera on two real ranks: against a batch that one process accumulates; its schedule against the closed forms."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from suite.pipeline.schedule import check, in_flight, live_versions
+from suite.pipeline.simulate import bubble_of_a_step
+from techniques.parallelism.chimera.technique import Chimera, bidirectional
+from tests.techniques.parallelism.pipelines import Accumulating, alone, on_ranks, same, trained
+
+
+def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
+    accumulated = partial(alone, technique=Accumulating())
+    return {base: trained(mesh, Chimera(), base, accumulated, folder) for base in ("vit", "gpt")}
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return on_ranks(body, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("baseline", ["vit", "gpt"])
+def test_the_update_is_one_processs_but_for_the_order_of_the_sum(ranks, baseline):
+    first, second = (rank[baseline] for rank in ranks)
+    assert first["losses"] == second["losses"]
+    torch.testing.assert_close(first["losses"], first["losses_alone"], rtol=1e-4, atol=1e-4)
+    assert same(first["held"], second["held"])
+    assert set(first["held"]) == set(first["parameters"]), "both stages are on both ranks"
+    before, rest = first["resumed"]
+    assert before + rest == first["losses"]
+
+
+@pytest.mark.parametrize("stages", [2, 4, 6, 8])
+@pytest.mark.parametrize("units", [1, 2, 3])
+def test_the_bubble_is_the_papers(stages, units):
+    schedule = bidirectional(stages, units)
+    check(schedule.program(2), stages)
+    assert bubble_of_a_step(schedule, 1) == Fraction(stages - 2, 2 * units * stages + stages - 2)
+    longer = Fraction(stages - 2) / (Fraction(3 * units * stages, 2) + stages - 2)
+    if units == 1:
+        assert bubble_of_a_step(schedule, 2) == longer
+    elif stages > 2:
+        assert bubble_of_a_step(schedule, 2) > longer, "direct concatenation does not reach it (section 3.5)"
+
+
+@pytest.mark.parametrize("stages", [4, 6, 8])
+def test_a_rank_has_between_half_and_all_of_a_unit_under_way(stages):
+    program = bidirectional(stages).program(2)
+    half = [stages // 2 + 1 + rank for rank in range(stages // 2)]
+    assert [in_flight(ops) for ops in program] == half + half[::-1]
+    assert all(live_versions(ops, stage) == 1 for ops in program for stage in range(stages))
+
+
+@pytest.mark.parametrize("stages", [2, 4, 6, 8])
+def test_the_two_pipelines_never_meet(stages):
+    """At the paper's times a rank has one operation at a time, of either direction (section 3.1)."""
+    for rank, ops in enumerate(bidirectional(stages, 2).step(0)):
+        times = []
+        for op in (each for each in ops if each.kind != "update"):
+            unit, place = divmod(op.micro, stages)
+            entered = 2 * stages * unit + 2 * (place % (stages // 2))
+            times.append(entered + (op.stage if op.kind == "forward" else 2 * stages - 1 - op.stage))
+            assert op.stage == (rank if place < stages // 2 else stages - 1 - rank)
+        assert times == sorted(set(times))
+
+
+def test_bad_settings_say_what_to_do():
+    with pytest.raises(ValueError, match="an even number of ranks, not 3"):
+        Chimera(ranks=3)
+    with pytest.raises(ValueError, match="1 unit of micro-batches or more"):
+        Chimera(units=0)
