@@ -14,7 +14,7 @@ Both wrap a linear layer (``nn.Linear`` or Hugging Face's ``Conv1D``) and map [.
 They take part in ``state_dict`` under their own names; a wrapped layer is at ``.linear``.
 """
 
+from techniques.fine_tuning.shared.low_rank import LowRankLinear as LowRankLinear
 from techniques.initialization.layerscale.technique import LayerScale as LayerScale
-from techniques.shared.low_rank import LowRankLinear as LowRankLinear
 
 __all__ = ["LayerScale", "LowRankLinear"]

@@ -56,8 +56,8 @@ from techniques.optimizers.prox_grad_momentum.technique import APGnc as APGnc
 from techniques.optimizers.sgd_momentum.technique import SGD as SGD
 from techniques.precision.adam4bit_rank1.optimizer import AdamW4bit as AdamW4bit
 from techniques.precision.adam8bit_blockwise.optimizer import AdamW8bit as AdamW8bit
-from techniques.shared.ascent import ascend as sam_ascend
-from techniques.shared.ascent import restore as sam_restore
+from techniques.sharpness.shared.ascent import ascend as sam_ascend
+from techniques.sharpness.shared.ascent import restore as sam_restore
 
 __all__ = [
     "AGD",

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from suite.kernels.sharded import is_distributed
-from techniques.shared.ascent import ascend, check_radius, restore
-from techniques.shared.trajectory import check_trajectory, trajectory_losses
 from techniques.sharpness.esam.technique import drawn, sharpest
 from techniques.sharpness.saf.technique import PastOutputs
 from techniques.sharpness.saf_mesa.technique import average_in, frozen
+from techniques.sharpness.shared.ascent import ascend, check_radius, restore
+from techniques.sharpness.shared.trajectory import check_trajectory, trajectory_losses
 
 
 class Wrapper(torch.optim.Optimizer):

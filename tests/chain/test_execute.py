@@ -21,7 +21,7 @@ from suite.chain.schedule import TURN, Op, Schedule, backs, every_input, plain, 
 from suite.chain.tiers import FileTier, HostTier, Tier, TierFull
 from suite.model.anatomy import anatomy
 from suite.model.segments import SegmentError
-from techniques.shared.away import sent_away
+from techniques.offloading.shared.away import sent_away
 from tests.chain.schedules import schedules
 from tests.chain.weights import Moved
 from tests.model.transformer_models import BUILDERS, build, gradients, loss

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from suite.chain.tiers import Stored, Tier
 from suite.model.anatomy import anatomy
-from techniques.shared.away import Away, Unit, sent_away
+from techniques.offloading.shared.away import Away, Unit, sent_away
 
 
 class Moved:

@@ -546,7 +546,7 @@ class _without_interpreter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, optimizer: GroupedOptimizer) -> None:
         from suite.kernels import optimizer_parts
-        from techniques.shared import trust_kernel
+        from techniques.large_batch.shared import trust_kernel
 
         self.launched: list[Any] = []
         monkeypatch.setattr(

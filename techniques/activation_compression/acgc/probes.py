@@ -21,7 +21,7 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from suite.meters.activations import SavedActivations
 from techniques.activation_compression.acgc.technique import ACGC, fixed_point, restored
-from techniques.shared.compression_probes import one_pass
+from techniques.activation_compression.shared.compression_probes import one_pass
 
 OF_ITS_BASELINES = True  # the inputs of their linear layers are saved by these alone
 FINER = 16  # of the error: 2 bits

@@ -30,7 +30,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from techniques.activation_compression.acgc import bit_planes
-from techniques.shared.saved_tensors import Place, linears, packing
+from techniques.activation_compression.shared.saved_tensors import Place, linears, packing
 
 MOST = 15  # bits behind the point
 LEAST_NORM = 1e-16  # of squared norms

@@ -15,8 +15,8 @@ import torch
 
 from suite.contract.recording import Recording
 from techniques.activation_compression.actnn.technique import ActNN
-from techniques.shared import packed_probes
-from techniques.shared.packed_probes import GROUP, AtLayer
+from techniques.activation_compression.shared import packed_probes
+from techniques.activation_compression.shared.packed_probes import GROUP, AtLayer
 
 OF_ITS_BASELINES = True  # whose losses alone are cross-entropies
 DRAWS = 16

@@ -26,9 +26,9 @@ from torch._subclasses import FakeTensor
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from techniques.shared.bit_allocation import allocated
+from techniques.activation_compression.shared.bit_allocation import allocated
+from techniques.activation_compression.shared.saved_tensors import PRODUCTS, Packing, Saved
 from techniques.shared.packed import GROUP, WIDTHS, Rows, packed_rows, ranges
-from techniques.shared.saved_tensors import PRODUCTS, Packing, Saved
 
 LEVELS: Mapping[str, int] = {"L0": 32, "L1": 4, "L2": 4, "L3": 2}  # with their bits
 ENOUGH = 8  # bits, for what fused attention and the loss save

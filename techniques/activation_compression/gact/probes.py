@@ -13,9 +13,9 @@ import torch
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.activation_compression.gact.technique import GACT
-from techniques.shared import packed_probes
-from techniques.shared.packed_probes import GROUP, AtLayer
-from techniques.shared.saved_tensors import Packing, Saved
+from techniques.activation_compression.shared import packed_probes
+from techniques.activation_compression.shared.packed_probes import GROUP, AtLayer
+from techniques.activation_compression.shared.saved_tensors import Packing, Saved
 
 OF_ITS_BASELINES = True  # whose last MLP ends in a linear layer that alone saves its input
 DRAWS = 8

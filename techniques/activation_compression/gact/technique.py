@@ -27,9 +27,9 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.device.random_state import RandomState, unchanged_randomness
-from techniques.shared.bit_allocation import WHOLE, allocated
+from techniques.activation_compression.shared.bit_allocation import WHOLE, allocated
+from techniques.activation_compression.shared.saved_tensors import Packing, Saved
 from techniques.shared.packed import WIDTHS, Rows, packed_rows
-from techniques.shared.saved_tensors import Packing, Saved
 
 STREAM = 8  # of the seed, for the roundings of the passes that measure
 LARGEST = 1e10  # a sensitivity at most, also where a gradient is not finite

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from techniques.activation_compression.mesa import fused_kernel as kernel
 from techniques.activation_compression.mesa.codes import LEVELS, Codes, scales
-from techniques.shared.saved_tensors import Forward, head_wise, is_activation
+from techniques.activation_compression.shared.saved_tensors import Forward, head_wise, is_activation
 from techniques.shared.scaled_sum import launchable
 
 if TYPE_CHECKING:

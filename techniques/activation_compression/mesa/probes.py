@@ -19,7 +19,7 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from techniques.activation_compression.mesa.codes import decode, encode
 from techniques.activation_compression.mesa.technique import Mesa
-from techniques.shared.compression_probes import one_pass, relative_error
+from techniques.activation_compression.shared.compression_probes import one_pass, relative_error
 
 OF_ITS_BASELINES = True  # the linear layers of their blocks get [..., tokens, channels]
 DRAWS = 4096

@@ -26,7 +26,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from techniques.activation_compression.mesa.codes import Codes, followed, ranges
-from techniques.shared.saved_tensors import Forward, Place, blocks, head_wise, packing
+from techniques.activation_compression.shared.saved_tensors import Forward, Place, blocks, head_wise, packing
 from techniques.shared.scaled_sum import launchable
 
 STREAM = 11  # of the seed, for what is rounded

@@ -10,7 +10,7 @@ import torch
 from suite.contract.recording import Recording
 from techniques.attention.dfss.technique import Dfss
 from techniques.attention.shared.mask_probes import Seen, of_masks
-from techniques.shared.n_of_m import packed, unpacked
+from techniques.shared.sparse.n_of_m import packed, unpacked
 
 OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
 N, M = 1, 2  # of float32

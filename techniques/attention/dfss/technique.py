@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from techniques.attention.shared.kept_pairs import Pairs
 from techniques.attention.shared.masking import KeptPairs
-from techniques.shared.n_of_m import largest_of_each
+from techniques.shared.sparse.n_of_m import largest_of_each
 
 Pattern = Literal["auto", "1:2", "2:4", "whole"]
 

@@ -18,13 +18,13 @@ from suite.contract.recording import Recording
 from suite.contract.trace import Trace
 from suite.model.anatomy import Part, anatomy, out_features
 from techniques.fine_tuning.adapter_houlsby.technique import Adapters
-from techniques.shared.plain import apart, filled, gradients_of, names_in, plain_model
-from techniques.shared.tuning_probes import (
+from techniques.fine_tuning.shared.tuning_probes import (
     at_the_start_and_in_the_middle,
     heads_in,
     trained_numbers,
     tuning_probes,
 )
+from techniques.shared.plain import apart, filled, gradients_of, names_in, plain_model
 
 OF_ITS_BASELINES = True  # whose norms are layer norms, and whose branches end in a linear layer each
 WEIGHTS = ("down", "down_bias", "up", "up_bias")

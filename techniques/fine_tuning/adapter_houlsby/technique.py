@@ -24,7 +24,7 @@ from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy
 from suite.model.branches import branch_ends
-from techniques.shared.frozen import freeze
+from techniques.fine_tuning.shared.frozen import freeze
 from techniques.shared.residual import norms
 
 DEVIATION = 1e-3  # of the authors' code; the paper calls anything below 1e-2 robust

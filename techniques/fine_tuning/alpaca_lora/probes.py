@@ -11,7 +11,7 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.fine_tuning.alpaca_lora.technique import AlpacaLoRA
-from techniques.shared.low_rank_probes import structure
+from techniques.fine_tuning.shared.low_rank_probes import structure
 from techniques.shared.plain import apart, plain_model
 
 OF_ITS_BASELINES = True  # whose projections are apart, or three equal parts
@@ -23,7 +23,7 @@ def records(run: Run, own: AlpacaLoRA) -> bool:
 
 
 def probes(recording: Recording, own: AlpacaLoRA) -> Mapping[str, float]:
-    """Those of :func:`techniques.shared.low_rank_probes.structure`; ``batch`` and ``passes``: examples and backward
+    """Those of :func:`low_rank_probes.structure`; ``batch`` and ``passes``: examples and backward
     passes of a step; ``first_pass``: roundings of the first pass's gradients from its examples' share of the mean
     gradient, with the step's dropout; ``accumulated``: roundings of the update's gradients from the passes' sum,
     clipped at norm 1; ``rate``: the first step's learning rate over 3e-4 times its share of the warm-up; ``decay``: the

@@ -19,8 +19,8 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
-from techniques.shared import adapters
-from techniques.shared.adapters import Implementation, LowRank
+from techniques.fine_tuning.shared import adapters
+from techniques.fine_tuning.shared.adapters import Implementation, LowRank
 
 STEPS = 3 * 50_002 / 128  # 3 epochs of Alpaca's examples, less the 2000 that are held out
 WARMUP = 100 / STEPS

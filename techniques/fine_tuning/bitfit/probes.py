@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from suite.contract.recording import Recording
 from suite.model.anatomy import anatomy, out_features
 from techniques.fine_tuning.bitfit.technique import BitFit
-from techniques.shared.plain import apart, filled, gradients_of, outputs_of, plain_model
-from techniques.shared.tuning_probes import (
+from techniques.fine_tuning.shared.tuning_probes import (
     at_the_start_and_in_the_middle,
     different_at_start,
     heads_in,
     trained_numbers,
     tuning_probes,
 )
+from techniques.shared.plain import apart, filled, gradients_of, outputs_of, plain_model
 
 OF_ITS_BASELINES = True  # whose blocks have a bias in every layer and norm
 records = at_the_start_and_in_the_middle

@@ -16,7 +16,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy
-from techniques.shared.frozen import freeze
+from techniques.fine_tuning.shared.frozen import freeze
 
 
 def biases(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -16,14 +16,14 @@ from suite.contract.recording import Recording
 from suite.contract.trace import Moment
 from suite.model.anatomy import anatomy
 from techniques.fine_tuning.intrinsic_dim.technique import IntrinsicDimension
-from techniques.shared.plain import apart, gradients_of, plain_model
-from techniques.shared.tuning_probes import (
+from techniques.fine_tuning.shared.tuning_probes import (
     at_the_start_and_in_the_middle,
     different_at_start,
     heads_in,
     trained_numbers,
     tuning_probes,
 )
+from techniques.shared.plain import apart, gradients_of, plain_model
 
 OF_ITS_BASELINES = True  # whose layers are the blocks of one stack
 Z, SCALES = "intrinsic_subspace.z", "intrinsic_subspace.scales"

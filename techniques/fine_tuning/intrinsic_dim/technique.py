@@ -26,7 +26,7 @@ from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy
 from techniques.fine_tuning.intrinsic_dim.hadamard import walsh_hadamard
-from techniques.shared.frozen import freeze, new_heads
+from techniques.fine_tuning.shared.frozen import freeze, new_heads
 
 SUBSPACE = "intrinsic_subspace"  # what the model calls it
 

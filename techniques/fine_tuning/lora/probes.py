@@ -14,7 +14,7 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.model.anatomy import weight_matrix
 from techniques.fine_tuning.lora.technique import LoRA
-from techniques.shared.low_rank_probes import Target, structure, targets_in
+from techniques.fine_tuning.shared.low_rank_probes import Target, structure, targets_in
 from techniques.shared.moves import rate_over_the_baselines
 from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient, plain_model
 
@@ -27,7 +27,7 @@ def records(run: Run, own: LoRA) -> bool:
 
 
 def probes(recording: Recording, own: LoRA) -> Mapping[str, float]:
-    """Those of :func:`techniques.shared.low_rank_probes.structure`; ``gradient_roundings``: of A's and B's gradients
+    """Those of :func:`low_rank_probes.structure`; ``gradient_roundings``: of A's and B's gradients
     from the chain rule's; ``rate``: the learning rate over full fine-tuning's."""
     if not own.rank or own.implementation != "own":
         return {}

@@ -17,16 +17,16 @@ from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy, weight_matrix
-from techniques.shared import adapters
-from techniques.shared.adapters import Implementation, LowRank
-from techniques.shared.low_rank import Initialization
+from techniques.fine_tuning.shared import adapters
+from techniques.fine_tuning.shared.adapters import Implementation, LowRank
+from techniques.fine_tuning.shared.low_rank import Initialization
 
 
 @dataclass
 class LoRA(Technique):
     """``initialization`` is A's: Gaussian in the paper, kaiming_uniform(sqrt 5) in its code (loralib) and in peft.
 
-    ``targets`` are what gets an update (:func:`techniques.shared.low_rank.targets_of`). The output layer trains too, as
+    ``targets`` are what gets an update (:func:`low_rank.targets_of`). The output layer trains too, as
     in the paper's classification tasks, unless it is a language model's, whose classes are the pre-trained tokens.
     ``learning_rate_ratio`` is over the baseline's full fine-tuning; the paper's GLUE rates are ten and more times those
     of full fine-tuning (appendix D). ``implementation=peft`` has peft's layers in the place of ours.

@@ -20,9 +20,9 @@ from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
 from suite.model.attention import AttentionFunction
 from techniques.fine_tuning.prefix_tuning.technique import PrefixTuning, drop_mlp
+from techniques.fine_tuning.shared.tuning_probes import at_the_start_and_in_the_middle as records
+from techniques.fine_tuning.shared.tuning_probes import tuning_probes
 from techniques.shared.plain import apart, outputs_of, plain_model
-from techniques.shared.tuning_probes import at_the_start_and_in_the_middle as records
-from techniques.shared.tuning_probes import tuning_probes
 
 __all__ = ["probes", "records"]
 

@@ -29,7 +29,7 @@ from suite.contract.technique import Technique
 from suite.model.anatomy import Anatomy, anatomy, in_features
 from suite.model.attention import AttentionFunction, eager
 from suite.model.calls import undisturbed
-from techniques.shared.frozen import freeze
+from techniques.fine_tuning.shared.frozen import freeze
 
 UNSWAPPED = (RuntimeError, ValueError, TypeError, AssertionError)
 

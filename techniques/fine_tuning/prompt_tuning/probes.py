@@ -16,9 +16,9 @@ from suite.contract.recording import Recording
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
 from techniques.fine_tuning.prompt_tuning.technique import PromptTuning
+from techniques.fine_tuning.shared.tuning_probes import at_the_start_and_in_the_middle as records
+from techniques.fine_tuning.shared.tuning_probes import trained_numbers, tuning_probes
 from techniques.shared.plain import apart, outputs_of, plain_model
-from techniques.shared.tuning_probes import at_the_start_and_in_the_middle as records
-from techniques.shared.tuning_probes import trained_numbers, tuning_probes
 
 __all__ = ["probes", "records"]
 

@@ -28,7 +28,7 @@ from suite.contract.technique import Technique
 from suite.model.anatomy import Anatomy, anatomy
 from suite.model.calls import Forward, undisturbed
 from suite.model.texts import text_input, text_positions
-from techniques.shared.frozen import freeze
+from techniques.fine_tuning.shared.frozen import freeze
 
 Initialization = Literal["vocabulary", "uniform"]
 COMMON = 5000  # the most common tokens; vocabularies number them by frequency

@@ -15,10 +15,10 @@ from suite.contract.recording import Recording
 from suite.contract.trace import Trace
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
+from techniques.fine_tuning.shared.tuning_probes import at_the_start_and_in_the_middle as records
+from techniques.fine_tuning.shared.tuning_probes import heads_in, trained_numbers, tuning_probes
 from techniques.fine_tuning.vpt.technique import Vpt
 from techniques.shared.plain import apart, outputs_of, plain_model
-from techniques.shared.tuning_probes import at_the_start_and_in_the_middle as records
-from techniques.shared.tuning_probes import heads_in, trained_numbers, tuning_probes
 
 __all__ = ["probes", "records"]
 

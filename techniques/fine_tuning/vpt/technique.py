@@ -28,7 +28,7 @@ from suite.model.anatomy import Anatomy, anatomy
 from suite.model.calls import undisturbed
 from suite.model.leading import picture_row
 from suite.model.segments import split_hidden
-from techniques.shared.frozen import freeze
+from techniques.fine_tuning.shared.frozen import freeze
 
 UNREADABLE = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, AssertionError)
 

@@ -15,8 +15,8 @@ from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
 from suite.meters.flops import FlopCounter
 from techniques.importance_sampling.el2n.technique import El2n
-from techniques.shared.error_probes import error_norms
-from techniques.shared.pruning_probes import shows
+from techniques.importance_sampling.shared.error_probes import error_norms
+from techniques.importance_sampling.shared.pruning_probes import shows
 from techniques.shared.scouts import scouts_of
 
 EPS = torch.finfo(torch.float32).eps
@@ -32,7 +32,7 @@ def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
     """``largest_score``; ``score_roundings``: how far scores are from ||softmax(f) - y||_2 of their scout;
     ``off_scouts``: scouts that are too many or few, or have not trained their share of the steps; ``scouts_alike``:
     pairs of them with equal scores; ``cost_over_formula``: FLOPs of the scoring, in reference runs, over those of
-    K short runs and K passes forwards. And those of :func:`techniques.shared.pruning_probes.shows`."""
+    K short runs and K passes forwards. And those of :func:`pruning_probes.shows`."""
     if own.keep == 1:
         return {}
     run, setting = recording.run, recording.run.job.setting

@@ -22,8 +22,8 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
-from techniques.shared.data_pruning import shortened
-from techniques.shared.error_norms import losses_and_scores
+from techniques.importance_sampling.shared.data_pruning import shortened
+from techniques.importance_sampling.shared.error_norms import losses_and_scores
 
 
 def highest(scores: Tensor, keep: float, offset: float = 0.0) -> Tensor:

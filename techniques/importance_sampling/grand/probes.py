@@ -18,7 +18,7 @@ from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import anatomy
 from techniques.importance_sampling.grand.technique import Grand, gradient_norms
-from techniques.shared.pruning_probes import candidates_of, shows
+from techniques.importance_sampling.shared.pruning_probes import candidates_of, shows
 from techniques.shared.scouts import scouts_of
 
 EPS = torch.finfo(torch.float32).eps
@@ -34,7 +34,7 @@ def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
     """``score_roundings``: how far scores are from the norms of the gradients of their network; ``off_runs``: networks
     too many or too few, or that have not trained their share of the steps; ``runs_alike``: pairs of them with equal
     scores; ``last_layer_roundings``: where a single vector is classified, how far the output layer's part of the score
-    is from ||p - y|| ||(h, 1)||. And those of :func:`techniques.shared.pruning_probes.shows`."""
+    is from ||p - y|| ||(h, 1)||. And those of :func:`techniques.importance_sampling.shared.pruning_probes.shows`."""
     if own.is_reference or own.saved or own.order == "random":
         return {}
     run = recording.run

@@ -19,7 +19,7 @@ from suite.contract.run import Run
 from suite.measure.lab import Lab, Table
 from suite.record.job import Job
 from techniques.importance_sampling.grand.technique import Grand
-from techniques.shared.pruning_study import KeptRow, draw, kept_rows, kept_table
+from techniques.importance_sampling.shared.pruning_study import KeptRow, draw, kept_rows, kept_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from suite.contract.data import Batch, Data, generator, mixed_seed
 from suite.contract.run import Run
 from suite.contract.stack import Stack
-from techniques.shared.data_pruning import DataPruning, highest, share_of
+from techniques.importance_sampling.shared.data_pruning import DataPruning, highest, share_of
 
 Losses = Callable[[nn.Module, Batch], Tensor]
 NUMBERS_AT_ONCE = 2**27  # of gradients: half a gigabyte

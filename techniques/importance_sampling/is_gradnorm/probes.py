@@ -20,8 +20,7 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from suite.meters.flops import FlopCounter
 from techniques.importance_sampling.is_gradnorm.technique import GradientNormSampling, drawn
-from techniques.shared.ball import differing
-from techniques.shared.error_probes import (
+from techniques.importance_sampling.shared.error_probes import (
     Look,
     draws_off,
     error_norms,
@@ -31,6 +30,7 @@ from techniques.shared.error_probes import (
     sharpen,
     weighted_roundings,
 )
+from techniques.shared.ball import differing
 
 OF_ITS_BASELINES = True  # whose batches' targets it knows
 COMPARED = 3  # sampled steps that are computed again

@@ -26,7 +26,7 @@ from suite.contract.data import Batch, generator, mixed_seed
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from techniques.shared.importance import check_single, importance_weights, scored_forward, scores_of
+from techniques.importance_sampling.shared.importance import check_single, importance_weights, scored_forward, scores_of
 
 STREAM = 7  # of the seed, for what is drawn; the run's own streams come before
 

@@ -21,8 +21,8 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
 from techniques.importance_sampling.rais.technique import Rais
+from techniques.importance_sampling.shared.error_probes import draws_off, error_norms, sharpen, weighted_roundings
 from techniques.shared.ball import differing
-from techniques.shared.error_probes import draws_off, error_norms, sharpen, weighted_roundings
 
 OF_ITS_BASELINES = True  # whose batches' targets it knows
 REFIT = 5  # of the twin: its first window meets every example

@@ -24,7 +24,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from techniques.importance_sampling.rais.robust import fitted, gain_ratio, robust_probabilities
-from techniques.shared.importance import check_single, importance_weights, scored_forward
+from techniques.importance_sampling.shared.importance import check_single, importance_weights, scored_forward
 
 STREAM = 7  # of the order's seed, for what is drawn
 LATEST = 0.5  # the weight of the latest norm in an example's average

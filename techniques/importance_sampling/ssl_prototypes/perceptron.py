@@ -16,7 +16,7 @@ import math
 import numpy as np
 from scipy.optimize import nnls
 
-from techniques.shared.data_pruning import Order
+from techniques.importance_sampling.shared.data_pruning import Order
 
 MOST_STEPS = 30  # of the solver, for each example
 

@@ -17,8 +17,8 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.record.job import Job
+from techniques.importance_sampling.shared.pruning_probes import candidates_of, shows
 from techniques.importance_sampling.ssl_prototypes.technique import SslPrototypes
-from techniques.shared.pruning_probes import candidates_of, shows
 
 EPS = torch.finfo(torch.float32).eps
 ROUNDINGS = 4  # of float32, of a cosine of size 1, to which roundings of a small angle are of second order
@@ -35,7 +35,7 @@ def probes(recording: Recording, own: SslPrototypes) -> Mapping[str, float]:
     it; ``prototypes``: the centroids, over those asked for; ``changed_by_labels`` and ``changed_by_chance``: examples
     whose difficulty is another, or which are kept in one case alone, where the labels are permuted, and where all is
     done once more. And those of
-    :func:`techniques.shared.pruning_probes.shows`."""
+    :func:`techniques.importance_sampling.shared.pruning_probes.shows`."""
     if own.is_reference or own.saved or own.order == "random":
         return {}
     pool = candidates_of(recording)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from suite.measure.lab import Lab, Table
+from techniques.importance_sampling.shared.pruning_study import ORDERS, KeptRow, draw, kept_rows, kept_table
 from techniques.importance_sampling.ssl_prototypes.perceptron import error
-from techniques.shared.pruning_study import ORDERS, KeptRow, draw, kept_rows, kept_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

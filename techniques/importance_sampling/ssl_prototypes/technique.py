@@ -27,7 +27,7 @@ from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.model.embedding import embedded
 from suite.record.job import BaselineName, Job, Size, Split
-from techniques.shared.data_pruning import DataPruning, highest, share_of
+from techniques.importance_sampling.shared.data_pruning import DataPruning, highest, share_of
 
 LABELS = "labels"
 STARTS = 10  # of k-means; the best of them counts

@@ -22,10 +22,10 @@ from suite.contract.trace import Moment, Trace, Values
 from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import anatomy
 from techniques.incremental.autoprog.technique import AutoProg
+from techniques.incremental.shared.grids import resampling, triangles
+from techniques.incremental.shared.states import same_state
 from techniques.shared.block_flops import block_step_flops, counted_block_flops
-from techniques.shared.grids import resampling, triangles
 from techniques.shared.plain import filled, plain_model
-from techniques.shared.states import same_state
 
 OF_ITS_BASELINES = True  # whose models can be made for any size of pictures
 EPS = torch.finfo(torch.float32).eps

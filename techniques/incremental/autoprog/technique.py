@@ -34,9 +34,9 @@ from suite.model.calls import undisturbed
 from suite.model.patches import PatchGrid, patch_grid, picture_of
 from suite.model.skipping import check_skippable, skipping
 from techniques.incremental.autoprog.growth import best, block_cost, newcomers, sources
-from techniques.shared.any_size import AnySize
-from techniques.shared.carried import readopt
-from techniques.shared.stages import planned_sizes, stage_at
+from techniques.incremental.shared.any_size import AnySize
+from techniques.incremental.shared.carried import readopt
+from techniques.incremental.shared.stages import planned_sizes, stage_at
 
 Average = list[dict[str, Tensor]]
 """The moving average of each block's parameters, by name."""

@@ -18,8 +18,8 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from suite.model.anatomy import Anatomy, anatomy, is_linear, is_transposed
 from techniques.incremental.bert2bert.technique import Bert2Bert
-from techniques.shared.growth import grown, narrowed
-from techniques.shared.growth_moves import off_state, off_values
+from techniques.incremental.shared.growth import grown, narrowed
+from techniques.incremental.shared.growth_moves import off_state, off_values
 from techniques.shared.plain import filled, gradients_of, outputs_of, plain_model
 
 OF_ITS_BASELINES = True  # whose queries, keys and values are one layer or three, and whose last norm comes last

@@ -21,7 +21,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.width import Narrowed
-from techniques.shared.growth import (
+from techniques.incremental.shared.growth import (
     LossJump,
     carry_state,
     check_layout,

@@ -17,8 +17,8 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from suite.model.anatomy import Anatomy, Block, anatomy, is_transposed
 from techniques.incremental.compound_grow.technique import CompoundGrow
-from techniques.shared.growth import narrowed
-from techniques.shared.growth_moves import off_state, off_values
+from techniques.incremental.shared.growth import narrowed
+from techniques.incremental.shared.growth_moves import off_state, off_values
 from techniques.shared.plain import filled, outputs_of, plain_model
 
 OF_ITS_BASELINES = True  # whose MLPs are two layers, and whose optimizer is AdamW

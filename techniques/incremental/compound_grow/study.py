@@ -17,7 +17,7 @@ from suite.measure.lab import Lab, Table
 from suite.record.job import canonical
 from suite.record.schema import Counted, Learned
 from techniques.incremental.compound_grow.technique import CompoundGrow
-from techniques.shared.growth_cost import growth_costs
+from techniques.incremental.shared.growth_cost import growth_costs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

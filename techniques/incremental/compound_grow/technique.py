@@ -25,7 +25,7 @@ from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.width import Narrowed
 from techniques.incremental.compound_grow.length import can_pool, through_pools, with_shorter_rows
-from techniques.shared.growth import (
+from techniques.incremental.shared.growth import (
     LossJump,
     carry_state,
     check_layout,

@@ -23,9 +23,9 @@ from suite.meters.flops import FlopCounter
 from suite.model.anatomy import Block, anatomy, weight_matrix
 from suite.model.segments import split_hidden
 from techniques.incremental.pld.technique import ProgressiveLayerDropping
+from techniques.incremental.shared.states import same_state
 from techniques.shared.block_flops import block_step_flops, tokens_of_a_block
 from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient, outputs_of, plain_model
-from techniques.shared.states import same_state
 
 OF_ITS_BASELINES = True  # whose branches end in a linear layer each
 DRAWS = 4000  # of each block, to see how often it is kept

@@ -21,10 +21,10 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace, Values
 from suite.device.random_state import unchanged_randomness
 from techniques.incremental.progressive_patch.technique import ProgressivePatch
+from techniques.incremental.shared.grids import resampling, triangles
+from techniques.incremental.shared.states import same_state
 from techniques.shared.block_flops import block_step_flops, counted_block_flops, tokens_of_a_block
-from techniques.shared.grids import resampling, triangles
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
-from techniques.shared.states import same_state
 
 OF_ITS_BASELINES = True  # whose models can be made for any size of patches
 EPS = torch.finfo(torch.float32).eps

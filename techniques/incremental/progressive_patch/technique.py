@@ -24,9 +24,9 @@ from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import Part, anatomy
 from suite.model.patches import PatchGrid, patch_grid
-from techniques.shared.any_size import resampled
-from techniques.shared.carried import readopt
-from techniques.shared.stages import stage_at
+from techniques.incremental.shared.any_size import resampled
+from techniques.incremental.shared.carried import readopt
+from techniques.incremental.shared.stages import stage_at
 
 
 def resizing(old: int, new: int) -> Tensor:

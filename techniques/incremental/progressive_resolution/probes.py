@@ -21,8 +21,8 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from suite.device.random_state import unchanged_randomness
 from techniques.incremental.progressive_resolution.technique import ProgressiveResolution
+from techniques.incremental.shared.grids import resampling, triangles
 from techniques.shared.block_flops import block_step_flops, counted_block_flops, tokens_of_a_block
-from techniques.shared.grids import resampling, triangles
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
 
 OF_ITS_BASELINES = True  # whose models can be made for any size of pictures

@@ -25,8 +25,8 @@ from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.calls import undisturbed
 from suite.model.patches import PatchGrid, patch_grid
-from techniques.shared.any_size import AnySize
-from techniques.shared.stages import planned_sizes, stage_at, staged
+from techniques.incremental.shared.any_size import AnySize
+from techniques.incremental.shared.stages import planned_sizes, stage_at, staged
 
 
 def resized(batch: Batch, side: int, patches: int, full: int) -> Batch:

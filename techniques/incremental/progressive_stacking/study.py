@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from suite.measure.lab import Lab, Table
-from techniques.shared.growth_cost import growth_costs
+from techniques.incremental.shared.growth_cost import growth_costs
 
 
 def study(lab: Lab) -> list[Table]:

@@ -18,7 +18,7 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace, Values
 from suite.model.anatomy import Anatomy, Block, Part, anatomy, weight_matrix
 from techniques.initialization.fixup.technique import Fixup
-from techniques.shared import branch_probes
+from techniques.initialization.shared import branch_probes
 from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient, names_in, plain_model
 
 OF_ITS_BASELINES = True  # whose norms are layer norms, and whose branches end in a linear layer each

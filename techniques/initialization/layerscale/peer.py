@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from techniques.shared import residual_benches, residual_vector_kernel
+from techniques.initialization.shared import residual_benches
+from techniques.shared import residual_vector_kernel
 
 BENCHES = residual_benches.benches(residual_vector_kernel, a_number=False)

@@ -22,7 +22,12 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from suite.model.anatomy import Part, anatomy, weight_matrix
 from techniques.initialization.layerscale.technique import LayerScaleTechnique
-from techniques.shared.branch_probes import added, otherwise_without_decay, own_names, scale_gradient_roundings
+from techniques.initialization.shared.branch_probes import (
+    added,
+    otherwise_without_decay,
+    own_names,
+    scale_gradient_roundings,
+)
 from techniques.shared.plain import filled, names_in, outputs_of, plain_model
 
 OF_ITS_BASELINES = True  # whose branches end in a linear layer each

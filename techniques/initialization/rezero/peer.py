@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from techniques.shared import residual_benches, residual_kernel
+from techniques.initialization.shared import residual_benches
+from techniques.shared import residual_kernel
 
 BENCHES = residual_benches.benches(residual_kernel, a_number=True)

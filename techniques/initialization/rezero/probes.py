@@ -10,7 +10,7 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.model.anatomy import Block, anatomy
 from techniques.initialization.rezero.technique import ReZero
-from techniques.shared import branch_probes
+from techniques.initialization.shared import branch_probes
 from techniques.shared.plain import names_in, plain_model
 
 OF_ITS_BASELINES = True  # whose norms are layer norms, and whose branches end in a linear layer each

@@ -11,8 +11,8 @@ import torch
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.model.anatomy import anatomy
+from techniques.initialization.shared import branch_probes
 from techniques.initialization.skipinit.technique import SkipInit
-from techniques.shared import branch_probes
 from techniques.shared.plain import names_in, plain_model
 
 OF_ITS_BASELINES = True  # whose norms are layer norms, and whose branches end in a linear layer each

@@ -1,11 +1,11 @@
-"""Which depths train with SkipInit, with norms, and with neither: :mod:`techniques.shared.depth_study`."""
+"""Which depths train with SkipInit, with norms, and with neither: :mod:`shared.depth_study`."""
 
 from __future__ import annotations
 
 from suite.measure.lab import Lab, Table
-from techniques.shared.depth_study import BASELINES as BASELINES
-from techniques.shared.depth_study import depth_study
-from techniques.shared.depth_study import plot as plot
+from techniques.initialization.shared.depth_study import BASELINES as BASELINES
+from techniques.initialization.shared.depth_study import depth_study
+from techniques.initialization.shared.depth_study import plot as plot
 
 
 def study(lab: Lab) -> list[Table]:

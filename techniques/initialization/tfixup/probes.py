@@ -16,9 +16,9 @@ from suite.contract.run import Run
 from suite.contract.stack import build
 from suite.contract.trace import Values
 from suite.model.anatomy import Anatomy, anatomy, is_transposed
+from techniques.initialization.shared import branch_probes
+from techniques.initialization.shared.depth import deep_run, first_step, gradient_step, slope
 from techniques.initialization.tfixup.technique import TFixup
-from techniques.shared import branch_probes
-from techniques.shared.depth import deep_run, first_step, gradient_step, slope
 from techniques.shared.plain import names_in, plain_model
 
 OF_ITS_BASELINES = True  # whose norms are layer norms, and whose embeddings have these names

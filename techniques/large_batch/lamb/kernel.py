@@ -36,8 +36,8 @@ from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.optimizer_parts import Number
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 from suite.kernels.portable import narrow
+from techniques.large_batch.shared.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
 from techniques.shared.adam_kernel import corrections
-from techniques.shared.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from torch import Tensor
 from suite.kernels.optimizer import GroupedOptimizer, rate_of
 from suite.kernels.refusals import at_least_0
 from suite.kernels.sharded import WholeNorms, total_norm, whole_norms
-from techniques.shared.trust import adam_directions, check_phi, trust_ratios, with_gradients
+from techniques.large_batch.shared.trust import adam_directions, check_phi, trust_ratios, with_gradients
 
 Variant = Literal["paper", "google", "nvlamb", "timm"]
 CLIPPED: tuple[Variant, ...] = ("nvlamb", "timm")

@@ -22,7 +22,7 @@ from typing import get_args
 from suite.contract.recipe import Recipe
 from suite.contract.technique import ParameterGroups, Technique
 from techniques.large_batch.lamb.optimizer import Lamb, Variant
-from techniques.shared.trust import check_phi
+from techniques.large_batch.shared.trust import check_phi
 
 
 @dataclass

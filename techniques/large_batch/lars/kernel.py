@@ -32,7 +32,7 @@ from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.optimizer_parts import Number
 from suite.kernels.optimizer_parts import launch_tables as launch_tables
 from techniques.large_batch.lars.variants import INSIDE, SEPARATE, TIMM_EPS, Variant
-from techniques.shared.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
+from techniques.large_batch.shared.trust_kernel import RATIOS_MANIFEST, ratio, room, sums_over_block, trust_ratios
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from suite.kernels.optimizer import GroupedOptimizer, rate_of
 from suite.kernels.refusals import at_least_0
 from suite.kernels.sharded import WholeNorms, whole_norms
 from techniques.large_batch.lars.variants import INSIDE, SEPARATE, TIMM_EPS, Variant
-from techniques.shared.trust import layer_norms, trust_ratio
+from techniques.large_batch.shared.trust import layer_norms, trust_ratio
 
 
 def lars_ratios(

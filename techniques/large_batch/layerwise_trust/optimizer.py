@@ -12,7 +12,7 @@ from torch import Tensor
 from suite.kernels.optimizer import GroupedOptimizer, rate_of
 from suite.kernels.refusals import at_least_0
 from suite.kernels.sharded import shard_dimensions, whole_norms
-from techniques.shared.trust import Granularity, adam_directions, check_phi, trust_ratios
+from techniques.large_batch.shared.trust import Granularity, adam_directions, check_phi, trust_ratios
 
 Base = Literal["momentum", "adam", "sign"]
 

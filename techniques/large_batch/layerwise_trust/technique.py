@@ -18,7 +18,7 @@ from typing import get_args
 from suite.contract.recipe import Recipe
 from suite.contract.technique import ParameterGroups, Technique
 from techniques.large_batch.layerwise_trust.optimizer import Base, LayerwiseTrust
-from techniques.shared.trust import Granularity, check_phi
+from techniques.large_batch.shared.trust import Granularity, check_phi
 
 
 @dataclass

@@ -11,8 +11,8 @@ from suite.chain.schedule import Schedule, Value, plain
 from suite.chain.simulate import predicted
 from suite.contract.recording import Recording
 from techniques.offloading.autoswap.technique import AutoSwap
-from techniques.shared.offloaded import leaving
-from techniques.shared.offloaded_probes import budgets, left_in, offloaded_probes
+from techniques.offloading.shared.offloaded import leaving
+from techniques.offloading.shared.offloaded_probes import budgets, left_in, offloaded_probes
 from techniques.shared.persistent_probes import unlike_chains
 
 

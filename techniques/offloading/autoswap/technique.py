@@ -15,8 +15,8 @@ from typing import Literal
 
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Schedule
-from techniques.shared.offloaded import Offloaded
-from techniques.shared.priorities import SCORES, by_priority
+from techniques.offloading.shared.offloaded import Offloaded
+from techniques.offloading.shared.priorities import SCORES, by_priority
 
 
 @dataclass

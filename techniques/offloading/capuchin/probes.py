@@ -11,8 +11,8 @@ from suite.chain.schedule import every_input, plain
 from suite.chain.simulate import predicted
 from suite.contract.recording import Recording
 from techniques.offloading.capuchin.technique import Capuchin, hidden
-from techniques.shared.offloaded import candidates, leaving
-from techniques.shared.offloaded_probes import budgets, even_link, left_in, times
+from techniques.offloading.shared.offloaded import candidates, leaving
+from techniques.offloading.shared.offloaded_probes import budgets, even_link, left_in, times
 from techniques.shared.persistent_probes import unlike_chains
 from techniques.shared.recomputation_probes import scheduled_probes
 

@@ -18,8 +18,17 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import Op, Schedule, Value, plain, tidied
 from suite.chain.simulate import Prediction, predicted
-from techniques.shared.offloaded import AHEADS, LAGS, Offloaded, candidates, leaving, linked, nbytes, plain_fits
-from techniques.shared.priorities import Trace
+from techniques.offloading.shared.offloaded import (
+    AHEADS,
+    LAGS,
+    Offloaded,
+    candidates,
+    leaving,
+    linked,
+    nbytes,
+    plain_fits,
+)
+from techniques.offloading.shared.priorities import Trace
 
 SHOWS = 1e-6  # of a pass: less is rounding
 

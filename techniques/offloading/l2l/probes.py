@@ -14,7 +14,7 @@ from suite.contract.trace import Trace
 from suite.device.random_state import RandomState, replayed
 from suite.meters.storage import unique_bytes
 from techniques.offloading.l2l.technique import L2L
-from techniques.shared.host_moves import accumulated, changed
+from techniques.offloading.shared.host_moves import accumulated, changed
 from techniques.shared.plain import apart
 
 STEPS = 2  # before the first, AdamW knows of nothing

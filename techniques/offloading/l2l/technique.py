@@ -29,8 +29,8 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique, Unavailable
 from techniques.offloading.l2l.layerwise import Cut, MicroBatch, micro_batches
-from techniques.shared.away import Unit, in_their_places, sent_away
-from techniques.shared.host_adam import HostAdamW, halved
+from techniques.offloading.shared.away import Unit, in_their_places, sent_away
+from techniques.offloading.shared.host_adam import HostAdamW, halved
 
 
 def layer_by_layer(depth: int) -> Schedule:

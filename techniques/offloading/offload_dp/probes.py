@@ -13,10 +13,10 @@ from suite.chain.schedule import TURN, Op, Schedule, Value, plain, tidied
 from suite.chain.simulate import predicted
 from suite.contract.recording import Recording
 from techniques.offloading.offload_dp.technique import OffloadDP
-from techniques.shared.offloaded import candidates, fastest_way, least_peak, nbytes
-from techniques.shared.offloaded_probes import even_link, offloaded_probes
+from techniques.offloading.shared.offloaded import candidates, fastest_way, least_peak, nbytes
+from techniques.offloading.shared.offloaded_probes import even_link, offloaded_probes
+from techniques.offloading.shared.priorities import SCORES, Trace, first_that_fit, ranked
 from techniques.shared.persistent_probes import unlike_chains
-from techniques.shared.priorities import SCORES, Trace, first_that_fit, ranked
 
 RATES = (0.3, 1.5)  # of the link that carries a pass's values in its time
 SLOWER_BACK = 0.6

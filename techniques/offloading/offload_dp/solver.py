@@ -34,7 +34,7 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import TURN, Op, Schedule, Value, plain, tidied
 from suite.chain.simulate import predicted
-from techniques.shared.offloaded import candidates, least_peak, nbytes, plain_fits
+from techniques.offloading.shared.offloaded import candidates, least_peak, nbytes, plain_fits
 
 WORK = 1.2e6  # pairs of states compared in all, about: a second for 48 blocks of 14 values, whose fronts keep 42
 SHARES = 16  # of the bytes needed: a cut front keeps the best of those that move so much,

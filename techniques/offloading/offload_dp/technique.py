@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Schedule
 from techniques.offloading.offload_dp.solver import fastest_offload
-from techniques.shared.offloaded import Offloaded, linked
+from techniques.offloading.shared.offloaded import Offloaded, linked
 
 
 @dataclass

@@ -10,11 +10,11 @@ from suite.chain.plan import Infeasible
 from suite.chain.simulate import predicted
 from suite.contract.recording import Recording
 from techniques.offloading.pofo.technique import POFO
-from techniques.shared.offloaded import candidates, least_peak
-from techniques.shared.offloaded_probes import budgets, even_link, times
+from techniques.offloading.shared.offloaded import candidates, least_peak
+from techniques.offloading.shared.offloaded_probes import budgets, even_link, times
+from techniques.offloading.shared.priorities import by_priority
 from techniques.shared.persistent import persistent
 from techniques.shared.persistent_probes import unlike_chains
-from techniques.shared.priorities import by_priority
 from techniques.shared.recomputation_probes import scheduled_probes
 
 SLOWER, FASTER = 1e-9, 1e12

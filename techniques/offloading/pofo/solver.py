@@ -20,9 +20,9 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import TURN, Op, Schedule, Value, plain, tidied
 from suite.chain.simulate import predicted
-from techniques.shared.offloaded import candidates, least_peak, nbytes
+from techniques.offloading.shared.offloaded import candidates, least_peak, nbytes
+from techniques.offloading.shared.priorities import by_priority
 from techniques.shared.persistent import Persistent, persistent
-from techniques.shared.priorities import by_priority
 
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 RESERVES = (0, 1, 2)  # of the largest activation

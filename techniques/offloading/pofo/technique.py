@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Schedule
 from techniques.offloading.pofo.solver import jointly
-from techniques.shared.offloaded import Offloaded, linked
+from techniques.offloading.shared.offloaded import Offloaded, linked
 
 
 @dataclass

@@ -22,7 +22,7 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import TURN, Op, Schedule, backs, plain, tidied
 from suite.chain.simulate import predicted
-from techniques.shared.offloaded import candidates, linked, nbytes
+from techniques.offloading.shared.offloaded import candidates, linked, nbytes
 
 Genes = np.ndarray  # of bool: a value each, in the order of saving
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Schedule
+from techniques.offloading.shared.offloaded import Offloaded
 from techniques.offloading.swapadvisor.solver import swapped
-from techniques.shared.offloaded import Offloaded
 
 
 @dataclass

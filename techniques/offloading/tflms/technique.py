@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import Schedule, Value
-from techniques.shared.offloaded import Offloaded, candidates, fastest_set, fastest_way, least_peak, linked
+from techniques.offloading.shared.offloaded import Offloaded, candidates, fastest_set, fastest_way, least_peak, linked
 
 
 def distance(depth: int, value: Value) -> int:

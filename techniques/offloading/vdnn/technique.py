@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Schedule, Value
-from techniques.shared.offloaded import Offloaded, candidates, fastest_set
+from techniques.offloading.shared.offloaded import Offloaded, candidates, fastest_set
 
 Policy = Literal["dyn", "all", "inputs"]
 

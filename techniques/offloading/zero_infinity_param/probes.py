@@ -16,11 +16,11 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.meters.state import gradient_bytes, state_bytes
 from suite.meters.storage import unique_bytes
+from techniques.offloading.shared.away import Away
+from techniques.offloading.shared.host_adam import HostAdamW
+from techniques.offloading.shared.host_moves import changed
 from techniques.offloading.zero_infinity_param.technique import ZeroInfinityParam
 from techniques.offloading.zero_infinity_param.tiled import Tiled
-from techniques.shared.away import Away
-from techniques.shared.host_adam import HostAdamW
-from techniques.shared.host_moves import changed
 
 STEPS = 2  # before the first, AdamW knows of nothing
 TILES = 4

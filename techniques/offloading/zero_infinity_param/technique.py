@@ -28,9 +28,9 @@ from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique, Unavailable
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
+from techniques.offloading.shared.away import Unit, in_their_places, sent_away
+from techniques.offloading.shared.host_adam import HostAdamW, halved
 from techniques.offloading.zero_infinity_param.tiled import Tiled
-from techniques.shared.away import Unit, in_their_places, sent_away
-from techniques.shared.host_adam import HostAdamW, halved
 
 STATE_BYTES = 16  # of a trained parameter in the tier: in float32 p, m, v, g; in half precision θ and g with p, m, v
 

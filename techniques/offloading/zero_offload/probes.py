@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count, state_bytes
+from techniques.offloading.shared.host_adam import HostAdamW
+from techniques.offloading.shared.host_moves import changed, waiting_gradients
 from techniques.offloading.zero_offload.technique import ZeroOffload
-from techniques.shared.host_adam import HostAdamW
-from techniques.shared.host_moves import changed, waiting_gradients
 
 STEPS = 3  # before the first, AdamW knows of nothing
 

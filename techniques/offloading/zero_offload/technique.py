@@ -21,7 +21,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique
-from techniques.shared.host_adam import HostAdamW, halved
+from techniques.offloading.shared.host_adam import HostAdamW, halved
 
 
 @dataclass

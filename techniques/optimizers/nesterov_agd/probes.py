@@ -20,8 +20,16 @@ from suite.contract.run import Run
 from suite.contract.trace import Trace
 from techniques.optimizers.nesterov_agd.head_regression import head_regression
 from techniques.optimizers.nesterov_agd.technique import NesterovAGD
+from techniques.optimizers.shared.sgd_moves import (
+    pushed,
+    recipes,
+    step_off,
+    strengths,
+    terminal_off,
+    velocity,
+    velocity_off,
+)
 from techniques.shared.moves import off
-from techniques.shared.sgd_moves import pushed, recipes, step_off, strengths, terminal_off, velocity, velocity_off
 
 GRADIENTS = 300
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from suite.measure.lab import Lab, Table
 from techniques.optimizers.nesterov_agd.sequence import accelerated, strongly_convex_momentum
-from techniques.shared.linear_probe import LinearProbe, linear_probe
+from techniques.optimizers.shared.linear_probe import LinearProbe, linear_probe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

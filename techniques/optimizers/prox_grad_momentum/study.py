@@ -16,7 +16,7 @@ from torch import Tensor
 
 from suite.measure.lab import Lab, Table
 from techniques.optimizers.prox_grad_momentum.iterations import apgnc, soft_threshold
-from techniques.shared.linear_probe import LinearProbe, linear_probe
+from techniques.optimizers.shared.linear_probe import LinearProbe, linear_probe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,8 +9,8 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Moment
 from techniques.optimizers.sgd_momentum.technique import SGDMomentum
+from techniques.optimizers.shared.sgd_moves import recipes, step_off, strengths, terminal_off, velocity, velocity_off
 from techniques.shared.moves import again, scaled
-from techniques.shared.sgd_moves import recipes, step_off, strengths, terminal_off, velocity, velocity_off
 
 DAMPENING = 0.25
 

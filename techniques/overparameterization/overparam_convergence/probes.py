@@ -1,4 +1,4 @@
-"""What recorded steps show of a Transformer with wider MLPs (:mod:`techniques.shared.width_probes`)."""
+"""What recorded steps show of a Transformer with wider MLPs (:mod:`shared.width_probes`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.overparameterization.overparam_convergence.technique import OverparamConvergence
-from techniques.shared.width_probes import shows
+from techniques.overparameterization.shared.width_probes import shows
 
 
 def records(run: Run, own: OverparamConvergence) -> bool:
@@ -16,5 +16,5 @@ def records(run: Run, own: OverparamConvergence) -> bool:
 
 
 def probes(recording: Recording, own: OverparamConvergence) -> Mapping[str, float]:
-    """What :func:`techniques.shared.width_probes.shows` says."""
+    """What :func:`techniques.overparameterization.shared.width_probes.shows` says."""
     return shows(recording, own.width) if own.width > 1 else {}

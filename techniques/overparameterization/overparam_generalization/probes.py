@@ -1,4 +1,4 @@
-"""What recorded steps show of wider MLPs (:mod:`techniques.shared.width_probes`) and of the ball that they stay in."""
+"""What recorded steps show of wider MLPs (:mod:`shared.width_probes`) and of the ball that they stay in."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace, Values
 from techniques.overparameterization.overparam_generalization.technique import OverparamGeneralization
+from techniques.overparameterization.shared.width_probes import of_mlps, shows
 from techniques.shared.plain import plain_model
-from techniques.shared.width_probes import of_mlps, shows
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -23,7 +23,7 @@ def records(run: Run, own: OverparamGeneralization) -> bool:
 
 
 def probes(recording: Recording, own: OverparamGeneralization) -> Mapping[str, float]:
-    """Beside :func:`techniques.shared.width_probes.shows`: ``outside``: roundings by which a matrix is outside of its
+    """Beside :func:`width_probes.shows`: ``outside``: roundings by which a matrix is outside of its
     ball after a step, at most; ``off_nearest``: roundings from the nearest point to where the optimizer went;
     ``moved_inside``: matrices that were inside and did not stay to the bit; ``elsewhere``: other parameters that moved
     after the optimizer's step; ``met``: the share of steps and matrices in which the ball was left."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique
-from techniques.shared.width import distances, matrices, widened
+from techniques.overparameterization.shared.width import distances, matrices, widened
 
 
 @torch.no_grad()

@@ -10,9 +10,9 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Values
 from suite.model.anatomy import anatomy
+from techniques.overparameterization.shared.width_probes import oriented, shows
 from techniques.overparameterization.train_large_compress.technique import TrainLargeCompress
 from techniques.shared.plain import plain_model
-from techniques.shared.width_probes import oriented, shows
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -23,7 +23,7 @@ def records(run: Run, own: TrainLargeCompress) -> bool:
 
 
 def probes(recording: Recording, own: TrainLargeCompress) -> Mapping[str, float]:
-    """Beside :func:`techniques.shared.width_probes.shows`: ``off_stop``: steps too many or few; ``off_zeros``: weights
+    """Beside :func:`width_probes.shows`: ``off_stop``: steps too many or few; ``off_zeros``: weights
     of the blocks that are 0 after a step and should not be, or the other way round, by their number; ``misplaced``:
     kept weights that are smaller than one that went; ``revived``: weights that were 0 after pruning and are no more;
     ``elsewhere``: numbers of other parameters that a step's end changed; ``dead_gradients``: gradients of pruned

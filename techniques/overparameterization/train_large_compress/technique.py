@@ -23,7 +23,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy, weight_matrix
-from techniques.shared.width import widened
+from techniques.overparameterization.shared.width import widened
 
 
 def largest(weights: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.parallelism.chimera.technique import Chimera
-from techniques.shared.pipeline_probes import first_steps, gradient_roundings, holdings, of_all, under_way
+from techniques.parallelism.shared.pipeline_probes import first_steps, gradient_roundings, holdings, of_all, under_way
 
 OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one process's
 
@@ -18,7 +18,7 @@ def records(run: Run, own: Chimera) -> bool:
 
 
 def probes(recording: Recording, own: Chimera) -> Mapping[str, float]:
-    """What :mod:`techniques.shared.pipeline_probes` reads of all pipelines. ``halves``: whether every
+    """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines. ``halves``: whether every
     rank makes half of its passes on the first stage."""
     if recording.run.world_size == 1:
         return {"ranks": 1}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from suite.pipeline.schedule import Op, Program, Schedule
-from techniques.shared.pipelined import Pipelined
+from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def bidirectional(stages: int, units: int = 1) -> Schedule:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from suite.pipeline.schedule import Kind, Schedule, flushed
-from techniques.shared.pipelined import Pipelined
+from techniques.parallelism.shared.pipelined import Pipelined
 
 PASSES: tuple[Kind, Kind] = ("forward", "backward")
 

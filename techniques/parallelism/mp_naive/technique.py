@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from suite.pipeline.schedule import Schedule, flushed
-from techniques.shared.pipelined import Pipelined
+from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def one_at_a_time(stages: int) -> Schedule:

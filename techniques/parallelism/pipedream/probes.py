@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.parallelism.pipedream.technique import PipeDream
-from techniques.shared.pipeline_probes import copies, first_steps, gradient_roundings, holdings, lateness, steady_order
+from techniques.parallelism.shared.pipeline_probes import (
+    copies,
+    first_steps,
+    gradient_roundings,
+    holdings,
+    lateness,
+    steady_order,
+)
 
 OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one process's
 
@@ -18,7 +25,7 @@ def records(run: Run, own: PipeDream) -> bool:
 
 
 def probes(recording: Recording, own: PipeDream) -> Mapping[str, float]:
-    """What :mod:`techniques.shared.pipeline_probes` reads of all pipelines. ``versions_first``,
+    """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines. ``versions_first``,
     ``versions_last``: copies of their weights that the first and the last rank have."""
     if recording.run.world_size == 1:
         return {"ranks": 1}

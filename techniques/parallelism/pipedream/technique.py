@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from suite.pipeline.schedule import Delay, Kind, Schedule, steady
-from techniques.shared.pipelined import Pipelined
+from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def weight_stashing(stages: int) -> Schedule:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from suite.pipeline.schedule import Kind, Schedule, steady
-from techniques.shared.pipelined import Pipelined
+from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def double_buffered(stages: int, micro_batches: int) -> Schedule:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.parallelism.pipedream_flush.technique import PipeDreamFlush
-from techniques.shared.pipeline_probes import first_steps, gradient_roundings, holdings, order
+from techniques.parallelism.shared.pipeline_probes import first_steps, gradient_roundings, holdings, order
 
 OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one process's
 
@@ -18,7 +18,7 @@ def records(run: Run, own: PipeDreamFlush) -> bool:
 
 
 def probes(recording: Recording, own: PipeDreamFlush) -> Mapping[str, float]:
-    """What :mod:`techniques.shared.pipeline_probes` reads of all pipelines."""
+    """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
     return {

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from suite.pipeline.schedule import Kind, Schedule, flushed
-from techniques.shared.pipelined import Pipelined
+from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def one_forward_one_backward(stages: int, micro_batches: int) -> Schedule:

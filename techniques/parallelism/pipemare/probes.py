@@ -10,7 +10,7 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.parallelism.pipemare.technique import PipeMare
-from techniques.shared.pipeline_probes import copies, first_steps, holdings, lateness, of_all, steady_order
+from techniques.parallelism.shared.pipeline_probes import copies, first_steps, holdings, lateness, of_all, steady_order
 
 SMALLEST = 1e-6  # of a weight, whose roundings are those of what it is computed from
 OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one process's
@@ -22,7 +22,7 @@ def records(run: Run, own: PipeMare) -> bool:
 
 
 def probes(recording: Recording, own: PipeMare) -> Mapping[str, float]:
-    """What :mod:`techniques.shared.pipeline_probes` reads of all pipelines. ``rate_error``: the
+    """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines. ``rate_error``: the
     largest relative one of the rates used; ``correction_roundings``: of the weights that backward passes used."""
     if recording.run.world_size == 1:
         return {"ranks": 1}

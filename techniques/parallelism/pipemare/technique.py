@@ -30,7 +30,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups
 from suite.pipeline.schedule import Kind, Op, Schedule, steady
-from techniques.shared.pipelined import Pipelined
+from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def ahead(stages: int, stage: int) -> int:

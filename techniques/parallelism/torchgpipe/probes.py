@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
+from techniques.parallelism.shared.pipeline_probes import first_steps, gradient_roundings, holdings, of_all, order
 from techniques.parallelism.torchgpipe.technique import TorchGPipe
-from techniques.shared.pipeline_probes import first_steps, gradient_roundings, holdings, of_all, order
 
 OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one process's
 
@@ -18,7 +18,7 @@ def records(run: Run, own: TorchGPipe) -> bool:
 
 
 def probes(recording: Recording, own: TorchGPipe) -> Mapping[str, float]:
-    """What :mod:`techniques.shared.pipeline_probes` reads of all pipelines. ``last_first``: whether the
+    """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines. ``last_first``: whether the
     micro-batch of which nothing is made twice comes back first, on every rank."""
     if recording.run.world_size == 1:
         return {"ranks": 1}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from suite.pipeline.schedule import Kind, Schedule, flushed
-from techniques.shared.pipelined import Pipelined
+from techniques.parallelism.shared.pipelined import Pipelined
 
 Checkpoint = Literal["always", "except_last", "never"]
 

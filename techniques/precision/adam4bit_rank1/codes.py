@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from techniques.shared.dynamic_map import DynamicMap
-from techniques.shared.low_bit import reciprocal
+from techniques.precision.shared.dynamic_map import DynamicMap
+from techniques.precision.shared.low_bit import reciprocal
 
 FIRST = DynamicMap(4, signed=True)
 LEVELS = 16

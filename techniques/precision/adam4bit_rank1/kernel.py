@@ -35,7 +35,7 @@ from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.optimizer_parts import Number
 from techniques.precision.adam4bit_rank1.codes import BLOCK, FIRST
-from techniques.shared import dynamic_map_kernel, low_bit_kernel
+from techniques.precision.shared import dynamic_map_kernel, low_bit_kernel
 from techniques.shared.adam_kernel import corrections
 
 GROUP = tl.constexpr(BLOCK)

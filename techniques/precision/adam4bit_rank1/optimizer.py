@@ -17,8 +17,8 @@ from techniques.precision.adam4bit_rank1.codes import (
     packed,
     unpacked,
 )
+from techniques.precision.shared.low_bit import LowBitAdamW, decode_blocks, encode_blocks
 from techniques.shared.adam import adam_step
-from techniques.shared.low_bit import LowBitAdamW, decode_blocks, encode_blocks
 
 
 class AdamW4bit(LowBitAdamW):

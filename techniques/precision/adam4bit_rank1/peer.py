@@ -13,7 +13,7 @@ from suite.kernels.bench import Bench, Inputs, random_lists, with_gradients
 from techniques.precision.adam4bit_rank1 import kernel
 from techniques.precision.adam4bit_rank1.codes import BLOCK, FIRST, decode_rank1, encode_rank1, packed, unpacked
 from techniques.precision.adam4bit_rank1.optimizer import AdamW4bit
-from techniques.shared.low_bit import decode_blocks, encode_blocks
+from techniques.precision.shared.low_bit import decode_blocks, encode_blocks
 
 LR, BETA1, BETA2, EPS, DECAY = 0.1, 0.9, 0.95, 1e-8, 0.1  # a large step, so that bfloat16 parameters show it
 STEP = 3

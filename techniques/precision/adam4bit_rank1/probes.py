@@ -11,8 +11,8 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.precision.adam4bit_rank1.technique import Adam4bit
+from techniques.precision.shared.low_bit_probes import ROUNDINGS, State, blocks, dynamic_map, low_bit_steps, not_nearest
 from techniques.shared.adam_moves import first_and_middle
-from techniques.shared.low_bit_probes import ROUNDINGS, State, blocks, dynamic_map, low_bit_steps, not_nearest
 from techniques.shared.moves import off
 
 FIRST, GROUP = dynamic_map(4, signed=True), 128

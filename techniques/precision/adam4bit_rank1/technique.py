@@ -19,7 +19,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
 from techniques.precision.adam4bit_rank1.optimizer import AdamW4bit
-from techniques.shared.low_bit import NOTHING, check_smallest, embeddings_apart
+from techniques.precision.shared.low_bit import NOTHING, check_smallest, embeddings_apart
 
 
 @dataclass

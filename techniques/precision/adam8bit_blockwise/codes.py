@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from techniques.shared.dynamic_map import DynamicMap
+from techniques.precision.shared.dynamic_map import DynamicMap
 
 FIRST, SECOND = DynamicMap(8, signed=True), DynamicMap(8, signed=False)

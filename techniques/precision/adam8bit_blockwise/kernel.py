@@ -1,7 +1,7 @@
 """AdamW with 8-bit moments (2110.02861, section 2) in one pass and one launch: decode, update, encode.
 
 Traffic is the floor: 16 bytes and 16 / block a float32 parameter (4 + 4 + 1 + 1 read, 4 + 1 + 1 written), 10 a bfloat16
-one. The codes are looked up in no table: they are arithmetic along lines (`techniques.shared.dynamic_map_kernel`). A
+one. The codes are looked up in no table: they are arithmetic along lines (`shared.dynamic_map_kernel`). A
 program works on whole blocks, so that scales are reductions within it.
 
 Optionally, at no further pass: gradients multiplied by a factor, the whole step left out, and bfloat16 parameters
@@ -27,7 +27,7 @@ from suite.kernels.manifest import Manifest
 from suite.kernels.multi_tensor import LaunchTables
 from suite.kernels.optimizer_parts import Number
 from techniques.precision.adam8bit_blockwise.codes import FIRST, SECOND
-from techniques.shared import dynamic_map_kernel, low_bit_kernel
+from techniques.precision.shared import dynamic_map_kernel, low_bit_kernel
 from techniques.shared.adam_kernel import corrections
 
 Tables = tuple[LaunchTables, LaunchTables]

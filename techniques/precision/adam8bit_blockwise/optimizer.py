@@ -9,8 +9,8 @@ from torch import Tensor
 
 from suite.model.calls import lacks_values
 from techniques.precision.adam8bit_blockwise.codes import FIRST, SECOND
+from techniques.precision.shared.low_bit import LowBitAdamW, decode_blocks, encode_blocks
 from techniques.shared.adam import adam_step
-from techniques.shared.low_bit import LowBitAdamW, decode_blocks, encode_blocks
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 64, 2048
 STRETCH = 2**18

@@ -12,7 +12,7 @@ import torch
 from suite.kernels.bench import Bench, Inputs, Prepare, random_lists, with_gradients
 from techniques.precision.adam8bit_blockwise import kernel
 from techniques.precision.adam8bit_blockwise.codes import FIRST, SECOND
-from techniques.shared.low_bit import decode_blocks, encode_blocks
+from techniques.precision.shared.low_bit import decode_blocks, encode_blocks
 
 LR, BETA1, BETA2, EPS, DECAY = 0.1, 0.9, 0.95, 1e-8, 0.1  # a large step, so that bfloat16 parameters show it
 STEP = 3

@@ -11,8 +11,8 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.precision.adam8bit_blockwise.technique import Adam8bit
+from techniques.precision.shared.low_bit_probes import ROUNDINGS, State, blocks, dynamic_map, low_bit_steps, not_nearest
 from techniques.shared.adam_moves import first_and_middle
-from techniques.shared.low_bit_probes import ROUNDINGS, State, blocks, dynamic_map, low_bit_steps, not_nearest
 from techniques.shared.moves import off
 
 MAPS = {"first": dynamic_map(8, signed=True), "second": dynamic_map(8, signed=False)}

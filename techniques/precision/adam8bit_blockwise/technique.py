@@ -6,7 +6,7 @@ section 2:
     m = b1 S_b Q[c] + (1 - b1) g        v = b2 S'_b Q'[c'] + (1 - b2) g^2        theta = AdamW's step along m, v
     S_b = max |m| over the block b      c = arg min_j |m / S_b - Q[j]|           likewise of v
 
-Q is the dynamic map (`techniques.shared.dynamic_map`), signed for m, unsigned for v. An outlier spoils the precision of
+Q is the dynamic map (`shared.dynamic_map`), signed for m, unsigned for v. An outlier spoils the precision of
 its own block alone. Embeddings and tensors of fewer than 4096 elements keep 32-bit moments.
 """
 
@@ -23,7 +23,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.technique import ParameterGroups, Technique
 from techniques.precision.adam8bit_blockwise.optimizer import AdamW8bit, check_block
-from techniques.shared.low_bit import NOTHING, check_smallest, embeddings_apart
+from techniques.precision.shared.low_bit import NOTHING, check_smallest, embeddings_apart
 
 
 @dataclass

@@ -29,7 +29,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy, in_features, out_features, weight_matrix
-from techniques.shared.replaced_products import plain_linear
+from techniques.precision.shared.replaced_products import plain_linear
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

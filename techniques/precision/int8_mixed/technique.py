@@ -26,8 +26,8 @@ from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy, weight_matrix
-from techniques.shared.integer_product import integer_product
-from techniques.shared.replaced_products import plain_linear
+from techniques.precision.shared.integer_product import integer_product
+from techniques.precision.shared.replaced_products import plain_linear
 
 LARGEST = 127  # symmetric: -128 is left out
 LONGEST_SUM = (2**31 - 1) // LARGEST**2  # of products of two such integers that int32 always holds

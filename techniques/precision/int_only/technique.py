@@ -31,7 +31,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy, is_transposed, weight_matrix
-from techniques.shared.integer_product import integer_product
+from techniques.precision.shared.integer_product import integer_product
 
 Rounding = Literal["stochastic", "pseudo", "nearest"]
 BITS = 7  # of an operand's mantissa, beside its sign

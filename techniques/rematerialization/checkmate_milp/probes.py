@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from suite.contract.recording import Recording
 from techniques.rematerialization.checkmate_milp.technique import CheckmateMILP
-from techniques.shared.fastest_probe import over_fastest
+from techniques.rematerialization.shared.fastest_probe import over_fastest
 from techniques.shared.persistent_probes import of_any_ends, unlike_chains
 from techniques.shared.recomputation_probes import scheduled_probes
 

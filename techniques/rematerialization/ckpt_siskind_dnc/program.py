@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from suite.device.random_state import RandomState, replayed
-from techniques.shared.divided import Split, bisection
+from techniques.rematerialization.shared.divided import Split, bisection
 
 Values = dict[int, Tensor]
 """Tensors by number: the inputs first, then results in the order in which they were made."""

@@ -14,7 +14,7 @@ from typing import Literal
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Schedule
 from techniques.rematerialization.ckpt_siskind_dnc.program import gradients
-from techniques.shared.divided import binomial, bisection, divided, fastest_fitting
+from techniques.rematerialization.shared.divided import binomial, bisection, divided, fastest_fitting
 from techniques.shared.scheduled import Scheduled
 
 __all__ = ["DivideAndConquer", "conquered", "gradients"]

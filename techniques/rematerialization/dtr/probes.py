@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from suite.contract.recording import Recording
 from techniques.rematerialization.dtr.runtime import Name, Operator, Runtime, Tensor
 from techniques.rematerialization.dtr.technique import DTR
-from techniques.shared.fastest_probe import over_fastest
+from techniques.rematerialization.shared.fastest_probe import over_fastest
 from techniques.shared.recomputation_probes import scheduled_probes
 
 LAYERS, FEWER = 256, 64

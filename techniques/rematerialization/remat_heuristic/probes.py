@@ -11,7 +11,7 @@ from suite.chain.schedule import every_input, segmented
 from suite.chain.simulate import predicted
 from suite.contract.recording import Recording
 from techniques.rematerialization.remat_heuristic.technique import RematHeuristic
-from techniques.shared.fastest_probe import over_fastest
+from techniques.rematerialization.shared.fastest_probe import over_fastest
 from techniques.shared.recomputation_probes import scheduled_probes
 
 CHAINS, DEPTH = 20, 6

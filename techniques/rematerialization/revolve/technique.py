@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Schedule
-from techniques.shared.divided import binomial, divided, fastest_fitting
+from techniques.rematerialization.shared.divided import binomial, divided, fastest_fitting
 from techniques.shared.scheduled import Scheduled
 
 

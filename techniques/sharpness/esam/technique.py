@@ -22,8 +22,8 @@ from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from techniques.shared.ascent import Ascent, Noise, ascend, check_radius, finite, restore
-from techniques.shared.sharpness import sharpness
+from techniques.sharpness.shared.ascent import Ascent, Noise, ascend, check_radius, finite, restore
+from techniques.sharpness.shared.sharpness import sharpness
 
 
 def drawn(parameters: Sequence[Tensor], beta: float, generator: torch.Generator) -> list[Tensor]:

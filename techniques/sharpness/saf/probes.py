@@ -11,8 +11,8 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
-from techniques.shared.divergence import divergence, off_the_term, touched
 from techniques.sharpness.saf.technique import Saf
+from techniques.sharpness.shared.divergence import divergence, off_the_term, touched
 
 STEPS = 16  # four epochs of four batches
 LATE = "saf:start=0.5,epochs_ago=2"  # the default's start and E~ are not over within four epochs
@@ -23,7 +23,7 @@ def records(run: Run, own: Saf) -> bool:
 
 
 def probes(recording: Recording, own: Saf) -> Mapping[str, float]:
-    """``off_the_term``: of the last recorded step, as of :func:`techniques.shared.divergence.off_the_term`;
+    """``off_the_term``: of the last recorded step, as of :func:`techniques.sharpness.shared.divergence.off_the_term`;
     ``before_a_past``: elements of the gradients that are not the plain ones while examples are new;
     ``before_the_start`` and ``off_two_epochs``: both of a twin that starts in the middle and takes the outputs of two
     epochs ago; ``stored_outputs``: host bytes of past outputs over those of one float32 output for each example.

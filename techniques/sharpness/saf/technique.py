@@ -22,8 +22,8 @@ from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from techniques.shared.sharpness import sharpness
-from techniques.shared.trajectory import check_trajectory, trajectory_losses
+from techniques.sharpness.shared.sharpness import sharpness
+from techniques.sharpness.shared.trajectory import check_trajectory, trajectory_losses
 
 
 class PastOutputs:

@@ -14,8 +14,8 @@ from suite.contract.data import Batch
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.shared.ball import drop_out
-from techniques.shared.divergence import divergence, off_the_term, touched
 from techniques.sharpness.saf_mesa.technique import SafMesa
+from techniques.sharpness.shared.divergence import divergence, off_the_term, touched
 
 STEPS, LOOKED_AT, START = 100, 10, 6  # of the twin; 5 of 90 epochs are 5.6 of 100 steps
 OF_ITS_BASELINES = True  # without batch norm, whose teacher is the average of weights alone
@@ -28,7 +28,7 @@ def records(run: Run, own: SafMesa) -> bool:
 
 def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
     """``off_the_term`` and ``before_the_start``, of a twin that drops out and is longer: as of
-    :mod:`techniques.shared.divergence`; ``copies_of_the_weights``: bytes of the average over those of the model.
+    :mod:`shared.divergence`; ``copies_of_the_weights``: bytes of the average over those of the model.
 
     Nothing of a run of several ranks, or at zero strength.
     """

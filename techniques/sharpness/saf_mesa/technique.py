@@ -23,8 +23,8 @@ from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from techniques.shared.sharpness import sharpness
-from techniques.shared.trajectory import check_trajectory, trajectory_losses
+from techniques.sharpness.shared.sharpness import sharpness
+from techniques.sharpness.shared.trajectory import check_trajectory, trajectory_losses
 
 HORIZON = 5000 / (90 * 1251)  # 1 / (1 - 0.9998) steps of the authors' run: 90 epochs of 1,251 batches of 1,024
 IGNORED = -100  # torch's label of a position without a target

@@ -1,7 +1,7 @@
-"""SAM's kernels, `techniques.shared.ascent_kernel`: other techniques ascend with them, too."""
+"""SAM's kernels, `techniques.sharpness.shared.ascent_kernel`: other techniques ascend with them, too."""
 
 from __future__ import annotations
 
-from techniques.shared import ascent_kernel
+from techniques.sharpness.shared import ascent_kernel
 
 MANIFESTS = ascent_kernel.MANIFESTS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.kernels.bench import Bench, Inputs, random_lists, with_gradients
-from techniques.shared import ascent_kernel as kernel
+from techniques.sharpness.shared import ascent_kernel as kernel
 
 RHO = 100.0  # large, so that bfloat16 parameters show the step
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from suite.contract.recording import Recording
-from techniques.shared.sam_probes import sam_probes
 from techniques.sharpness.sam.technique import Sam
+from techniques.sharpness.shared.sam_probes import sam_probes
 
 
 def probes(recording: Recording, own: Sam) -> Mapping[str, float]:
-    """As :func:`techniques.shared.sam_probes.sam_probes`."""
+    """As :func:`techniques.sharpness.shared.sam_probes.sam_probes`."""
     return sam_probes(recording, own.rho, own.adaptive)

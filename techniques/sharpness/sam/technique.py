@@ -21,7 +21,7 @@ from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
-from techniques.shared.ascent import Ascent, check_radius, sharpness_aware_update
+from techniques.sharpness.shared.ascent import Ascent, check_radius, sharpness_aware_update
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from suite.contract.recording import Recording
-from techniques.shared.sam_probes import sam_probes
+from techniques.sharpness.shared.sam_probes import sam_probes
 from techniques.sharpness.vit_sam.technique import VitSam
 
 
 def probes(recording: Recording, own: VitSam) -> Mapping[str, float]:
-    """As :func:`techniques.shared.sam_probes.sam_probes`."""
+    """As :func:`techniques.sharpness.shared.sam_probes.sam_probes`."""
     return sam_probes(recording, own.rho, own.adaptive)

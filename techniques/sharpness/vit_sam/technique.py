@@ -20,8 +20,8 @@ from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import Block
-from techniques.shared.ascent import Ascent, check_radius, sharpness_aware_update
-from techniques.shared.sharpness import sharpness
+from techniques.sharpness.shared.ascent import Ascent, check_radius, sharpness_aware_update
+from techniques.sharpness.shared.sharpness import sharpness
 
 
 @contextmanager

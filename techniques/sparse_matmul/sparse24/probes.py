@@ -13,10 +13,10 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import is_transposed
-from techniques.shared import pruned
-from techniques.shared.n_of_m import packed, unpacked
-from techniques.shared.pruned import records as records
 from techniques.shared.scouts import scouts_of
+from techniques.shared.sparse import pruned
+from techniques.shared.sparse.n_of_m import packed, unpacked
+from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_matmul.sparse24.technique import Sparse24
 
 
@@ -25,7 +25,7 @@ def probes(recording: Recording, own: Sparse24) -> Mapping[str, float]:
     stay though a larger one of their group went; ``off_dense``: numbers in which the first training ends elsewhere than
     the reference; ``cost_in_runs``: steps of both trainings over those of one; ``packed_bytes``: of 16-bit weights in
     the form for sparse tensor cores, over dense ones; ``lost``: weights that do not come back from it; the invariants
-    of :mod:`techniques.shared.pruned`, beside the weights of the first training."""
+    of :mod:`techniques.shared.sparse.pruned`, beside the weights of the first training."""
     run = recording.run
     with unchanged_randomness(run.device), scouts_of(run) as scouts:
         replace(own).model(run.plain_model(), run)  # once more: a run is deterministic

@@ -26,8 +26,8 @@ from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.contract.technique import Unavailable
 from suite.model.anatomy import anatomy, in_features, is_transposed, out_features, weight_matrix
-from techniques.shared.masks import Masked, Ticket, prunable
-from techniques.shared.n_of_m import largest_of_each
+from techniques.shared.sparse.masks import Masked, Ticket, prunable
+from techniques.shared.sparse.n_of_m import largest_of_each
 from techniques.sparse_matmul.sparse24.products import SemiStructuredLinear, unfit
 
 GROUP, KEPT = 4, 2

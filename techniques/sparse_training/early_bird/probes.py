@@ -12,7 +12,9 @@ from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace, Values
 from suite.model.anatomy import is_transposed
-from techniques.shared.gate_probes import (
+from techniques.shared.plain import names_in, plain_model
+from techniques.sparse_training.early_bird.technique import EarlyBird
+from techniques.sparse_training.shared.gate_probes import (
     Joint,
     Kept,
     cut,
@@ -23,8 +25,6 @@ from techniques.shared.gate_probes import (
     search_step,
     strongest,
 )
-from techniques.shared.plain import names_in, plain_model
-from techniques.sparse_training.early_bird.technique import EarlyBird
 
 OF_ITS_BASELINES = True  # whose layers hold heads one after the other
 EPS = torch.finfo(torch.float32).eps

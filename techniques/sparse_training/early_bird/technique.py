@@ -22,7 +22,7 @@ from suite.contract.data import Batch
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
-from techniques.shared.gates import Gates
+from techniques.sparse_training.shared.gates import Gates
 
 EPOCHS = 160  # of the paper's training on CIFAR
 

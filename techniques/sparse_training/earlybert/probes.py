@@ -11,7 +11,9 @@ import torch
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
-from techniques.shared.gate_probes import (
+from techniques.shared.plain import plain_model
+from techniques.sparse_training.earlybert.technique import EarlyBert
+from techniques.sparse_training.shared.gate_probes import (
     Joint,
     cut,
     heads_in,
@@ -21,8 +23,6 @@ from techniques.shared.gate_probes import (
     search_step,
     strongest,
 )
-from techniques.shared.plain import plain_model
-from techniques.sparse_training.earlybert.technique import EarlyBert
 
 OF_ITS_BASELINES = True  # whose layers hold heads one after the other
 

@@ -20,7 +20,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique
-from techniques.shared.gates import Gates
+from techniques.sparse_training.shared.gates import Gates
 
 
 def search_steps(share: float, steps: int) -> int:

@@ -12,9 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from suite.contract.data import Batch
 from suite.contract.recording import Recording
 from suite.contract.run import Run
-from techniques.shared import pruned
-from techniques.shared.connections import paths_of, pooled
-from techniques.shared.pruned import records as records
+from techniques.shared.sparse import pruned
+from techniques.shared.sparse.connections import paths_of, pooled
+from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_training.grasp.technique import Grasp
 
 SLACK = 2.0**-12  # of a weight times its tensor's largest product: a Hessian's sums and quotients, in float32
@@ -24,7 +24,7 @@ def probes(recording: Recording, own: Grasp) -> Mapping[str, float]:
     """``off_count``: by how many connections the masks are off the share to keep; ``wrongly_kept``: connections whose
     removal would raise the squared gradient norm more than that of others that went, and the other way round;
     ``off_balance``: examples of a class too many or few in the batch; ``choosing_cost``: in training steps; the
-    invariants of :mod:`techniques.shared.pruned`."""
+    invariants of :mod:`techniques.shared.sparse.pruned`."""
     if own.is_reference:
         return {}
     run = recording.run

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from suite.contract.data import Batch, generator, mixed_seed
 from suite.contract.run import Run
-from techniques.shared.saliency import PrunedAtStart, first_batch
+from techniques.shared.sparse.saliency import PrunedAtStart, first_batch
 
 
 def hessian_gradient(loss: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:

@@ -13,11 +13,11 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
-from techniques.shared import pruned
-from techniques.shared.connections import paths_of
-from techniques.shared.masks import MASK
-from techniques.shared.pruned import records as records
 from techniques.shared.scouts import Scout, scouts_of
+from techniques.shared.sparse import pruned
+from techniques.shared.sparse.connections import paths_of
+from techniques.shared.sparse.masks import MASK
+from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_training.lth_imp.technique import LotteryTicket
 
 
@@ -26,7 +26,7 @@ def probes(recording: Recording, own: LotteryTicket) -> Mapping[str, float]:
     trainings over those of one; ``off_dense``: numbers in which the first training ends elsewhere than the reference;
     ``off_start``: numbers that a later training does not begin with as it should; ``wrongly_pruned``: connections that
     went though larger ones of the same training stayed, or the other way round; ``off_rate``: connections that a
-    training pruned too many or few; the invariants of :mod:`techniques.shared.pruned`."""
+    training pruned too many or few; the invariants of :mod:`techniques.shared.sparse.pruned`."""
     if own.is_reference:
         return {}
     run = recording.run

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from suite.contract.run import Run
 from suite.contract.stack import Stack
-from techniques.shared.masks import Masked, Ticket, masked, prunable
-from techniques.shared.topology import check_connected, highest
+from techniques.shared.sparse.masks import Masked, Ticket, masked, prunable
+from techniques.shared.sparse.topology import check_connected, highest
 
 
 def pruned(weights: Sequence[Tensor], masks: Sequence[Tensor], rate: float) -> list[Tensor]:

@@ -1,7 +1,7 @@
-"""The kernels that multiply with the kept blocks of a mask (`techniques.shared.block_sparse_kernel`)."""
+"""The kernels that multiply with the kept blocks of a mask (`techniques.shared.sparse.block_sparse_kernel`)."""
 
 from __future__ import annotations
 
-from techniques.shared import block_sparse_kernel
+from techniques.shared.sparse import block_sparse_kernel
 
 MANIFESTS = block_sparse_kernel.MANIFESTS

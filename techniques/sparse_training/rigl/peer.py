@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from suite.kernels.bench import Bench, Inputs, Prepare
-from techniques.shared.block_sparse import expanded
-from techniques.shared.block_sparse_kernel import product, weight_gradient
+from techniques.shared.sparse.block_sparse import expanded
+from techniques.shared.sparse.block_sparse_kernel import product, weight_gradient
 
 TOKENS, TIMED, DENSITY = 8 * 1024, (768, 3072), 0.2  # RigL's 80 % sparsity
 CHECKED = (3, 2)  # blocks of the layer's input and output

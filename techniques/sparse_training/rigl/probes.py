@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
-from techniques.shared.connections import (
+from techniques.shared.sparse.connections import (
     changed,
     count_change,
     dead,

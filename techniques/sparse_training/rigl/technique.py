@@ -17,9 +17,15 @@ import torch
 from torch import nn
 
 from suite.contract.run import Run
-from techniques.shared.block_sparse import BlockMasked, expanded, magnitudes
-from techniques.shared.masks import attach, check_sparsity, density, masked, rewire
-from techniques.shared.topology import counted_flops, erk_densities, moved_topology, random_mask, uniform_densities
+from techniques.shared.sparse.block_sparse import BlockMasked, expanded, magnitudes
+from techniques.shared.sparse.masks import attach, check_sparsity, density, masked, rewire
+from techniques.shared.sparse.topology import (
+    counted_flops,
+    erk_densities,
+    moved_topology,
+    random_mask,
+    uniform_densities,
+)
 
 Distribution = Literal["uniform", "erk"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Trace
-from techniques.shared.connections import (
+from techniques.shared.sparse.connections import (
     changed,
     count_change,
     dead,

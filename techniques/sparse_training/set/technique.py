@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
-from techniques.shared.block_sparse import BlockMasked, expanded, magnitudes
-from techniques.shared.masks import attach, check_sparsity, masked, rewire
-from techniques.shared.topology import erk_densities
+from techniques.shared.sparse.block_sparse import BlockMasked, expanded, magnitudes
+from techniques.shared.sparse.masks import attach, check_sparsity, masked, rewire
+from techniques.shared.sparse.topology import erk_densities
 
 
 def erdos_renyi(shapes: Sequence[tuple[int, int]], epsilon: float) -> list[float]:

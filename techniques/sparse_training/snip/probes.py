@@ -11,9 +11,9 @@ from torch.func import functional_call
 
 from suite.contract.data import mixed_seed
 from suite.contract.recording import Recording
-from techniques.shared import pruned
-from techniques.shared.connections import paths_of, pooled
-from techniques.shared.pruned import records as records
+from techniques.shared.sparse import pruned
+from techniques.shared.sparse.connections import paths_of, pooled
+from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_training.snip.technique import Snip
 
 SLACK = 2.0**-17  # of a weight times its tensor's largest gradient: 64 roundings of float32
@@ -23,7 +23,7 @@ def probes(recording: Recording, own: Snip) -> Mapping[str, float]:
     """``off_count``: by how many connections the masks are off the share to keep; ``wrongly_kept``: connections that
     are not among the most sensitive, and others that are, of
     blocks by their sums; ``choosing_cost``: in training steps; the invariants of
-    :mod:`techniques.shared.pruned`."""
+    :mod:`techniques.shared.sparse.pruned`."""
     if own.is_reference:
         return {}
     run = recording.run

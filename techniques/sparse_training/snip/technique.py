@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.contract.run import Run
-from techniques.shared.saliency import PrunedAtStart, first_batch
+from techniques.shared.sparse.saliency import PrunedAtStart, first_batch
 
 
 def sensitivities(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:

@@ -14,7 +14,7 @@ from suite.contract.trace import Moment, Trace
 from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import out_features
 from suite.model.pruning import Units
-from techniques.shared.connections import (
+from techniques.shared.sparse.connections import (
     changed,
     count_change,
     dead,

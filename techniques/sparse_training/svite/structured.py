@@ -27,8 +27,8 @@ from suite.contract.sites import Act
 from suite.model.anatomy import Part, anatomy, is_transposed, out_features
 from suite.model.pruning import Units, attention_heads, keep, mlp_neurons
 from suite.model.wrappers import innermost
-from techniques.shared.masks import MASK, attach, prunable, rewire
-from techniques.shared.topology import moved_topology, random_mask
+from techniques.shared.sparse.masks import MASK, attach, prunable, rewire
+from techniques.shared.sparse.topology import moved_topology, random_mask
 
 
 def head_scores(output: Tensor, gradient: Tensor, count: int) -> tuple[Tensor, Tensor]:

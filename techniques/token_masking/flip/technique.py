@@ -25,7 +25,7 @@ from suite.contract.technique import Technique
 from suite.model.calls import undisturbed
 from suite.model.patch_tokens import Entrance, patch_entrance
 from suite.model.segments import split_hidden
-from techniques.shared.kept import kept_tokens
+from techniques.token_masking.shared.kept import kept_tokens
 
 ROUNDING = 1e-9  # 0.9 of 10 patches leaves one: 10 (1 - 0.9) is a little less in floats
 

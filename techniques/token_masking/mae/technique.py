@@ -27,7 +27,7 @@ from suite.model.anatomy import anatomy
 from suite.model.calls import Forward, calls
 from suite.model.patches import Table, patch_grid
 from suite.model.segments import split_hidden
-from techniques.shared.kept import kept_tokens
+from techniques.token_masking.shared.kept import kept_tokens
 
 TOKEN_STD = 0.02  # of a fresh token, as the decoder's own
 

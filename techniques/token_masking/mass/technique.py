@@ -29,7 +29,7 @@ from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.model.calls import lacks_values, undisturbed
-from techniques.shared.masked_tokens import NO_LABEL, at_share, masks_of
+from techniques.token_masking.shared.masked_tokens import NO_LABEL, at_share, masks_of
 
 Reads = Literal["fragment", "all"]
 ABSENT = -1  # in place of a token that the decoder does not read

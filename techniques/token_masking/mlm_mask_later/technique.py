@@ -25,8 +25,8 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy
-from techniques.shared.masked_tokens import NO_LABEL, at_share, masks_of
 from techniques.token_masking.mlm_mask_later.late_tokens import LateTokens
+from techniques.token_masking.shared.masked_tokens import NO_LABEL, at_share, masks_of
 
 
 def evened(masked: Batch, original: Tensor, token: int, count: int, generator: torch.Generator) -> Batch:

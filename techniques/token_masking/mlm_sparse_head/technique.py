@@ -28,7 +28,7 @@ from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.model.anatomy import anatomy
 from suite.model.head import Head, head_of
-from techniques.shared.masked_tokens import Masks, masks_of
+from techniques.token_masking.shared.masked_tokens import Masks, masks_of
 
 Rowwise = Callable[[Tensor], Tensor]
 """[..., width] -> [..., classes], each row by itself."""

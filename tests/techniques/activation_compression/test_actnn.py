@@ -17,8 +17,8 @@ from suite.measure.paper_scale import Scale, counted
 from suite.meters.activations import SavedActivations
 from suite.record.job import Setting
 from techniques.activation_compression.actnn.technique import ActNN, Layer, layer_bits, spreads
+from techniques.activation_compression.shared.saved_tensors import Kept, Packing, Saved
 from techniques.shared.packed import GROUP, packed_bytes, packed_rows
-from techniques.shared.saved_tensors import Kept, Packing, Saved
 from tests.runs import new_run
 
 

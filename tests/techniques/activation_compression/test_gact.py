@@ -15,7 +15,7 @@ from suite.contract.stack import Stack
 from suite.measure.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.activation_compression.gact.technique import GACT, as_it_was, distance, one_packed, sensitivity
-from techniques.shared.bit_allocation import allocated
+from techniques.activation_compression.shared.bit_allocation import allocated
 from tests.runs import new_run
 
 

@@ -15,8 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from suite.contract.run import Run
 from suite.contract.technique import Unavailable
 from suite.model.anatomy import Part
-from techniques.shared import saved_tensors
-from techniques.shared.saved_tensors import Place, Saver, blocks, head_wise, packing
+from techniques.activation_compression.shared import saved_tensors
+from techniques.activation_compression.shared.saved_tensors import Place, Saver, blocks, head_wise, packing
 from tests.runs import Planted, new_run
 
 

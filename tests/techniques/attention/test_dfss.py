@@ -10,7 +10,7 @@ from torch import Tensor
 
 from techniques.attention.dfss.technique import Dfss, pattern_of
 from techniques.attention.shared.kept_pairs import kept_attention, pairs_of
-from techniques.shared.n_of_m import largest_of_each, packed, unpacked
+from techniques.shared.sparse.n_of_m import largest_of_each, packed, unpacked
 from tests.runs import new_run
 
 

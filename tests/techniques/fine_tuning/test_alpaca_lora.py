@@ -25,7 +25,7 @@ from suite.model.projections import projection_rows
 from suite.record.job import Job, Setting
 from techniques.fine_tuning.alpaca_lora import data as instructions
 from techniques.fine_tuning.alpaca_lora.technique import AlpacaLoRA, parts
-from techniques.shared.low_rank import updates
+from techniques.fine_tuning.shared.low_rank import updates
 from tests.runs import new_run
 
 ENTRY = {"instruction": "Say it.", "input": "", "output": "It."}

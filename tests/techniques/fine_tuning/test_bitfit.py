@@ -14,7 +14,7 @@ from suite.measure.weightless import weightless
 from suite.meters.state import state_bytes
 from suite.model.anatomy import anatomy
 from techniques.fine_tuning.bitfit.technique import BitFit, biases, train_biases
-from techniques.shared.frozen import new_heads
+from techniques.fine_tuning.shared.frozen import new_heads
 from tests.model.further_models import further_run
 from tests.runs import new_run
 

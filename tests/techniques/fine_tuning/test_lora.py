@@ -19,7 +19,7 @@ from suite.meters.state import state_bytes
 from suite.model.anatomy import anatomy, in_features, weight_matrix
 from suite.model.projections import projection_rows
 from techniques.fine_tuning.lora.technique import LoRA
-from techniques.shared.low_rank import LowRankLinear, LowRankWeight, low_rank_update, merge, updates
+from techniques.fine_tuning.shared.low_rank import LowRankLinear, LowRankWeight, low_rank_update, merge, updates
 from tests.model.further_models import further_run, logits, make
 from tests.runs import new_run
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from suite.contract.data import generator
 from suite.kernels import gates
-from techniques.shared import low_rank
+from techniques.fine_tuning.shared import low_rank
 
-kernel = pytest.importorskip("techniques.shared.low_rank_kernel")  # not every platform has Triton
+kernel = pytest.importorskip("techniques.fine_tuning.shared.low_rank_kernel")  # not every platform has Triton
 portable = pytest.importorskip("suite.kernels.portable")
 
 if not portable.INTERPRET.value:
@@ -106,7 +106,7 @@ def test_what_the_kernels_do_not_take() -> None:
 
 
 def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code("techniques.shared.low_rank_kernel")
+    codes = gates.machine_code("techniques.fine_tuning.shared.low_rank_kernel")
     manifests = kernel.MANIFESTS
     assert codes.keys() == manifests.keys()
     violations = {name: gates.check(code, manifests[name].budget) for name, code in codes.items()}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from suite.contract.run import Run
 from techniques.importance_sampling.el2n.technique import highest
-from techniques.shared.error_norms import error_norms
+from techniques.importance_sampling.shared.error_norms import error_norms
 from tests.runs import new_recording, new_run
 
 

@@ -12,11 +12,13 @@ from torch import Tensor
 from suite.contract.baseline import baselines
 from suite.contract.data import Batch
 from suite.kernels import gates
-from techniques.shared import error_norms
-from techniques.shared.error_norms import ScoredCrossEntropy, losses_and_scores
+from techniques.importance_sampling.shared import error_norms
+from techniques.importance_sampling.shared.error_norms import ScoredCrossEntropy, losses_and_scores
 from tests.runs import new_run
 
-kernel = pytest.importorskip("techniques.shared.error_norms_kernel")  # not every platform has Triton
+kernel = pytest.importorskip(
+    "techniques.importance_sampling.shared.error_norms_kernel"
+)  # not every platform has Triton
 portable = pytest.importorskip("suite.kernels.portable")
 
 if not portable.INTERPRET.value:
@@ -178,7 +180,7 @@ def test_models_train_with_the_kernel_as_without(technique: str, monkeypatch: py
 
 
 def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code("techniques.shared.error_norms_kernel")
+    codes = gates.machine_code("techniques.importance_sampling.shared.error_norms_kernel")
     manifests = kernel.MANIFESTS
     assert codes.keys() == manifests.keys()
     violations = {name: gates.check(code, manifests[name].budget) for name, code in codes.items()}

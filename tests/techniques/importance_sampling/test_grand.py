@@ -17,7 +17,7 @@ from suite.contract.recording import with_few_examples
 from suite.contract.run import Run
 from techniques.importance_sampling.grand import study
 from techniques.importance_sampling.grand.technique import Grand, gradient_norms
-from techniques.shared import pruning_study
+from techniques.importance_sampling.shared import pruning_study
 from tests.runs import new_recording, new_run
 from tests.techniques.importance_sampling.imagined import LOSSES, REFERENCE, imagined_lab
 

@@ -18,8 +18,8 @@ from techniques.importance_sampling.is_gradnorm.technique import (
     probabilities,
     variance_reduction,
 )
-from techniques.shared.error_norms import losses_and_scores
-from techniques.shared.importance import importance_weights, scores_of
+from techniques.importance_sampling.shared.error_norms import losses_and_scores
+from techniques.importance_sampling.shared.importance import importance_weights, scores_of
 from tests.runs import new_recording, new_run
 
 SCORES = st.lists(st.floats(1e-3, 10), min_size=2, max_size=50).map(torch.tensor)

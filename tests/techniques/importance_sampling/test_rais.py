@@ -18,7 +18,7 @@ from suite.contract.sites import NotAttached
 from suite.record.job import Job, Setting
 from techniques.importance_sampling.rais.robust import fitted, gain_ratio, robust_probabilities
 from techniques.importance_sampling.rais.technique import Rais, Table, visit
-from techniques.shared.importance import importance_weights
+from techniques.importance_sampling.shared.importance import importance_weights
 from tests.runs import new_run
 
 F64 = torch.float64

@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 from baselines.vit import Vit
 from suite.contract.recording import with_few_examples
 from suite.contract.run import Run
+from techniques.importance_sampling.shared import pruning_study
 from techniques.importance_sampling.ssl_prototypes import study
 from techniques.importance_sampling.ssl_prototypes.perceptron import error, kept, largest_margin
 from techniques.importance_sampling.ssl_prototypes.technique import (
@@ -26,7 +27,6 @@ from techniques.importance_sampling.ssl_prototypes.technique import (
     prototypes,
     without_labels,
 )
-from techniques.shared import pruning_study
 from tests.runs import new_run
 from tests.techniques.importance_sampling.imagined import LOSSES, REFERENCE, imagined_lab
 

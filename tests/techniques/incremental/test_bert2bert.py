@@ -15,7 +15,7 @@ from suite.measure.paper_scale import Scale, counted
 from suite.model.width import AXES, Role
 from suite.record.job import Setting
 from techniques.incremental.bert2bert.technique import Bert2Bert
-from techniques.shared.growth import copied_units, grown, narrowed, one_block_up, with_new_units
+from techniques.incremental.shared.growth import copied_units, grown, narrowed, one_block_up, with_new_units
 from tests.model.further_models import further_run, make
 from tests.runs import new_recording, new_run
 

@@ -12,7 +12,7 @@ from suite.contract.stack import Stack
 from suite.measure.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.incremental.progressive_patch.technique import ProgressivePatch, pi_resized, resizing
-from techniques.shared.grids import triangles
+from techniques.incremental.shared.grids import triangles
 from tests.model.further_models import further_run
 from tests.runs import new_recording, new_run
 

@@ -13,9 +13,9 @@ from suite.contract.stack import Stack
 from suite.measure.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.incremental.progressive_resolution.technique import ProgressiveResolution, resized
-from techniques.shared.any_size import resampled
-from techniques.shared.grids import cubics, triangles
-from techniques.shared.stages import planned_sizes, stage_at
+from techniques.incremental.shared.any_size import resampled
+from techniques.incremental.shared.grids import cubics, triangles
+from techniques.incremental.shared.stages import planned_sizes, stage_at
 from tests.model.further_models import further_run
 from tests.runs import new_recording, new_run
 

@@ -12,8 +12,8 @@ from suite.contract.stack import Stack
 from suite.measure.lab import Lab
 from suite.measure.study import study_of
 from suite.record.job import Setting
-from techniques.shared import depth, depth_study
-from techniques.shared.depth_study import Trained, plot
+from techniques.initialization.shared import depth, depth_study
+from techniques.initialization.shared.depth_study import Trained, plot
 
 STUDIED = ("rezero", "fixup", "skipinit", "tfixup", "layerscale")
 

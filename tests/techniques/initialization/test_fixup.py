@@ -16,7 +16,7 @@ from suite.contract.stack import build
 from suite.model.anatomy import anatomy
 from suite.record.job import Setting
 from techniques.initialization.fixup.technique import Fixup, factor
-from techniques.shared.depth import deep_run, first_step, gradient_step
+from techniques.initialization.shared.depth import deep_run, first_step, gradient_step
 from tests.model.further_models import further_run
 from tests.runs import new_run
 

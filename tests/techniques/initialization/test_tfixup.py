@@ -14,8 +14,8 @@ from suite.contract.stack import Stack, build
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.model.inputs import beginnings
 from suite.record.job import Setting
+from techniques.initialization.shared.depth import WithoutNorms, deep_run, gradient_step, slope
 from techniques.initialization.tfixup.technique import TFixup, branch_factor, embedding_factor
-from techniques.shared.depth import WithoutNorms, deep_run, gradient_step, slope
 from tests.model.further_models import further_run, logits, make
 from tests.runs import new_run
 

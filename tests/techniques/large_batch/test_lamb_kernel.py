@@ -86,7 +86,7 @@ def test_a_tensor_of_many_blocks_has_one_norm() -> None:
 
 
 def test_the_ratio_kernel_adds_up_any_number_of_programs() -> None:
-    from techniques.shared.trust_kernel import CHUNK, ratios_kernel
+    from techniques.large_batch.shared.trust_kernel import CHUNK, ratios_kernel
 
     counts = [1, CHUNK, CHUNK + 3, 2]
     starts = torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()])

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from techniques.large_batch.lamb.optimizer import Lamb
 from techniques.large_batch.layerwise_trust.optimizer import LayerwiseTrust, sign_directions
 from techniques.large_batch.layerwise_trust.technique import LayerwiseTrustTechnique
+from techniques.large_batch.shared.trust import adam_directions, layer_norms, trust_ratio
 from techniques.optimizers.lion.technique import lion_step
-from techniques.shared.trust import adam_directions, layer_norms, trust_ratio
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -10,8 +10,8 @@ from suite.chain.plan import Infeasible
 from suite.chain.schedule import Value, plain
 from suite.chain.simulate import predicted
 from techniques.offloading.autoswap.technique import AutoSwap
-from techniques.shared.offloaded import candidates, least_peak
-from techniques.shared.priorities import SCORES, Trace, first_that_fit, ranked
+from techniques.offloading.shared.offloaded import candidates, least_peak
+from techniques.offloading.shared.priorities import SCORES, Trace, first_that_fit, ranked
 from tests.chain.chains import chains
 from tests.runs import new_run
 

@@ -10,8 +10,8 @@ from suite.chain.plan import Infeasible
 from suite.chain.schedule import Value, every_input, plain
 from suite.chain.simulate import predicted
 from techniques.offloading.capuchin.technique import Capuchin, bytes_saved_per_second, free_times, hidden, mixed
-from techniques.shared.offloaded import candidates, leaving
-from techniques.shared.offloaded_probes import even_link, times
+from techniques.offloading.shared.offloaded import candidates, leaving
+from techniques.offloading.shared.offloaded_probes import even_link, times
 from tests.chain.chains import chains
 from tests.runs import new_run
 

@@ -18,10 +18,10 @@ from techniques.offloading.capuchin.technique import Capuchin
 from techniques.offloading.offload_dp.probes import fastest_of_all
 from techniques.offloading.offload_dp.solver import Needs, Search, fastest_offload, hurried
 from techniques.offloading.offload_dp.technique import OffloadDP
+from techniques.offloading.shared.offloaded import candidates, least_peak, nbytes
+from techniques.offloading.shared.offloaded_probes import even_link
 from techniques.offloading.tflms.technique import TFLMS
 from techniques.offloading.vdnn.technique import VDNN
-from techniques.shared.offloaded import candidates, least_peak, nbytes
-from techniques.shared.offloaded_probes import even_link
 from tests.chain.chains import chains
 from tests.runs import new_run
 

@@ -11,9 +11,9 @@ from suite.chain.schedule import plain
 from suite.chain.simulate import predicted
 from techniques.offloading.pofo.solver import cheapest, jointly
 from techniques.offloading.pofo.technique import POFO
-from techniques.shared.offloaded import candidates, least_peak
+from techniques.offloading.shared.offloaded import candidates, least_peak
+from techniques.offloading.shared.priorities import by_priority
 from techniques.shared.persistent import persistent
-from techniques.shared.priorities import by_priority
 from tests.chain.chains import chains
 from tests.runs import new_run
 

@@ -14,11 +14,11 @@ from suite.chain.chain import Chain, Link, Stage
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import TURN, Kind, Op, Schedule, Value, backs, plain, tidied
 from suite.chain.simulate import predicted
+from techniques.offloading.shared.offloaded import candidates, fastest_way, least_peak
+from techniques.offloading.shared.offloaded_probes import even_link, times
 from techniques.offloading.swapadvisor.probes import by_recent_use
 from techniques.offloading.swapadvisor.solver import Planner, chances, evolved, swapped
 from techniques.offloading.swapadvisor.technique import SwapAdvisor
-from techniques.shared.offloaded import candidates, fastest_way, least_peak
-from techniques.shared.offloaded_probes import even_link, times
 from techniques.shared.persistent_probes import unlike_chains
 from tests.chain.chains import chains
 from tests.runs import new_run

@@ -11,9 +11,9 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import Value, plain
 from suite.chain.simulate import predicted
+from techniques.offloading.shared.offloaded import candidates, least_peak
+from techniques.offloading.shared.offloaded_probes import left_in
 from techniques.offloading.tflms.technique import TFLMS, distance
-from techniques.shared.offloaded import candidates, least_peak
-from techniques.shared.offloaded_probes import left_in
 from tests.chain.chains import chains
 from tests.runs import new_run
 

@@ -9,8 +9,8 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import plain
 from suite.chain.simulate import predicted
+from techniques.offloading.shared.offloaded import candidates, least_peak, leaving, nbytes
 from techniques.offloading.vdnn.technique import VDNN
-from techniques.shared.offloaded import candidates, least_peak, leaving, nbytes
 from tests.chain.chains import chains
 from tests.runs import new_run
 

@@ -20,9 +20,9 @@ from suite.measure.stock import data_of
 from suite.meters.holders import Living
 from suite.meters.state import parameter_bytes
 from suite.record.job import Setting
+from techniques.offloading.shared.away import Away
 from techniques.offloading.zero_infinity_param.technique import STATE_BYTES, ZeroInfinityParam
 from techniques.offloading.zero_infinity_param.tiled import Tiled
-from techniques.shared.away import Away
 from tests.model.further_models import further_run
 from tests.runs import new_run
 

@@ -13,8 +13,8 @@ from suite.chain.tiers import HostTier, TierFull
 from suite.contract.run import Run
 from suite.measure.paper_scale import Scale, counted
 from suite.record.job import Setting
+from techniques.offloading.shared.host_adam import HostAdamW
 from techniques.offloading.zero_offload.technique import ZeroOffload
-from techniques.shared.host_adam import HostAdamW
 from tests.runs import new_run
 
 BASELINES = ("bert", "gpt", "vit", "mae")

@@ -16,7 +16,7 @@ from techniques.optimizers.nesterov_agd.probes import theorem
 from techniques.optimizers.nesterov_agd.sequence import accelerated, strongly_convex_momentum
 from techniques.optimizers.nesterov_agd.study import condition, convergence, descended, plot
 from techniques.optimizers.nesterov_agd.technique import AGD, NesterovAGD
-from techniques.shared.linear_probe import LinearProbe, linear_probe
+from techniques.optimizers.shared.linear_probe import LinearProbe, linear_probe
 from techniques.shared.sgd import SGD
 
 

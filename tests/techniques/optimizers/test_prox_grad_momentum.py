@@ -22,7 +22,7 @@ from techniques.optimizers.prox_grad_momentum.iterations import (
 from techniques.optimizers.prox_grad_momentum.optimizer import APGnc
 from techniques.optimizers.prox_grad_momentum.study import plot, tables
 from techniques.optimizers.prox_grad_momentum.technique import ProxGradMomentum
-from techniques.shared.linear_probe import LinearProbe
+from techniques.optimizers.shared.linear_probe import LinearProbe
 from tests.runs import new_run
 
 

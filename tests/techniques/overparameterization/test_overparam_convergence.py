@@ -9,7 +9,7 @@ import torch
 
 from techniques.overparameterization.overparam_convergence import study
 from techniques.overparameterization.overparam_convergence.technique import OverparamConvergence
-from techniques.shared.width import distances
+from techniques.overparameterization.shared.width import distances
 from tests.runs import new_run
 
 

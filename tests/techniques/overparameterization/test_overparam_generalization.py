@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from suite.contract.stack import Stack
 from techniques.overparameterization.overparam_generalization import study
 from techniques.overparameterization.overparam_generalization.technique import OverparamGeneralization, stay_near
-from techniques.shared.width import distances, matrices
+from techniques.overparameterization.shared.width import distances, matrices
 from tests.runs import new_recording, new_run
 
 

@@ -23,7 +23,7 @@ from suite.meters.communication import Communication
 from suite.pipeline.delayed import Correction, Delayed
 from suite.pipeline.schedule import Delay
 from suite.record.numerics import off_the_clock
-from techniques.shared.pipelined import Pipelined
+from techniques.parallelism.shared.pipelined import Pipelined
 from tests.runs import Planted, new_run
 
 STEPS = 5

@@ -15,7 +15,7 @@ from leantrain.optim import AdamW4bit
 from suite.kernels import optimizer as base
 from techniques.precision.adam4bit_rank1.codes import BLOCK, FIRST, decode_rank1, encode_rank1, packed, unpacked
 from techniques.precision.adam4bit_rank1.technique import Adam4bit
-from techniques.shared.low_bit import decode_blocks
+from techniques.precision.shared.low_bit import decode_blocks
 
 kernel = pytest.importorskip("techniques.precision.adam4bit_rank1.kernel")  # Triton has no wheel for some platforms
 peer = pytest.importorskip("techniques.precision.adam4bit_rank1.peer")

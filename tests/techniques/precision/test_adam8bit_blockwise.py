@@ -18,15 +18,15 @@ from suite.kernels import optimizer as base
 from techniques.precision.adam8bit_blockwise.codes import FIRST, SECOND
 from techniques.precision.adam8bit_blockwise.optimizer import STRETCH
 from techniques.precision.adam8bit_blockwise.technique import Adam8bit
-from techniques.shared.dynamic_map import DynamicMap
-from techniques.shared.low_bit import decode_blocks, encode_blocks
+from techniques.precision.shared.dynamic_map import DynamicMap
+from techniques.precision.shared.low_bit import decode_blocks, encode_blocks
 
 triton = pytest.importorskip("triton")  # has no wheel for some platforms
 tl = pytest.importorskip("triton.language")
 optimizer_parts = pytest.importorskip("suite.kernels.optimizer_parts")
 kernel = pytest.importorskip("techniques.precision.adam8bit_blockwise.kernel")
 peer = pytest.importorskip("techniques.precision.adam8bit_blockwise.peer")
-dynamic_map_kernel = pytest.importorskip("techniques.shared.dynamic_map_kernel")
+dynamic_map_kernel = pytest.importorskip("techniques.precision.shared.dynamic_map_kernel")
 
 MAPS = {"signed": FIRST, "unsigned": SECOND, "4bit": DynamicMap(4, signed=True)}
 each_map = pytest.mark.parametrize("numbers", MAPS.values(), ids=MAPS)

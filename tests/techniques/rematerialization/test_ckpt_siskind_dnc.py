@@ -19,7 +19,7 @@ from techniques.rematerialization.ckpt_siskind_dnc.probes import bisection_extra
 from techniques.rematerialization.ckpt_siskind_dnc.program import Program, gradients, reverse
 from techniques.rematerialization.ckpt_siskind_dnc.technique import DivideAndConquer, conquered, divisions
 from techniques.rematerialization.rotor.technique import fastest
-from techniques.shared.divided import binomial, bisection
+from techniques.rematerialization.shared.divided import binomial, bisection
 from techniques.shared.persistent_probes import binomial_extra, equal_chain, kept_at_turn
 from tests.chain.chains import chains
 from tests.runs import new_run

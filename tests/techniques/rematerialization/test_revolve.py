@@ -10,7 +10,7 @@ from suite.chain.plan import Infeasible
 from suite.chain.simulate import predicted
 from techniques.rematerialization.revolve.technique import Revolve, revolved
 from techniques.rematerialization.rotor.technique import fastest
-from techniques.shared.divided import advances, binomial, divided
+from techniques.rematerialization.shared.divided import advances, binomial, divided
 from techniques.shared.persistent_probes import (
     binomial_extra,
     equal_chain,

@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from suite.contract.data import mixed_seed
 from suite.meters.flops import FlopCounter
-from techniques.shared.block_sparse import (
+from techniques.shared.sparse.block_sparse import (
     BlockSparseLinear,
     expanded,
     product,
@@ -23,8 +23,8 @@ from techniques.shared.block_sparse import (
     summed,
     weight_gradient,
 )
-from techniques.shared.masks import attach, density, masked
-from techniques.shared.topology import highest, random_mask
+from techniques.shared.sparse.masks import attach, density, masked
+from techniques.shared.sparse.topology import highest, random_mask
 from tests.runs import new_recording, new_run
 
 BLOCK_SPARSE = "block=8,execution=block_sparse"
@@ -103,7 +103,7 @@ def test_flops_are_those_of_the_blocks():
 # the kernels ----------------------------------------------------------------------------------------------------------
 
 
-kernel = pytest.importorskip("techniques.shared.block_sparse_kernel")  # not every platform has Triton
+kernel = pytest.importorskip("techniques.shared.sparse.block_sparse_kernel")  # not every platform has Triton
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from techniques.activation_compression.shared.bit_allocation import WHOLE, allocated, variance
 from techniques.shared import packed
-from techniques.shared.bit_allocation import WHOLE, allocated, variance
 from techniques.shared.packed import GROUP, WIDTHS, from_bytes, in_bytes, pack, packed_bytes, unpack
 
 every_width = pytest.mark.parametrize("bits", WIDTHS)

@@ -18,9 +18,9 @@ from suite.contract.run import Run
 from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter, attention_flops
-from techniques.shared import sharpness
 from techniques.sharpness.esam import technique
 from techniques.sharpness.esam.technique import Esam, drawn, sharpest
+from techniques.sharpness.shared import sharpness
 from tests.runs import new_run
 
 

@@ -20,9 +20,9 @@ from suite.contract.run import Run
 from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter
-from techniques.shared.trajectory import trajectory_losses
 from techniques.sharpness.saf.technique import PastOutputs, Saf
 from techniques.sharpness.sam.technique import Sam
+from techniques.sharpness.shared.trajectory import trajectory_losses
 from tests.runs import Planted, new_run
 
 EXAMPLES, BATCH = 50, 20  # two and a half batches an epoch: some batches stand in two epochs

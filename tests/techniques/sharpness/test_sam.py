@@ -18,8 +18,8 @@ from suite.contract.stack import Stack, build
 from suite.contract.technique import ParameterGroups
 from suite.measure.counting import count
 from suite.record.job import Setting
-from techniques.shared.ascent import ETA, ascend, restore
 from techniques.sharpness.sam.technique import Sam
+from techniques.sharpness.shared.ascent import ETA, ascend, restore
 from tests.runs import Planted, new_recording, new_run
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from techniques.shared import ascent
+from techniques.sharpness.shared import ascent
 
-kernel = pytest.importorskip("techniques.shared.ascent_kernel")  # Triton has no wheel for some platforms
+kernel = pytest.importorskip("techniques.sharpness.shared.ascent_kernel")  # Triton has no wheel for some platforms
 portable = pytest.importorskip("suite.kernels.portable")
 optimizer_parts = pytest.importorskip("suite.kernels.optimizer_parts")
 BLOCK, PIECE = optimizer_parts.BLOCK, optimizer_parts.PIECE

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from suite.contract.run import Run
 from suite.record.job import canonical
 from suite.record.schema import Evaluation, Learned
-from techniques.shared import sharpness
-from techniques.shared.sharpness import hessian_product, largest_eigenvalue
+from techniques.sharpness.shared import sharpness
+from techniques.sharpness.shared.sharpness import hessian_product, largest_eigenvalue
 from techniques.sharpness.vit_sam.study import RADII, Row, plot, row, study
 from techniques.sharpness.vit_sam.technique import VitSam, active_shares
 from tests.factories import with_curve

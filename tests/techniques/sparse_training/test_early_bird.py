@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from suite.contract.run import Run
 from suite.contract.stack import Stack
-from techniques.shared.gates import GatedInput
 from techniques.sparse_training.early_bird.technique import EarlyBird, distance, emerged
+from techniques.sparse_training.shared.gates import GatedInput
 from tests.runs import new_recording, new_run
 
 BASELINES = ("bert", "gpt", "mae", "vit")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.model.anatomy import in_features, out_features
-from techniques.shared.gates import GatedInput, largest, largest_of_all
 from techniques.sparse_training.earlybert.technique import EarlyBert, Restarted
+from techniques.sparse_training.shared.gates import GatedInput, largest, largest_of_all
 from tests.runs import new_recording, new_run
 
 BASELINES = ("bert", "gpt", "mae", "vit")

@@ -7,7 +7,7 @@ import torch
 
 from suite.contract.run import Run
 from suite.record.job import StackError
-from techniques.shared.masks import masked
+from techniques.shared.sparse.masks import masked
 from techniques.sparse_training.grasp.technique import Grasp, hessian_gradient, scores
 from tests.runs import new_recording, new_run
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from suite.contract.run import Run
 from suite.record.job import StackError
-from techniques.shared.masks import density, masked
+from techniques.shared.sparse.masks import density, masked
 from techniques.sparse_training.lth_imp.technique import pruned
 from tests.runs import new_recording, new_run
 

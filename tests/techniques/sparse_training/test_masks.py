@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from suite.contract.catalogue import catalogue
-from techniques.shared.masks import density, masked, slots
+from techniques.shared.sparse.masks import density, masked, slots
 from tests.runs import new_run
 
 

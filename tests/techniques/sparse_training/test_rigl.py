@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.model.anatomy import anatomy
-from techniques.shared.masks import density, masked
-from techniques.shared.topology import erk_densities, moved_topology, random_mask
+from techniques.shared.sparse.masks import density, masked
+from techniques.shared.sparse.topology import erk_densities, moved_topology, random_mask
 from techniques.sparse_training.rigl.probes import relative_flops
 from techniques.sparse_training.rigl.technique import RigL, drop_fraction
 from tests.runs import Planted, new_recording, new_run

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.record.job import StackError
-from techniques.shared.masks import density, masked
+from techniques.shared.sparse.masks import density, masked
 from techniques.sparse_training.set.technique import Set, core, erdos_renyi, regrown
 from tests.runs import new_recording, new_run
 

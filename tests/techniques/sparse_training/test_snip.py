@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from suite.contract.data import mixed_seed
 from suite.contract.run import Run
 from suite.record.job import StackError
-from techniques.shared.masks import density, masked
-from techniques.shared.saliency import shuffled_mask
-from techniques.shared.topology import check_connected, highest
+from techniques.shared.sparse.masks import density, masked
+from techniques.shared.sparse.saliency import shuffled_mask
+from techniques.shared.sparse.topology import check_connected, highest
 from techniques.sparse_training.snip.technique import sensitivities
 from tests.runs import new_recording, new_run
 

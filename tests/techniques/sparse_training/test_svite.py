@@ -10,7 +10,7 @@ from suite.contract.run import Run
 from suite.contract.stack import Stack
 from suite.model.pruning import Units
 from suite.record.job import StackError
-from techniques.shared.masks import density, masked
+from techniques.shared.sparse.masks import density, masked
 from techniques.sparse_training.svite.structured import Structure, head_scores
 from techniques.sparse_training.svite.technique import SViTE, death_rate
 from tests.runs import new_recording, new_run

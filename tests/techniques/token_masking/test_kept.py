@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from suite.kernels import gates
-from techniques.shared import kept
-from techniques.shared.kept import KeptTokens, kept_indices, kept_tokens
+from techniques.token_masking.shared import kept
+from techniques.token_masking.shared.kept import KeptTokens, kept_indices, kept_tokens
 
-kept_kernel = pytest.importorskip("techniques.shared.kept_kernel")  # not every platform has Triton
+kept_kernel = pytest.importorskip("techniques.token_masking.shared.kept_kernel")  # not every platform has Triton
 portable = pytest.importorskip("suite.kernels.portable")
 
 if not portable.INTERPRET.value:
@@ -161,7 +161,7 @@ def test_a_second_derivative_is_refused_and_not_wrong() -> None:
 
 
 def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code("techniques.shared.kept_kernel")
+    codes = gates.machine_code("techniques.token_masking.shared.kept_kernel")
     manifests = kept_kernel.MANIFESTS
     assert codes.keys() == manifests.keys()
     violations = {name: gates.check(code, manifests[name].budget) for name, code in codes.items()}

@@ -17,8 +17,8 @@ from suite.contract.stack import build
 from suite.measure.paper_scale import Scale, counted
 from suite.model.anatomy import anatomy
 from suite.record.job import Setting
-from techniques.shared.masked_tokens import NO_LABEL
 from techniques.token_masking.mass.technique import ABSENT, Fragments, Mass, earlier_of, fragments
+from techniques.token_masking.shared.masked_tokens import NO_LABEL
 from tests.runs import new_recording, new_run
 
 REFERENCE = "mass:decoder=all"

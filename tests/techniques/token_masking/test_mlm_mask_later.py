@@ -16,9 +16,9 @@ from suite.contract.baseline import baselines
 from suite.contract.run import Run
 from suite.measure.paper_scale import Scale, counted
 from suite.record.job import Setting
-from techniques.shared.masked_tokens import NO_LABEL
 from techniques.token_masking.mlm_mask_later.late_tokens import at_tokens, unattended
 from techniques.token_masking.mlm_mask_later.technique import EvenMasks, MaskLater, evened
+from techniques.token_masking.shared.masked_tokens import NO_LABEL
 from tests.runs import new_recording, new_run
 
 MASK = 1

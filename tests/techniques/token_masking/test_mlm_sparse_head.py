@@ -20,13 +20,13 @@ from suite.meters.flops import FlopCounter
 from suite.meters.tensors import TensorBytes
 from suite.model.anatomy import anatomy
 from suite.model.head import head_of
-from techniques.shared.masked_tokens import NO_LABEL, Masks, at_share, masks_of
 from techniques.token_masking.mlm_sparse_head.technique import (
     PostponedLogits,
     SparseHead,
     labelled_cross_entropy,
     postponed,
 )
+from techniques.token_masking.shared.masked_tokens import NO_LABEL, Masks, at_share, masks_of
 from tests.runs import new_run
 
 

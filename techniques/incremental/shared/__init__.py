@@ -1,0 +1,1 @@
+"""What techniques of this category share."""

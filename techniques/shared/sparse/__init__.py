@@ -1,0 +1,1 @@
+"""Masks of weights: which connections stay, and products with them."""
