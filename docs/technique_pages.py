@@ -14,7 +14,7 @@ from suite.contract.stack import build
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
 from suite.measure.mutants import mutants_of
-from suite.pipeline.schedule import Schedule
+from suite.pipeline.schedule import PipelineSchedule
 from suite.record.job import StackError
 from suite.show import claims, matrix
 from suite.show.bibtex import bibtex
@@ -68,7 +68,7 @@ def _schedule(entry: Entry, report: Report) -> Iterator[str]:
     """Of a pipeline, what its papers draw: who does what when."""
     technique: Any = entry.technique
     plan = technique(ranks=DRAWN_RANKS).schedule() if hasattr(technique, "schedule") else None
-    if isinstance(plan, Schedule):
+    if isinstance(plan, PipelineSchedule):
         yield f"## Schedule\n\n{picture(plan).svg()}\n"
         yield (
             "Blue boxes are forward passes, orange ones backward passes of twice the length, each with the number of "
@@ -216,7 +216,7 @@ def _claims(entry: Entry, report: Report) -> Iterator[str]:
         yield ""
 
 
-def _grid(heads: Sequence[str], part: Iterable[claims.Line]) -> Iterator[str]:
+def _grid(heads: Sequence[str], part: Iterable[claims.ClaimLine]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
     for each in part:

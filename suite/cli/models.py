@@ -36,13 +36,13 @@ def models(
     with understandable(as_json):
         from suite.guard.models import matrix, survey
 
-        earlier = matrix.read(folder) or matrix.Matrix()
+        earlier = matrix.read(folder) or matrix.ModelsMatrix()
 
-        def keep(tried: matrix.Matrix) -> None:
+        def keep(tried: matrix.ModelsMatrix) -> None:
             matrix.write(earlier.with_newer(tried), folder)
 
         with bar(quiet=as_json) as progress:
-            known = matrix.Matrix() if again else earlier
+            known = matrix.ModelsMatrix() if again else earlier
             tried = survey.survey(techniques or (), on or (), known, keep, progress)
     defects = tried.defects()
     if as_json:

@@ -169,13 +169,13 @@ def understandable(as_json: bool = False) -> Iterator[None]:
             raise
         fail(str(error), Exit.RUN_FAILED, as_json)
     except KeyboardInterrupt as interrupt:
-        code = 128 + interrupt.signal if isinstance(interrupt, Ended) else Exit.INTERRUPTED
+        code = 128 + interrupt.signal if isinstance(interrupt, CommandEnded) else Exit.INTERRUPTED
         fail("interrupted; what was measured is kept, the same command continues", code, as_json)
     except SystemExit as error:  # the commands end by typer.Exit, so this is of code that was loaded
         fail(f"a technique that was loaded called sys.exit({error.code})", Exit.RUN_FAILED, as_json)
 
 
-class Ended(KeyboardInterrupt):
+class CommandEnded(KeyboardInterrupt):
     """The command was sent ``signal``, and ends as by Ctrl-C: what it began is put away."""
 
     def __init__(self, number: int) -> None:
@@ -189,7 +189,7 @@ def end_by_signals() -> None:
     def end(number: int, frame: object) -> None:
         for each in ENDING:  # once: what is being put away is not left half done
             signal.signal(each, signal.SIG_IGN)
-        raise Ended(number)
+        raise CommandEnded(number)
 
     for each in ENDING:
         if signal.getsignal(each) == signal.SIG_DFL:

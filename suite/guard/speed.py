@@ -54,7 +54,7 @@ Trees = dict[str, TreeWorker]
 
 
 @dataclass
-class Timed:
+class TimedSet:
     """What is known of one item: its sets' log ratios ``d`` (new / old) and ``e`` (old / old), the seconds of the
     longest set, those of all with their share of the sessions, and the failure that ended them. ``steps``: of a block.
     """
@@ -124,14 +124,14 @@ def time_sets(
     minutes: float,
     coin: random.Random,
     progress: Progress = silent,
-) -> list[Timed]:
+) -> list[TimedSet]:
     """Sets of every job in turns, in sessions that ``fresh`` opens, until votes decide them or the ``minutes`` are
     over. Where these are too few for all, the first ones are decided and the last ones have no set."""
     start_s, loading_s = time.monotonic(), 0.0
     end_s = start_s + 60 * minutes
-    items = [Timed(job) for job in jobs]
+    items = [TimedSet(job) for job in jobs]
 
-    def report(each: Timed) -> None:
+    def report(each: TimedSet) -> None:
         spent, decided = (time.monotonic() - start_s) / (60 * minutes), sum(item.decided(rule) for item in items)
         what = f"timing {item_of(each.job)} ({len(each.d)} sets of processes)"
         progress(min(1.0, max(spent, decided / len(items))), what)
@@ -153,12 +153,12 @@ def time_sets(
     return items
 
 
-def _left(items: Sequence[Timed], rule: Rule, end_s: float) -> list[Timed]:
+def _left(items: Sequence[TimedSet], rule: Rule, end_s: float) -> list[TimedSet]:
     """Those that want another set, and have the time for it."""
     return [each for each in items if not each.decided(rule) and time.monotonic() + each.longest_s < end_s]
 
 
-def _load(trees: Trees, item: Timed) -> None:
+def _load(trees: Trees, item: TimedSet) -> None:
     """Has all workers load their libraries, at once."""
 
     def load(name: str) -> None:
@@ -175,7 +175,7 @@ def _load(trees: Trees, item: Timed) -> None:
 # what it says --------------------------------------------------------------------------------------------------------
 
 
-def finding(item: Timed, rule: Rule, minutes: float) -> Finding:
+def finding(item: TimedSet, rule: Rule, minutes: float) -> Finding:
     """The item as a report's row: how much slower, with its interval and how often such a check errs in this noise; or
     what would be needed to tell."""
     name, n, slower = item_of(item.job), len(item.d), f"slower by {percent(rule.slower)}"
@@ -207,7 +207,7 @@ def finding(item: Timed, rule: Rule, minutes: float) -> Finding:
     return Finding(name, "timing", "improved" if faster else "equivalent", f"{seen}, not {slower}; {noise}")
 
 
-def _needed(item: Timed, rule: Rule) -> str:
+def _needed(item: TimedSet, rule: Rule) -> str:
     """What would let it tell."""
     n = len(item.d)
     ways = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from suite.contract.sources import code_of
 from suite.record import paper_scale
 from suite.record.job import Setting
-from suite.record.paper_scale import Beside, PaperScale, Place, SizeCount
+from suite.record.paper_scale import Beside, CountPlace, PaperScale, SizeCount
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class CountsAtScale:
     """Counts, and those of older code as (place, stack)."""
 
     counts: PaperScale = field(default_factory=PaperScale)
-    changed: frozenset[tuple[Place, str]] = frozenset()
+    changed: frozenset[tuple[CountPlace, str]] = frozenset()
 
     def __bool__(self) -> bool:
         return any(self.counts.beside().values())

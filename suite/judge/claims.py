@@ -45,7 +45,7 @@ from suite.judge.statistics import (
 )
 from suite.judge.verdicts import ClaimVerdict
 from suite.record.job import Setting, Size
-from suite.record.paper_scale import PROVENANCE, Beside, Place
+from suite.record.paper_scale import PROVENANCE, Beside, CountPlace
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
 BEYOND = "beyond the scaling curve"
@@ -434,7 +434,7 @@ def verdicts(
 
 
 def _counted_at_scale(
-    card: Card, claim: Claim, at_scale: CountsAtScale, besides: Mapping[Place, Sequence[Beside]]
+    card: Card, claim: Claim, at_scale: CountsAtScale, besides: Mapping[CountPlace, Sequence[Beside]]
 ) -> list[Judgement]:
     """The verdicts by counts at the papers' own sizes, of those that have the claim's metric."""
     return [

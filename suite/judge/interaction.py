@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suite.judge.metrics import IN_STACKS, Metric, Value, unavailable
+from suite.judge.metrics import IN_STACKS, Metric, MetricValue, unavailable
 from suite.judge.rows import Row, finite, interval_as_dict
 from suite.judge.statistics import detectable_effect, difference_interval, interaction
 from suite.record.job import parts_of
@@ -39,7 +39,7 @@ class Interaction:
     parts: tuple[Row, ...]
     seeds: tuple[int, ...]
     together: bool
-    values: Mapping[str, Value]
+    values: Mapping[str, MetricValue]
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -100,18 +100,18 @@ def interaction_of(whole: Row, parts: Sequence[Row]) -> Interaction:
     return Interaction(whole, tuple(parts), tuple(sorted(seeds)), together, values)
 
 
-def _value(metric: Metric, rows: Sequence[Row], together: bool) -> Value:
+def _value(metric: Metric, rows: Sequence[Row], together: bool) -> MetricValue:
     """The interaction by one metric; ``rows`` are the whole's and its parts'."""
     if broken := next((row for row in rows if row.failed), None):
         return unavailable(f"{broken.stack} has no numbers: {_ended(broken)}")
     for row in rows:
         value = row.value(metric.name)
         if not value.known:
-            return Value("unavailable", reason=f"{row.stack}: {value.reason or value.note}")
+            return MetricValue("unavailable", reason=f"{row.stack}: {value.reason or value.note}")
     samples = [metric.samples(row.known) for row in rows]
     if metric.exact:
         whole, *parts = (each[0] for each in samples)
-        return Value("exact", math.exp(whole - sum(parts)))
+        return MetricValue("exact", math.exp(whole - sum(parts)))
     if metric.kind == "learned":
         return _paired(samples)
     if metric.kind == "timed" and together:
@@ -123,10 +123,10 @@ def _value(metric: Metric, rows: Sequence[Row], together: bool) -> Value:
     log = logs[0]
     for part in logs[1:]:
         log = difference_interval(log, part)
-    return Value("measured", math.exp(log.estimate), log, note="" if together else "timed apart")
+    return MetricValue("measured", math.exp(log.estimate), log, note="" if together else "timed apart")
 
 
-def _paired(samples: Sequence[Mapping[Any, float]]) -> Value:
+def _paired(samples: Sequence[Mapping[Any, float]]) -> MetricValue:
     """The interaction of samples by replicate; those that all have are paired."""
     shared = sorted(set.intersection(*map(set, samples)))
     if not shared:
@@ -134,7 +134,7 @@ def _paired(samples: Sequence[Mapping[Any, float]]) -> Value:
     tried = set.union(*map(set, samples))
     note = f"{len(shared)} of {len(tried)} replicates: where all finished" if len(shared) < len(tried) else ""
     log = interaction(*([-each[replicate] for replicate in shared] for each in samples))
-    return Value("measured", math.exp(-log.estimate), log.negated(), note=note)
+    return MetricValue("measured", math.exp(-log.estimate), log.negated(), note=note)
 
 
 def _ended(row: Row) -> str:
@@ -155,7 +155,7 @@ def as_dict(stack: Interaction) -> dict[str, Any]:
     }
 
 
-def _value_as_dict(value: Value, reading: str) -> dict[str, Any]:
+def _value_as_dict(value: MetricValue, reading: str) -> dict[str, Any]:
     interval = interval_as_dict(value.log.negated()) if value.log else None
     return {
         "kind": value.kind,

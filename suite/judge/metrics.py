@@ -59,7 +59,7 @@ Quantity = Callable[[Facts], float | None]
 
 
 @dataclass(frozen=True)
-class Value:
+class MetricValue:
     """A cost ratio, contender over reference, and where it comes from.
 
     ``log`` is the interval of its logarithm where it was measured; exact counts have none. A ``bound`` is the least
@@ -93,8 +93,8 @@ class Value:
         return self.log.speedup() if self.log else None
 
 
-def unavailable(reason: str) -> Value:
-    return Value("unavailable", reason=reason)
+def unavailable(reason: str) -> MetricValue:
+    return MetricValue("unavailable", reason=reason)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Metric:
     unit: str
     kind: MetricKind
     samples: Callable[[Known], Samples]
-    value: Callable[[Known, Priors], Value]
+    value: Callable[[Known, Priors], MetricValue]
     quantity: Quantity | None = None
     round_samples: Callable[[TimedPair], Floats] | None = None
     direction: Direction = "lower"
@@ -161,7 +161,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Family:
+class MetricFamily:
     """Metrics whose names are known only from the evidence: ``prefix`` and a name that occurs there."""
 
     prefix: str
@@ -172,7 +172,7 @@ class Family:
 # readers ------------------------------------------------------------------------------------------------------------
 
 
-def _attempt(read: Callable[[], Value]) -> Value:
+def _attempt(read: Callable[[], MetricValue]) -> MetricValue:
     """Read a value; it is unavailable where the estimators raise ValueError, which has the reason."""
     try:
         return read()
@@ -180,8 +180,8 @@ def _attempt(read: Callable[[], Value]) -> Value:
         return unavailable(str(error))
 
 
-def _value_of(log: Interval, reference: Sequence[float], contender: Sequence[float], note: str = "") -> Value:
-    return Value(
+def _value_of(log: Interval, reference: Sequence[float], contender: Sequence[float], note: str = "") -> MetricValue:
+    return MetricValue(
         "measured", math.exp(log.estimate), log, note=note, reference=median(reference), contender=median(contender)
     )
 
@@ -213,7 +213,7 @@ def _timed(name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Ca
             raise ValueError(NOT_TIMED)
         return {each.replicate: log(each) for each in known.timed}
 
-    def value(known: Known, priors: Priors) -> Value:
+    def value(known: Known, priors: Priors) -> MetricValue:
         ratios = samples(known)
         reference_s = [each.reference_step_s for each in known.timed]
         contender_s = [s * math.exp(ratio) for s, ratio in zip(reference_s, ratios.values(), strict=True)]
@@ -235,7 +235,7 @@ def _of_process(
             each.replicate: _log(quantity(each.reference), quantity(each.contender), reason) for each in known.timed
         }
 
-    def value(known: Known, priors: Priors) -> Value:
+    def value(known: Known, priors: Priors) -> MetricValue:
         log = _moderated(name, samples(known), priors)
         sides = zip(*(each.sides for each in known.timed), strict=True)
         theirs, ours = ([quantity(side) or math.nan for side in each] for each in sides)
@@ -258,7 +258,7 @@ def _learned(
             for each, (theirs, ours) in zip(known.learned, known.facts(), strict=True)
         }
 
-    def value(known: Known, priors: Priors) -> Value:
+    def value(known: Known, priors: Priors) -> MetricValue:
         log = _moderated(name, samples(known), priors)
         theirs, ours = ([quantity(side) or math.nan for side in each] for each in zip(*known.facts(), strict=True))
         return _value_of(log, theirs, ours)
@@ -285,7 +285,7 @@ def _counted(
     def samples(known: Known) -> Samples:
         return {0: _log(*numbers(known), "not counted")}
 
-    def value(known: Known, priors: Priors) -> Value:
+    def value(known: Known, priors: Priors) -> MetricValue:
         theirs, ours = numbers(known)
         if theirs == 0:
             return replace(unavailable("the reference has none"), reference=theirs, contender=ours)
@@ -295,7 +295,9 @@ def _counted(
             "counts what the eager operators do, though timed compiled" if any(each.compiled for each in steps) else "",
             f"of one of {ranks} ranks" if ranks > 1 else "",
         )
-        return Value("exact", ours / theirs, note="; ".join(filter(None, notes)), reference=theirs, contender=ours)
+        return MetricValue(
+            "exact", ours / theirs, note="; ".join(filter(None, notes)), reference=theirs, contender=ours
+        )
 
     return Metric(name, title, unit, "counted", samples, value, quantity, direction=direction, uses=uses)
 
@@ -312,7 +314,7 @@ def _whole_steps(known: Known, index: int) -> int | None:
 def _with_uncounted(metric: Metric) -> Metric:
     """Let the value of FLOPs say where operators were left out."""
 
-    def value(known: Known, priors: Priors) -> Value:
+    def value(known: Known, priors: Priors) -> MetricValue:
         steps = [each for side in known.counted if side for each in side.points]
         if names := sorted({name for each in steps for name in each.counters.uncounted_operators}):
             known_part = metric.value(known, priors)
@@ -358,12 +360,12 @@ def _training_flops() -> Metric:
         whole = _tallied(known)
         return {0: _log(*whole, "not counted")} if whole else of_steps.samples(known)
 
-    def value(known: Known, priors: Priors) -> Value:
+    def value(known: Known, priors: Priors) -> MetricValue:
         if whole := _tallied(known):
             theirs, ours = whole
             changing = any(side and len(side.points) > 1 for side in known.counted)
             note = "its cost changes on the way, and a sample of its steps was counted" if changing else ""
-            return Value("exact", ours / theirs, note=note, reference=theirs, contender=ours)
+            return MetricValue("exact", ours / theirs, note=note, reference=theirs, contender=ours)
         return of_steps.value(known, priors)
 
     return _with_uncounted(replace(of_steps, samples=samples, value=value))
@@ -417,10 +419,10 @@ def _without_zeros_samples(known: Known) -> Samples:
     return {seed: _log(1.0, share, "it masks no weights, or has not learned") for seed, share in shares.items()}
 
 
-def _flops_without_zeros(known: Known, priors: Priors) -> Value:
+def _flops_without_zeros(known: Known, priors: Priors) -> MetricValue:
     share = math.exp(float(np.mean(list(_without_zeros_samples(known).values()))))
     note = "of the masked matrices, by a kernel that computes nothing for zeros; here they are computed densely"
-    return Value("modelled", share, note=note, reference=1.0, contender=share)
+    return MetricValue("modelled", share, note=note, reference=1.0, contender=share)
 
 
 # composed ------------------------------------------------------------------------------------------------------------
@@ -442,12 +444,12 @@ def _ruler(known: Known) -> Ruler:
     return known.ruler
 
 
-def _equivalent_budget(known: Known, priors: Priors) -> Value:
+def _equivalent_budget(known: Known, priors: Priors) -> MetricValue:
     ruler, (theirs, ours) = _ruler(known), known.losses()
     if side := ruler.beyond(ours):
         end = ruler.ends[0 if side < 0 else 1]
         words = f"{'less' if side < 0 else 'more'} than {end:g} of the reference's budget ends there"
-        return Value("bound", 1 / end, at_most=side > 0, note=words)
+        return MetricValue("bound", 1 / end, at_most=side > 0, note=words)
     log = _moderated("equivalent_budget", _equivalent_samples(known), priors)
     wider = difference_interval(log, _exactly(0.0, log), ruler.uncertainty(theirs, ours), ruler.degrees_of_freedom)
     own = float(known.learned[0].reference.steps or 0)
@@ -460,7 +462,7 @@ def _exactly(x: float, like: Interval) -> Interval:
     return Interval(x, x, x, like.level, like.method, like.n)
 
 
-def _time_to_quality(known: Known, priors: Priors) -> Value:
+def _time_to_quality(known: Known, priors: Priors) -> MetricValue:
     """Of the contender's whole cost over the equivalent budget: ln ratio = ln cost - ln budget."""
     budget = _equivalent_budget(known, priors)
     cost = _moderated("whole_time", METRICS["whole_time"].samples(known), priors)
@@ -468,7 +470,7 @@ def _time_to_quality(known: Known, priors: Priors) -> Value:
         end = cost.high if budget.at_most else cost.low  # what the times leave open belongs to a bound
         if not math.isfinite(end):
             raise ValueError(f"{budget.note}, and its time has no interval: time it again")
-        return Value("bound", budget.number * math.exp(end), at_most=budget.at_most, note=budget.note)
+        return MetricValue("bound", budget.number * math.exp(end), at_most=budget.at_most, note=budget.note)
     assert budget.log is not None
     log = difference_interval(cost, budget.log.negated())
     own = float(known.learned[0].reference.steps or 0)
@@ -493,7 +495,7 @@ def _loss_at_equal_time_samples(known: Known) -> Samples:
     return {each.seed: math.log(b / a) - shift for each, a, b in zip(known.learned, theirs, ours, strict=True)}
 
 
-def _loss_at_equal_time(known: Known, priors: Priors) -> Value:
+def _loss_at_equal_time(known: Known, priors: Priors) -> MetricValue:
     samples = _loss_at_equal_time_samples(known)
     _, ours = known.losses()
     log = _moderated("loss", samples, priors)
@@ -521,7 +523,7 @@ def _curve(learned: Learned) -> Floats:
     return np.array([(each.step, each.loss) for each in learned.curve], dtype=np.float64)
 
 
-def _first_crossing(known: Known, priors: Priors) -> Value:
+def _first_crossing(known: Known, priors: Priors) -> MetricValue:
     if not known.timed:
         raise ValueError(NOT_TIMED)
     if not known.learned:
@@ -530,7 +532,7 @@ def _first_crossing(known: Known, priors: Priors) -> Value:
     interval = time_to_quality_interval(results)
     if interval is None:
         gap = float(np.mean([each.log_quality_gap for each in results]))
-        return Value("missed", reason=f"ended {math.expm1(gap):.1%} worse")
+        return MetricValue("missed", reason=f"ended {math.expm1(gap):.1%} worse")
     return _value_of(interval, [each.reference_cost for each in results], [each.contender_cost for each in results])
 
 
@@ -548,7 +550,7 @@ def _joules(side: Side) -> float | None:
     return None if side.energy.joules_per_step is None else side.energy.joules_per_step * (side.steps or 0)
 
 
-def _energy(known: Known, priors: Priors) -> Value:
+def _energy(known: Known, priors: Priors) -> MetricValue:
     for each in known.timed:
         for side in reversed(each.sides):  # the contender's own reason first
             if side.energy.joules_per_step is None:
@@ -582,7 +584,7 @@ def _modelled_samples(known: Known) -> Samples:
     return {each.replicate: _log(*_modelled_joules(each), "not recorded") for each in known.timed}
 
 
-def _modelled_energy(known: Known, priors: Priors) -> Value:
+def _modelled_energy(known: Known, priors: Priors) -> MetricValue:
     log = _moderated("modelled_energy", _modelled_samples(known), priors)
     theirs, ours = zip(*map(_modelled_joules, known.timed), strict=True)
     note = f"power model of {watts_of(known.timed[0].processor).architecture}"
@@ -607,7 +609,7 @@ def _last_window(pair: TimedPair) -> Floats:
 
 # the registry -------------------------------------------------------------------------------------------------------
 
-REGISTRY: tuple[Metric | Family, ...] = (
+REGISTRY: tuple[Metric | MetricFamily, ...] = (
     Metric(
         "time_to_quality", "time to the same quality", "reference steps", "composed",
         _time_to_quality_samples, _time_to_quality,
@@ -664,7 +666,7 @@ REGISTRY: tuple[Metric | Family, ...] = (
         attrgetter("memory.cuda_reserved_peak_bytes"), "no CUDA device",
     ),
     *(_counter(name, count) for name, count in COUNTS.items()),
-    Family(
+    MetricFamily(
         "peak.",
         lambda known: {
             kind for side in known.counted if side for each in side.points for kind in each.counters.peak_by_kind
@@ -676,12 +678,12 @@ REGISTRY: tuple[Metric | Family, ...] = (
         "flops_without_zeros", "FLOPs without zeros", "", "learned", _without_zeros_samples, _flops_without_zeros,
         _without_zeros, uses=Uses(105),
     ),
-    Family(
+    MetricFamily(
         "final.",
         lambda known: {name for each in known.learned if each.contender.final for name in each.contender.final.metrics},
         _final,
     ),
-    Family(
+    MetricFamily(
         PROBE_RATIO,
         lambda known: {
             name for each in known.learned for name in each.reference_probes.keys() & each.contender.probes.keys()
@@ -700,7 +702,7 @@ of first reaching the worse of the final validation losses, ``energy`` of the wh
 """
 
 METRICS: Mapping[str, Metric] = {each.name: each for each in REGISTRY if isinstance(each, Metric)}
-FAMILIES: tuple[Family, ...] = tuple(each for each in REGISTRY if isinstance(each, Family))
+FAMILIES: tuple[MetricFamily, ...] = tuple(each for each in REGISTRY if isinstance(each, MetricFamily))
 
 COLUMNS: tuple[Metric, ...] = tuple(
     sorted((each for each in METRICS.values() if each.uses.column), key=lambda each: each.uses.column)
@@ -737,7 +739,7 @@ def metrics_in(known: Known) -> list[Metric]:
     return present
 
 
-def values(known: Known, priors: Priors) -> dict[str, Value]:
+def values(known: Known, priors: Priors) -> dict[str, MetricValue]:
     """Read the value of every metric by its name."""
     return {each.name: _attempt(partial(each.value, known, priors)) for each in metrics_in(known)}
 

@@ -284,7 +284,7 @@ def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str,
 
 
 @dataclass(frozen=True)
-class Summary:
+class StudySummary:
     """Of one group of rows: how many, the median absolute error, the median signed one, and how many keep within."""
 
     by: str
@@ -309,8 +309,8 @@ class Comparison:
     times: list[Residual]
     ratios: list[Residual]
     bands: Mapping[str, Band]
-    lines: list[Summary]
-    ratio_lines: list[Summary]
+    lines: list[StudySummary]
+    ratio_lines: list[StudySummary]
     not_expressed: Mapping[tuple[str, str], int]
 
     def believed(self) -> Believed:
@@ -335,17 +335,17 @@ def study() -> Comparison:
             fewest_sources=1,
         )
 
-    def lines(residuals: Sequence[Residual], by: str, key: Callable[[Residual], str]) -> list[Summary]:
+    def lines(residuals: Sequence[Residual], by: str, key: Callable[[Residual], str]) -> list[StudySummary]:
         groups: dict[str, list[Residual]] = defaultdict(list)
         for each in residuals:
             groups[key(each)].append(each)
         return [
-            Summary(by, group, len(own), _median([abs(each.log_error) for each in own]),
+            StudySummary(by, group, len(own), _median([abs(each.log_error) for each in own]),
                  _median([each.log_error for each in own]), covered(own, others))
             for group, own in sorted(groups.items())
         ]  # fmt: skip
 
-    def all_lines(residuals: Sequence[Residual]) -> list[Summary]:
+    def all_lines(residuals: Sequence[Residual]) -> list[StudySummary]:
         found = lines(residuals, "all", lambda _: "all")
         for by, key in BY.items():
             found += lines(residuals, by, lambda each, key=key: key(each.of.row))  # type: ignore[misc]

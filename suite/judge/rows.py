@@ -18,7 +18,7 @@ from suite.contract.catalogue import reference_of, tunes
 from suite.contract.sources import CodeOf, installed_code
 from suite.judge import tuning
 from suite.judge.known import Known, LearnedPair, TimedPair, completed, timed_pair
-from suite.judge.metrics import METRICS, Priors, Value, priors, unavailable, values
+from suite.judge.metrics import METRICS, MetricValue, Priors, priors, unavailable, values
 from suite.judge.ruler import Ruler, ruler_of
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
@@ -87,7 +87,7 @@ class Row:
     machine: Machine
     known: Known
     failures: tuple[Failure, ...]
-    metrics: Mapping[str, Value]
+    metrics: Mapping[str, MetricValue]
     setup: Interval | None
     probes: Mapping[str, Interval]
     newest: str  # start of the newest evidence, ISO 8601
@@ -125,7 +125,7 @@ class Row:
         )
         return reference, contender
 
-    def value(self, metric: str) -> Value:
+    def value(self, metric: str) -> MetricValue:
         return self.metrics.get(metric, unavailable("not measured"))
 
     @property
@@ -425,7 +425,7 @@ class _Draft:
         learned = [each for each in self.failures if each.kind == "learned"]
         if diverged := sum((each.stack, each.status) == (self.place.stack, "diverged") for each in learned):
             of = len(learned) + len(self.known.learned)
-            metrics["time_to_quality"] = Value("missed", reason=f"diverged in {diverged} of {of} seeds")
+            metrics["time_to_quality"] = MetricValue("missed", reason=f"diverged in {diverged} of {of} seeds")
         headline = metrics["time_to_quality"].log
         conditions = self.pool.conditions[self.place.key]
         newer_version = self.pool.newer_version(conditions)
@@ -626,7 +626,7 @@ def as_dict(row: Row) -> dict[str, Any]:
     }
 
 
-def _value_as_dict(value: Value) -> dict[str, Any]:
+def _value_as_dict(value: MetricValue) -> dict[str, Any]:
     return {
         "kind": value.kind,
         "ratio": finite(value.number),

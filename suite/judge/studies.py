@@ -36,7 +36,7 @@ Cell = Annotated[Any, AfterValidator(_scalar)]
 
 
 @dataclass(frozen=True)
-class Table:
+class StudyTable:
     """A named table of a study; ``note`` says how to read it. Raises ValueError for a row that does not fit."""
 
     name: str
@@ -83,7 +83,7 @@ class Study(Stored):
     seeds: int
     machine: Machine
     made: datetime
-    tables: list[Table]
+    tables: list[StudyTable]
 
     def unverified(self, code_of: CodeOf = installed_code) -> bool:
         """Whether the code that its runs load has changed since, or is not installed."""

@@ -30,7 +30,7 @@ from suite.measure.learning import (
     renewal_up_to_rounding,
     witness_of,
 )
-from suite.measure.plan import MOST_TOGETHER, Pair, Plan, Timing, Wanted, settled, witness_job
+from suite.measure.plan import MOST_TOGETHER, CampaignPlan, Pair, Timing, Wanted, settled, witness_job
 from suite.measure.rounding import nudged_losses
 from suite.measure.timing import ROUNDS, Protocol, time_together
 from suite.record.job import Job, Setting
@@ -240,7 +240,7 @@ class _Campaign:
 
     def _take_stock(self) -> None:
         """Says what is known of all pairs now, by whom, and what is not."""
-        plan = Plan(self.asked, Records.of(self.lines), self.effort.wanted, self.together)
+        plan = CampaignPlan(self.asked, Records.of(self.lines), self.effort.wanted, self.together)
         refused = {stack for stack, _, _ in self.measured.refused}
         left = [timing for timing in plan.timings() if not refused & {*timing.stacks}]
         self.measured.left = Tally(
@@ -265,8 +265,8 @@ class _Campaign:
         time_share = 1.0 if self._late else (time.monotonic() - self.begun_s) / (self.end_s - self.begun_s)
         self.progress(max(work, time_share), what)
 
-    def _plan(self, wanted: Wanted | None = None, pairs: Sequence[Pair] = ()) -> Plan:
-        return Plan(pairs or self.pairs, Records.of(self.lines), wanted or self.wanted, self.together)
+    def _plan(self, wanted: Wanted | None = None, pairs: Sequence[Pair] = ()) -> CampaignPlan:
+        return CampaignPlan(pairs or self.pairs, Records.of(self.lines), wanted or self.wanted, self.together)
 
     def _decide(self) -> None:
         if open_pairs := self._undecided():
@@ -353,7 +353,7 @@ class _Campaign:
         if not self._counted(plan, self._show):
             self._stop()
 
-    def _counted(self, plan: Plan, show: Progress) -> bool:
+    def _counted(self, plan: CampaignPlan, show: Progress) -> bool:
         """Counts what the plan lacks, and says whether there was time for all."""
         wanted = plan.counts()
         device = self.pairs[0].setting.device
@@ -394,7 +394,7 @@ class _Campaign:
         if witnesses := plan.witnesses_to_be():
             self._run(witnesses, plan)
 
-    def _run(self, jobs: Sequence[Job], plan: Plan) -> bool:
+    def _run(self, jobs: Sequence[Job], plan: CampaignPlan) -> bool:
         """Learns from jobs and says whether there was time for all."""
         fresh = plan.jobs()
         later = RUN * max(0, len(fresh) - len(jobs)) + TIMING * len(plan.timings())
@@ -443,7 +443,7 @@ class _Campaign:
             self._part(TIMING * len(timings), RUN * len(self.pairs) if self._may_decide else 0)
             self._timed_all(plan, self._show)
 
-    def _timed_all(self, plan: Plan, show: Progress) -> bool:
+    def _timed_all(self, plan: CampaignPlan, show: Progress) -> bool:
         """Times what the plan lacks, and says whether that could be done for all."""
         timings = plan.timings()
         if not timings:

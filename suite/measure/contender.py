@@ -69,7 +69,7 @@ class SetUp(BaseModel):
     recipe: dict[str, Any]
 
 
-class Block(BaseModel):
+class TimedBlock(BaseModel):
     """Some training steps: their seconds, processor seconds of all threads and ranks, losses (the mean over ranks)."""
 
     seconds: float
@@ -197,12 +197,12 @@ class Contender:
         """Builds the run anew, such that the reference's would have ``steps`` steps; returns its own."""
         return self._checked(SetUp, self._call("compress", steps)[0], "compress").steps
 
-    def block(self, steps: int) -> Block:
+    def block(self, steps: int) -> TimedBlock:
         """``steps`` training steps."""
         said = self._call("block", steps, left_s=self.limits.train_s - self.spent_s)
-        ranks = [self._checked(Block, each, "block") for each in said]
+        ranks = [self._checked(TimedBlock, each, "block") for each in said]
         losses = [sum(each) / len(ranks) for each in zip(*(rank.losses for rank in ranks), strict=True)]
-        reply = Block(seconds=ranks[0].seconds, cpu_s=sum(rank.cpu_s for rank in ranks), losses=losses)
+        reply = TimedBlock(seconds=ranks[0].seconds, cpu_s=sum(rank.cpu_s for rank in ranks), losses=losses)
         self._charge(reply.seconds)
         return reply
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from suite.measure.learning import cores
-from suite.measure.plan import Plan
+from suite.measure.plan import CampaignPlan
 from suite.record.job import Setting
 from suite.record.schema import Counted, Learned, Line, Timed
 from suite.record.store import Records
@@ -20,7 +20,7 @@ Place = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
-class Part:
+class Share:
     """One kind of evidence that is missing. ``seconds`` and ``size_bytes`` are of those that are ``foreseen``."""
 
     what: str
@@ -34,7 +34,7 @@ class Part:
 class Forecast:
     """``parts`` in the order in which they would be measured; ``cores`` count and learn side by side."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Share, ...]
     cores: int
 
     @property
@@ -52,7 +52,7 @@ class Forecast:
         return what + about + (f"; {number - known} of unknown length" if known < number else "")
 
 
-def forecast(plan: Plan, records: Records) -> Forecast:
+def forecast(plan: CampaignPlan, records: Records) -> Forecast:
     """What the plan lacks. Repeats that renew runs of other code are learned runs; what they renew is none."""
     repeats = plan.repeats()
     renewed = {(job.setting.baseline, job.stack) for job in repeats}
@@ -75,7 +75,7 @@ def _part(
     wanted: Sequence[tuple[Setting, str]],
     known: Iterable[Line],
     places_of: Callable[[Line], Sequence[Place]],
-) -> Part:
+) -> Share:
     lengths: dict[Place | tuple[str, ...], list[tuple[float, float]]] = {}
     for line in known:
         places = places_of(line)
@@ -91,7 +91,7 @@ def _part(
             foreseen += 1
             seconds += statistics.median(length for length, _ in samples)
             size += statistics.median(length for _, length in samples)
-    return Part(what, len(wanted), foreseen, seconds, size)
+    return Share(what, len(wanted), foreseen, seconds, size)
 
 
 def _run(line: Line) -> list[Place]:

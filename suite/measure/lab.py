@@ -11,10 +11,10 @@ from pathlib import Path
 
 from suite.judge.studies import NOT_FINITE as NOT_FINITE
 from suite.judge.studies import Cell as Cell
-from suite.judge.studies import Table as Table
+from suite.judge.studies import StudyTable as StudyTable
 from suite.measure.campaign import Effort, measure
 from suite.measure.evidence import Progress, silent
-from suite.measure.plan import Plan, Wanted, pairs_of
+from suite.measure.plan import CampaignPlan, Wanted, pairs_of
 from suite.record.job import Setting
 from suite.record.schema import Counted, Learned
 from suite.record.store import Store
@@ -42,9 +42,9 @@ class Lab:
         counted = {pair.stack: plan.counted(pair.setting, pair.stack) for pair in plan.pairs}
         return {stack: each for stack, each in counted.items() if each}
 
-    def _measured(self, stacks: Sequence[str]) -> Plan:
+    def _measured(self, stacks: Sequence[str]) -> CampaignPlan:
         at, wanted = self.setting, Wanted(self.seeds, timings=0, tuned=False)
         pairs = pairs_of(stacks, [at.baseline], [at.recipe], at)
         effort = Effort(wanted, self.minutes)
         measure(pairs, self.folder, effort, progress=self.progress, warn=self.warn)
-        return Plan(pairs, Store(self.folder).read()[0], wanted)
+        return CampaignPlan(pairs, Store(self.folder).read()[0], wanted)

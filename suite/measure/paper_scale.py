@@ -58,7 +58,7 @@ from suite.meters.state import gradient_bytes, parameter_bytes, state_tensors
 from suite.meters.storage import unique_bytes
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
 from suite.record.libraries import versions
-from suite.record.paper_scale import PROVENANCE, PaperScale, Place, SizeCount
+from suite.record.paper_scale import PROVENANCE, CountPlace, PaperScale, SizeCount
 from suite.record.schema import COUNTS, Counters
 
 GENERATED_LATER = "what compiled code allocates is decided when it is generated"
@@ -340,7 +340,7 @@ def survey(
     codes = {(each.place, each.stack): each.code for each in known.counts}
     for done, ((setting, stack), reference) in enumerate(wanted.items()):
         progress(done / len(wanted), stack)
-        place = Place(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
+        place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
         code = code_of(setting, stack).counts
         if codes.get((place, stack)) == code:
             continue

@@ -220,7 +220,7 @@ def _may_pass(run: Ended) -> bool:
     return run.status in TRANSIENT or (run.status == "failed" and run.reason.startswith(ENVIRONMENT))
 
 
-class Plan:
+class CampaignPlan:
     """What is known of some pairs, and what is missing.
 
     With ``together`` the pairs, which differ in the stack alone, are timed in one set of processes; else several pairs

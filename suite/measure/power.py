@@ -37,7 +37,7 @@ from suite.judge.statistics import (
 )
 from suite.measure.campaign import Effort, measure
 from suite.measure.evidence import Progress, conditions_of, part, silent
-from suite.measure.plan import Pair, Plan, Wanted
+from suite.measure.plan import CampaignPlan, Pair, Wanted
 from suite.record import references as record
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.schema import Learned
@@ -68,7 +68,7 @@ class Perturbed(Technique):
 
 
 @dataclass(frozen=True)
-class Control:
+class PowerControl:
     """A control's effect: the log of its equivalent budget over the reference's, and of its final loss, per seed."""
 
     name: str
@@ -82,12 +82,12 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Power:
+class PowerStudy:
     """A baseline's controls. ``seed_deviation``: of ln equivalent budget, of one pair of runs that differ in nothing
     that matters; ``detectable``: the log change that SEEDS seeds see with 80 % power."""
 
     setting: Setting
-    controls: tuple[Control, ...]
+    controls: tuple[PowerControl, ...]
     seed_deviation: float
     detectable: float
 
@@ -122,7 +122,7 @@ def power(
     minutes: float = 60.0,
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda text: None,
-) -> Power:
+) -> PowerStudy:
     """The power of a setting's baseline, with the stacks ``others`` among the controls.
 
     What is missing in ``folder`` is learned first. Raises ValueError where time did not suffice.
@@ -140,7 +140,7 @@ def power(
             left = max(0.0, end_s - time.monotonic()) / 60
             measure(asked, folder, Effort(wanted, left), progress=part(progress, number, parts), warn=warn)
     records, _ = Store(folder).read()
-    known = Plan([Pair(setting, BASELINE)], records, few)
+    known = CampaignPlan([Pair(setting, BASELINE)], records, few)
 
     def losses(at: Setting, stack: str, seeds: Sequence[int]) -> list[float]:
         runs = [known.learned(Job(setting=at, stack=stack, seed=seed)) for seed in seeds]
@@ -159,14 +159,14 @@ def power(
         **{other: (reference[:SEEDS], losses(setting, other, range(SEEDS))) for other in others},
     }
     controls = tuple(
-        Control(name, tuple(ruler.log_budget_ratios(theirs, ours)), tuple(_logs(theirs, ours)))
+        PowerControl(name, tuple(ruler.log_budget_ratios(theirs, ours)), tuple(_logs(theirs, ours)))
         for name, (theirs, ours) in sides.items()
     )
     nothing = pooled_variance([each.log_budgets for each in controls[:2]])
     deviation = math.sqrt(nothing.variance) if nothing else 0.0
     rows = pooled_variance([each.log_budgets for each in controls])  # as the rows of a board share theirs
     one = moderated_interval([0.0], rows)
-    return Power(setting, controls, deviation, detectable_effect(one) / math.sqrt(SEEDS))
+    return PowerStudy(setting, controls, deviation, detectable_effect(one) / math.sqrt(SEEDS))
 
 
 def _logs(theirs: Sequence[float], ours: Sequence[float]) -> list[float]:

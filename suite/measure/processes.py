@@ -30,21 +30,21 @@ _libc = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
-class Living:
+class LivingProcesses:
     """A process that is no zombie."""
 
     parent: int
     session: int
 
 
-def living() -> Mapping[int, Living]:
+def living() -> Mapping[int, LivingProcesses]:
     """All processes by id; none where there is no /proc."""
     table = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):  # it ended meanwhile
             state, parent, _, session = stat.read_bytes().rpartition(b")")[2].split()[:4]
             if state not in (b"Z", b"X"):
-                table[int(stat.parent.name)] = Living(int(parent), int(session))
+                table[int(stat.parent.name)] = LivingProcesses(int(parent), int(session))
     return table
 
 
@@ -101,7 +101,7 @@ def end_session(leader: int) -> None:
 def end_strays(server: int, spared: Collection[int] = ()) -> None:
     """Kills what stands below a fork server in another session than its own, but for the sessions of ``spared``."""
 
-    def strays(table: Mapping[int, Living]) -> set[int]:
+    def strays(table: Mapping[int, LivingProcesses]) -> set[int]:
         own = table[server].session if server in table else server
         foreign = {
             each
@@ -124,7 +124,7 @@ def oom_kills() -> int | None:
     return None
 
 
-def _end(victims_in: Callable[[Mapping[int, Living]], set[int]]) -> None:
+def _end(victims_in: Callable[[Mapping[int, LivingProcesses]], set[int]]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while victims := victims_in(living()) - {os.getpid()}:
         for each in victims:
@@ -135,7 +135,7 @@ def _end(victims_in: Callable[[Mapping[int, Living]], set[int]]) -> None:
         time.sleep(0.005)
 
 
-def _below(table: Mapping[int, Living], roots: Collection[int]) -> set[int]:
+def _below(table: Mapping[int, LivingProcesses], roots: Collection[int]) -> set[int]:
     """All descendants of the roots."""
     children: dict[int, list[int]] = {}
     for each, known in table.items():

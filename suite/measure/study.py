@@ -21,7 +21,7 @@ from suite.contract.sources import code_of
 from suite.judge.studies import Study as Study
 from suite.judge.studies import path_of
 from suite.judge.studies import read_studies as read_studies
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.measure.studies import batch_sweep, label_noise, rate_grid
 from suite.record.files import write_json
 from suite.record.machine import fingerprint
@@ -45,11 +45,11 @@ class CardStudy:
         self.shared = SHARED[asked.name]
         self.BASELINES = asked.baselines or entry.card.baselines
 
-    def study(self, lab: Lab) -> list[Table]:
-        tables: list[Table] = self.shared.study(lab, self.asked)
+    def study(self, lab: Lab) -> list[StudyTable]:
+        tables: list[StudyTable] = self.shared.study(lab, self.asked)
         return [*tables, *self.own.study(lab)] if self.own else tables
 
-    def plot(self, tables: Sequence[Table]) -> Figure:
+    def plot(self, tables: Sequence[StudyTable]) -> Figure:
         return (self.own or self.shared).plot(tables)
 
 
@@ -76,7 +76,7 @@ def baseline_for(entry: Entry, study: CardStudy | ModuleType, wanted: str | None
 # the stored results -------------------------------------------------------------------------------------------------
 
 
-def stored_form(lab: Lab, entry: Entry, tables: Sequence[Table]) -> Study:
+def stored_form(lab: Lab, entry: Entry, tables: Sequence[StudyTable]) -> Study:
     """The tables of ``entry``'s study in ``lab``, with what they were made with. Raises ValueError for a bad cell."""
     at = lab.setting
     return Study(

@@ -26,7 +26,7 @@ from typing import Any
 from suite.contract.data import mixed_seed
 from suite.contract.sources import code_of
 from suite.measure.child import ContenderFailed
-from suite.measure.contender import Block, Contender, Limits
+from suite.measure.contender import Contender, Limits, TimedBlock
 from suite.measure.evidence import Heading, Progress, conditions_of, silent
 from suite.measure.fork_servers import Server, of_one_timing
 from suite.measure.lockstep import in_rounds
@@ -114,10 +114,10 @@ class _TimedSide:
     def alive(self) -> bool:
         return self.failure is None
 
-    def run(self, steps: int) -> Block | None:
+    def run(self, steps: int) -> TimedBlock | None:
         """A block of steps."""
         self.done += steps
-        reply: Block | None = self.attempt("block", steps) if steps else None
+        reply: TimedBlock | None = self.attempt("block", steps) if steps else None
         return reply
 
     def block(self, steps: int) -> float | None:

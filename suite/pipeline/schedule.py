@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 Kind = Literal["forward", "backward", "update"]
 
 
-class Op(NamedTuple):
+class PipelineOp(NamedTuple):
     """One operation on a stage. ``version``: of the weights that it uses; of an update, the one that it makes."""
 
     kind: Kind
@@ -28,12 +28,12 @@ class Op(NamedTuple):
     version: int
 
 
-Program = list[list[Op]]
+Program = list[list[PipelineOp]]
 """The operations of each rank, in its order."""
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PipelineSchedule:
     """``step(n)`` is the program of the n-th training step, whose batch has ``micro_batches``; a rank may begin in it
     with the micro-batches of later ones. ``place(stage, micro)`` is the rank that has the stage for that micro-batch.
     """
@@ -61,7 +61,7 @@ Versions = Callable[[Kind, int, int, int], int]
 """``versions(kind, stage, micro, step)``: the version that a pass uses which is made in a training step."""
 
 
-def steady(stages: int, micro_batches: int, ahead: Callable[[int], int], versions: Versions) -> Schedule:
+def steady(stages: int, micro_batches: int, ahead: Callable[[int], int], versions: Versions) -> PipelineSchedule:
     """One forward, one backward, and never a flush: a stage is ``ahead(stage)`` forwards ahead of its backward passes.
     Each training step ends in an update."""
 
@@ -73,27 +73,27 @@ def steady(stages: int, micro_batches: int, ahead: Callable[[int], int], version
             passes: list[tuple[Kind, int]] = [("forward", micro) for micro in range(lead)] if number == 0 else []
             for micro in range(first, first + micro_batches):
                 passes += [("forward", micro + lead), ("backward", micro)]
-            ops = [Op(kind, stage, micro, versions(kind, stage, micro, number)) for kind, micro in passes]
-            program.append([*ops, Op("update", stage, -1, number + 1)])
+            ops = [PipelineOp(kind, stage, micro, versions(kind, stage, micro, number)) for kind, micro in passes]
+            program.append([*ops, PipelineOp("update", stage, -1, number + 1)])
         return program
 
-    return Schedule(stages, micro_batches, step)
+    return PipelineSchedule(stages, micro_batches, step)
 
 
-def flushed(stages: int, micro_batches: int, order: Callable[[int], Sequence[tuple[Kind, int]]]) -> Schedule:
+def flushed(stages: int, micro_batches: int, order: Callable[[int], Sequence[tuple[Kind, int]]]) -> PipelineSchedule:
     """All micro-batches of a batch at one version, then one update: ``order(stage)`` says in which order a stage's
     passes come, by their kind and their place in the batch."""
 
     def step(number: int) -> Program:
         return [
             [
-                *(Op(kind, stage, number * micro_batches + place, number) for kind, place in order(stage)),
-                Op("update", stage, -1, number + 1),
+                *(PipelineOp(kind, stage, number * micro_batches + place, number) for kind, place in order(stage)),
+                PipelineOp("update", stage, -1, number + 1),
             ]
             for stage in range(stages)
         ]
 
-    return Schedule(stages, micro_batches, step)
+    return PipelineSchedule(stages, micro_batches, step)
 
 
 class Broken(ValueError):
@@ -131,7 +131,7 @@ class Delay(NamedTuple):
     backward: int
 
 
-def delays(ops: Sequence[Op], stage: int) -> dict[int, Delay]:
+def delays(ops: Sequence[PipelineOp], stage: int) -> dict[int, Delay]:
     """Of each micro-batch whose gradient a rank's ``ops`` apply on a stage."""
     forward: dict[int, int] = {}
     waiting: dict[int, int] = {}
@@ -148,7 +148,7 @@ def delays(ops: Sequence[Op], stage: int) -> dict[int, Delay]:
     return found
 
 
-def live_versions(ops: Sequence[Op], stage: int) -> int:
+def live_versions(ops: Sequence[PipelineOp], stage: int) -> int:
     """The most versions of a stage's weights that a rank must have at once: the newest, and those that a later
     operation of ``ops`` uses."""
     last: dict[int, int] = {}
@@ -165,7 +165,7 @@ def live_versions(ops: Sequence[Op], stage: int) -> int:
     return most
 
 
-def in_flight(ops: Sequence[Op]) -> int:
+def in_flight(ops: Sequence[PipelineOp]) -> int:
     """The most micro-batches whose forward pass a rank has begun and whose backward pass it has not ended."""
     held = most = 0
     for op in ops:

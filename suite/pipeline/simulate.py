@@ -15,18 +15,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from suite.pipeline.schedule import Broken, Op, Program, Schedule
+from suite.pipeline.schedule import Broken, PipelineOp, PipelineSchedule, Program
 
 Time = Fraction
 NO_TIME = Fraction(0)
 
 
 @dataclass(frozen=True)
-class Slot:
+class PipelineSlot:
     """An operation on a rank, from ``start`` to ``end``, in forward passes of a stage."""
 
     rank: int
-    op: Op
+    op: PipelineOp
     start: Time
     end: Time
 
@@ -35,7 +35,7 @@ class Slot:
 class Timeline:
     """What ran when, by rank and in its order."""
 
-    ranks: tuple[tuple[Slot, ...], ...]
+    ranks: tuple[tuple[PipelineSlot, ...], ...]
 
     @property
     def end(self) -> Time:
@@ -62,7 +62,7 @@ def simulated(program: Program, stages: int, backward: Time | int = 2) -> Timeli
     ended: dict[tuple[str, int, int], Time] = {}
     free = [NO_TIME] * len(program)
     following = [0] * len(program)
-    slots: list[list[Slot]] = [[] for _ in program]
+    slots: list[list[PipelineSlot]] = [[] for _ in program]
     left = sum(map(len, program))
     while left:
         before = left
@@ -74,7 +74,7 @@ def simulated(program: Program, stages: int, backward: Time | int = 2) -> Timeli
                     break
                 start = max(free[rank], ended[waits] if waits else NO_TIME)
                 free[rank] = end = start + cost[op.kind]
-                slots[rank].append(Slot(rank, op, start, end))
+                slots[rank].append(PipelineSlot(rank, op, start, end))
                 if op.kind != "update":
                     ended[op.kind, op.stage, op.micro] = end
                 following[rank] += 1
@@ -85,7 +85,7 @@ def simulated(program: Program, stages: int, backward: Time | int = 2) -> Timeli
     return Timeline(tuple(map(tuple, slots)))
 
 
-def _waits_for(op: Op, stages: int) -> tuple[str, int, int] | None:
+def _waits_for(op: PipelineOp, stages: int) -> tuple[str, int, int] | None:
     if op.kind == "forward":
         return ("forward", op.stage - 1, op.micro) if op.stage else None
     if op.kind == "backward":
@@ -94,12 +94,12 @@ def _waits_for(op: Op, stages: int) -> tuple[str, int, int] | None:
     return None
 
 
-def bubble_of_a_step(schedule: Schedule, backward: Time | int = 2) -> Time:
+def bubble_of_a_step(schedule: PipelineSchedule, backward: Time | int = 2) -> Time:
     """The bubble of one training step of a schedule that flushes, from a pipeline that is empty to one that is."""
     return simulated(schedule.program(1), schedule.stages, backward).bubble()
 
 
-def bubble_in_the_middle(schedule: Schedule, steps: int, backward: Time | int = 2) -> Time:
+def bubble_in_the_middle(schedule: PipelineSchedule, steps: int, backward: Time | int = 2) -> Time:
     """The bubble of the middle third of a run of ``steps`` training steps, where the pipeline is full if ever."""
     timeline = simulated(schedule.program(steps), schedule.stages, backward)
     return timeline.bubble(timeline.end / 3, 2 * timeline.end / 3)

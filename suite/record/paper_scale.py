@@ -17,7 +17,7 @@ SCHEMA = 1
 PROVENANCE = "counted at paper scale"
 
 
-class Place(NamedTuple):
+class CountPlace(NamedTuple):
     """What all counts of one table share. ``device``: whose operators."""
 
     baseline: str
@@ -42,7 +42,7 @@ class SizeCount(Stored):
         batch: shapes of the batch, by name.
     """
 
-    place: Place
+    place: CountPlace
     stack: str
     reference: str
     code: str
@@ -80,7 +80,7 @@ class PaperScale(Stored):
         known = {(each.place, each.stack): each for each in [*self.counts, *newer.counts]}
         return newer.model_copy(update={"counts": [known[key] for key in sorted(known)]})
 
-    def beside(self) -> Mapping[Place, list[Beside]]:
+    def beside(self) -> Mapping[CountPlace, list[Beside]]:
         """By place what was counted of every stack and of its reference."""
         known = {(each.place, each.stack): each for each in self.counts}
         return {
@@ -98,7 +98,7 @@ class PaperScale(Stored):
         named = {name for each in wanted if not stacks or each.stack in stacks for name in (each.stack, each.reference)}
         return self.model_copy(update={"counts": [each for each in wanted if each.stack in named]})
 
-    def _by_place(self) -> Iterator[tuple[Place, list[SizeCount]]]:
+    def _by_place(self) -> Iterator[tuple[CountPlace, list[SizeCount]]]:
         for place, counts in groupby(sorted(self.counts, key=lambda each: each.place), key=lambda each: each.place):
             yield place, list(counts)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from suite.judge.metrics import METRICS, Value
+from suite.judge.metrics import METRICS, MetricValue
 from suite.judge.rows import Row
 from suite.show.board import change, text
 
@@ -32,18 +32,18 @@ def beside(rows: Iterable[Row]) -> list[tuple[str, ...]]:
     ]
 
 
-def _scores(value: Value) -> str:
+def _scores(value: MetricValue) -> str:
     if value.reference is None or value.contender is None:
         return "n/a"
     return f"{value.reference:.3f} → {value.contender:.3f}"
 
 
-def _count(value: Value) -> str:
+def _count(value: MetricValue) -> str:
     if value.reference is None or value.contender is None:
         return "n/a"
     return f"{value.reference:,.0f} → {value.contender:,.0f} ({text(value, 'lower')})"
 
 
-def _cost(value: Value, unit: str) -> str:
+def _cost(value: MetricValue, unit: str) -> str:
     ratio = text(value, "lower")
     return f"{change(value, unit)} ({ratio})" if value.known else ratio

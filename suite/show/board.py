@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from suite.judge.metrics import COLUMNS, METRICS, NO_RULER, NOT_LEARNED, NOT_TIMED, Direction, Metric, Value
+from suite.judge.metrics import COLUMNS, METRICS, NO_RULER, NOT_LEARNED, NOT_TIMED, Direction, Metric, MetricValue
 from suite.judge.rows import Row, of_version
 from suite.judge.statistics import Interval, tiers
 from suite.record.job import Setting
@@ -194,27 +194,27 @@ def ends(interval: Interval | None) -> str:
     return f"[{number(interval.low, digits)}, {number(interval.high, digits)}]"
 
 
-def shown_interval(value: Value, direction: Direction) -> Interval | None:
+def shown_interval(value: MetricValue, direction: Direction) -> Interval | None:
     """The interval of the number that is shown: the speedup where higher is better, else the cost ratio."""
     return value.speedup if direction == "higher" else value.interval
 
 
-def shown_number(value: Value, direction: Direction) -> float:
+def shown_number(value: MetricValue, direction: Direction) -> float:
     return 1 / value.number if direction == "higher" and value.number else value.number
 
 
-def bound_sign(value: Value, direction: Direction) -> str:
+def bound_sign(value: MetricValue, direction: Direction) -> str:
     """Of a bound on the number that is shown: the largest cost is the least speedup."""
     return "<" if value.at_most != (direction == "higher") else ">"
 
 
-def mark(value: Value, direction: Direction) -> str:
+def mark(value: MetricValue, direction: Direction) -> str:
     """What stands before the number: = an exact count, ≈ a model's, < or > a bound, × a speedup."""
     kinds = {"exact": "=", "modelled": "≈", "bound": f"{bound_sign(value, direction)} "}
     return kinds.get(value.kind, "") + ("×" if direction == "higher" and value.kind != "exact" else "")
 
 
-def text(value: Value, direction: Direction) -> str:
+def text(value: MetricValue, direction: Direction) -> str:
     """The number with its interval; an exact one after ``=``; a word where there is none."""
     if value.kind == "missed":
         return "missed"
@@ -225,7 +225,7 @@ def text(value: Value, direction: Direction) -> str:
     return f"{mark(value, direction)}{shown} {ends(interval)}".strip()
 
 
-def leaning(value: Value) -> int:
+def leaning(value: MetricValue) -> int:
     """1 where the value is surely better than the reference's, -1 where it is surely worse, else 0, as of a control."""
     if value.control:
         return 0
@@ -247,7 +247,7 @@ def quantity(x: float, unit: str) -> str:
     return f"{x / 1000**step:.3g} {('nµm kMGTP'[step + 3]).strip()}{unit}"
 
 
-def change(value: Value, unit: str) -> str:
+def change(value: MetricValue, unit: str) -> str:
     """``21.2 ms → 31.8 ms``: the quantities behind the ratio; empty where they are not known."""
     if value.reference is None or value.contender is None:
         return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suite.judge.metrics import Direction, Metric, Value
+from suite.judge.metrics import Direction, Metric, MetricValue
 from suite.record.text import in_html
 from suite.show import markup
 from suite.show.board import change, decimals, ends, leaning, mark, number, shown_interval, shown_number, text
@@ -11,7 +11,7 @@ from suite.show.charts import whisker
 LEANS = {1: "better", -1: "worse", 0: ""}
 
 
-def value_cell(metric: Metric, value: Value, half_width: float) -> str:
+def value_cell(metric: Metric, value: MetricValue, half_width: float) -> str:
     """The value of a metric; ``half_width``: that of the whisker's axis, in logs."""
     if value.kind in ("missed", "unavailable"):
         return markup.cell(text(value, metric.direction), "", value.kind, value.reason)
@@ -28,7 +28,7 @@ def value_cell(metric: Metric, value: Value, half_width: float) -> str:
     )
 
 
-def lean(value: Value, direction: Direction) -> str:
+def lean(value: MetricValue, direction: Direction) -> str:
     """``better`` or ``worse`` where the interval excludes 1; empty elsewhere, and for what only describes."""
     same = value.kind == "exact" and number(value.number) == "1.00"  # as one reads it
     return "" if same or direction == "none" else LEANS[leaning(value)]

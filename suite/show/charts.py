@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from suite.judge.known import Known
-from suite.judge.metrics import Value
+from suite.judge.metrics import MetricValue
 from suite.judge.rows import Row
 from suite.judge.ruler import Ruler
 from suite.judge.statistics import QUALITY_TOLERANCE, Floats, Interval
 from suite.record.schema import Learned
 from suite.show.axes import Axis, Frame, around
 from suite.show.board import HEADLINE, bounded, decimals, ends, leaning, mark, number, quantity, shown_number
-from suite.show.drawing import Dot, Drawing, Group, Line, Mark, Shared, Words
+from suite.show.drawing import Dot, Drawing, Line, Mark, MarkGroup, Shared, Words
 from suite.show.labels import LETTER, Box, Labels, point_box, shortened
 
 WIDEST = math.log(8)  # a whisker that runs beyond 8 or 1/8 is cut at the edge
@@ -137,7 +137,7 @@ def pareto(rows: Sequence[Row], links: Links | None = None, width: float = 760, 
         ring = [Dot("ring", x, y, 7.5)] if each in best else []
         target = (links or {}).get(each.name, "") if each is not REFERENCE else ""
         name = labels.place(x, y, each.name) if position < MOST_NAMES else []
-        marks.append(Group([*ring, shape, *name], each.says, target))
+        marks.append(MarkGroup([*ring, shape, *name], each.says, target))
     label = f"Training time against peak tensor memory of {len(plotted) - 1} techniques; the table has the numbers."
     return Drawing(width, height, marks, label, "pareto")
 
@@ -238,7 +238,7 @@ def ruler(
     for position, (each, x, y) in enumerate(spots):
         name = labels.place(x, y, each.stack) if position < MOST_NAMES else []
         shape = _ruler_mark(each, x, y, frame, kinds[each.stack])
-        drawn.append(Group([*shape, *name], each.says, (links or {}).get(each.stack, "")))
+        drawn.append(MarkGroup([*shape, *name], each.says, (links or {}).get(each.stack, "")))
     label = f"The reference's final loss against its budget, with {len(marks)} techniques; the table has the numbers."
     return Drawing(width, height, drawn, label, "ruler")
 
@@ -494,7 +494,7 @@ def forest(rows: Sequence[Row], links: Links | None = None, width: float = 760) 
     return Drawing(width, height, marks, label, "forest")
 
 
-def _forest_line(row: Row, value: Value, frame: Frame, y: float, names: float, target: str) -> Group:
+def _forest_line(row: Row, value: MetricValue, frame: Frame, y: float, names: float, target: str) -> MarkGroup:
     interval, kind, shown = value.speedup, KINDS[leaning(value)], shown_number(value, HEADLINE.direction)
     x = frame.px(shown)
     drawn: list[Mark] = [Words(names, y + 4, shortened(row.stack), "end", "name")]
@@ -509,4 +509,4 @@ def _forest_line(row: Row, value: Value, frame: Frame, y: float, names: float, t
     words = f"{mark(value, HEADLINE.direction)}{number(shown, decimals(interval))} {ends(interval)}".strip()
     stale = "†" if row.unverified else ""
     drawn.append(Words(frame.right + 10, y + 4, words + stale, kind=f"number {kind}"))
-    return Group(drawn, f"{row.stack}: {words}", target)
+    return MarkGroup(drawn, f"{row.stack}: {words}", target)

@@ -20,7 +20,7 @@ NEVER_JUDGED: tuple[ClaimVerdict, ...] = ("not testable here", "modelled", "quot
 
 
 @dataclass(frozen=True)
-class Line:
+class ClaimLine:
     """One claim with one verdict, over all places where it got that."""
 
     verdict: ClaimVerdict
@@ -69,7 +69,7 @@ class Sorted:
         return [each for each in self.properties if each.verdict not in ("reproduced", *NEVER_JUDGED)]
 
     @property
-    def parts(self) -> list[tuple[str, list[Line]]]:
+    def parts(self) -> list[tuple[str, list[ClaimLine]]]:
         """Titled lists of lines, those that people came for first."""
         failing = [each for each in self.exact if each.verdict != "reproduced"]
         holding = [each for each in self.exact if each.verdict == "reproduced"]
@@ -107,7 +107,7 @@ def tally(judgements: Iterable[Judgement]) -> str:
     return ", ".join(f"{number[verdict]} {verdict}" for verdict in CLAIM_VERDICTS if number[verdict])
 
 
-def lines(judgements: Iterable[Judgement]) -> list[Line]:
+def lines(judgements: Iterable[Judgement]) -> list[ClaimLine]:
     """A line for each claim and verdict, by technique, claim and verdict."""
     groups: dict[tuple[str, str, ClaimVerdict], list[Judgement]] = {}
     for each in judgements:
@@ -116,7 +116,7 @@ def lines(judgements: Iterable[Judgement]) -> list[Line]:
     return [_line(groups[key]) for key in order]
 
 
-def _line(group: Sequence[Judgement]) -> Line:
+def _line(group: Sequence[Judgement]) -> ClaimLine:
     first = group[0]
     several = len({(each.place.recipe, each.place.size, each.place.machine) for each in group}) > 1
     places: dict[str, list[str]] = {}
@@ -124,7 +124,7 @@ def _line(group: Sequence[Judgement]) -> Line:
         where = each.place.title if several else each.place.baseline
         places.setdefault(shown(each), []).append(where)
     seen = "; ".join(f"{', '.join(filter(None, where))} {number}".strip() for number, where in places.items())
-    return Line(
+    return ClaimLine(
         first.verdict,
         f"{first.technique}.{first.claim.id}",
         f"{first.claim.statement}{f' ({first.claim.place})' if first.claim.place else ''}",

@@ -150,14 +150,14 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Group:
+class MarkGroup:
     """Marks that say something to a pointer, and lead to ``target`` where the page has that anchor."""
 
     marks: Sequence[Mark]
     says: str
     target: str = ""
 
-    def moved(self, dx: float, dy: float) -> Group:
+    def moved(self, dx: float, dy: float) -> MarkGroup:
         return replace(self, marks=[each.moved(dx, dy) for each in self.marks])
 
     def svg(self) -> str:
@@ -175,14 +175,14 @@ class Shared:
     anchor: str
     marks: Sequence[Mark]
 
-    def moved(self, dx: float, dy: float) -> Group:
-        return Group([each.moved(dx, dy) for each in self.marks], "")
+    def moved(self, dx: float, dy: float) -> MarkGroup:
+        return MarkGroup([each.moved(dx, dy) for each in self.marks], "")
 
     def svg(self) -> str:
         return f'<use href="#{in_html(self.anchor)}"/>'
 
 
-Mark = Line | Dot | Words | Group | Shared
+Mark = Line | Dot | Words | MarkGroup | Shared
 
 
 def definitions(shared: Iterable[Shared]) -> str:
@@ -206,7 +206,7 @@ class Drawing:
 
     def svg(self) -> str:
         """As an element of a page."""
-        links = any(isinstance(each, Group) and each.target for each in self.marks)
+        links = any(isinstance(each, MarkGroup) and each.target for each in self.marks)
         role = "group" if links else "img"  # an image's links could not be reached by a screen reader
         return (
             f'<svg class="chart {self.kind}" viewBox="0 0 {self.width:g} {self.height:g}" role="{role}" '
@@ -230,7 +230,7 @@ def _standing_alone(marks: Iterable[Mark]) -> Iterator[Mark]:
         if isinstance(each, Shared):
             yield from each.marks
         else:
-            yield replace(each, target="") if isinstance(each, Group) else each
+            yield replace(each, target="") if isinstance(each, MarkGroup) else each
 
 
 def in_columns(panels: Sequence[Drawing], columns: int, title: str = "", gap: float = 24) -> Drawing:
@@ -292,7 +292,7 @@ def _painted(drawing: Drawing) -> Any:
 
 def _flat(marks: Iterable[Mark]) -> Iterator[Line | Dot | Words]:
     for each in marks:
-        if isinstance(each, Group | Shared):
+        if isinstance(each, MarkGroup | Shared):
             yield from _flat(each.marks)
         else:
             yield each

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from suite.contract.baseline import baselines
 from suite.judge.known import LearnedPair, TimedPair, counters_of
-from suite.judge.metrics import COUNTERS, METRICS, Metric, Value, metric_of, samples
+from suite.judge.metrics import COUNTERS, METRICS, Metric, MetricValue, metric_of, samples
 from suite.judge.rows import EXACT, Row, as_dict
 from suite.judge.statistics import Interval
 from suite.record.schema import Counters, Memory
@@ -322,7 +322,7 @@ def _results(row: Row) -> Iterable[Any]:
             )
 
 
-def _args(row: Row, value: Value, interval: Interval | None) -> dict[str, Any]:
+def _args(row: Row, value: MetricValue, interval: Interval | None) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "suite": "leantrain", "kind": value.kind, "reference": row.reference, "seeds": list(row.seeds),
         "timings": len(row.known.timed), "machine": row.machine.name, "learned_on": row.learned_on,

@@ -245,7 +245,7 @@ def _claims(judgements: Sequence[Judgement], cards: Mapping[str, Card]) -> str:
     return markup.folded_section("claims", "Claims of the papers", introduction, "".join(parts))
 
 
-def _claims_table(title: str, part: Sequence[claims.Line], cards: Mapping[str, Card]) -> str:
+def _claims_table(title: str, part: Sequence[claims.ClaimLine], cards: Mapping[str, Card]) -> str:
     lines = []
     for each in part:
         cells = [

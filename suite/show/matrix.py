@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from suite.judge.metrics import METRICS, Metric, Value
+from suite.judge.metrics import METRICS, Metric, MetricValue
 from suite.judge.rows import Row
 from suite.judge.statistics import Interval
 from suite.show.board import HEADLINE, bounded, leaning, number, version_text
@@ -70,7 +70,7 @@ WORTH_A_WORD = 0.05
 
 
 @dataclass(frozen=True)
-class Entry:
+class MatrixEntry:
     """One technique or stack. ``cells`` are its rows by column, the best known one first; ``versions`` by column say
     that a cell is of an older version than its column's title says."""
 
@@ -127,7 +127,7 @@ class Entry:
         return max((hardware(row) for row in self.best.values()), key=len)
 
     @property
-    def mean(self) -> Value | None:
+    def mean(self) -> MetricValue | None:
         """The geometric mean of the headline over the columns; None where fewer than two, or not all, have intervals.
 
         The half-width is that of independent columns: the root of the sum of squares, over their number.
@@ -140,7 +140,7 @@ class Entry:
         middle = sum(log.estimate for log in logs) / len(logs)
         half = math.hypot(*(log.half_width for log in logs)) / len(logs)
         interval = Interval(middle, middle - half, middle + half, logs[0].level, "over baselines", len(logs))
-        return Value("measured", math.exp(middle), interval)
+        return MetricValue("measured", math.exp(middle), interval)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -228,7 +228,7 @@ def verdict(row: Row) -> Verdict:
 
 def headline_in_words(row: Row) -> str:
     """One of :data:`WORDS`, :data:`MORE`, or that it is not known yet."""
-    value: Value = row.value(HEADLINE.name)
+    value: MetricValue = row.value(HEADLINE.name)
     if row.failed:
         return MISSED if value.kind == "missed" else FAILED
     if value.kind == "missed":
@@ -278,7 +278,7 @@ class Matrix:
 
     columns: tuple[str, ...]
     shared: str
-    entries: tuple[Entry, ...]
+    entries: tuple[MatrixEntry, ...]
     older: Mapping[str, str] = field(default_factory=dict)
 
     def title(self, column: str) -> str:
@@ -300,7 +300,7 @@ class Matrix:
         return ", ".join(f"{self.count(verdict)} {verdict}" for verdict in self.verdicts)
 
     @property
-    def groups(self) -> list[tuple[str, list[Entry]]]:
+    def groups(self) -> list[tuple[str, list[MatrixEntry]]]:
         """(title, entries) of each group that has any."""
         by_saving = {saving: [each for each in self.entries if each.saves == saving] for saving in GROUPS}
         return [(GROUPS[saving], entries) for saving, entries in by_saving.items() if entries]
@@ -335,7 +335,7 @@ def _answer(column: str, shown: Sequence[Row]) -> Answer:
         groups.setdefault((row.conditions.baseline_version, row.machine.key), []).append(row)
     rows = groups[max(groups, key=lambda group: (sum(map(_has_headline, groups[group])), group))]
 
-    def headline(row: Row) -> Value:
+    def headline(row: Row) -> MetricValue:
         return row.value(HEADLINE.name)
 
     def share(row: Row, metric: str) -> float:
@@ -428,7 +428,7 @@ def matrix(rows: Iterable[Row]) -> Matrix:
     for stack, of in cells.items():
         versions = {column: version_text(rows_of_cell[0]) for column, rows_of_cell in of.items() if column not in older}
         here = {column: of[column] for column in columns if column in of}
-        entries.append(Entry(stack, here, single, {column: each for column, each in versions.items() if each}))
+        entries.append(MatrixEntry(stack, here, single, {column: each for column, each in versions.items() if each}))
     order = list(GROUPS)
     entries.sort(key=lambda each: (order.index(each.saves), each.place))
     return Matrix(tuple(columns), shared, tuple(entries), older)

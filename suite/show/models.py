@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from suite.guard.models.matrix import Cell, Matrix, Placed, Verdict
+from suite.guard.models.matrix import Cell, ModelsMatrix, Placed, Verdict
 from suite.record.text import in_html
 from suite.show import markup
 
@@ -23,7 +23,7 @@ READING = (
 class Shown:
     """A matrix with cells, and the techniques whose code changed since they were tried."""
 
-    matrix: Matrix
+    matrix: ModelsMatrix
     changed: frozenset[str] = frozenset()
 
     def mark(self, technique: str) -> str:
@@ -31,7 +31,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Table:
+class ModelTable:
     """The models in one baseline's place: ``rows`` are a technique's cells, None where it was not tried."""
 
     baseline: str
@@ -49,15 +49,15 @@ class Reason:
     models: tuple[str, ...]
 
 
-def tables(matrix: Matrix) -> Iterator[Table]:
+def tables(matrix: ModelsMatrix) -> Iterator[ModelTable]:
     """The matrix by baseline."""
     for baseline in dict.fromkeys(model.baseline for model in matrix.models.values()):
         names = tuple(name for name, model in matrix.models.items() if model.baseline == baseline)
         rows = tuple((technique, tuple(map(row.get, names))) for technique, row in matrix.cells.items())
-        yield Table(baseline, names, rows)
+        yield ModelTable(baseline, names, rows)
 
 
-def reasons(matrix: Matrix) -> list[Reason]:
+def reasons(matrix: ModelsMatrix) -> list[Reason]:
     """Every sentence once, with the first one's numbers where they alone differ; defects first."""
     said: dict[tuple[Verdict, str], list[Placed]] = {}
     for placed in matrix.placed():
@@ -88,7 +88,7 @@ def listed(names: Sequence[str], of: int, noun: str) -> str:
     return ", ".join(names) if len(names) <= 12 else f"{len(names)} {noun}"
 
 
-def place(reason: Reason, matrix: Matrix) -> str:
+def place(reason: Reason, matrix: ModelsMatrix) -> str:
     """Which techniques on which models."""
     techniques = listed(reason.techniques, len(matrix.cells), "techniques")
     return f"{techniques} on {listed(reason.models, len(matrix.models), 'models')}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from suite.contract.card import Card
 from suite.guard.calibrated import ALPHA, TABLE_PAIRS, VALID, Calibration
-from suite.judge.metrics import METRICS, Metric, Value
+from suite.judge.metrics import METRICS, Metric, MetricValue
 from suite.judge.rows import Row, of_version
 from suite.record.job import techniques_of
 from suite.record.text import in_html
@@ -209,7 +209,8 @@ def _head(each: tuple[str, str, bool]) -> str:
 
 
 def _entry(
-    each: matrices.Entry, rows: Mapping[str, Sequence[PlacedRow]], columns: Sequence[str], costs: Sequence[Metric],
+    each: matrices.MatrixEntry, rows: Mapping[str, Sequence[PlacedRow]], columns: Sequence[str],
+    costs: Sequence[Metric],
     has_mean: bool, cards: Mapping[str, Card], order: int,
 ) -> str:  # fmt: skip
     section = next(iter(rows.values()))[0].technique
@@ -304,7 +305,7 @@ def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str) -> st
     return f'<td{attributes} class="{kind}" title="{hovered}">{markup}</td>'
 
 
-def _mean_cell(value: Value | None, is_split: bool) -> str:
+def _mean_cell(value: MetricValue | None, is_split: bool) -> str:
     """The mean; without colour where it is sooner on more hardware."""
     if value is None:
         return f'<td data-sort=""{data(baseline="")}></td>'
@@ -318,7 +319,7 @@ def _mean_cell(value: Value | None, is_split: bool) -> str:
     return f'<td{attributes} class="{kind}" title="{title}">{in_html(words)}{brackets}</td>'
 
 
-def _hovered(row: Row, value: Value) -> str:
+def _hovered(row: Row, value: MetricValue) -> str:
     """What a cell says to a pointer: interval, evidence, and the seconds and bytes behind."""
     sizes = [
         f"{metric.heading} {sizes}"
@@ -337,12 +338,12 @@ def _hovered(row: Row, value: Value) -> str:
     return "; ".join(filter(None, said))
 
 
-def _worst(entry: matrices.Entry, metric: str) -> str:
+def _worst(entry: matrices.MatrixEntry, metric: str) -> str:
     known = [value.number for row in entry.best.values() if (value := row.value(metric)).known]
     return f"{max(known):.6g}" if known else ""
 
 
-def _cost_kind(entry: matrices.Entry, metric: str) -> str:
+def _cost_kind(entry: matrices.MatrixEntry, metric: str) -> str:
     """A cost's classes: its form, and its colour where every row surely has less, or more, of it, in one process."""
     values = [value for row in entry.best.values() if (value := row.value(metric)).known]
     surely = {leaning(value) if f"{value.number:.2f}" != "1.00" else 0 for value in values}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.metrics import METRICS
-from suite.record.paper_scale import Beside, PaperScale, Place
+from suite.record.paper_scale import Beside, CountPlace, PaperScale
 from suite.record.text import in_html
 from suite.show import markup
 from suite.show.amounts import amount
@@ -24,16 +24,16 @@ HEADINGS = ("technique", "peak tensors", *(f"{METRICS[name].title}, ratio" for n
 
 
 @dataclass(frozen=True)
-class Table:
+class CountTable:
     """One place: the reference's own numbers in words, the stacks that were counted, and why others were not."""
 
-    place: Place
+    place: CountPlace
     reference: str
     counted: Sequence[Beside]
     uncounted: Sequence[Beside]
 
 
-def tables(counts: PaperScale) -> Iterator[Table]:
+def tables(counts: PaperScale) -> Iterator[CountTable]:
     """By place, the smallest peak first."""
     for place, beside in counts.beside().items():
         known = [each for each in beside if each.ratio(PEAK) is not None]
@@ -44,7 +44,7 @@ def tables(counts: PaperScale) -> Iterator[Table]:
             numbers = ", ".join(f"{METRICS[name].title} {amount(name, own[name])}" for name in RATIOS)
             reference = f"{known[0].reference.stack}: {numbers}; batch {batch}"
             ordered = sorted(known, key=lambda each: (each.ratio(PEAK) or 0.0, each.stack.stack))
-            yield Table(place, reference, ordered, [each for each in beside if each not in known])
+            yield CountTable(place, reference, ordered, [each for each in beside if each not in known])
 
 
 def cells(each: Beside) -> list[str]:

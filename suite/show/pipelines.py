@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from suite.pipeline.schedule import Program, Schedule
+from suite.pipeline.schedule import PipelineSchedule, Program
 from suite.pipeline.simulate import Timeline, bubble_in_the_middle, bubble_of_a_step, simulated
-from suite.show.drawing import Drawing, Group, Line, Mark, Words
+from suite.show.drawing import Drawing, Line, Mark, MarkGroup, Words
 
 UNIT, ROW, LEFT, TOP = 20.0, 22.0, 60.0, 8.0
 STYLE = {"forward": "band technique", "backward": "band worse"}
@@ -14,7 +14,7 @@ SHOWN_UNITS = 44
 MANY_STEPS = 60  # after which a pipeline that never drains has long been full
 
 
-def picture(schedule: Schedule, backward: int = 2) -> Drawing:
+def picture(schedule: PipelineSchedule, backward: int = 2) -> Drawing:
     """The first 44 units of time, a forward pass being one unit long and a backward pass ``backward``. A box has the
     number of its micro-batch; blue goes forward, orange backward; a line is an update of the rank's weights."""
     steps, timeline = 1, simulated(schedule.program(1), schedule.stages, backward)
@@ -32,7 +32,7 @@ def picture(schedule: Schedule, backward: int = 2) -> Drawing:
     return Drawing(LEFT + SHOWN_UNITS * UNIT + 8, below + 8, marks, label)
 
 
-def _waiting(schedule: Schedule, backward: int) -> str:
+def _waiting(schedule: PipelineSchedule, backward: int) -> str:
     if _drains(schedule.step(0)):
         return f"the ranks wait {_percent(bubble_of_a_step(schedule, backward))} of the time"
     bubble = bubble_in_the_middle(schedule, MANY_STEPS, backward)
@@ -61,5 +61,5 @@ def _row(timeline: Timeline, rank: int) -> list[Mark]:
         box = [(start + 0.5, top), (end - 0.5, top), (end - 0.5, top + ROW - 3), (start + 0.5, top + ROW - 3)]
         number = Words((start + end) / 2, top + ROW - 8, str(slot.op.micro), anchor="middle")
         says = f"{slot.op.kind} pass of micro-batch {slot.op.micro} on stage {slot.op.stage}, version {slot.op.version}"
-        marks.append(Group([Line(STYLE[slot.op.kind], box, closed=True), number], says))
+        marks.append(MarkGroup([Line(STYLE[slot.op.kind], box, closed=True), number], says))
     return marks

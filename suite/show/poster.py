@@ -90,7 +90,7 @@ def render(report: Report) -> str:
     )
 
 
-def _drawn_groups(whole: matrix.Matrix) -> list[tuple[str, list[matrix.Entry]]]:
+def _drawn_groups(whole: matrix.Matrix) -> list[tuple[str, list[matrix.MatrixEntry]]]:
     """The groups with as many techniques as there is room for, the first of all."""
     groups, room = [], MOST
     for title, entries in whole.groups:
@@ -100,7 +100,7 @@ def _drawn_groups(whole: matrix.Matrix) -> list[tuple[str, list[matrix.Entry]]]:
     return groups
 
 
-def _left_out(whole: matrix.Matrix, drawn: Sequence[matrix.Entry]) -> str:
+def _left_out(whole: matrix.Matrix, drawn: Sequence[matrix.MatrixEntry]) -> str:
     """What the picture does not show, in a sentence; empty where it shows all."""
     here = {entry.stack for entry in drawn}
     left = [(title, sum(each.stack not in here for each in entries)) for title, entries in whole.groups]
@@ -109,11 +109,11 @@ def _left_out(whole: matrix.Matrix, drawn: Sequence[matrix.Entry]) -> str:
     return f"Left out here: {count} more techniques of the leaderboard, {', '.join(parts)}." if count else ""
 
 
-def _name_width(entry: matrix.Entry) -> float:
+def _name_width(entry: matrix.MatrixEntry) -> float:
     return MONO * len(entry.stack) + (16 + LETTER * len(entry.hardware) if entry.hardware else 0)
 
 
-def _entry(entry: matrix.Entry, y: float, left: Mapping[str, float], right: Mapping[str, float]) -> Iterator[str]:
+def _entry(entry: matrix.MatrixEntry, y: float, left: Mapping[str, float], right: Mapping[str, float]) -> Iterator[str]:
     """A technique's line; what it runs on stands beside its name where that is more than its reference has."""
     yield _text(12, y + 15, entry.stack, "name")
     if entry.hardware:

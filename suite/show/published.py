@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from suite.judge.published import Comparison, Residual, Summary, peaks, study
+from suite.judge.published import Comparison, Residual, StudySummary, peaks, study
 from suite.record.files import replacing
 from suite.record.modelled import write
 from suite.record.published import FOLDER, rows
@@ -42,7 +42,7 @@ def table(found: Comparison) -> str:
     return text.getvalue()
 
 
-def memory_lines() -> list[Summary]:
+def memory_lines() -> list[StudySummary]:
     """Counted peaks of allocated bytes against published ones, by technique: nothing is fitted."""
     found = peaks()
     names = ["all", *sorted({each.row.technique for each in found})]
@@ -51,7 +51,9 @@ def memory_lines() -> list[Summary]:
         errors = [each.log_error for each in found if name in ("all", each.row.technique)]
         if errors:
             error, bias = float(np.median(np.abs(errors))), float(np.median(errors))
-            lines.append(Summary("technique" if name != "all" else "all", name, len(errors), error, bias, float("nan")))
+            lines.append(
+                StudySummary("technique" if name != "all" else "all", name, len(errors), error, bias, float("nan"))
+            )
     return lines
 
 

@@ -219,7 +219,7 @@ def _claims(stack: str, anchor: str, own: Sequence[Judgement]) -> str:
     )
 
 
-def _claim(line: claims.Line) -> str:
+def _claim(line: claims.ClaimLine) -> str:
     cells = [
         markup.cell(line.verdict, CLAIM_VERDICTS.index(line.verdict), "words"),
         markup.row_head(line.name, markup.code(line.name.partition(".")[2] or line.name)),

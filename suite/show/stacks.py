@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from suite.judge.interaction import Interaction, interactions
-from suite.judge.metrics import IN_STACKS, METRICS, Direction, Value
+from suite.judge.metrics import IN_STACKS, METRICS, Direction, MetricValue
 from suite.record.text import in_html
 from suite.show import markup
 from suite.show.board import Board, against_text, how_many, shown_number, text
@@ -24,7 +24,7 @@ READING = (
 )
 
 
-def shown(value: Value) -> str:
+def shown(value: MetricValue) -> str:
     """The interaction as a factor with its interval, an exact one after ``=``, a word where there is none."""
     return text(value, DIRECTION)
 
@@ -113,7 +113,7 @@ class Stacks:
         return (known or names)[0]
 
     @property
-    def matrix(self) -> list[list[Value | None]]:
+    def matrix(self) -> list[list[MetricValue | None]]:
         """The interactions [firsts, seconds]; None where the pair was not measured."""
         pairs, metric = self.pairs, self.headline
         return [
@@ -160,7 +160,7 @@ def _html_of(position: int, each: Stacks) -> str:
     return "\n".join([*lines, f"<ul>{items}</ul>" if items else ""])
 
 
-def _matrix_cell(value: Value | None) -> str:
+def _matrix_cell(value: MetricValue | None) -> str:
     if value is None:
         return "<td></td>"
     return f'<td class="{value.kind}" title="{in_html(value.reason or value.note)}">{in_html(shown(value))}</td>'

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from suite.contract.card import Card
-from suite.judge.studies import Cell, Study, Table
+from suite.judge.studies import Cell, Study, StudyTable
 from suite.record.job import techniques_of
 from suite.record.text import in_html
 from suite.show import markup, study_plots
@@ -53,7 +53,7 @@ class PlacedStudy:
         return f"{origin} {CHANGED}." if self.unverified else origin
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[StudyTable]:
         return [table for table in self.study.tables if table.rows]
 
 
@@ -123,7 +123,7 @@ def _mark(placed: PlacedStudy) -> str:
     return markup.unverified(CHANGED if placed.unverified else "")
 
 
-def _table(anchor: str, study: str, table: Table) -> str:
+def _table(anchor: str, study: str, table: StudyTable) -> str:
     caption = f"{study}: {table.name}. {table.note}"  # the name of a region, of which a page has no two alike
     if len(table.rows) > MOST_ROWS:
         caption += f" The first {MOST_ROWS} of {len(table.rows)} rows; all are in the study's file beside the records."

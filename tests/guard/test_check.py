@@ -14,7 +14,7 @@ from suite.guard import check, speed
 from suite.guard.check import Selection, SpeedBudget, against_file, against_revision
 from suite.guard.findings import Finding
 from suite.guard.gate_worker import Worker
-from suite.guard.speed import Timed
+from suite.guard.speed import TimedSet
 from suite.guard.votes import FALSE_ALARMS, Rule
 from suite.measure.child import ContenderFailed
 from suite.measure.evidence import silent
@@ -73,9 +73,9 @@ def git(folder: Path, *arguments: str) -> None:
 def test_what_changed_is_timed_at_a_rate_that_its_items_share(checked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def time_sets(_: object, jobs: list[Job], rule: Rule, *, minutes: float, **__: object) -> list[Timed]:
+    def time_sets(_: object, jobs: list[Job], rule: Rule, *, minutes: float, **__: object) -> list[TimedSet]:
         asked.append(([each.stack for each in jobs], rule, minutes))
-        return [Timed(each, d=[0.2] * 9, e=[0.001] * 9) for each in jobs]
+        return [TimedSet(each, d=[0.2] * 9, e=[0.001] * 9) for each in jobs]
 
     monkeypatch.setattr(speed, "time_sets", time_sets)
     findings = against_revision("HEAD", checked, Selection(), None, silent, SpeedBudget(0.2, 7))

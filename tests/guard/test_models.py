@@ -10,7 +10,7 @@ from suite.cli import Exit
 from suite.contract.baseline import baselines
 from suite.contract.technique import Unavailable
 from suite.guard.models import matrix
-from suite.guard.models.matrix import Cell, Matrix, Model
+from suite.guard.models.matrix import Cell, Model, ModelsMatrix
 from suite.guard.models.survey import models
 from suite.guard.models.trial import is_refusal
 from suite.model.anatomy import NoBlocks, anatomy
@@ -104,12 +104,12 @@ MODELS = {"m0": Model(baseline="gpt"), "m1": Model(baseline="vit")}
 
 
 def test_newer_cells_win_and_those_of_older_code_or_models_go():
-    old = Matrix(
+    old = ModelsMatrix(
         models=MODELS, code=dict.fromkeys(("kept", "changed", "other"), "a"),
         cells=cells(kept="wd", changed="wd", other="ww"),
     )  # fmt: skip
     works = {"m1": Cell(verdict="works")}
-    newer = Matrix(models=MODELS, code={"kept": "a", "changed": "b"}, cells={"kept": works, "changed": works})
+    newer = ModelsMatrix(models=MODELS, code={"kept": "a", "changed": "b"}, cells={"kept": works, "changed": works})
     assert {name: [*row] for name, row in old.still(newer).items()} == {"kept": ["m0", "m1"]}
     both = old.with_newer(newer)
     assert {name: [*row] for name, row in both.cells.items()} == {
@@ -117,13 +117,13 @@ def test_newer_cells_win_and_those_of_older_code_or_models_go():
     }  # fmt: skip
     assert not both.defects() and len(old.defects()) == 2
     assert [*both.of({"kept"}, ["vit"]).placed()] == [("kept", "m1", Cell(verdict="works"))]
-    grown = Matrix(models={**MODELS, "m1": Model(baseline="vit", sha256="x")}, code={"kept": "a"})
+    grown = ModelsMatrix(models={**MODELS, "m1": Model(baseline="vit", sha256="x")}, code={"kept": "a"})
     assert [*old.still(grown)["kept"]] == ["m0"], "the configuration of m1 is another now"
 
 
 def test_a_matrix_is_read_as_it_was_written_and_a_damaged_one_says_so(tmp_path: Path):
     assert matrix.read(tmp_path) is None
-    kept = Matrix(made="2026-01-01", models=MODELS, code={"lion": "a"}, cells=cells(lion="wr"))
+    kept = ModelsMatrix(made="2026-01-01", models=MODELS, code={"lion": "a"}, cells=cells(lion="wr"))
     matrix.write(kept, tmp_path)
     assert matrix.read(tmp_path) == kept
     (tmp_path / matrix.NAME).write_text("{")

@@ -15,7 +15,7 @@ import pytest
 
 from suite.guard import speed
 from suite.guard.gate_worker import waited_s
-from suite.guard.speed import Timed, finding, time_sets
+from suite.guard.speed import TimedSet, finding, time_sets
 from suite.guard.trees import TreeWorker
 from suite.guard.votes import Rule
 from suite.measure.child import ContenderFailed
@@ -46,7 +46,7 @@ class Stub:
 
 def timed(
     new_s: float, spread: float = 0.0, *, jobs: int = 1, again_s: float = 1.0, minutes: float = 1.0, fails: str = ""
-) -> tuple[list[Timed], list[dict[str, Stub]]]:
+) -> tuple[list[TimedSet], list[dict[str, Stub]]]:
     noise, sessions = random.Random(0), list[dict[str, Stub]]()
 
     @contextmanager
@@ -109,7 +109,7 @@ def test_a_side_that_fails_is_named_and_the_others_go_on() -> None:
 def test_short_steps_are_timed_several_at_a_time() -> None:
     noise = random.Random(0)
     sides = {name: Stub(0.004, 0.0, noise) for name in ("old", "again", "new")}
-    item = Timed(JOB)
+    item = TimedSet(JOB)
     item.add(sides, random.Random(0))  # type: ignore[arg-type]
     assert sides["old"].steps == 1
     item.add(sides, random.Random(0))  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from suite.judge.claims import (
     verdicts,
 )
 from suite.judge.statistics import OVER_REPLICATES, Interval
-from suite.record.paper_scale import PaperScale, Place, SizeCount
+from suite.record.paper_scale import CountPlace, PaperScale, SizeCount
 from suite.record.schema import Code, Counted, Learned, Line, Side, Status, Timed
 from suite.record.store import Store
 from tests.factories import (
@@ -295,7 +295,7 @@ def test_no_evidence_other_conditions_and_other_hardware_are_not_testable() -> N
 
 
 def test_counts_at_the_papers_size_judge_exact_claims_about_them() -> None:
-    place = Place("gpt", "large", "classic", "cuda", "pretrain")
+    place = CountPlace("gpt", "large", "classic", "cuda", "pretrain")
 
     def of_size(stack: str, size: int) -> SizeCount:
         numbers = {"saved_activation_bytes": size}

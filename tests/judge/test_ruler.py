@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from suite.judge.known import Known, LearnedPair, TimedPair
-from suite.judge.metrics import METRICS, Value, priors
+from suite.judge.metrics import METRICS, MetricValue, priors
 from suite.judge.ruler import BUDGETS, LEAST_SLOPE, Ruler, ruler_of, steps_at
 from suite.judge.statistics import Floats, detectable_effect
 from suite.record.schema import Evaluation, Learned, Side
@@ -189,17 +189,17 @@ def board(
     return known
 
 
-def headlines(known: Sequence[Known], metric: str = "time_to_quality") -> list[Value]:
+def headlines(known: Sequence[Known], metric: str = "time_to_quality") -> list[MetricValue]:
     shared = priors(known)
     return [METRICS[metric].value(each, shared) for each in known]
 
 
-def simulated(rows: int, boards: int, seed: int, **truth: float | bool) -> list[Value]:
+def simulated(rows: int, boards: int, seed: int, **truth: float | bool) -> list[MetricValue]:
     rng = np.random.default_rng(seed)
     return [each for _ in range(boards) for each in headlines(board(rng, rows, **truth))]  # type: ignore[arg-type]
 
 
-def covered(values: Sequence[Value], truth: float) -> int:
+def covered(values: Sequence[MetricValue], truth: float) -> int:
     return sum(each.interval is not None and each.interval.contains(truth) for each in values)
 
 

@@ -14,7 +14,7 @@ from suite.judge.ruler import BUDGETS, steps_at
 from suite.judge.tuning import RATES, SEEDS
 from suite.measure.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
-from suite.measure.plan import TRIES, Pair, Plan, Wanted, pair_of, pairs_of, ruler_jobs, settled
+from suite.measure.plan import TRIES, CampaignPlan, Pair, Wanted, pair_of, pairs_of, ruler_jobs, settled
 from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
 from suite.record.numerics import off_the_clock
@@ -41,8 +41,8 @@ def timed(*stacks: str, replicate: int = 0, code: Code | None = None, windows: i
     return factories.timed(sides, replicate, **HERE | changes)
 
 
-def plan(*lines: Line, pairs: Sequence[Pair] = (LION,), together: bool = False, **wanted: Any) -> Plan:
-    return Plan(pairs, Records.of(lines), Wanted(**wanted, tuned=False), together)
+def plan(*lines: Line, pairs: Sequence[Pair] = (LION,), together: bool = False, **wanted: Any) -> CampaignPlan:
+    return CampaignPlan(pairs, Records.of(lines), Wanted(**wanted, tuned=False), together)
 
 
 # pairs ----------------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_claim_about_a_ratio_of_probes_asks_for_the_technique_at_zero_strength
     jobs = plan(pairs=[Pair(vit, "vit_sam"), Pair(vit, "vit_sam:rho=0.1"), Pair(vit, "sam")], seeds=2).jobs()
     assert [job.seed for job in jobs if job.stack == "vit_sam:rho=0.0"] == [0, 1]
     assert len(jobs) == 2 * 5
-    tuned = Plan([Pair(vit, "vit_sam")], Records.of([]), Wanted(seeds=2))
+    tuned = CampaignPlan([Pair(vit, "vit_sam")], Records.of([]), Wanted(seeds=2))
     assert not [job for job in tuned.jobs() if job.stack == "vit_sam:rho=0.0"], "before the reference's grid has chosen"
 
 
@@ -244,7 +244,7 @@ def test_a_failure_that_may_pass_is_tried_again_and_not_forever(status: Status, 
     known.append(factories.timed([factories.side(code=code_of(GPT, "baseline")), broken], 0, **HERE))
 
     def missing(lines: Sequence[Line]) -> tuple[int, int, int]:
-        again = Plan([LION], settled(Records.of(lines)), Wanted(1, 1, tuned=False))
+        again = CampaignPlan([LION], settled(Records.of(lines)), Wanted(1, 1, tuned=False))
         return len(again.counts()), len(again.jobs()), len(again.timings())
 
     assert missing(known) == ((1, 1, 1) if passes else (0, 0, 0))
@@ -261,8 +261,8 @@ def test_the_curve_of_a_tuned_pair_is_at_the_reference_s_tuned_rate() -> None:
         for seed in SEEDS
     ]  # fmt: skip
     asked = Wanted(seeds=1, ruler_seeds=1)
-    first = Plan([LION], Records.of([]), asked).jobs()
+    first = CampaignPlan([LION], Records.of([]), asked).jobs()
     assert {job.setting.steps for job in first} == {GPT.steps}, "its grid comes first"
-    rulers = Plan([LION], Records.of(grid), asked).jobs()
+    rulers = CampaignPlan([LION], Records.of(grid), asked).jobs()
     assert {(job.setting.rate, job.stack) for job in rulers} == {(3.0, "baseline")}
     assert len(rulers) == len(BUDGETS) - 1, "its own budget is in the grid"

@@ -32,7 +32,7 @@ def learned(setting: Setting, seed: int, loss: float) -> Learned:
 
 
 @pytest.fixture
-def studied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> module.Power:
+def studied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> module.PowerStudy:
     """Half the rate costs 10 % of the loss; seeds scatter by NOISE."""
     rng = np.random.default_rng(3)
     own = conditions_of(GPT).steps
@@ -60,7 +60,7 @@ def studied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> module.Power:
     return answer
 
 
-def test_a_real_effect_stands_out_and_none_does_not(studied: module.Power) -> None:
+def test_a_real_effect_stands_out_and_none_does_not(studied: module.PowerStudy) -> None:
     nothing, perturbed, half = studied.controls
     assert [each.name for each in studied.controls] == ["other seeds", "weights perturbed", "half the learning rate"]
     assert half.budget.high < 0 < perturbed.budget.high and nothing.budget.high > 0
@@ -68,7 +68,7 @@ def test_a_real_effect_stands_out_and_none_does_not(studied: module.Power) -> No
     assert half.log_losses == pytest.approx([math.log(1.1)] * SEEDS, abs=5 * NOISE)
 
 
-def test_the_noise_is_that_of_pairs_that_differ_in_nothing_that_matters(studied: module.Power) -> None:
+def test_the_noise_is_that_of_pairs_that_differ_in_nothing_that_matters(studied: module.PowerStudy) -> None:
     expected = NOISE * math.sqrt(2) / abs(SLOPE)
     assert 0.4 * expected < studied.seed_deviation < 2.5 * expected
     assert 0 < studied.detectable < 1

@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 import suite.measure.study
 from suite.cli import app
 from suite.contract.catalogue import catalogue
-from suite.measure.lab import NOT_FINITE, Table
+from suite.measure.lab import NOT_FINITE, StudyTable
 from suite.measure.study import Study, baseline_for, read_studies, study_of, write_study
 from tests.factories import CODE, MACHINE, installed
 
-SWEEP = Table(
+SWEEP = StudyTable(
     "steps_to_quality",
     (
         "batch_size", "rule", "learning_rate", "seeds", "reached", "steps_to_quality", "examples_to_quality",
@@ -53,14 +53,14 @@ scalars = st.one_of(
 
 @given(st.lists(st.tuples(scalars, scalars)), st.text(), st.text())
 def test_every_scalar_comes_back_as_it_was(rows: list[tuple[Any, ...]], name: str, note: str) -> None:
-    stored = study(tables=[Table(name, (note, "x"), rows, note)])
+    stored = study(tables=[StudyTable(name, (note, "x"), rows, note)])
     (read,) = Study.model_validate_json(stored.model_dump_json()).tables
     assert (read.name, read.columns, read.note) == (name, (note, "x"), note)
     assert [*map(repr, read.rows)] == [*map(repr, rows)]  # NaN, and 1 beside 1.0 and True
 
 
 def test_a_spreadsheet_takes_no_cell_of_a_study_for_a_formula() -> None:
-    table = Table("t", ("=HYPERLINK(1)", "x"), [("=HYPERLINK(1)", -1.5), ("+1", None)])
+    table = StudyTable("t", ("=HYPERLINK(1)", "x"), [("=HYPERLINK(1)", -1.5), ("+1", None)])
     assert table.as_csv() == "'=HYPERLINK(1),x\r\n'=HYPERLINK(1),-1.5\r\n'+1,\r\n"
 
 
@@ -90,22 +90,22 @@ def test_a_study_is_stored_beside_the_records_of_its_machine_and_replaces_the_on
 
 
 def test_a_study_with_empty_tables_is_not_stored(tmp_path: Path) -> None:
-    assert write_study(study(tables=[Table("a", ("x",), []), Table("b", ("x",), [])]), tmp_path) is None
+    assert write_study(study(tables=[StudyTable("a", ("x",), []), StudyTable("b", ("x",), [])]), tmp_path) is None
     assert not list(tmp_path.iterdir())
     assert read_studies(tmp_path) == ([], [])
 
 
 def test_numpy_s_scalars_are_stored_as_numbers_and_other_cells_are_refused() -> None:
-    (table,) = study(tables=[Table("a", ("x", "y", "z"), [(np.int64(3), np.bool_(True), np.float32(0.5))])]).tables
+    (table,) = study(tables=[StudyTable("a", ("x", "y", "z"), [(np.int64(3), np.bool_(True), np.float32(0.5))])]).tables
     assert [*map(repr, table.rows[0])] == ["3", "True", "0.5"]
     with pytest.raises(ValueError, match="a cell is a number, a text"):
-        study(tables=[Table("a", ("x",), [([1],)])])
+        study(tables=[StudyTable("a", ("x",), [([1],)])])
     with pytest.raises(ValueError, match="one cell for each column"):
-        Table("a", ("x",), [(1, 2)])
+        StudyTable("a", ("x",), [(1, 2)])
 
 
 def test_cells_as_people_read_them() -> None:
-    assert Table("a", ("x",) * 5, [(1 / 3, 12345678, None, "words", math.nan)]).as_text() == [
+    assert StudyTable("a", ("x",) * 5, [(1 / 3, 12345678, None, "words", math.nan)]).as_text() == [
         ["0.3333", "12345678", "n/a", "words", "nan"]
     ]
 
@@ -183,7 +183,7 @@ def test_the_command_stores_its_tables_and_the_boards_show_them(
     (path,) = tmp_path.glob("*/studies/lamb-gpt-nano-modern.json")
     assert f"kept: {path}" in error.replace("\n", "")
     assert (stored.technique, stored.seeds, stored.machine.name) == ("lamb", 2, path.parent.parent.name)
-    tables[:] = [Table("empty", ("x",), [])]
+    tables[:] = [StudyTable("empty", ("x",), [])]
     assert "not kept: every table is empty" in called("study", "lamb", "--results", tmp_path, "--json")[2]
 
     board, page = tmp_path / "board.md", tmp_path / "board.html"

@@ -20,7 +20,7 @@ from rich.table import Table
 from suite.judge.known import timed_pair
 from suite.measure.campaign import Effort, measure
 from suite.measure.contender import Contender
-from suite.measure.plan import Pair, Plan, Wanted, pair_of
+from suite.measure.plan import CampaignPlan, Pair, Wanted, pair_of
 from suite.record.job import Job, Setting
 from suite.record.machine import busy_cores
 from suite.record.store import Store
@@ -44,7 +44,7 @@ WANTED = Wanted(seeds=1, timings=3, tuned=False, most_seeds=1)
 def composed(pair: Pair, folder: Path) -> list[float]:
     """What the contender's run costs in trainings of the reference, as each timing has it."""
     measure([pair], folder, Effort(WANTED, minutes=30))
-    plan = Plan([pair], Store(folder).read()[0], WANTED)
+    plan = CampaignPlan([pair], Store(folder).read()[0], WANTED)
     return [math.exp(timed_pair(each, 1).log_cost) for each in plan.timed(pair.setting, pair.sides)]
 
 

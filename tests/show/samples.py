@@ -12,7 +12,7 @@ from typing import Any
 
 from suite.contract.card import Card, Paper
 from suite.judge.rows import Row, pairs
-from suite.measure.lab import Table
+from suite.measure.lab import StudyTable
 from suite.measure.studies.batch_sweep import SweepRow
 from suite.measure.study import Study
 from suite.record.schema import Code, Line
@@ -82,7 +82,7 @@ def card(id: str, category: str = "evil", words: str = "") -> Card:
     return Card(id=id, name=words, category=category, summary=words, paper=paper, baselines=("gpt",))
 
 
-SWEEP = Table(
+SWEEP = StudyTable(
     "steps_to_quality",
     SweepRow._fields,
     [

@@ -18,9 +18,9 @@ from suite.contract.catalogue import catalogue
 from suite.guard.calibration import Calibration, Gate, timed_job
 from suite.guard.gate import DESIGN
 from suite.judge.claims import ClaimPlace, Observation, judge
-from suite.judge.metrics import Value
+from suite.judge.metrics import MetricValue
 from suite.judge.statistics import Interval
-from suite.measure.lab import Table
+from suite.measure.lab import StudyTable
 from suite.show import html
 from suite.show.charts import REFERENCE, CostPoint, front, learning_curves, ruler, ruler_points, whisker
 from suite.show.report import Folder, Report, origins
@@ -95,12 +95,12 @@ def evil_packed_page():
         judge(wicked, EVIL, Observation(reason=EVIL), ClaimPlace()),
         judge(wicked.model_copy(update={"kind": "literature"}), EVIL, Observation(), ClaimPlace()),
     ]
-    tables = [Table(EVIL, (EVIL, EVIL), [(EVIL, n) for n in range(1000)], EVIL), Table("none", ("x",), [])]
+    tables = [StudyTable(EVIL, (EVIL, EVIL), [(EVIL, n) for n in range(1000)], EVIL), StudyTable("none", ("x",), [])]
     hostile = {"baseline": EVIL, "size": EVIL, "recipe": EVIL, "machine": machine, "tables": tables}
     studied = [
         *(Studied(study("lossy", **hostile), unverified=True) for _ in range(2)),
         Studied(study(EVIL, **hostile)),
-        Studied(study(EVIL, tables=[Table("a", (EVIL,), [(float("nan"),)])])),
+        Studied(study(EVIL, tables=[StudyTable("a", (EVIL,), [(float("nan"),)])])),
         *(Studied(study(size=size)) for size in ("nano", "nano", "micro")),
     ]
     return html.render(Report(rows, [EVIL], judged, {}, {"lossy": card("lossy", words=EVIL)}, studied))
@@ -262,7 +262,7 @@ def test_what_a_folder_offers_is_read_without_importing_it():
 
 def test_every_kind_of_value_has_a_style_of_its_own_and_a_modelled_one_is_sorted_last():
     one = row("x", final=1.4)
-    one.metrics["energy"] = Value("modelled", 0.5)
+    one.metrics["energy"] = MetricValue("modelled", 0.5)
     page = Page(render(Report([one, *shown(evidence("fast", pace_s=0.01))])))
     cells = {each["class"].split()[0]: each.get("data-sort") for each in page.having("td") if each.get("class")}
     assert {"measured", "exact", "bound", "modelled", "unavailable"} <= set(cells)

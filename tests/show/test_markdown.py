@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.judge.claims import ClaimPlace, Observation, judge
-from suite.judge.metrics import Value
+from suite.judge.metrics import MetricValue
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
 from suite.show.board import boards, leaning, text
@@ -26,7 +26,7 @@ def test_techniques_stand_in_order_bounds_at_their_ends_and_nothing_is_dropped()
 
 def test_a_modelled_headline_is_never_ranked_with_measured_ones():
     modelled = row("chip")
-    modelled.metrics["time_to_quality"] = Value("modelled", 0.1)
+    modelled.metrics["time_to_quality"] = MetricValue("modelled", 0.1)
     (board,) = boards([*shown(evidence("fast", pace_s=0.01)), modelled])
     assert [(tier, row.stack) for tier, row in board.ranked] == [("1", "fast"), ("–", "chip")]
     assert text(modelled.value("time_to_quality"), "higher") == "≈×10.0"
@@ -37,7 +37,7 @@ def test_a_modelled_headline_is_never_ranked_with_measured_ones():
     ("at_most", "higher", "lower", "sure"), [(True, "> ×4.00", "< 0.25", 1), (False, "< ×4.00", "> 0.25", 0)]
 )
 def test_a_bound_on_a_cost_is_the_other_bound_on_a_speedup(at_most, higher, lower, sure):
-    value = Value("bound", 0.25, at_most=at_most)
+    value = MetricValue("bound", 0.25, at_most=at_most)
     assert (text(value, "higher"), text(value, "lower"), leaning(value)) == (higher, lower, sure)
 
 

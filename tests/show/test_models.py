@@ -2,7 +2,7 @@
 
 import re
 
-from suite.guard.models.matrix import Cell, Matrix, Model
+from suite.guard.models.matrix import Cell, Model, ModelsMatrix
 from suite.show.markdown import models_section
 from suite.show.models import Shown, html, reasons, tables
 from tests.show.samples import EVIL
@@ -10,8 +10,8 @@ from tests.show.samples import EVIL
 MODELS = {name: Model(baseline="gpt" if name != "swin" else "vit") for name in ("llama", "opt", "swin")}
 
 
-def matrix(**rows: dict[str, Cell]) -> Matrix:
-    return Matrix(made="2026-01-01", versions={"torch": "2.15"}, models=MODELS, cells=rows)
+def matrix(**rows: dict[str, Cell]) -> ModelsMatrix:
+    return ModelsMatrix(made="2026-01-01", versions={"torch": "2.15"}, models=MODELS, cells=rows)
 
 
 WORKS = Cell(verdict="works")

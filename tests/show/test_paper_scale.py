@@ -12,18 +12,18 @@ from suite.cli import app
 from suite.judge.at_scale import CountsAtScale
 from suite.measure.paper_scale import Scale, survey
 from suite.record.job import Setting
-from suite.record.paper_scale import NAME, PaperScale, Place, SizeCount, read, write
+from suite.record.paper_scale import NAME, CountPlace, PaperScale, SizeCount, read, write
 from suite.show import html, markdown
 from suite.show.paper_scale import tables
 from suite.show.report import Report
 from tests.show.samples import EVIL, whole
 
-PLACE = Place("gpt", "large", "modern", "cuda", "pretrain")
+PLACE = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
 NUMBERS = {"peak_tensor_bytes": 2**30, "saved_activation_bytes": 2**29, "optimizer_state_bytes": 2**20, "flops": 10**12}
 
 
 def count(
-    stack: str, share: float = 1.0, *, place: Place = PLACE, reference: str = "baseline", **own: str
+    stack: str, share: float = 1.0, *, place: CountPlace = PLACE, reference: str = "baseline", **own: str
 ) -> SizeCount:
     numbers = {} if own.get("unavailable") else {name: round(share * number) for name, number in NUMBERS.items()}
     return SizeCount(place=place, stack=stack, reference=reference, code="old", quantities=numbers, **own)

@@ -7,7 +7,7 @@ import pytest
 from suite.show.axes import Axis, even_ticks, log_ticks
 from suite.show.board import leaning
 from suite.show.charts import KINDS, CurveFrame, curves, forest, learning_curves, loss_range, pareto, ruler
-from suite.show.drawing import Dot, Group, Line, Words, save
+from suite.show.drawing import Dot, Line, MarkGroup, Words, save
 from suite.show.labels import Labels, point_box
 from suite.show.plots import PLOTS, figure, of_boards
 from suite.show.report import Report
@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def flat(marks):
     for each in marks:
-        yield from flat(each.marks) if isinstance(each, Group) else [each]
+        yield from flat(each.marks) if isinstance(each, MarkGroup) else [each]
 
 
 def of_kind(drawing, kind):

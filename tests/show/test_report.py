@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from suite.guard.models import matrix
-from suite.guard.models.matrix import Cell, Matrix, Model
+from suite.guard.models.matrix import Cell, Model, ModelsMatrix
 from suite.record.store import Store
 from suite.show import html, markdown
 from suite.show.report import Report
@@ -48,7 +48,7 @@ def test_a_report_holds_the_chosen_rows_and_says_what_could_not_be_read(tmp_path
 def test_a_report_has_the_matrix_of_models_and_the_page_a_link_to_it(tmp_path: Path) -> None:
     works = {"opt": Cell(verdict="works"), "swin": Cell(verdict="refused", reason="it has no head")}
     models = {"opt": Model(baseline="gpt"), "swin": Model(baseline="vit")}
-    matrix.write(Matrix(models=models, code={"lion": "old"}, cells={"lion": works, "gone": works}), tmp_path)
+    matrix.write(ModelsMatrix(models=models, code={"lion": "old"}, cells={"lion": works, "gone": works}), tmp_path)
     report = Report.read(tmp_path)
     assert report.models is not None and report.models.changed == {"lion"}
     front, pages = markdown.split(report, "boards")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from suite.measure.lab import Table
+from suite.measure.lab import StudyTable
 from suite.show import html, markdown, studies
 from suite.show.report import Report
 from suite.show.studies import Studied
@@ -24,7 +24,7 @@ def drawn(draw: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> str:
     return studies.html(studies.placed_studies([Studied(study(**changes))], {}), {})
 
 
-def labelled(tables: list[Table]) -> Figure:
+def labelled(tables: list[StudyTable]) -> Figure:
     figure = Figure()
     axes = figure.subplots()
     axes.plot([1, 2], color="black", label=tables[0].note)
@@ -35,7 +35,7 @@ def labelled(tables: list[Table]) -> Figure:
 
 def test_words_of_a_file_are_text_in_the_plot(monkeypatch: pytest.MonkeyPatch) -> None:
     words = EVIL.replace("$", "")  # a pair of these is mathematics to matplotlib
-    page = Page(drawn(labelled, monkeypatch, tables=[Table("name", ("x",), [(1,)], words)]))
+    page = Page(drawn(labelled, monkeypatch, tables=[StudyTable("name", ("x",), [(1,)], words)]))
     assert not page.having("script") and not page.having("img")
     assert words in page.words
     (svg,) = page.having("svg")
@@ -60,11 +60,11 @@ def test_tables_of_the_same_name_in_two_studies_are_regions_of_different_names()
     assert len(captions) == len(set(captions)) == 2
 
 
-def raising(tables: list[Table]) -> Figure:
+def raising(tables: list[StudyTable]) -> Figure:
     raise KeyError(EVIL)
 
 
-def picture(tables: list[Table]) -> Figure:
+def picture(tables: list[StudyTable]) -> Figure:
     figure = Figure()
     figure.subplots().imshow([[0, 1], [1, 0]])
     return figure
@@ -80,7 +80,7 @@ def picture(tables: list[Table]) -> Figure:
 def test_a_plot_that_cannot_be_drawn_is_one_sentence(
     draw: Any, note: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = drawn(draw, monkeypatch, tables=[Table("steps", ("x",), [(1,)], note)])
+    made = drawn(draw, monkeypatch, tables=[StudyTable("steps", ("x",), [(1,)], note)])
     assert words in made
     assert not Page(made).having("svg")
     assert ": steps. " in made
@@ -93,7 +93,7 @@ def test_a_study_without_a_plot_has_its_tables(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_long_tables_are_cut_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = drawn(labelled, monkeypatch, tables=[Table("long", ("x",), [(n,) for n in range(100_000)])])
+    made = drawn(labelled, monkeypatch, tables=[StudyTable("long", ("x",), [(n,) for n in range(100_000)])])
     assert len(Page(made).having("td")) == studies.MOST_ROWS
     assert "The first 500 of 100000 rows" in made
     assert "No plot: a table has more than 500 rows" in made
@@ -113,8 +113,8 @@ def test_a_study_and_its_technique_s_place_lead_to_each_other() -> None:
 
 
 def test_the_markdown_has_short_tables_and_the_length_of_long_ones() -> None:
-    long = Table("long", ("x",), [(n,) for n in range(13)], EVIL)
-    made = study(tables=[*study().tables, long, Table("none", ("x",), [])])
+    long = StudyTable("long", ("x",), [(n,) for n in range(13)], EVIL)
+    made = study(tables=[*study().tables, long, StudyTable("none", ("x",), [])])
     page = markdown.render(Report(studies=[Studied(made, unverified=True)]))
     assert "\n### linear\\_scaling\\_warmup · gpt · modern · nano†\n" in page
     assert "\n| 512 | linear | 0.016 | 3 | 0 | n/a | n/a | n/a | nan | n/a | n/a | 20 | n/a |\n" in page

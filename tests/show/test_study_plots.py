@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from suite.judge.studies import read_studies
-from suite.measure.lab import Table
+from suite.measure.lab import StudyTable
 from suite.show import html, study_plots
 from suite.show.report import Report
 from suite.show.studies import Studied
@@ -46,7 +46,7 @@ def test_a_plot_of_other_tables_or_damaged_is_not_shown(tmp_path: Path) -> None:
     path = study_plots.keep(study(), tmp_path)
     assert path
     assert study_plots.kept(study(), tmp_path)
-    assert not study_plots.kept(study(tables=[Table("other", ("x",), [(1,)])]), tmp_path)
+    assert not study_plots.kept(study(tables=[StudyTable("other", ("x",), [(1,)])]), tmp_path)
     drawn = path.read_bytes()
     for damaged in (drawn[:-20], b"", b"<!DOCTYPE svg [<!ENTITY a 'b'>]>" + drawn):
         path.write_bytes(damaged)

@@ -18,7 +18,7 @@ from suite.cli.shared import escape
 from suite.guard.findings import Finding
 from suite.guard.regression import markdown as summary
 from suite.judge.rows import Row as BoardRow
-from suite.measure.lab import Table
+from suite.measure.lab import StudyTable
 from suite.record.text import FORMULA_STARTS
 from suite.show import export, html, markdown, terminal
 from suite.show.report import Report
@@ -77,7 +77,7 @@ def in_chromium(pages: dict[str, Sequence[BoardRow]]) -> Row:
     with tempfile.TemporaryDirectory() as folder, Chromium() as browser:
         page = Path(folder) / "board.html"
         for words, rows in pages.items():
-            studied = Studied(study(tables=[Table(words, (words,), [(words,)], words)]))
+            studied = Studied(study(tables=[StudyTable(words, (words,), [(words,)], words)]))
             text = html.render(Report(rows, [words], studies=[studied], unreadable=[words]))
             page.write_bytes(text.encode("utf-8", "surrogatepass"))
             browser.open(page)
@@ -98,7 +98,7 @@ def _printable(text: str) -> bool:
 
 
 def in_markdown(words: str, rows: Sequence[BoardRow]) -> str:
-    studied = Studied(study(tables=[Table(words, (words, "x"), [(words, 1.0)], words)]))
+    studied = Studied(study(tables=[StudyTable(words, (words, "x"), [(words, 1.0)], words)]))
     page = markdown.render(Report(rows, [words], studies=[studied]))
     return _live(words, page)
 
@@ -130,7 +130,7 @@ def in_csv(words: str, rows: Sequence[BoardRow]) -> str:
         text = export.exported(rows, "csv", name).decode("utf-8", "surrogatepass")
         if wrong := _formula(text):
             return f"{words!r}: {wrong}"
-    table = Table(words, (words, "x"), [(words, 1.0)], words)
+    table = StudyTable(words, (words, "x"), [(words, 1.0)], words)
     return f"{words!r}: {wrong}" if (wrong := _formula(table.as_csv())) else "held"
 
 

@@ -33,7 +33,7 @@ RANKS_APART_S = 20.0  # after one rank failed, the others fail too or wait for i
 
 
 @dataclass(frozen=True)
-class Place:
+class TrialPlace:
     """The model that a crew tries techniques on; ``model`` is a folder, or None for the baseline's own."""
 
     baseline: str
@@ -48,7 +48,7 @@ class Died(RuntimeError):
 class Crew:
     """The parent's handle on one model's processes. Use as a context manager."""
 
-    def __init__(self, place: Place, ranks: int = 1, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, place: TrialPlace, ranks: int = 1, limit_s: float = LIMIT_S) -> None:
         self.place, self.ranks, self.limit_s = place, ranks, limit_s
         self._members: list[tuple[BaseProcess, Connection]] = []
         self._scratch: Path | None = None
@@ -141,7 +141,7 @@ def _server() -> Server:
     return Server(environment(off_the_clock()), preloaded=[__name__])
 
 
-def _member(place: Place, connection: Connection, rank: int, ranks: int, scratch: Path) -> None:
+def _member(place: TrialPlace, connection: Connection, rank: int, ranks: int, scratch: Path) -> None:
     import torch
 
     from suite.device.ranks import joined

@@ -53,7 +53,7 @@ class Placed(NamedTuple):
     cell: Cell
 
 
-class Matrix(Stored):
+class ModelsMatrix(Stored):
     """``cells`` by technique, then by model; ``code`` are the hashes of each technique's code when it was tried."""
 
     schema_version: int = SCHEMA
@@ -79,7 +79,7 @@ class Matrix(Stored):
         parts = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in VERDICTS)
         return f"{len(self.cells)} techniques on {len(self.models)} models: {parts}"
 
-    def still(self, newer: Matrix) -> dict[str, dict[str, Cell]]:
+    def still(self, newer: ModelsMatrix) -> dict[str, dict[str, Cell]]:
         """The cells that ``newer`` need not try again: of the same code, on the same model."""
         return {
             technique: {model: cell for model, cell in row.items() if self.models[model] == newer.models.get(model)}
@@ -87,7 +87,7 @@ class Matrix(Stored):
             if technique in newer.code and self.code.get(technique) == newer.code[technique]
         }
 
-    def with_newer(self, newer: Matrix) -> Matrix:
+    def with_newer(self, newer: ModelsMatrix) -> ModelsMatrix:
         """Both, where ``newer`` wins. Cells of a technique that it tried under other code, or of other models, go."""
         still = self.still(newer)
         cells: dict[str, dict[str, Cell]] = {}
@@ -97,13 +97,13 @@ class Matrix(Stored):
             cells[technique] = {model: row[model] for model in newer.models if model in row}
         return newer.model_copy(update={"code": dict(sorted({**self.code, **newer.code}.items())), "cells": cells})
 
-    def of(self, techniques: Collection[str], baselines: Collection[str] = ()) -> Matrix:
+    def of(self, techniques: Collection[str], baselines: Collection[str] = ()) -> ModelsMatrix:
         """These techniques on the models in place of these baselines', of all where none are named."""
         return self.only(
             techniques, [name for name, each in self.models.items() if not baselines or each.baseline in baselines]
         )
 
-    def only(self, techniques: Collection[str], models: Collection[str]) -> Matrix:
+    def only(self, techniques: Collection[str], models: Collection[str]) -> ModelsMatrix:
         """These techniques on these models."""
         return self.model_copy(
             update={
@@ -129,7 +129,7 @@ def code_of_all(technique: str) -> str:
     return hashlib.sha256(" ".join([*each, *versions().values()]).encode()).hexdigest()[:16]
 
 
-def changed(matrix: Matrix) -> frozenset[str]:
+def changed(matrix: ModelsMatrix) -> frozenset[str]:
     """The techniques whose code is another than when they were tried; those that are gone, too."""
     known = catalogue()
     return frozenset(
@@ -139,7 +139,7 @@ def changed(matrix: Matrix) -> frozenset[str]:
     )
 
 
-def read(folder: Path) -> Matrix | None:
+def read(folder: Path) -> ModelsMatrix | None:
     """The matrix in a results folder; None where there is none. Raises ValueError where it cannot be read."""
     path = folder / NAME
     try:
@@ -147,12 +147,12 @@ def read(folder: Path) -> Matrix | None:
     except FileNotFoundError:
         return None
     try:
-        return parse_versioned(content, Matrix, SCHEMA)
+        return parse_versioned(content, ModelsMatrix, SCHEMA)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; delete it and make it again: leantrain models") from None
 
 
-def read_or_why(folder: Path) -> tuple[Matrix | None, list[str]]:
+def read_or_why(folder: Path) -> tuple[ModelsMatrix | None, list[str]]:
     """:func:`read`, with a sentence in place of the error."""
     try:
         return read(folder), []
@@ -160,7 +160,7 @@ def read_or_why(folder: Path) -> tuple[Matrix | None, list[str]]:
         return None, [str(error)]
 
 
-def write(matrix: Matrix, folder: Path) -> Path:
+def write(matrix: ModelsMatrix, folder: Path) -> Path:
     """Writes the matrix into a results folder, whole or not at all. Raises OSError."""
     write_json(matrix, folder / NAME)
     return folder / NAME

@@ -20,8 +20,8 @@ from pathlib import Path
 from suite.contract.baseline import Family, baselines
 from suite.contract.catalogue import catalogue, lookup, reference_of
 from suite.contract.stack import build
-from suite.guard.models.crew import Crew, Place
-from suite.guard.models.matrix import Cell, Matrix, Model, code_of_all
+from suite.guard.models.crew import Crew, TrialPlace
+from suite.guard.models.matrix import Cell, Model, ModelsMatrix, code_of_all
 from suite.guard.models.trial import RECIPE, SIZE
 from suite.measure.learning import Cores, cores
 from suite.record.job import BASELINE
@@ -30,7 +30,7 @@ from suite.record.scratch import scratch
 
 OWN = "its own"
 Progress = Callable[[float, str], None]
-Keep = Callable[[Matrix], None]
+Keep = Callable[[ModelsMatrix], None]
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ def models() -> dict[str, tuple[str, Family | None]]:
 def survey(
     techniques: Collection[str] = (),
     on: Collection[str] = (),
-    earlier: Matrix = Matrix(),  # noqa: B008  it is frozen
+    earlier: ModelsMatrix = ModelsMatrix(),  # noqa: B008  it is frozen
     keep: Keep = lambda matrix: None,
     progress: Progress = lambda share, label: None,
-) -> Matrix:
+) -> ModelsMatrix:
     """The matrix of these techniques on these models, of all where none are named, without what ``earlier`` knows.
 
     ``keep`` gets what is there after each model. Raises UnknownId.
@@ -75,7 +75,7 @@ def survey(
     bases = {every[name][0] for name in on or every}
     wanted = {name for name, (baseline, family) in every.items() if baseline in bases and (family is None or not on)}
     wanted |= set(on)
-    empty = Matrix(
+    empty = ModelsMatrix(
         made=datetime.now(UTC).strftime("%Y-%m-%d"),
         versions=versions(),
         models={name: _model(baseline, family) for name, (baseline, family) in every.items()},
@@ -106,7 +106,9 @@ def _ranks(technique: str, baseline: str) -> int:
 class _Tour:
     """All tasks, the baselines' own models first; ``known`` cells are not tried again."""
 
-    def __init__(self, empty: Matrix, known: Mapping[str, Mapping[str, Cell]], keep: Keep, progress: Progress) -> None:
+    def __init__(
+        self, empty: ModelsMatrix, known: Mapping[str, Mapping[str, Cell]], keep: Keep, progress: Progress
+    ) -> None:
         self.empty, self.keep, self.progress = empty, keep, progress
         self.cells = {technique: dict(row) for technique, row in known.items()}
         self.free = Cores(cores())
@@ -134,7 +136,7 @@ class _Tour:
                 self.stopped.set()
                 raise
 
-    def matrix(self) -> Matrix:
+    def matrix(self) -> ModelsMatrix:
         with self._change:
             rows = {
                 technique: {model: row[model] for model in self.empty.models if model in row}
@@ -144,12 +146,12 @@ class _Tour:
         return self.empty.model_copy(update={"cells": rows})
 
     def _run(self, task: Task, folder: Path) -> None:
-        place = Place(task.baseline, None)
+        place = TrialPlace(task.baseline, None)
         if task.family is not None:
             own = folder / task.model
             own.mkdir(exist_ok=True)
             (own / "config.json").write_text(json.dumps(dict(task.family.config)))
-            place = Place(task.baseline, str(own), task.family.transformer)
+            place = TrialPlace(task.baseline, str(own), task.family.transformer)
         with self.free.taking(task.ranks), Crew(place, task.ranks) as crew:
             for technique in task.techniques:
                 if self.stopped.is_set():

@@ -42,13 +42,13 @@ class NoEffect(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What one run leaves to compare: its losses and its evaluation, to the bit, and its counts and probes."""
 
     losses: tuple[float, ...]
     facts: Facts
 
-    def differs_from(self, other: Outcome) -> bool:
+    def differs_from(self, other: TrialOutcome) -> bool:
         """Whether anything was learned otherwise or counted otherwise. Probes are the technique's own words."""
         ours, theirs = self.facts, other.facts
         return (self.losses, ours.final, ours.counters) != (other.losses, theirs.final, theirs.counters)
@@ -66,7 +66,7 @@ class Trials:
         self.setting = Setting(baseline=baseline, size=SIZE, recipe=RECIPE, model=model, steps=STEPS)
         self.scratch, self.transformer, self.mesh = scratch, transformer, mesh
         self._baseline = with_few_examples(baselines()[baseline], EXAMPLES)
-        self._outcomes: dict[tuple[str, Task], Outcome] = {}
+        self._outcomes: dict[tuple[str, Task], TrialOutcome] = {}
         self._checkpoint: Path | None = None
 
     def cell(self, technique: str, spared: Collection[str] = ()) -> Cell:
@@ -101,12 +101,12 @@ class Trials:
             raise NoEffect(f"equals {reference} to the bit, in {STEPS} steps and in what a step counts")
         return self._unmet_claims(technique, plain.facts, own.facts)
 
-    def _reference(self, stack: str, task: Task) -> Outcome:
+    def _reference(self, stack: str, task: Task) -> TrialOutcome:
         if (stack, task) not in self._outcomes:
             self._outcomes[stack, task] = self._outcome(stack, task)
         return self._outcomes[stack, task]
 
-    def _outcome(self, stack: str, task: Task) -> Outcome:
+    def _outcome(self, stack: str, task: Task) -> TrialOutcome:
         setting = self.setting.but(task=task)
         ranks = build(stack).recipe(self._baseline.recipe_of(setting)).world_size
         living = Living()
@@ -128,7 +128,7 @@ class Trials:
         del recording, before  # these are no part of the run
         with living.left_out(*data_of(run)):
             counters = run.count_step()
-        return Outcome(tuple(losses), Facts(stack, run.recipe.steps, counters, final, probes))
+        return TrialOutcome(tuple(losses), Facts(stack, run.recipe.steps, counters, final, probes))
 
     def _reads(self, stack: str) -> bool:
         """Whether the probes of the stack can read steps of this model: some know their baselines' own models alone."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from suite.contract.card import BatchSweep, filled
 from suite.judge.statistics import replicate_interval
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Evaluation, Learned
 
@@ -63,7 +63,7 @@ class SweepRun(NamedTuple):
 COLUMNS = ("optimizer", "rate", *SweepRow._fields)
 
 
-def study(lab: Lab, asked: BatchSweep) -> list[Table]:
+def study(lab: Lab, asked: BatchSweep) -> list[StudyTable]:
     """Tables ``steps_to_quality`` (all runs), ``best`` (one rate a side and batch size) and ``cost`` (of each side)."""
     stacks = {
         (side, rate, k): "+".join([filled(asked.scaled, k, rate), *optimizer])
@@ -78,9 +78,11 @@ def study(lab: Lab, asked: BatchSweep) -> list[Table]:
         if (row := sweep_row(asked.rule, results[canonical(stack)]))
     ]
     return [
-        Table("steps_to_quality", COLUMNS, [_cells(each) for each in runs], NOTE),
-        Table("best", COLUMNS, [_cells(each) for each in best(runs)], BEST.format(asked.rates[0], asked.rates[-1])),
-        Table("cost", ("optimizer", "settings", "runs", "cpu_s"), cost(runs), COST),
+        StudyTable("steps_to_quality", COLUMNS, [_cells(each) for each in runs], NOTE),
+        StudyTable(
+            "best", COLUMNS, [_cells(each) for each in best(runs)], BEST.format(asked.rates[0], asked.rates[-1])
+        ),
+        StudyTable("cost", ("optimizer", "settings", "runs", "cpu_s"), cost(runs), COST),
     ]
 
 
@@ -193,7 +195,7 @@ def draw(figure: Figure, lines: Mapping[str, Sequence[SweepRow]], reference: str
         steps.legend()
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """A line for each optimizer at its best rates."""
     from matplotlib.figure import Figure
 

@@ -20,7 +20,7 @@ import torch
 from suite.contract.baseline import baseline_of
 from suite.contract.card import LabelNoise
 from suite.contract.data import Data, generator
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, canonical
 from suite.record.schema import Learned
@@ -49,7 +49,7 @@ class NoiseRow(NamedTuple):
     ascent_rise: float
 
 
-def study(lab: Lab, asked: LabelNoise) -> list[Table]:
+def study(lab: Lab, asked: LabelNoise) -> list[StudyTable]:
     """The table ``sharpness_and_label_noise``, a row for each share and technique of which a seed finished."""
     stacks = {BASELINE: asked.reference, **asked.stacks}
     rows = []
@@ -65,7 +65,7 @@ def study(lab: Lab, asked: LabelNoise) -> list[Table]:
                 pairs = shorter.runs([stack])[canonical(stack)]
             if row := noise_row(share, technique, contenders, [each for _, each in pairs]):
                 rows.append(tuple(row))
-    return [Table("sharpness_and_label_noise", NoiseRow._fields, rows, NOTE)]
+    return [StudyTable("sharpness_and_label_noise", NoiseRow._fields, rows, NOTE)]
 
 
 def equal_time_budget(pairs: Sequence[tuple[Learned, Learned]]) -> float:
@@ -134,7 +134,7 @@ def written(data: Data, share: float, folder: Path) -> Path:
     return folder
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """Test accuracy at equal time over the largest eigenvalue, a panel for each share of wrong labels."""
     from matplotlib.figure import Figure
 

@@ -23,7 +23,7 @@ from suite.chain.tiers import HostTier
 from suite.contract.chains import blocks_of, chains_of
 from suite.contract.run import Run
 from suite.measure.exact import one_thread
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.measure.memory_plan import solved, solvers
 from suite.meters.live import LiveBytes
 from suite.model.calls import undisturbed
@@ -124,13 +124,13 @@ def _seconds(one_pass: Callable[[], None]) -> float:
     return time.perf_counter() - started
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The table ``time_against_memory``: a row for each solver and budget."""
     run = Run(Job(setting=lab.setting, stack=BASELINE))
     keep_freed_memory()
     with one_thread(), undisturbed(run.model):
         run.model.train()
-        return [Table(TABLE, BudgetRow._fields, _rows(lab, _bench(run)), NOTE)]
+        return [StudyTable(TABLE, BudgetRow._fields, _rows(lab, _bench(run)), NOTE)]
 
 
 def _bench(run: Run) -> _Bench:
@@ -173,7 +173,7 @@ def _rows(lab: Lab, bench: _Bench) -> list[tuple[object, ...]]:
     return rows
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """Time over a plain pass's against the peak: a line for each solver as predicted, points as measured."""
     from matplotlib.figure import Figure
 

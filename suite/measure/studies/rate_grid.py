@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
 from suite.contract.card import RateGrid, filled
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Learned
 
@@ -57,7 +57,7 @@ class BestRate(NamedTuple):
     grid_cpu_s: float | None
 
 
-def study(lab: Lab, asked: RateGrid) -> list[Table]:
+def study(lab: Lab, asked: RateGrid) -> list[StudyTable]:
     """Tables ``rates`` (all runs) and ``best`` (one for each side and batch)."""
     contenders = [each for each in asked.contender if not each.baselines or lab.setting.baseline in each.baselines]
     stacks: dict[tuple[str, int, float], str] = {}
@@ -71,8 +71,8 @@ def study(lab: Lab, asked: RateGrid) -> list[Table]:
     rows = [grid_row(*key, seeds) for key, seeds in learned.items() if seeds]
     note = BEST.format(asked.reference)
     return [
-        Table("rates", GridRow._fields, [tuple(each) for each in rows], ALL),
-        Table("best", BestRate._fields, [tuple(each) for each in best(rows, asked.reference)], note),
+        StudyTable("rates", GridRow._fields, [tuple(each) for each in rows], ALL),
+        StudyTable("best", BestRate._fields, [tuple(each) for each in best(rows, asked.reference)], note),
     ]
 
 
@@ -115,7 +115,7 @@ def best(rows: Sequence[GridRow], reference: str) -> list[BestRate]:
     return list(chosen.values())
 
 
-def draw(axes: Axes, table: Table) -> None:
+def draw(axes: Axes, table: StudyTable) -> None:
     """Final loss over the rate, a line for each side and batch; bars are standard errors."""
     rows = [row for each in table.rows if (row := GridRow(*each)).final_loss is not None]
     for side, batch in dict.fromkeys((each.side, each.batch) for each in rows):
@@ -132,7 +132,7 @@ def draw(axes: Axes, table: Table) -> None:
         axes.legend()
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """The table ``rates`` as :func:`draw` shows it."""
     from matplotlib.figure import Figure
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Learned
 
@@ -43,7 +43,7 @@ class Point(NamedTuple):
     share: float
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``accuracy`` and ``d_90``."""
     stacks = {
         (method, dimension): canonical(f"intrinsic_dim:dimension={dimension},structure_aware={aware}")
@@ -59,8 +59,8 @@ def study(lab: Lab) -> list[Table]:
             losses, accuracies = zip(*((own.loss, own.metrics["accuracy"]) for _, own in ends), strict=True)
             points.append(Point(method, dimension, len(ends), fmean(losses), fmean(accuracies), fmean(shares)))
     return [
-        Table("accuracy", Point._fields, [tuple(each) for each in points], POINTS),
-        Table("d_90", ("method", "d_90"), [(method, smallest(points, method)) for method in METHODS], SMALLEST),
+        StudyTable("accuracy", Point._fields, [tuple(each) for each in points], POINTS),
+        StudyTable("d_90", ("method", "d_90"), [(method, smallest(points, method)) for method in METHODS], SMALLEST),
     ]
 
 
@@ -84,7 +84,7 @@ def smallest(points: Sequence[Point], method: str) -> int | None:
     return min(enough, default=None)
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """The share of full fine-tuning's accuracy over d, a line for each method."""
     from matplotlib.figure import Figure
 

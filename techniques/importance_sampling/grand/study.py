@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from suite.contract.run import Run
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.record.job import Job
 from techniques.importance_sampling.grand.technique import Grand
 from techniques.importance_sampling.shared.pruning_study import KeptRow, draw, kept_rows, kept_table
@@ -35,7 +35,7 @@ STABILITY = (
 )
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``orders`` and ``stability``."""
     rows = [
         row
@@ -46,7 +46,7 @@ def study(lab: Lab) -> list[Table]:
     return [kept_table("orders", rows), stability(lab)]
 
 
-def stability(lab: Lab) -> Table:
+def stability(lab: Lab) -> StudyTable:
     """A row for each share of the steps before scoring, and number of networks."""
     run = Run(Job(setting=lab.setting))
     norms = input_norms(run)
@@ -58,7 +58,7 @@ def stability(lab: Lab) -> Table:
         for half in HALVES:
             first, second = grand.by_network[:half].mean(0), grand.by_network[half : 2 * half].mean(0)
             rows.append((scout, half, spearmanr(first.numpy(), second.numpy()).statistic, with_input))
-    return Table("stability", ("scout", "networks", "agreement", "with_input_norm"), rows, STABILITY)
+    return StudyTable("stability", ("scout", "networks", "agreement", "with_input_norm"), rows, STABILITY)
 
 
 def input_norms(run: Run) -> Tensor:
@@ -68,7 +68,7 @@ def input_norms(run: Run) -> Tensor:
     return transform(run.data.train[rows], torch.Generator().manual_seed(0))["pixel_values"].flatten(1).norm(dim=1)
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """The loss over the share kept, with right and with wrong labels, and the agreement over the networks."""
     from matplotlib.figure import Figure
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 import torch
 
 from suite.contract.baseline import baseline_of
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.measure.studies.label_noise import written
 from suite.record.files import cache_folder
 from suite.record.job import canonical
@@ -73,9 +73,9 @@ def _row(examples: int, wrong_labels: float, keep: float, order: str, runs: Sequ
     return KeptRow(examples, wrong_labels, keep, order, len(ends), loss, fmean(right) if right else None)
 
 
-def kept_table(name: str, rows: Sequence[KeptRow]) -> Table:
+def kept_table(name: str, rows: Sequence[KeptRow]) -> StudyTable:
     """The rows as a study's table."""
-    return Table(name, KeptRow._fields, [tuple(row) for row in rows], NOTE)
+    return StudyTable(name, KeptRow._fields, [tuple(row) for row in rows], NOTE)
 
 
 def draw(axes: Axes, rows: Sequence[KeptRow], title: str) -> None:

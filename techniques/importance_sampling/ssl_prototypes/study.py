@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from techniques.importance_sampling.shared.pruning_study import ORDERS, KeptRow, draw, kept_rows, kept_table
 from techniques.importance_sampling.ssl_prototypes.perceptron import error
 
@@ -39,7 +39,7 @@ FRONTIER = (
 )
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``perceptron``, ``frontier`` and ``crossover``; nothing is recorded of the first two."""
     seeds = range(lab.seeds)
     rows = []
@@ -54,13 +54,13 @@ def study(lab: Lab) -> list[Table]:
         row for share in SHARES for row in kept_rows(lab, "ssl_prototypes", KEPT, share=share, parts=len(SHARES))
     ]
     return [
-        Table("perceptron", columns, rows, PERCEPTRON),
+        StudyTable("perceptron", columns, rows, PERCEPTRON),
         frontier(rows),
         kept_table("crossover", trained),
     ]
 
 
-def frontier(rows: Sequence[tuple[Any, ...]]) -> Table:
+def frontier(rows: Sequence[tuple[Any, ...]]) -> StudyTable:
     """A row for each number of examples that a whole data set has, too."""
     points: list[tuple[float, float, float, float]] = []
     for kept, at_random in sorted((kept, err) for _, keep, _, kept, err, _ in rows if keep == 1):
@@ -72,7 +72,7 @@ def frontier(rows: Sequence[tuple[Any, ...]]) -> Table:
         if before:
             powers = power(before[0], before[1], kept, best), power(before[0], before[3], kept, at_random)
         table.append((kept, share, best, powers[0], at_random, powers[1]))
-    return Table(
+    return StudyTable(
         "frontier", ("kept_alpha", "share", "best_of_hard", "power", "random", "random_power"), table, FRONTIER
     )
 
@@ -82,7 +82,7 @@ def power(x: float, y: float, next_x: float, next_y: float) -> float:
     return math.log(next_y / y) / math.log(next_x / x)
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """The perceptron's error over the examples there are; and the baseline's loss over the share kept, a panel for each
     number of examples."""
     from matplotlib.figure import Figure

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from techniques.incremental.shared.growth_cost import growth_costs
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The table ``growth_cost``."""
     return [growth_costs(lab, "bert2bert", "bert2bert:carry_optimizer=true", "bert2bert:depth=2")]

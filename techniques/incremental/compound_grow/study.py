@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from suite.judge.statistics import replicate_interval
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Counted, Learned
 from techniques.incremental.compound_grow.technique import CompoundGrow
@@ -47,17 +47,17 @@ class Row(NamedTuple):
     high: float | None
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """Tables ``equal_flops`` and ``growth_cost``."""
     return [equal_flops(lab), growth_costs(lab, "compound_grow")]
 
 
-def equal_flops(lab: Lab) -> Table:
+def equal_flops(lab: Lab) -> StudyTable:
     compound = canonical("compound_grow")
     halves = {name: canonical(f"{stack},fractions=0.5/0.5") for name, stack in ALONE.items()}
     counts = lab.counts([compound, *halves.values()])
     if compound not in counts or any(stack not in counts for stack in halves.values()):
-        return Table("equal_flops", Row._fields, [], NOTE)
+        return StudyTable("equal_flops", Row._fields, [], NOTE)
     cost = relative_cost(counts[compound], {0.1: FIRST, 0.3: SECOND - FIRST, 0.9: 1 - SECOND})
     stacks, known = {"compound": compound}, {"compound": (cost, SECOND)}
     for name, stack in ALONE.items():
@@ -69,7 +69,7 @@ def equal_flops(lab: Lab) -> Table:
     known["from scratch"] = (cost, 0.0)
     runs = lab.runs(list(stacks.values()))
     rows = [row(name, *known[name], runs.get(stack, [])) for name, stack in stacks.items()]
-    return Table("equal_flops", Row._fields, [tuple(each) for each in rows], NOTE)
+    return StudyTable("equal_flops", Row._fields, [tuple(each) for each in rows], NOTE)
 
 
 def relative_cost(counted: Counted, shares: Mapping[float, float]) -> float:
@@ -94,7 +94,7 @@ def row(name: str, flops: float, part: float, pairs: Sequence[tuple[Learned, Lea
     )  # fmt: skip
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """Each contender's loss with its interval, beside its FLOPs."""
     from matplotlib.figure import Figure
 

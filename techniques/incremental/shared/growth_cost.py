@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from suite.contract.run import Run
 from suite.judge.statistics import replicate_interval
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.meters.clock import Clock
 from suite.record.job import Job
 
@@ -39,13 +39,13 @@ class Cost(NamedTuple):
     high: float
 
 
-def growth_costs(lab: Lab, *stacks: str) -> Table:
+def growth_costs(lab: Lab, *stacks: str) -> StudyTable:
     """The table ``growth_cost``; these runs are not recorded."""
     rows = []
     for number, stack in enumerate(stacks):
         lab.progress(number / len(stacks), f"what the growth of {stack} costs")
         rows.append(tuple(_cost(lab, stack)))
-    return Table("growth_cost", Cost._fields, rows, NOTE)
+    return StudyTable("growth_cost", Cost._fields, rows, NOTE)
 
 
 def _cost(lab: Lab, stack: str) -> Cost:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from techniques.initialization.shared.depth_study import BASELINES as BASELINES
 from techniques.initialization.shared.depth_study import depth_study
 from techniques.initialization.shared.depth_study import plot as plot
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``trainable_depth`` and ``one_step``."""
     return depth_study(lab, "rezero")

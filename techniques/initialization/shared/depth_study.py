@@ -18,7 +18,7 @@ import torch
 
 from suite.contract.run import Diverged, Run
 from suite.contract.stack import Stack, build
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from techniques.initialization.shared.depth import WithoutNorms, deep_run, first_step, gradient_step, slope
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Trained(NamedTuple):
     bar: float  # TRAINED ln V
 
 
-def depth_study(lab: Lab, technique: str) -> list[Table]:
+def depth_study(lab: Lab, technique: str) -> list[StudyTable]:
     """Tables ``trainable_depth`` and ``one_step``, of as many seeds as the time allows, and of one at least."""
     setting = lab.setting.but(steps=lab.setting.steps or STEPS)
     sides: dict[str, Callable[[], Stack]] = {  # an instance serves one run
@@ -93,8 +93,8 @@ def depth_study(lab: Lab, technique: str) -> list[Table]:
             for depth, first, gradient in zip(DEPTHS, firsts, gradients, strict=True)
         ]
     return [
-        Table("trainable_depth", Trained._fields, [tuple(each) for each in rows], LOSSES),
-        Table("one_step", Step._fields, [tuple(each) for each in steps], STEP),
+        StudyTable("trainable_depth", Trained._fields, [tuple(each) for each in rows], LOSSES),
+        StudyTable("one_step", Step._fields, [tuple(each) for each in steps], STEP),
     ]
 
 
@@ -109,7 +109,7 @@ def final_loss(run: Run) -> tuple[float, float]:
         return math.inf, chance
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """Final loss and a gradient step's effect over the depth, a line for each side; crosses at the top diverged."""
     from matplotlib.figure import Figure
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from suite.judge.known import counters_of
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Counted, Learned
 from techniques.large_batch.chinchilla.law import (
@@ -81,7 +81,7 @@ class Minimum(NamedTuple):
     within: bool
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """Tables ``runs``, ``isoflop``, ``law``, ``published`` and ``verdicts``; only what was measured in the time."""
     stacks = {(b, w): canonical(f"chinchilla:width={w},compute={b}") for b in BUDGETS for w in WIDTHS}
     runs, counts = lab.runs(list(stacks.values())), lab.counts(list(stacks.values()))
@@ -94,11 +94,13 @@ def study(lab: Lab) -> list[Table]:
     minima = [minimum(account, group) for account, groups in accounts.items() for group in groups]
     exponents = {account: exponent(groups) for account, groups in accounts.items()}
     return [
-        Table("runs", Point._fields, [tuple(each) for each in points], "N without embeddings; final test loss"),
-        Table("isoflop", Minimum._fields, [tuple(each) for each in minima], "within: between the sizes run"),
-        Table("law", ("constant", "fitted", "low", "high", "published"), law(points, exponents), LAW_NOTE),
-        Table("published", ("quantity", "value", "paper"), published(), "The published constants at Gopher's compute"),
-        Table("verdicts", VERDICT, verdicts(minima, exponents), VERDICT_NOTE),
+        StudyTable("runs", Point._fields, [tuple(each) for each in points], "N without embeddings; final test loss"),
+        StudyTable("isoflop", Minimum._fields, [tuple(each) for each in minima], "within: between the sizes run"),
+        StudyTable("law", ("constant", "fitted", "low", "high", "published"), law(points, exponents), LAW_NOTE),
+        StudyTable(
+            "published", ("quantity", "value", "paper"), published(), "The published constants at Gopher's compute"
+        ),
+        StudyTable("verdicts", VERDICT, verdicts(minima, exponents), VERDICT_NOTE),
     ]
 
 
@@ -226,7 +228,7 @@ def published() -> list[tuple[str, float, float]]:
     ]
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """Loss over size, a colour for each budget, with the parabola and its minimum."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from suite.contract.recipe import Recipe
 from suite.judge.statistics import replicate_interval
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Learned
 
@@ -39,7 +39,7 @@ class Gain(NamedTuple):
     high: float | None
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """Tables ``gain`` (every evaluation) and ``ahead`` (each schedule's second half)."""
     decayed, held, current = (canonical(each) for each in ("lawa", "lawa:decay=false", "lawa:k=1,decay=false"))
     runs = lab.runs([decayed, held, current])
@@ -56,8 +56,8 @@ def study(lab: Lab) -> list[Table]:
     ]
     ahead = [(schedule, *share_ahead(by_step)) for schedule, by_step in ratios.items() if by_step]
     return [
-        Table("gain", Gain._fields, [tuple(each) for each in gains], GAIN),
-        Table("ahead", ("schedule", "evaluations", "ahead", "ratio_at_the_end"), ahead, AHEAD),
+        StudyTable("gain", Gain._fields, [tuple(each) for each in gains], GAIN),
+        StudyTable("ahead", ("schedule", "evaluations", "ahead", "ratio_at_the_end"), ahead, AHEAD),
     ]
 
 
@@ -93,7 +93,7 @@ def share_ahead(ratios: dict[int, list[float]]) -> tuple[int, float, float]:
     return len(late), fmean(ratio < 1 for ratio in late), fmean(ratios[last])
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """The ratio over the step, a line for each schedule; at 1 nothing is gained."""
     from matplotlib.figure import Figure
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.measure.studies.batch_sweep import NOTE, SweepRow, draw, sweep_row
 from suite.record.job import canonical
 from techniques.large_batch.linear_scaling_warmup.technique import Rule
@@ -27,7 +27,7 @@ BREAK = (
 )
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """Tables ``steps_to_quality`` (the reference's batch, and times ``FACTORS`` by every rule) and ``break_point``."""
     stacks = {(k, rule): f"linear_scaling_warmup:k={k},rule={rule}" for k in FACTORS for rule in get_args(Rule)}
     runs = lab.runs(list(stacks.values()))
@@ -37,8 +37,8 @@ def study(lab: Lab) -> list[Table]:
     rows = [row for rule, pairs in groups if (row := sweep_row(rule, pairs))]
     columns = ("rule", "reference_low", "reference_high", "largest_batch", "broken_at")
     return [
-        Table("steps_to_quality", SweepRow._fields, [tuple(each) for each in rows], NOTE),
-        Table("break_point", columns, break_points(rows), BREAK),
+        StudyTable("steps_to_quality", SweepRow._fields, [tuple(each) for each in rows], NOTE),
+        StudyTable("break_point", columns, break_points(rows), BREAK),
     ]
 
 
@@ -56,7 +56,7 @@ def break_points(rows: Sequence[SweepRow]) -> list[tuple[str, float, float, int 
     return points
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """A line for each rule, from the reference on."""
     from matplotlib.figure import Figure
 

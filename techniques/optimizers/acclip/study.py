@@ -18,7 +18,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Site
 from suite.contract.stack import Stack
 from suite.contract.technique import Technique
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.measure.studies.rate_grid import draw
 from suite.record.job import Job
 
@@ -50,7 +50,7 @@ class PlainNetwork(Technique):
 MODELS = {"bert": "bert", "gpt": "gpt", "vit": "vit", "mlp": "vit"}  # and the baseline that has the data
 
 
-def study(lab: Lab, batches: int = BATCHES) -> list[Table]:
+def study(lab: Lab, batches: int = BATCHES) -> list[StudyTable]:
     """The tables ``noise``, a row for each model, and ``survival``, a column for each; these runs are not recorded."""
     norms: dict[str, Tensor] = {}
     for number, (name, baseline) in enumerate(MODELS.items()):
@@ -63,8 +63,8 @@ def study(lab: Lab, batches: int = BATCHES) -> list[Table]:
     shares = torch.tensor(SHARES, dtype=torch.float64)
     levels = [(each.quantile(1 - shares) / each.quantile(0.5)).tolist() for each in norms.values()]
     return [
-        Table("noise", ("model", "batches", "median_norm", "kurtosis", "hill_index"), rows, NOISE),
-        Table("survival", ("share_above", *norms), list(zip(SHARES, *levels, strict=True)), SURVIVAL),
+        StudyTable("noise", ("model", "batches", "median_norm", "kurtosis", "hill_index"), rows, NOISE),
+        StudyTable("survival", ("share_above", *norms), list(zip(SHARES, *levels, strict=True)), SURVIVAL),
     ]
 
 
@@ -100,7 +100,7 @@ def hill(values: Tensor, tail: float = TAIL) -> float:
     return 1 / (largest[:-1] / largest[-1]).log().mean().item()
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """Final loss over the learning rate; and the share of batches over the norm of their noise."""
     from matplotlib.figure import Figure
 

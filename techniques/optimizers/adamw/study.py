@@ -19,7 +19,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Diverged, Run
 from suite.contract.stack import Stack
 from suite.contract.technique import ParameterGroups, Technique
-from suite.measure.lab import Cell, Lab, Table
+from suite.measure.lab import Cell, Lab, StudyTable
 from suite.record.job import Job
 from techniques.shared.adam import Adam, Decay
 
@@ -55,7 +55,7 @@ class Decayed(Technique):
         return Adam(parameters, recipe.learning_rate, betas, recipe.eps, decay=self.decay, fused=fused)
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``losses``, ``best`` and ``correlation``, of as many seeds as the time allows, and of one at least."""
     cells = [(side, rate, decay) for side in SIDES for rate in RATES for decay in DECAYS]
     losses: dict[tuple[str, float, float], list[float]] = {cell: [] for cell in cells}
@@ -81,7 +81,7 @@ def final_loss(lab: Lab, side: str, rate: float, decay: float, seed: int) -> flo
         return math.inf
 
 
-def tables(rows: Sequence[tuple[str, float, float, int, float]]) -> list[Table]:
+def tables(rows: Sequence[tuple[str, float, float, int, float]]) -> list[StudyTable]:
     """The study's tables of rows (side, rate, decay, seeds, loss)."""
     best: list[tuple[str, float, float, float, float]] = []
     for side, rate in dict.fromkeys(row[:2] for row in rows):
@@ -95,13 +95,13 @@ def tables(rows: Sequence[tuple[str, float, float, int, float]]) -> list[Table]:
         rates, *decays = zip(*([math.log(each) for each in (row[1], *row[3:])] for row in best if row[0] == side))
         ridges.append((side, *(correlation(rates, each) if len(set(each)) > 1 else None for each in decays)))
     return [
-        Table("losses", ("side", "rate", "decay", "seeds", "final_loss"), list(rows), GRID),
-        Table("best", ("side", "rate", "final_loss", "best_decay", "harmless_decay"), list(best), BEST),
-        Table("correlation", ("side", "best_decay", "harmless_decay"), ridges, RIDGE),
+        StudyTable("losses", ("side", "rate", "decay", "seeds", "final_loss"), list(rows), GRID),
+        StudyTable("best", ("side", "rate", "final_loss", "best_decay", "harmless_decay"), list(best), BEST),
+        StudyTable("correlation", ("side", "best_decay", "harmless_decay"), ridges, RIDGE),
     ]
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """A heat map of the final losses for each side; crosses mark the best decays, lines the largest harmless ones."""
     import numpy as np
     from matplotlib.figure import Figure

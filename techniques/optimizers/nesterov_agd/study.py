@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from techniques.optimizers.nesterov_agd.sequence import accelerated, strongly_convex_momentum
 from techniques.optimizers.shared.linear_probe import LinearProbe, linear_probe
 
@@ -29,7 +29,7 @@ TARGET = 1e-6
 MILD = 1e4  # the condition number of the first table, where both bounds are those of convex functions
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``convergence`` and ``condition``; the baseline is trained once, and nothing is recorded."""
     lab.progress(0.0, "training the baseline whose features are classified")
     probe = linear_probe(lab.setting)
@@ -50,7 +50,7 @@ def conditioned(probe: LinearProbe, kappa: float) -> LinearProbe:
     return replace(probe, ridge=replace(probe, ridge=0.0).smoothness / (kappa - 1))
 
 
-def convergence(probe: LinearProbe, steps: int = STEPS) -> Table:
+def convergence(probe: LinearProbe, steps: int = STEPS) -> StudyTable:
     """Gaps and bounds after k = 1, 2, 3, 5, 8, ... gradients, and the largest share of the bound over every k."""
     probe = conditioned(probe, MILD)
     smoothness, least = probe.smoothness, probe.minimiser()
@@ -66,10 +66,10 @@ def convergence(probe: LinearProbe, steps: int = STEPS) -> Table:
             rows.append((k, *gaps, *bounds))
     columns = ("gradients", "gradient_descent", "accelerated", "gradient_descent_bound", "accelerated_bound")
     note = f"f(x_k) - f*; over all {steps} gradients acceleration uses at most {worst:.3g} of its bound"
-    return Table("convergence", columns, rows, note)
+    return StudyTable("convergence", columns, rows, note)
 
 
-def condition(probe: LinearProbe, conditions: Sequence[float] = CONDITIONS) -> Table:
+def condition(probe: LinearProbe, conditions: Sequence[float] = CONDITIONS) -> StudyTable:
     """Gradients to TARGET of the first gap by condition number; None where MOST_STEPS are not enough."""
     rows = []
     for kappa in conditions:
@@ -81,7 +81,7 @@ def condition(probe: LinearProbe, conditions: Sequence[float] = CONDITIONS) -> T
         ratio = plain / fast if plain and fast else None
         rows.append((kappa, plain, fast, ratio, ratio / math.sqrt(kappa) if ratio else None))
     columns = ("condition_number", "gradient_descent", "accelerated", "ratio", "ratio_over_root_of_condition")
-    return Table("condition", columns, rows, f"gradients until the gap is {TARGET:g} of the first")
+    return StudyTable("condition", columns, rows, f"gradients until the gap is {TARGET:g} of the first")
 
 
 def first(probe: LinearProbe, points: Iterator[Tensor], goal: float) -> int | None:
@@ -89,7 +89,7 @@ def first(probe: LinearProbe, points: Iterator[Tensor], goal: float) -> int | No
     return next((k for k, x in enumerate(islice(points, MOST_STEPS), 1) if probe.value(x) <= goal), None)
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """The gaps over the number of gradients, both axes logarithmic; bounds are dashed."""
     from matplotlib.figure import Figure
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from techniques.optimizers.prox_grad_momentum.iterations import apgnc, soft_threshold
 from techniques.optimizers.shared.linear_probe import LinearProbe, linear_probe
 
@@ -26,7 +26,7 @@ LONG = 5  # times as many steps find F*
 STRENGTH = 0.02  # of the lambda from which on all weights are 0
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``descent`` and ``zeros``; the baseline is trained once, and nothing is recorded."""
     lab.progress(0.0, "training the baseline whose features are classified")
     probe = linear_probe(lab.setting)
@@ -34,7 +34,7 @@ def study(lab: Lab) -> list[Table]:
     return tables(probe)
 
 
-def tables(probe: LinearProbe, steps: int = STEPS) -> list[Table]:
+def tables(probe: LinearProbe, steps: int = STEPS) -> list[StudyTable]:
     """See the module."""
     rate = 0.99 / probe.smoothness
     strength = STRENGTH * probe.gradient(probe.start).abs().max().item()
@@ -69,10 +69,10 @@ def tables(probe: LinearProbe, steps: int = STEPS) -> list[Table]:
         "gradient_mapping_proximal_gradient", "gradient_mapping_apgnc", "extrapolated_share",
     )  # fmt: skip
     note = f"F - F*; in {len(fast)} steps of APGnc F rises by at most {rise:.2g}, which is rounding up to 1e-15"
-    return [Table("descent", columns, rows, note), zeros(probe, fast[steps - 1].x, rate, strength, steps)]
+    return [StudyTable("descent", columns, rows, note), zeros(probe, fast[steps - 1].x, rate, strength, steps)]
 
 
-def zeros(probe: LinearProbe, sparse: Tensor, rate: float, strength: float, steps: int) -> Table:
+def zeros(probe: LinearProbe, sparse: Tensor, rate: float, strength: float, steps: int) -> StudyTable:
     """Weights that are exactly zero and that are merely small, in the proximal solution and after subgradients."""
     weight = probe.start
     for _ in range(steps):
@@ -81,10 +81,10 @@ def zeros(probe: LinearProbe, sparse: Tensor, rate: float, strength: float, step
         (name, each.numel(), int((each == 0).sum()), int((each.abs() < 1e-3).sum()))
         for name, each in (("apgnc", sparse), ("subgradient descent", weight))
     ]
-    return Table("zeros", ("method", "weights", "zero", "below_0.001"), rows, f"after {steps} gradients")
+    return StudyTable("zeros", ("method", "weights", "zero", "below_0.001"), rows, f"after {steps} gradients")
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """The gaps and the shares of weights that are not zero, over the number of gradients."""
     from matplotlib.figure import Figure
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from suite.contract.data import generator
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from techniques.overparameterization.arora_depth.technique import balanced_factors, product
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ RULE_RATES = (1e-2, 1e-3, 1e-4, 1e-5)
 SHOWN = 60  # rows of ``curves``
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``rule``, ``acceleration`` and ``curves``; nothing is recorded."""
     lab.progress(0.0, "descending on l_p regression")
     problem = {power: diabetes(power) for power in POWERS}
@@ -62,7 +62,7 @@ def _power(vectors: Tensor, values: Tensor, exponent: float) -> Tensor:
     return (vectors * values ** (2 * exponent)) @ vectors.T
 
 
-def rule(depths: Sequence[int] = DEPTHS[1:], rates: Sequence[float] = RULE_RATES) -> Table:
+def rule(depths: Sequence[int] = DEPTHS[1:], rates: Sequence[float] = RULE_RATES) -> StudyTable:
     """||step - rate * direction|| / ||rate * direction|| of a random 8 x 6 least-squares problem."""
     random = generator(0)
     inputs, targets, weight = (
@@ -77,7 +77,7 @@ def rule(depths: Sequence[int] = DEPTHS[1:], rates: Sequence[float] = RULE_RATES
             step = (weight - product(descended(factors, gradient, rate))) / rate
             rows.append((depth, rate, ((step - direction).norm() / direction.norm()).item()))
     note = "one step on the factors against theorem 1; the error of a first-order rule goes with the rate"
-    return Table("rule", ("depth", "rate", "relative_error"), rows, note)
+    return StudyTable("rule", ("depth", "rate", "relative_error"), rows, note)
 
 
 def descended(factors: Sequence[Tensor], gradient: Tensor, rate: float) -> list[Tensor]:
@@ -169,7 +169,7 @@ def best_rate(problem: Regression, depth: int, rates: Sequence[float] = RATES, m
     return Descent(None, None)
 
 
-def acceleration(runs: dict[tuple[int, int], Descent]) -> Table:
+def acceleration(runs: dict[tuple[int, int], Descent]) -> StudyTable:
     """Steps of each depth at its best rate, and those of depth 1 over them."""
     rows = []
     for (power, depth), each in runs.items():
@@ -177,10 +177,10 @@ def acceleration(runs: dict[tuple[int, int], Descent]) -> Table:
         rows.append((power, depth, each.rate, each.steps, single / each.steps if single and each.steps else None))
     columns = ("p", "depth", "best_rate", "steps", "speedup")
     note = f"steps of gradient descent until the excess loss is {GOAL:g} of the first; of {len(RATES)} rates the best"
-    return Table("acceleration", columns, rows, note)
+    return StudyTable("acceleration", columns, rows, note)
 
 
-def curves(runs: dict[int, Descent], problem: Regression) -> Table:
+def curves(runs: dict[int, Descent], problem: Regression) -> StudyTable:
     """The excess loss over the first, by step, at each depth's best rate; None once the goal is reached."""
     excesses: dict[int, list[float]] = {}
     for depth, each in runs.items():
@@ -192,10 +192,10 @@ def curves(runs: dict[int, Descent], problem: Regression) -> Table:
         (step, *(own[step] / own[0] if step < len(own) else None for own in excesses.values()))
         for step in range(0, longest, max(1, longest // SHOWN))
     ]
-    return Table("curves", ("step", *(f"depth_{depth}" for depth in excesses)), rows, "p = 4; excess loss")
+    return StudyTable("curves", ("step", *(f"depth_{depth}" for depth in excesses)), rows, "p = 4; excess loss")
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """The curves, the excess loss logarithmic."""
     from matplotlib.figure import Figure
 

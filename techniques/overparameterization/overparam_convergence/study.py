@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from suite.contract.data import generator
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ SHOWN = 40  # rows of ``curves``
 FITTED_FROM = 10  # the first steps leave the directions of the largest eigenvalues
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``width``, ``slopes``, ``duplicates`` and ``curves``; nothing is recorded."""
     runs: dict[int, list[Training]] = {}
     for done, width in enumerate(WIDTHS):
@@ -99,7 +99,7 @@ def train(on: Problem, width: int, seed: int, most: int = MOST_STEPS) -> Trainin
 # tables -------------------------------------------------------------------------------------------------------------
 
 
-def of_width(runs: Mapping[int, Sequence[Training]]) -> Table:
+def of_width(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
     """By width: seeds that reached GOAL, after how many steps, how far from the start, and how straight log L is."""
     rows = []
     for width, seeds in runs.items():
@@ -108,7 +108,7 @@ def of_width(runs: Mapping[int, Sequence[Training]]) -> Table:
         distance, flips = (fmean(getattr(each, name) for each in seeds) for name in Training._fields[1:])
         rows.append((width, len(there), steps, distance, flips, fmean(straight(each.losses) for each in seeds)))
     columns = ("width", "seeds_at_goal", "steps", "relative_distance", "flipped_activations", "r_squared_of_log_loss")
-    return Table("width", columns, rows, f"until the loss is {GOAL:g}; random labels, no two inputs the same")
+    return StudyTable("width", columns, rows, f"until the loss is {GOAL:g}; random labels, no two inputs the same")
 
 
 def straight(losses: Sequence[float]) -> float:
@@ -118,7 +118,7 @@ def straight(losses: Sequence[float]) -> float:
     return float(torch.corrcoef(torch.stack([steps, values]))[0, 1] ** 2)
 
 
-def slopes(runs: Mapping[int, Sequence[Training]]) -> Table:
+def slopes(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
     """The powers of the width by which what moves goes, by least squares in logarithms."""
     widths = torch.tensor([float(width) for width in runs], dtype=torch.float64).log()
     rows = []
@@ -126,20 +126,20 @@ def slopes(runs: Mapping[int, Sequence[Training]]) -> Table:
         means = torch.tensor([fmean(getattr(each, name) for each in seeds) for seeds in runs.values()]).log().double()
         centred = widths - widths.mean()
         rows.append((name, -0.5, float((centred * means).sum() / centred.square().sum())))
-    return Table("slopes", ("quantity", "predicted", "measured"), rows, "powers of the width")
+    return StudyTable("slopes", ("quantity", "predicted", "measured"), rows, "powers of the width")
 
 
-def duplicates(seeds: Sequence[int]) -> Table:
+def duplicates(seeds: Sequence[int]) -> StudyTable:
     """The loss that is left with ``pairs`` of equal inputs and opposite labels, and the least of any function."""
     rows = []
     for pairs in PAIRS:
         losses = [train(problem(seed, pairs), DUPLICATED_WIDTH, seed, DUPLICATED_STEPS).losses[-1] for seed in seeds]
         rows.append((pairs, pairs / EXAMPLES, fmean(losses)))
     note = f"{DUPLICATED_WIDTH} neurons, {DUPLICATED_STEPS} steps; the best answer to both of a pair is 0"
-    return Table("duplicates", ("pairs", "least_loss", "loss"), rows, note)
+    return StudyTable("duplicates", ("pairs", "least_loss", "loss"), rows, note)
 
 
-def curves(runs: Mapping[int, Sequence[Training]]) -> Table:
+def curves(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
     """The loss of the first seed, by step; None once GOAL is reached."""
     losses = {width: seeds[0].losses for width, seeds in runs.items()}
     longest = max(map(len, losses.values()))
@@ -147,10 +147,10 @@ def curves(runs: Mapping[int, Sequence[Training]]) -> Table:
         (step, *(own[step] if step < len(own) else None for own in losses.values()))
         for step in range(0, longest, max(1, longest // SHOWN))
     ]
-    return Table("curves", ("step", *(f"{width}_neurons" for width in losses)), rows, "training loss, first seed")
+    return StudyTable("curves", ("step", *(f"{width}_neurons" for width in losses)), rows, "training loss, first seed")
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """Left the loss over the steps; right how far weights and activations move, over the width, with the power -1/2."""
     from matplotlib.figure import Figure
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from suite.contract.data import generator
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ KEPT, CHANCES = 16, 20
 FEATURES = (16, 64, 256, 1024, 4096)
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``risk`` and ``subnetworks``; nothing is recorded."""
     runs: dict[int, list[Trained]] = {}
     for done, width in enumerate(WIDTHS):
@@ -129,7 +129,7 @@ def batches(examples: int, steps: int, random: torch.Generator) -> Iterator[Tens
         order = order[BATCH:]
 
 
-def risks(runs: Mapping[int, Sequence[Trained]]) -> Table:
+def risks(runs: Mapping[int, Sequence[Trained]]) -> StudyTable:
     """Means over the seeds, by width."""
     rows = []
     for width, seeds in runs.items():
@@ -137,7 +137,7 @@ def risks(runs: Mapping[int, Sequence[Trained]]) -> Table:
         rows.append((width, width * (width + DIMENSIONS), *means))
     columns = ("width", "weights", *Trained._fields)
     note = f"{EXAMPLES} examples; errors over the targets' variance; distances over the start's norm"
-    return Table("risk", columns, rows, note)
+    return StudyTable("risk", columns, rows, note)
 
 
 # subnetworks --------------------------------------------------------------------------------------------------------
@@ -162,14 +162,14 @@ def solved(features: Tensor, targets: Tensor) -> Tensor:
     return torch.linalg.lstsq(features, targets[:, None], driver="gelsd").solution[:, 0]
 
 
-def subnetworks(seeds: Sequence[int]) -> Table:
+def subnetworks(seeds: Sequence[int]) -> StudyTable:
     """Errors on the test examples of KEPT neurons at the start: searched for, and drawn (the best of CHANCES)."""
     rows = []
     for width in FEATURES:
         errors = [_subnetwork_errors(problem(seed), width, seed) for seed in seeds]
         rows.append((width, KEPT, *(fmean(each[i] for each in errors) for i in range(3))))
     columns = ("width", "kept", "searched_train", "searched_test", "best_by_chance_test")
-    return Table(
+    return StudyTable(
         "subnetworks", columns, rows, f"neurons of a random layer; the best of {CHANCES} draws on the training"
     )
 
@@ -190,7 +190,7 @@ def _subnetwork_errors(on: Problem, width: int, seed: int) -> tuple[float, float
     return *errors(greedy(features, y, KEPT)), min(map(errors, draws))[1]
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """Left the errors and distances of trained networks, right those of subnetworks at the start, over the width."""
     from matplotlib.figure import Figure
 

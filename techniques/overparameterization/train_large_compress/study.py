@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from suite.contract.run import Run
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.record.job import Job, canonical
 from techniques.overparameterization.train_large_compress.technique import largest, matrices, quantised
@@ -32,7 +32,7 @@ WINDOW = 20  # steps over which the training loss is averaged
 Rows = list[tuple[float, ...]]
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The tables ``sizes`` and ``bytes``."""
     sizes: Rows = []
     points: Rows = []
@@ -54,8 +54,10 @@ def study(lab: Lab) -> list[Table]:
     columns = ("width", "block_weights", "steps", "train_loss", "test_loss", "cost_to_the_references_loss")
     note = "equal cost; the last column in shares of it, above 1 where the loss was not reached"
     return [
-        Table("sizes", columns, sizes, note),
-        Table("bytes", ("width", "sparsity", "bits", "bytes", "test_loss", "best"), front(points), "of the blocks"),
+        StudyTable("sizes", columns, sizes, note),
+        StudyTable(
+            "bytes", ("width", "sparsity", "bits", "bytes", "test_loss", "best"), front(points), "of the blocks"
+        ),
     ]
 
 
@@ -104,7 +106,7 @@ def front(points: Rows) -> list[tuple[object, ...]]:
     return [(*each, not any(other[3] <= each[3] and other[4] < each[4] for other in points)) for each in points]
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """The test loss over the bytes, a colour for each width; the best of all are joined."""
     from matplotlib.figure import Figure
 

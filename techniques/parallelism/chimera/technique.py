@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.pipeline.schedule import Op, Program, Schedule
+from suite.pipeline.schedule import PipelineOp, PipelineSchedule, Program
 from techniques.parallelism.shared.pipelined import Pipelined
 
 
-def bidirectional(stages: int, units: int = 1) -> Schedule:
+def bidirectional(stages: int, units: int = 1) -> PipelineSchedule:
     """``units`` of ``stages`` micro-batches each, one after the other; the first half of a unit goes down."""
     half = stages // 2
 
@@ -25,24 +25,24 @@ def bidirectional(stages: int, units: int = 1) -> Schedule:
         return stage if micro % stages < half else stages - 1 - stage
 
     def step(number: int) -> Program:
-        timed: list[list[tuple[int, Op]]] = [[] for _ in range(stages)]
+        timed: list[list[tuple[int, PipelineOp]]] = [[] for _ in range(stages)]
         for unit in range(units):
             first = (number * units + unit) * stages
             for micro in range(first, first + stages):
                 entered = 2 * stages * unit + 2 * (micro % half)
                 for stage in range(stages):
                     ops = timed[place(stage, micro)]
-                    ops.append((entered + stage, Op("forward", stage, micro, number)))
-                    ops.append((entered + 2 * stages - 1 - stage, Op("backward", stage, micro, number)))
+                    ops.append((entered + stage, PipelineOp("forward", stage, micro, number)))
+                    ops.append((entered + 2 * stages - 1 - stage, PipelineOp("backward", stage, micro, number)))
         return [
             [
                 *(op for _, op in sorted(ops)),
-                *(Op("update", stage, -1, number + 1) for stage in sorted({rank, stages - 1 - rank})),
+                *(PipelineOp("update", stage, -1, number + 1) for stage in sorted({rank, stages - 1 - rank})),
             ]
             for rank, ops in enumerate(timed)
         ]
 
-    return Schedule(stages, units * stages, step, place)
+    return PipelineSchedule(stages, units * stages, step, place)
 
 
 @dataclass
@@ -58,5 +58,5 @@ class Chimera(Pipelined):
             raise ValueError(f"a batch has 1 unit of micro-batches or more, not {self.units}")
         super().__post_init__()
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PipelineSchedule:
         return bidirectional(self.ranks, self.units)

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.pipeline.schedule import Kind, Schedule, flushed
+from suite.pipeline.schedule import Kind, PipelineSchedule, flushed
 from techniques.parallelism.shared.pipelined import Pipelined
 
 PASSES: tuple[Kind, Kind] = ("forward", "backward")
 
 
-def fill_and_drain(stages: int, micro_batches: int) -> Schedule:
+def fill_and_drain(stages: int, micro_batches: int) -> PipelineSchedule:
     """All forward passes, then all backward passes, in the order of the micro-batches."""
     places = range(micro_batches)
     order: list[tuple[Kind, int]] = [(kind, place) for kind in PASSES for place in places]
@@ -38,7 +38,7 @@ class GPipe(Pipelined):
             raise ValueError(f"a batch has 1 micro-batch or more, not {self.micro_batches}")
         super().__post_init__()
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PipelineSchedule:
         return fill_and_drain(self.ranks, self.micro_batches)
 
     def recomputed(self, micro: int) -> bool:

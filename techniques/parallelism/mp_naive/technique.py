@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.pipeline.schedule import Schedule, flushed
+from suite.pipeline.schedule import PipelineSchedule, flushed
 from techniques.parallelism.shared.pipelined import Pipelined
 
 
-def one_at_a_time(stages: int) -> Schedule:
+def one_at_a_time(stages: int) -> PipelineSchedule:
     """A stage's forward pass, and its backward pass."""
     return flushed(stages, 1, lambda stage: [("forward", 0), ("backward", 0)])
 
@@ -22,5 +22,5 @@ def one_at_a_time(stages: int) -> Schedule:
 class NaiveModelParallel(Pipelined):
     """A stage is a range of consecutive blocks; their parameters are divided as equally as can be."""
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PipelineSchedule:
         return one_at_a_time(self.ranks)

@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from suite.pipeline.schedule import Delay, Kind, Schedule, steady
+from suite.pipeline.schedule import Delay, Kind, PipelineSchedule, steady
 from techniques.parallelism.shared.pipelined import Pipelined
 
 
-def weight_stashing(stages: int) -> Schedule:
+def weight_stashing(stages: int) -> PipelineSchedule:
     """One minibatch forward, one backward at the version of its forward pass."""
 
     def ahead(stage: int) -> int:
@@ -44,5 +44,5 @@ class PipeDream(Pipelined):
 
     flushes: ClassVar[bool] = False
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PipelineSchedule:
         return weight_stashing(self.ranks)

@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from suite.pipeline.schedule import Kind, Schedule, steady
+from suite.pipeline.schedule import Kind, PipelineSchedule, steady
 from techniques.parallelism.shared.pipelined import Pipelined
 
 
-def double_buffered(stages: int, micro_batches: int) -> Schedule:
+def double_buffered(stages: int, micro_batches: int) -> PipelineSchedule:
     """All passes of batch t use version t - 1."""
 
     def version(kind: Kind, stage: int, micro: int, step: int) -> int:
@@ -41,5 +41,5 @@ class PipeDream2BW(Pipelined):
             )
         super().__post_init__()
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PipelineSchedule:
         return double_buffered(self.ranks, self.micro_batches)

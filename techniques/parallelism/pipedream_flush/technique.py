@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.pipeline.schedule import Kind, Schedule, flushed
+from suite.pipeline.schedule import Kind, PipelineSchedule, flushed
 from techniques.parallelism.shared.pipelined import Pipelined
 
 
-def one_forward_one_backward(stages: int, micro_batches: int) -> Schedule:
+def one_forward_one_backward(stages: int, micro_batches: int) -> PipelineSchedule:
     """Forward passes until the first backward pass can be there, then one of each in turn, then what is left."""
 
     def order(stage: int) -> list[tuple[Kind, int]]:
@@ -39,5 +39,5 @@ class PipeDreamFlush(Pipelined):
             raise ValueError(f"a batch has 1 micro-batch or more, not {self.micro_batches}")
         super().__post_init__()
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PipelineSchedule:
         return one_forward_one_backward(self.ranks, self.micro_batches)

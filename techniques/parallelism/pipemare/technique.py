@@ -29,7 +29,7 @@ from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups
-from suite.pipeline.schedule import Kind, Op, Schedule, steady
+from suite.pipeline.schedule import Kind, PipelineOp, PipelineSchedule, steady
 from techniques.parallelism.shared.pipelined import Pipelined
 
 
@@ -38,7 +38,7 @@ def ahead(stages: int, stage: int) -> int:
     return 2 * (stages - 1 - stage) + 1
 
 
-def without_stash(stages: int, micro_batches: int) -> Schedule:
+def without_stash(stages: int, micro_batches: int) -> PipelineSchedule:
     """Each pass at the newest weights."""
 
     def version(kind: Kind, stage: int, micro: int, step: int) -> int:
@@ -103,7 +103,7 @@ class PipeMare(Pipelined):
                 found.append({**group, "params": own, "stage": stage})
         return found
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PipelineSchedule:
         return without_stash(self.ranks, self.micro_batches)
 
     def tau(self, stage: int) -> float:
@@ -111,7 +111,7 @@ class PipeMare(Pipelined):
         return ahead(self.ranks, stage) / self.micro_batches
 
     @contextmanager
-    def weights_of_backward(self, run: Run, op: Op) -> Iterator[None]:
+    def weights_of_backward(self, run: Run, op: PipelineOp) -> Iterator[None]:
         if not self.correct:
             yield
             return

@@ -20,7 +20,7 @@ from suite.contract.data import mixed_seed
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.trace import Pass, Trace, Values
-from suite.pipeline.schedule import Op
+from suite.pipeline.schedule import PipelineOp
 from suite.pipeline.simulate import simulated
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
 
@@ -149,7 +149,7 @@ def bubble(kinds: Sequence[Sequence[str]]) -> float:
         following = {"forward": 0, "backward": 0}
         ops = []
         for kind in own:
-            ops.append(Op(kind, stage, following[kind], 0))  # type: ignore[arg-type]
+            ops.append(PipelineOp(kind, stage, following[kind], 0))  # type: ignore[arg-type]
             following[kind] += 1
         program.append(ops)
     return float(simulated(program, len(program)).bubble())

@@ -35,7 +35,7 @@ from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.device.random_state import RandomState, replayed, unchanged_randomness
 from suite.pipeline.mail import Letter, Mail, Shape
-from suite.pipeline.schedule import Op, Program, Schedule
+from suite.pipeline.schedule import PipelineOp, PipelineSchedule, Program
 from suite.pipeline.stages import HandedOn, Stages, cut
 from suite.pipeline.versions import WeightVersions
 
@@ -97,7 +97,7 @@ class Pipelined(Technique):
     flushes: ClassVar[bool] = True
     """Whether nothing is under way between training steps, so that all stages can clip by one norm."""
 
-    plan: Schedule = field(init=False, repr=False)
+    plan: PipelineSchedule = field(init=False, repr=False)
     run: Run | None = field(init=False, repr=False, default=None)
     stages: Stages = field(init=False, repr=False)
     mail: Mail = field(init=False, repr=False)
@@ -113,14 +113,14 @@ class Pipelined(Technique):
         self.plan = self.schedule()
 
     @abstractmethod
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PipelineSchedule:
         """Who does what when."""
 
     def recomputed(self, micro: int) -> bool:
         """Whether a stage keeps its input alone of a micro-batch, and is run again for the backward pass."""
         return False
 
-    def weights_of_backward(self, run: Run, op: Op) -> AbstractContextManager[Any]:
+    def weights_of_backward(self, run: Run, op: PipelineOp) -> AbstractContextManager[Any]:
         """Around a backward pass: other weights than those of the version that it uses."""
         return nullcontext()
 
@@ -206,7 +206,7 @@ class Pipelined(Technique):
         self.mail.flush()
         self.batches = {number: each for number, each in self.batches.items() if number > run.step}
 
-    def _forward(self, run: Run, op: Op) -> None:
+    def _forward(self, run: Run, op: PipelineOp) -> None:
         hidden = self.mail.take(Letter("forward", op.stage - 1, op.micro)).requires_grad_() if op.stage else None
         self.weights.use(op.version)
         flight = self.flights[op.stage, op.micro] = Flight(hidden, None)
@@ -226,7 +226,7 @@ class Pipelined(Technique):
             self.mail.send(Letter("forward", op.stage, op.micro), self.plan.place(op.stage + 1, op.micro), output)
             self.passed()
 
-    def _backward(self, run: Run, op: Op) -> Tensor | float:
+    def _backward(self, run: Run, op: PipelineOp) -> Tensor | float:
         """Returns what the micro-batch adds to the loss, on the last stage."""
         flight = self.flights.pop((op.stage, op.micro))
         last = op.stage == self.stages.last
@@ -245,7 +245,7 @@ class Pipelined(Technique):
             self.passed()
         return 0.0 if flight.loss is None else flight.loss / self.plan.micro_batches
 
-    def _stage(self, run: Run, op: Op, hidden: Tensor | None) -> Tensor:
+    def _stage(self, run: Run, op: PipelineOp, hidden: Tensor | None) -> Tensor:
         """What a stage hands on, or the loss of the micro-batch."""
         with self.stages.running(op.stage, hidden):
             try:
@@ -253,7 +253,7 @@ class Pipelined(Technique):
             except HandedOn as handed:
                 return handed.hidden
 
-    def _again(self, run: Run, op: Op, flight: Flight) -> Tensor:
+    def _again(self, run: Run, op: PipelineOp, flight: Flight) -> Tensor:
         """The forward pass with its graph, for a micro-batch of which its input was kept; statistics count it once."""
         assert flight.random is not None
         kept = [(each, each.clone()) for each in run.model.buffers()]
@@ -263,7 +263,7 @@ class Pipelined(Technique):
             each.copy_(values)
         return output
 
-    def _update(self, run: Run, op: Op) -> None:
+    def _update(self, run: Run, op: PipelineOp) -> None:
         later = self.plan.step(run.step + 1)[run.rank]
         under_way = {(each.stage, each.micro) for each in later if each.kind == "backward"} | self.flights.keys()
         wanted = {each.version for each in later if each.kind != "update"}
@@ -292,7 +292,7 @@ class Pipelined(Technique):
 
     # messages ---------------------------------------------------------------------------------------------------------
 
-    def _needed(self, op: Op) -> Letter | None:
+    def _needed(self, op: PipelineOp) -> Letter | None:
         if op.kind == "forward" and op.stage:
             return Letter("forward", op.stage - 1, op.micro)
         if op.kind == "backward" and op.stage < self.stages.last:
@@ -418,7 +418,7 @@ class Pipelined(Technique):
             flight = Flight(hidden, None, each["loss"])
             flight.kept = Kept(dict(run.model.named_parameters()), each["kept"])
             with unchanged_randomness(run.device), flight.kept.hooks:
-                op = Op("forward", each["stage"], each["micro"], 0)
+                op = PipelineOp("forward", each["stage"], each["micro"], 0)
                 flight.output = self._stage(run, op, hidden)
             self.flights[each["stage"], each["micro"]] = flight
         self.resumed = {}

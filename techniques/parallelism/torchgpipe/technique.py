@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from suite.pipeline.schedule import Kind, Schedule, flushed
+from suite.pipeline.schedule import Kind, PipelineSchedule, flushed
 from techniques.parallelism.shared.pipelined import Pipelined
 
 Checkpoint = Literal["always", "except_last", "never"]
@@ -24,7 +24,7 @@ def clock_cycles(stages: int, micro_batches: int) -> list[list[tuple[int, int]]]
     ]
 
 
-def by_the_clock(stages: int, micro_batches: int) -> Schedule:
+def by_the_clock(stages: int, micro_batches: int) -> PipelineSchedule:
     """What each stage does at its ticks; backward the ticks are in reverse."""
     ticks = clock_cycles(stages, micro_batches)
 
@@ -45,7 +45,7 @@ class TorchGPipe(Pipelined):
             raise ValueError(f"a batch has 1 micro-batch or more, not {self.micro_batches}")
         super().__post_init__()
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PipelineSchedule:
         return by_the_clock(self.ranks, self.micro_batches)
 
     def recomputed(self, micro: int) -> bool:

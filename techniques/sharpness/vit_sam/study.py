@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Learned
 
@@ -34,13 +34,13 @@ class Row(NamedTuple):
     accuracy: float
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The table ``flatness``, a row for each radius of which a seed finished."""
     stacks = {rho: f"vit_sam:rho={rho}" for rho in RADII}
     runs = lab.runs(list(stacks.values()))
     finished = {rho: [each for _, each in runs[canonical(stack)]] for rho, stack in stacks.items()}
     rows = [each for rho, contenders in finished.items() if (each := row(rho, contenders))]
-    return [Table("flatness", Row._fields, [tuple(each) for each in rows], NOTE)]
+    return [StudyTable("flatness", Row._fields, [tuple(each) for each in rows], NOTE)]
 
 
 def row(rho: float, contenders: Sequence[Learned]) -> Row | None:
@@ -65,7 +65,7 @@ def row(rho: float, contenders: Sequence[Learned]) -> Row | None:
     )
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """The largest eigenvalue and the share of active units in the first blocks, over the radius."""
     from matplotlib.figure import Figure
 

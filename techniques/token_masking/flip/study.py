@@ -27,7 +27,7 @@ from transformers import CLIPConfig, CLIPModel
 from suite.contract.baseline import baseline_of
 from suite.contract.data import Batch, Data, generator, mixed_seed
 from suite.contract.recipe import Recipe
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.meters.flops import FlopCounter
 from suite.model.patch_tokens import Entrance, patch_entrance
 from techniques.token_masking.flip.technique import Flip, dropping, kept_patches
@@ -157,7 +157,7 @@ def embedded(features: Any) -> Tensor:
     return F.normalize(bare, dim=-1)
 
 
-def study(lab: Lab) -> list[Table]:
+def study(lab: Lab) -> list[StudyTable]:
     """The table ``clip``: means over the seeds."""
     baseline, at = baseline_of(lab.setting), lab.setting
     data, recipe = baseline.data(at.size, at.task, at.data), baseline.recipe_of(at)
@@ -182,10 +182,10 @@ def study(lab: Lab) -> list[Table]:
             )
         )
     note = "the last tenth of the steps sees all patches; FLOPs and times are of the steps before, both towers together"
-    return [Table("clip", Result._fields, [tuple(each) for each in rows], note)]
+    return [StudyTable("clip", Result._fields, [tuple(each) for each in rows], note)]
 
 
-def plot(tables: Sequence[Table]) -> Figure:
+def plot(tables: Sequence[StudyTable]) -> Figure:
     """Accuracy over the cost of a step, in FLOPs and in time: hollow before the phase without masking, full after."""
     from matplotlib.figure import Figure
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suite.contract.recipe import Recipe
-from suite.measure.lab import Lab, Table
+from suite.measure.lab import Lab, StudyTable
 from suite.measure.studies.rate_grid import GridRow
 from suite.record.job import Setting
 from techniques.optimizers.acclip.optimizer import ACClip, acclip_step, clipped
@@ -151,7 +151,7 @@ def test_the_noise_of_a_model_is_that_of_its_gradients_around_their_mean(monkeyp
     assert noise.rows[0][:2] == ("mlp", 20) and noise.rows[0][2] > 0
     levels = [level for _, level in survival.rows]
     assert levels == sorted(levels) and levels[2] == pytest.approx(1)
-    grid = Table("rates", GridRow._fields, [tuple(GridRow("AdamW", 1, 1.0, 1, 2.0, 2.0, None, None))])
+    grid = StudyTable("rates", GridRow._fields, [tuple(GridRow("AdamW", 1, 1.0, 1, 2.0, 2.0, None, None))])
     assert [len(axes.lines) for axes in plot([grid, survival]).axes] == [1, 1]
 
 
