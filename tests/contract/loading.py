@@ -25,6 +25,7 @@ from typing import Any
 
 PROJECT = ("suite", "baselines", "techniques")
 STEPS = 4
+WITHOUT_AUTOCAST = {"pipemare"}
 
 
 Called = list[tuple[str, int]]
@@ -82,7 +83,8 @@ def train(name: str, baseline: str, trained: set[str], rank: int, ranks: int, re
 
     installed = entry_points(group=contract.GROUP)
     contract.entry_points = lambda group: [each for each in installed if each.name in trained]  # type: ignore[assignment]  # a stand-in
-    setting = Setting(baseline=baseline, size="pico", task=task_of(name), steps=STEPS)
+    recipe = "classic" if name in WITHOUT_AUTOCAST else "modern"
+    setting = Setting(baseline=baseline, size="pico", recipe=recipe, task=task_of(name), steps=STEPS)
     mesh = weights = None
     if ranks > 1:
         torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)

@@ -152,7 +152,7 @@ def test_a_move_changes_no_hash(edit: Edit, tmp_path: Path) -> None:
     """Every file of techniques/shared into another folder, under another name."""
     files = sorted((tmp_path / "techniques" / "shared").glob("*.py"))
     moved = {path.stem: f"moved_{path.stem}" for path in files if path.stem != "__init__"}
-    assert len(moved) > 50
+    assert len(moved) > 20
     (tmp_path / "techniques" / "elsewhere").mkdir()
     for path in files:
         path.rename(tmp_path / "techniques" / "elsewhere" / f"{moved.get(path.stem, path.stem)}.py")

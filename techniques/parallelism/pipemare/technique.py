@@ -23,9 +23,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups
@@ -87,10 +86,10 @@ class PipeMare(Pipelined):
             raise ValueError(f"annealed is a share of the run's steps above 0, not {self.annealed}")
         super().__post_init__()
 
-    def recipe(self, recipe: Recipe) -> Recipe:
-        if recipe.precision != "fp32":
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        if run.recipe.precision != "fp32":
             raise ValueError("autocast keeps a forward pass's weights for its backward pass: take the recipe classic")
-        return super().recipe(recipe)
+        return super().model(model, run)
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         """By the first stage that has a parameter, whose delay is its rate's: copies of a tied one stay equal."""

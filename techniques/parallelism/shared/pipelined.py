@@ -260,7 +260,8 @@ class Pipelined(Technique):
         with replayed(flight.random):
             output = self._stage(run, op, flight.hidden)
         for each, values in kept:
-            each.copy_(values)
+            if not torch.equal(each, values):  # the graph may hold the others, which stay as they are
+                each.copy_(values)
         return output
 
     def _update(self, run: Run, op: PipelineOp) -> None:
