@@ -7,13 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch.distributed.device_mesh import DeviceMesh
 
+from suite.contract.card import Card
+from suite.contract.catalogue import catalogue
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from suite.record.job import Job, Setting, Split
+
+OF_SEVERAL_RANKS = {"parallelism", "communication"}  # categories; starting ranks takes longest
+
+
+def on_request(card: Card, baseline: str) -> list[pytest.MarkDecorator]:
+    """What several ranks do is tried on one of a card's baselines in every run, another for each; on all with
+    ``-m slow``."""
+    if card.category not in OF_SEVERAL_RANKS:
+        return []
+    turn = sorted(each for each in catalogue() if catalogue()[each].card.category == card.category).index(card.id)
+    return [] if baseline == card.baselines[turn % len(card.baselines)] else [pytest.mark.slow]
 
 
 def new_run(

@@ -13,6 +13,7 @@ from suite.judge.claims import EXACT_KINDS, Judgement, expectation, is_exact, sh
 from suite.measure.exact import TRAINED, exact_verdicts
 from suite.measure.mutants import mutants_of
 from suite.record.job import Size
+from tests.runs import on_request
 
 
 def of_sizes(card: Card, sizes: Collection[Size]) -> Card:
@@ -29,7 +30,7 @@ def only(card: Card, ids: Collection[str]) -> Card:
 
 CARDS = [of_sizes(entry.card, TRAINED) for entry in catalogue().values()]
 CASES = [
-    pytest.param(card, baseline, id=f"{card.id}-{baseline}")
+    pytest.param(card, baseline, id=f"{card.id}-{baseline}", marks=on_request(card, baseline))
     for card in CARDS
     for baseline in card.baselines
     if any(is_exact(claim) and baseline in (claim.baselines or card.baselines) for claim in card.judged)

@@ -29,13 +29,13 @@ from suite.measure.fork_servers import shared
 from suite.record.job import Size, Task, canonical, join
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters
-from tests.runs import new_run
+from tests.runs import new_run, on_request
 
 TRIED: tuple[tuple[Size, int], ...] = (("pico", 6), ("nano", 6), ("nano", 24))  # with the steps of a whole run
 CHECKPOINT_STEPS = 6
 PARTNERS = ("lawa", "lion")
 CASES = [
-    pytest.param(entry.id, baseline, id=f"{entry.id}-{baseline}")
+    pytest.param(entry.id, baseline, id=f"{entry.id}-{baseline}", marks=on_request(entry.card, baseline))
     for entry in catalogue().values()
     for baseline in entry.card.baselines
 ]
