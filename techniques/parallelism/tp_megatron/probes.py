@@ -75,8 +75,9 @@ def _lists(parts: Anatomy) -> dict[str, int]:
 def holdings(recording: Recording, plain: nn.Module) -> dict[str, float]:
     """``matrix_share``: the values of the blocks' matrices on this rank over the model's, and ``state_share`` the same
     of their moments; ``cut_outside``: values outside of the blocks' linear layers that the rank has not; ``unequal``:
-    values of whole parameters in which ranks differ; ``not_evaluated``: values of the evaluated model that are not the
-    ranks' together."""
+    values of whole parameters in which ranks differ; ``other_start``: values that the ranks together began with and one
+    process does not, and ``not_evaluated`` those of the evaluated model that are not the ranks' together; ``unsaid``:
+    parameters that are parts, of which the optimizer was not told so."""
     run = recording.run
     own, whole = dict(run.model.named_parameters()), dict(plain.named_parameters())
     layers = anatomy(plain).linears
@@ -87,12 +88,16 @@ def holdings(recording: Recording, plain: nn.Module) -> dict[str, float]:
     every = of_all(recording, {name: own[name].detach().clone() for name in alike})
     seen = dict(run.technique.evaluated(run.model, run).named_parameters())
     truth = joined(recording, plain, own)
+    start = joined(recording, plain, recording.traces[0].before.parameters)
+    told = {id(each) for group in run.optimizer.param_groups if group.get("sharded") for each in group["params"]}
     inside = {f"{part.path}.{name}" for part in layers for name in ("weight", "bias")}
     return {
         "matrix_share": sum(own[name].numel() for name in matrices) / total,
         "state_share": sum(each.numel() for each in moments) / (2 * total),
         "cut_outside": sum(whole[name].numel() - own[name].numel() for name in whole if name not in inside),
         "unequal": sum(int((each[name] != every[0][name]).sum()) for each in every for name in alike),
+        "other_start": sum(int((start[name] != each).sum()) for name, each in whole.items()),
+        "unsaid": sum(own[name].shape != each.shape and id(own[name]) not in told for name, each in whole.items()),
         "not_evaluated": sum(
             int((truth[name] != seen[name]).sum()) if seen[name].shape == each.shape else each.numel()
             for name, each in whole.items()
