@@ -20,7 +20,7 @@ REPORTED = (
 
 
 def probes(recording: Recording, own: Outerspace) -> Mapping[str, float]:
-    """Those of :func:`of_products`; of the MLP's second matrix times its first: ``outer_off``: the largest error beside
+    """Those of :func:`of_products`; of the product of :func:`operands`: ``outer_off``: the largest error beside
     the dense product, of the largest; ``read_once``: entries read over those that there are; ``kept_off``: products
     kept for merging, less the pairs of entries that meet; ``bytes_over``: modelled bytes over 12 for each entry read,
     written or read again, pointers aside; ``pays``: whether products cost less than reading B again;

@@ -41,13 +41,18 @@ def of_products(recording: Recording, own: PrunedProducts) -> dict[str, float]:
 
 
 def operands(recording: Recording) -> tuple[Tensor, Tensor]:
-    """A [n, k] and B [k, m], float64: the pruned matrices of the first block's MLP, whose product maps its input."""
-    run = recording.run
-    matrices = []
-    for path, _ in run.anatomy.blocks[0].mlp_linears[:2]:
-        weight = recording.traces[0].before.parameters[f"{path}.weight"].double()
-        matrices.append(weight.T if is_transposed(run.model.get_submodule(path)) else weight)
-    return matrices[1], matrices[0]
+    """A [n, k] and B [k, m], float64: the pruned matrices of the first block's MLP, whose product maps its input; where
+    the two do not follow each other (a gate, experts), the first pruned matrix of the model and its transpose."""
+    of_mlp = [_matrix(recording, path) for path, _ in recording.run.anatomy.blocks[0].mlp_linears[:2]]
+    if len(of_mlp) == 2 and of_mlp[1].shape[1] == of_mlp[0].shape[0]:
+        return of_mlp[1], of_mlp[0]
+    one = _matrix(recording, paths_of(recording.run)[0])
+    return one, one.T
+
+
+def _matrix(recording: Recording, path: str) -> Tensor:
+    weight = recording.traces[0].before.parameters[f"{path}.weight"].double()
+    return weight.T if is_transposed(recording.run.model.get_submodule(path)) else weight
 
 
 def _flops_over(layer: nn.Module, kept: Tensor) -> float:

@@ -16,7 +16,7 @@ from techniques.sparse_matmul.spgemm.technique import Spgemm
 
 
 def probes(recording: Recording, own: Spgemm) -> Mapping[str, float]:
-    """Those of :func:`of_products`; of the MLP's second matrix times its first: ``inner_off``, ``gustavson_off``,
+    """Those of :func:`of_products`; of the product of :func:`operands`: ``inner_off``, ``gustavson_off``,
     ``outer_off``, ``expanded_off``, ``library_off``: the largest error beside the dense product, of the largest;
     ``multiplications_off``: of each order, beside the pairs of entries that meet; ``comparisons_over``: the inner
     product's over its multiplications; ``row_wise_operations``: entries of B that Gustavson's order reads and indices
