@@ -1,0 +1,1 @@
+"""Code that the techniques of this category share: products of sparse matrices. Nothing here imports a technique."""

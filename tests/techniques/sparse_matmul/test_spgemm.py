@@ -1,0 +1,116 @@
+"""Products without zeros against masked dense ones, in every layout and type, and the crossover study."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from suite.contract.stack import Stack
+from suite.meters.flops import FlopCounter
+from techniques.shared.sparse.masks import MASK, attach
+from techniques.sparse_matmul.outerspace.technique import Outerspace
+from techniques.sparse_matmul.shared.pruned_products import PrunedLinear, largest
+from techniques.sparse_matmul.spgemm import study
+from techniques.sparse_matmul.spgemm.technique import Spgemm
+from tests.runs import new_run
+
+
+@pytest.mark.parametrize("dataflow", ["library", "outer"])
+@pytest.mark.parametrize(
+    "make", [lambda: nn.Linear(12, 9), lambda: Conv1D(9, 12), lambda: nn.Linear(12, 9, bias=False)]
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_output_and_gradients_are_those_of_the_masked_layer(make, dataflow, dtype):
+    torch.manual_seed(0)
+    inner = make().to(dtype)
+    attach(inner, largest(inner.weight, 0.7))
+    layer, x = PrunedLinear(inner, dataflow), torch.randn(2, 5, 12, dtype=dtype, requires_grad=True)
+    matrix = inner.weight.T if isinstance(inner, Conv1D) else inner.weight
+    expected, d_out = F.linear(x, matrix, inner.bias), torch.randn(2, 5, 9, dtype=dtype)
+    tolerance = {"rtol": 5e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(layer(x), expected, **tolerance)
+    ours = torch.autograd.grad(layer(x), (x, layer.weight), d_out)
+    theirs = torch.autograd.grad(expected, (x, inner.weight), d_out)
+    torch.testing.assert_close(ours[0], theirs[0], **tolerance)
+    torch.testing.assert_close(ours[1], theirs[1] * inner.get_buffer(MASK), **tolerance)
+
+
+@pytest.mark.parametrize("dataflow", ["library", "outer"])
+def test_under_autocast_products_are_of_the_narrowed_numbers_in_full_sums(dataflow):
+    """Also where backward runs under it: no library multiplies sparse matrices of 16 bits on a CPU."""
+    torch.manual_seed(0)
+    inner = nn.Linear(12, 9)
+    attach(inner, largest(inner.weight, 0.7))
+    layer, x = PrunedLinear(inner, dataflow), torch.randn(5, 12, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+        ours = torch.autograd.grad(y, (x, layer.weight), torch.ones_like(y))
+        expected = F.linear(x, inner.weight, inner.bias)
+        theirs = torch.autograd.grad(expected, (x, inner.weight), torch.ones_like(expected))
+    assert y.dtype == torch.bfloat16 and ours[1].dtype == torch.float32
+    torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(ours[0], theirs[0], rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(ours[1], theirs[1] * inner.get_buffer(MASK), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dataflow", ["library", "outer"])
+def test_every_product_is_counted_by_its_connections(dataflow):
+    inner = nn.Linear(12, 9)
+    attach(inner, largest(inner.weight, 0.7))
+    layer, x = PrunedLinear(inner, dataflow), torch.randn(5, 12, requires_grad=True)
+    with FlopCounter() as counter:
+        layer(x).sum().backward()
+    assert counter.total == 3 * 2 * 5 * int(inner.get_buffer(MASK).sum()) and not counter.uncounted
+
+
+def test_a_layer_without_a_connection_in_a_row_gives_its_bias():
+    inner = nn.Linear(4, 3)
+    attach(inner, torch.tensor([[True] * 4, [False] * 4, [True] * 4]))
+    y = PrunedLinear(inner, "library")(torch.randn(2, 4))
+    torch.testing.assert_close(y[:, 1], inner.bias[1].expand(2))
+
+
+@pytest.mark.parametrize("own", [Spgemm(sparsity=0.5), Outerspace(sparsity=0.5)])
+def test_training_is_that_of_masked_weights(own):
+    """Three steps beside a model whose dense products see the same pruned weights."""
+    run = new_run("gpt", Stack({"own": own}), size="pico", recipe="classic", task="adapt", steps=3)
+    plain = new_run("gpt", size="pico", recipe="classic", task="adapt", steps=3)
+    layers = {path: run.model.get_submodule(path) for path, _ in plain.anatomy.linears}
+    for path, layer in layers.items():
+        plain.model.get_submodule(path).weight.data.mul_(layer.get_buffer(MASK))
+        plain.model.get_submodule(path).weight.register_hook(layer.get_buffer(MASK).mul)
+    torch.testing.assert_close(run.train(3), plain.train(3), rtol=1e-5, atol=1e-5)
+    for path, layer in layers.items():
+        assert not layer.weight[~layer.get_buffer(MASK)].any()
+        torch.testing.assert_close(layer.weight, plain.model.get_submodule(path).weight, rtol=1e-3, atol=1e-4)
+    assert run.probes()["own.relative_flops"] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_flops_fall_with_the_connections():
+    runs = [new_run("gpt", Stack({"own": Spgemm(sparsity=s)}), size="pico", steps=2) for s in (0.0, 0.5, 0.9)]
+    flops = [run.count_step().flops for run in runs]
+    assert flops[0] - flops[2] == pytest.approx((flops[0] - flops[1]) * 1.8, rel=1e-3)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="share of zeros"):
+        Spgemm(sparsity=1.0)
+    with pytest.raises(ValueError, match=r"sparsity 0\.99 leaves none of the 9 weights"):
+        largest(torch.ones(3, 3), 0.99)
+    with pytest.raises(ValueError, match="put this before what wraps its layers"):
+        new_run("gpt", "layerscale+spgemm", size="pico", recipe="classic", steps=1)
+    with pytest.raises(ValueError, match="cannot be stacked"):
+        new_run("gpt", "snip+spgemm", size="pico", recipe="classic", steps=1)
+
+
+def test_the_study_counts_and_finds_a_crossover(monkeypatch):
+    monkeypatch.setattr(study, "SIZES", (16,))
+    drawn = {(16, density): study.uniform(16, density) for density in (0.1, 0.5)}
+    table = study.operations(drawn)
+    for row, each in zip(table.rows, drawn.values(), strict=True):
+        made = sum(int((each[:, k] != 0).sum()) * int((each[k] != 0).sum()) for k in range(16))
+        assert row[2:4] == (made, 16**3) and row[5] < row[6]
+    assert all(taken > 0 for taken in study.seconds_of(drawn[16, 0.1]))
+    rows = [(16, 0.1, 1.0, 1.0, 2.0), (16, 0.3, 3.0, 1.0, 2.0), (16, 0.5, 4.0, 1.0, 2.0)]
+    assert study.crossover(rows).rows == [(16, 0.3, None)]
