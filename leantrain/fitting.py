@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -32,7 +33,7 @@ from suite.chain.profile import clocked, profiled
 from suite.meters.storage import tensors_within, unique_bytes
 from suite.model.anatomy import Anatomy
 from suite.model.calls import untrained
-from suite.model.segments import SegmentError
+from suite.model.segments import SegmentError, split_hidden
 from suite.record.amounts import bytes_of
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -120,14 +121,14 @@ class Fitted:
         key = _shapes(tensors), self.accumulate or any(each.grad is not None for each in self.model.parameters())
         plan = self.plans.get(key) or self._plan_for(key, tensors)
         for path, schedule in plan.schedules.items():
-            self._running.enter_context(executed(self.stacks[path], schedule, name=path))
+            self._running.enter_context(executed(self.stacks[path][-schedule.depth :], schedule, name=path))
 
     def _end(self, *_: Any) -> None:
         if not self._planning:
             self._running.close()
 
     def _plan_for(self, key: tuple[Shapes, bool], tensors: Tensors) -> FittedPlan:
-        """Of new shapes: by the step's batch, by one made of what the model gets, or a larger one's."""
+        """Of new shapes: by the step's batch, one made of what the model gets, or a larger one's plan."""
         made = (each.of(tensors) for each in self._batches)
         batch = self._given if self._given is not None else next((each for each in made if each is not None), None)
         if batch is not None:
@@ -162,8 +163,8 @@ class Fitted:
             accumulated: Any = "all" if self.accumulate else "held" if held else "none"
             with untrained(self.model, accumulated), torch.autocast(device.type, enabled=False):
                 gradients = unique_bytes(each.grad for each in self.model.parameters() if each.grad is not None)
-                tensors, paths = self._looked(forward)
-                stacks = [self.stacks[path] for path in paths]
+                tensors, reached = self._looked(forward)
+                stacks = list(reached.values())
                 chains = profiled(stacks, loss)
                 chains = clocked(chains, stacks, loss) if self.seconds == "clocked" else chains
         except SegmentError as error:
@@ -173,38 +174,44 @@ class Fitted:
         if held:  # a block's are in what is there already
             chains = [replace(c, stages=tuple(replace(s, gradient_bytes=0) for s in c.stages)) for c in chains]
         resident = {
-            "weights": weight_bytes(self.model),
-            "optimizer state": state_of(self.optimizer, self.model),
-            "batch": unique_bytes(each for each in tensors_within(batch) if each.device == device),
-            "gradients": gradients,
-        }
-        plan = chosen(self.model, dict(zip(paths, chains, strict=True)), self.memory_bytes, resident)
+            "weights": weight_bytes(self.model), "optimizer state": state_of(self.optimizer, self.model),
+            "batch": unique_bytes(e for e in tensors_within(batch) if e.device == device), "gradients": gradients,
+        }  # fmt: skip
+        plan = chosen(self.model, dict(zip(reached, chains, strict=True)), self.memory_bytes, resident)
         self._batches.append(_Batch(batch, tensors))
         return self.plans.setdefault((_shapes(tensors), held), plan)
 
-    def _looked(self, forward: Callable[[], Tensor]) -> tuple[Tensors, list[str]]:
-        """The tensors that the model gets, and the stacks that run. Raises ValueError where the loss does not fit."""
+    def _looked(self, forward: Callable[[], Tensor]) -> tuple[Tensors, dict[str, list[nn.Module]]]:
+        """The tensors that the model gets, and the stacks that run, without first blocks that no gradient reaches."""
         calls: list[Tensors] = []
-        ran: set[str] = set()
+        ran: dict[str, list[nn.Module]] = {}
+
+        def called(_: nn.Module, *given: Any) -> None:
+            calls.append(_tensors(given))
+            torch.set_grad_enabled(True)  # as far as the first block, to see whether its input has a gradient
+
+        def began(_: nn.Module, args: Any, kwargs: Any, path: str) -> None:
+            reached = bool(ran) or split_hidden(args, kwargs)[0].requires_grad
+            trained = [any(each.requires_grad for each in block.parameters()) for block in self.stacks[path]]
+            ran[path] = self.stacks[path][0 if reached else (*trained, True).index(True) :]
+            torch.set_grad_enabled(False)
+
         with ExitStack() as hooks, torch.no_grad():
-            watch = self.model.register_forward_pre_hook(
-                lambda _, *given: calls.append(_tensors(given)), with_kwargs=True
-            )
-            hooks.callback(watch.remove)
+            hooks.callback(self.model.register_forward_pre_hook(called, with_kwargs=True).remove)
             for path, blocks in self.stacks.items():
-                hooks.callback(blocks[0].register_forward_pre_hook(lambda *_, path=path: ran.add(path)).remove)
+                handle = blocks[0].register_forward_pre_hook(partial(began, path=path), with_kwargs=True)
+                hooks.callback(handle.remove)
             value = forward()
         if not isinstance(value, Tensor) or value.numel() != 1:
-            what = (
-                f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-            )
-            raise ValueError(f"loss(model, batch) gives {what}: make it give one number, such as the losses' mean")
-        if len(calls) != 1 or not ran:
+            what = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
+            raise ValueError(f"loss(model, batch) gives a value of {what}: make it give one number, such as a mean")
+        stacks = {path: ran[path] for path in self.stacks if ran.get(path)}
+        if len(calls) != 1 or not stacks:
             raise ValueError(
-                f"loss(model, batch) calls the model {len(calls)} times, and {len(ran)} of its stacks of blocks: let "
-                "it call model(...) itself, once, since a plan is of one pass"
+                f"loss(model, batch) calls the model {len(calls)} times, and gradients reach {len(stacks)} stacks: let "
+                "it call model(...) itself, once, since a plan is of one pass, and train some block"
             )
-        return calls[0], [path for path in self.stacks if path in ran]
+        return calls[0], stacks
 
 
 class _Batch:
@@ -222,16 +229,14 @@ class _Batch:
 
     def of(self, tensors: Tensors) -> Any:
         """The batch whose tensors the model gets; None where it has others, whose shapes nobody knows."""
-        missing = {place for place in self.places if place is not None} - tensors.keys()
-        if missing or not (self.whole or _shapes(tensors) == self.shapes):
+        if {*self.places} - {None, *tensors} or not (self.whole or _shapes(tensors) == self.shapes):
             return None
         others = iter([leaf if device is None else leaf.to(device) for leaf, device in self.others])
         return tree_unflatten([next(others) if p is None else tensors[p] for p in self.places], self.form)
 
 
 def _tensors(value: Any) -> Tensors:
-    """Without numbers, which have no shape."""
-    leaves, _ = tree_flatten_with_path(value)
+    leaves, _ = tree_flatten_with_path(value)  # a number has no shape
     return {keystr(path): leaf for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim}
 
 

@@ -120,6 +120,25 @@ def test_a_smaller_budget_has_no_higher_peak(chain: Chain, budgets: list[int]) -
     assert [plan.time_s for plan in front] == sorted(plan.time_s for plan in front)
 
 
+def test_first_blocks_that_no_gradient_reaches_are_left_alone() -> None:
+    models = [build("gpt2"), build("gpt2")]
+    for model in models:
+        for name, each in model.named_parameters():
+            each.requires_grad_("h.2." in name or "h.3." in name)
+    (plain, model), batch = models, batch_of("gpt2")
+    expected = gradients(plain, lambda: loss_of(plain, batch).backward())
+    plain.zero_grad()
+    whole = fit(model, batch, loss_of, "1GB").plan
+    assert whole.blocks == 2
+    peak = measured(plain, batch, lambda: loss_of(plain, batch).backward())
+    assert peak <= whole.plain_peak_bytes < 1.01 * peak
+    fitted = fit(model, batch, loss_of, f"{whole.peak_bytes - 1}B")
+    with fitted.step():
+        assert equal(gradients(model, lambda: loss_of(model, batch).backward()), expected)
+        model.zero_grad()
+        assert measured(model, batch, lambda: loss_of(model, batch).backward()) == fitted.plan.peak_bytes
+
+
 def test_several_chains_share_a_budget() -> None:
     plain = build("mae")
     expected = gradients(plain, lambda: loss_of(plain, batch_of("mae")).backward())
@@ -279,8 +298,8 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "too small": ("400kB", loss_of, "does not fit in 400 kB: its least is .* of weights, .* a smaller batch would"),
     "no unit": ("8", loss_of, "8 of what. Write 8GB or 8GiB"),
     "a number": (8, loss_of, "8 of what"),
-    "a vector": ("8GB", lambda m, b: m(**b).logits.mean(-1), r"gives a tensor of shape \[4, 24\]: make it"),
-    "a float": ("8GB", lambda m, b: loss_of(m, b).item(), "gives a float"),
+    "a vector": ("8GB", lambda m, b: m(**b).logits.mean(-1), r"gives a value of shape \[4, 24\]: make it"),
+    "a float": ("8GB", lambda m, b: loss_of(m, b).item(), "gives a value of type float"),
     "detached": ("8GB", lambda m, b: loss_of(m, b).detach(), "has no gradient"),
     "twice": ("8GB", lambda m, b: loss_of(m, b) + loss_of(m, b), "calls the model 2 times"),
     "inside": ("8GB", lambda m, b: m.transformer(b["input_ids"])[0].mean(), "calls the model 0 times"),
