@@ -6,6 +6,9 @@
     >>> leantrain.records("results")                             # a pandas DataFrame, one line per metric
     >>> leantrain.optim.Lion(model.parameters(), lr=1e-4)        # in any training loop
 
+``leantrain.fit(model, batch, loss, memory="8GB")`` keeps a model of yours within a budget of memory
+(:mod:`leantrain.fitting`).
+
 Importing it is fast: what needs torch or pandas is loaded when it is first used.
 """
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from leantrain import communication, layers, optim, trainer
     from leantrain.comparing import Compared, compare
     from leantrain.counting import Counted, count
+    from leantrain.fitted_plan import FittedPlan
+    from leantrain.fitting import Fitted, fit
     from leantrain.tables import records
 
     __version__: str
@@ -25,10 +30,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Compared",
     "Counted",
+    "Fitted",
+    "FittedPlan",
     "__version__",
     "communication",
     "compare",
     "count",
+    "fit",
     "layers",
     "optim",
     "records",
@@ -41,6 +49,9 @@ _MODULES = {
     "count": "counting",
     "Counted": "counting",
     "records": "tables",
+    "fit": "fitting",
+    "Fitted": "fitting",
+    "FittedPlan": "fitted_plan",
     "communication": "communication",
     "optim": "optim",
     "layers": "layers",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -139,6 +140,24 @@ def budget_between(chains: Sequence[Chain], share: float) -> int:
     """Bytes: that share of the way from the least peak without a second tier (0) to a plain pass's (1)."""
     low, high = least(chains).peak_bytes, unplanned(chains).peak_bytes
     return low + int(share * (high - low))
+
+
+def by_peak(solver: Solver, chains: Sequence[Chain], budgets: Sequence[int]) -> list[Plan]:
+    """The solver's plans in these budgets, the plain one and the least, from the fastest on, each with a lower peak
+    than those before it.
+
+    The fastest of them within a budget has never a higher peak where the budget is smaller; of a solver's own answers
+    nobody promises that.
+    """
+    plans = [unplanned(chains), least(chains)]
+    for budget in sorted(set(budgets)):
+        with suppress(Infeasible):
+            plans.append(planned(solver, chains, budget))
+    front: list[Plan] = []
+    for plan in sorted(plans, key=lambda each: (each.time_s, each.peak_bytes)):
+        if not front or plan.peak_bytes < front[-1].peak_bytes:
+            front.append(plan)
+    return front
 
 
 def planned(solver: Solver, chains: Sequence[Chain], budget_bytes: int, link: Link | None = None) -> Plan:

@@ -29,6 +29,7 @@ from suite.cli.options import (
     task_of,
 )
 from suite.cli.shared import MEASURE, Exit, app, bar, escape, out, show_table, understandable
+from suite.record.amounts import bytes_of
 
 if TYPE_CHECKING:
     from suite.measure.gpu_time import TimesBeside
@@ -212,16 +213,6 @@ def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Pat
     out.print(f"kept in {folder / paper_scale.NAME}")
 
 
-def _bytes(text: str) -> float:
-    """24GB, 24GiB, 500MB/s: bytes. Raises ValueError."""
-    amount = re.fullmatch(r"(\d*\.?\d+)\s*([kMGT]?)(i?)(B?)(?:/s)?", text.strip(), re.IGNORECASE)
-    if amount is None or not float(amount[1]) > 0:
-        raise ValueError(f"{text!r} is no amount of bytes: write 24GB, 24GiB or 25GB/s")
-    if not (amount[2] or amount[4]):
-        raise ValueError(f"{text} of what? Write {text}GB or {text}GiB, or {text}B for bytes")
-    return float(amount[1]) * (1024 if amount[3] else 1000) ** " KMGT".index(amount[2].upper() or " ")
-
-
 def _flops(text: str) -> float:
     """400T: FLOPs per second. Raises ValueError."""
     amount = re.fullmatch(r"(\d*\.?\d+)\s*([MGTP]?)(?:FLOPS?(?:/s)?)?", text.strip(), re.IGNORECASE)
@@ -232,7 +223,7 @@ def _flops(text: str) -> float:
 
 @app.command(rich_help_panel=MEASURE)
 def plan(
-    memory: Annotated[str, typer.Option("--memory", help="The device's: 24GB, 80GiB.", callback=refusing(_bytes))],
+    memory: Annotated[str, typer.Option("--memory", help="The device's: 24GB, 80GiB.", callback=refusing(bytes_of))],
     stacks: Annotated[
         list[str] | None,
         typer.Option(
@@ -255,7 +246,7 @@ def plan(
         ),
     ] = "400T",
     link: Annotated[
-        str, typer.Option("--link", help="Bytes a second to the host, and as many back.", callback=refusing(_bytes))
+        str, typer.Option("--link", help="Bytes a second to the host, and as many back.", callback=refusing(bytes_of))
     ] = "50GB/s",
     device: Operators = "cuda",
     as_json: Json = False,
@@ -280,7 +271,7 @@ def plan(
         )
         with bar(quiet=as_json) as progress:
             planned = memory_plan.plan_all(
-                scale, int(_bytes(memory)), memory_plan.Device(_flops(rate), _bytes(link)), stacks or (), progress
+                scale, int(bytes_of(memory)), memory_plan.Device(_flops(rate), bytes_of(link)), stacks or (), progress
             )
     if as_json:
         print(json.dumps(planned.as_dict(), indent=1))

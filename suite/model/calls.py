@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,41 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
+
+
+@contextmanager
+def untrained(model: nn.Module, accumulated: Literal["none", "held", "all"] = "none") -> Iterator[None]:
+    """Backward passes inside leave no trace either, hooks that act on a gradient's arrival do not run, and a model in
+    evaluation trains.
+
+    Args:
+        accumulated: the gradients that are there as it begins: none, those that are there now, or those of all
+            trainable parameters. Passes add to them; they are put back from copies on the CPU.
+    """
+    trained = [each for each in model.parameters() if each.requires_grad]
+    before = [(each, each.grad, each._post_accumulate_grad_hooks or {}) for each in trained]
+    arrived = [dict(hooks) for _, _, hooks in before]
+    copies = [
+        None if each.grad is None else each.grad.to("cpu", copy=True) for each in trained if accumulated != "none"
+    ]
+    try:
+        for each, _, hooks in before:
+            hooks.clear()
+            if accumulated == "none":
+                each.grad = None
+            elif accumulated == "all" and each.grad is None:
+                each.grad = torch.zeros_like(each)
+        with undisturbed(model), torch.enable_grad():
+            if not model.training:
+                model.train()
+            yield
+    finally:
+        for (each, gradient, hooks), kept in zip(before, arrived, strict=True):
+            each.grad = gradient
+            hooks.update(kept)
+        for each, copy in zip(trained, copies, strict=False):
+            if copy is not None and each.grad is not None:
+                each.grad.copy_(copy)
 
 
 def lacks_values(tensor: Tensor) -> bool:

@@ -1,0 +1,420 @@
+"""A model within a budget: gradients to the bit, peaks as predicted and within it, and refusals that leave no trace."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import leantrain
+from leantrain import fitting
+from leantrain.fitted_plan import sized
+from leantrain.fitting import Fitted, fit
+from suite.chain.chain import Chain
+from suite.chain.plan import by_peak
+from suite.meters.tensors import TensorBytes
+from techniques.rematerialization.rotor.technique import Rotor
+from tests.chain.chains import chains
+from tests.model.transformer_models import build
+
+NAMES = ["gpt2", "llama", "bert", "vit"]  # gpt2 and bert have dropout and tied weights, texts a mask
+Batch = dict[str, Tensor]
+
+
+def batch_of(name: str, examples: int = 4, length: int = 24) -> Batch:
+    draw = torch.Generator().manual_seed(0)
+    if name in ("vit", "mae"):
+        return {"images": torch.randn(examples, 3, 32, 32, generator=draw), "classes": torch.arange(examples) % 10}
+    tokens = torch.randint(3, 64, (examples, length), generator=draw)
+    mask = torch.ones_like(tokens)
+    mask[0, length - 4 :] = 0
+    return {"input_ids": tokens, "attention_mask": mask, "labels": tokens.masked_fill(mask == 0, -100)}
+
+
+def loss_of(model: nn.Module, batch: Any) -> Tensor:
+    if "images" not in batch:
+        return model(**batch).loss
+    outputs = model(batch["images"])
+    return outputs.loss if hasattr(outputs, "loss") else F.cross_entropy(outputs, batch["classes"])
+
+
+@cache
+def ends(name: str, accumulate: bool = False) -> tuple[int, int]:
+    """The least budget and that of a plain pass, in bytes."""
+    model, batch = build(name), batch_of(name)
+    plan = fit(model, batch, loss_of, "1GB", accumulate=accumulate).plan
+    return least_of(model, batch, plan.resident_bytes, accumulate=accumulate), plan.peak_bytes
+
+
+def least_of(model: nn.Module, batch: Batch, resident_bytes: int, **options: Any) -> int:
+    refusal = refused(model, batch, f"{resident_bytes}B", **options)
+    amount, unit = refusal.split("its least is ")[1].split(",")[0].split(" ")
+    return int((float(amount) * 1.001) * {"kB": 1e3, "MB": 1e6}[unit])  # it is said in four digits
+
+
+def refused(model: nn.Module, batch: Any, memory: Any, loss: Any = loss_of, **options: Any) -> str:
+    with pytest.raises(ValueError) as caught:
+        fit(model, batch, loss, memory, **options)
+    return str(caught.value)
+
+
+def within(name: str, share: float, **options: Any) -> tuple[nn.Module, Batch, Fitted]:
+    """A model in a budget between the least (0) and a plain pass's (1)."""
+    low, high = ends(name, options.get("accumulate", False))
+    model, batch = build(name), batch_of(name)
+    return model, batch, fit(model, batch, loss_of, f"{low + int(share * (high - low))}B", **options)
+
+
+def gradients(model: nn.Module, passes: Callable[[], Any]) -> list[Tensor]:
+    model.zero_grad()
+    torch.manual_seed(3)
+    passes()
+    return [each.grad.clone() for each in model.parameters() if each.grad is not None]
+
+
+def equal(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    return len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))
+
+
+def measured(model: nn.Module, batch: Batch, passes: Callable[[], Any]) -> int:
+    with TensorBytes().seed(model, None, batch) as meter:
+        passes()
+    return meter.peak_bytes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_plain_ones_and_peaks_as_predicted_in_every_budget(name: str) -> None:
+    plain = build(name)
+    expected = gradients(plain, lambda: loss_of(plain, batch_of(name)).backward())
+    peaks, times = [], []
+    for share in (1.0, 0.5, 0.0):
+        model, batch, fitted = within(name, share)
+        with fitted.step():
+            assert equal(gradients(model, lambda m=model, b=batch: loss_of(m, b).backward()), expected)
+            model.zero_grad()
+            peak = measured(model, batch, lambda m=model, b=batch: loss_of(m, b).backward())
+        assert peak == fitted.plan.peak_bytes <= fitted.memory_bytes
+        peaks.append(peak)
+        times.append(fitted.plan.extra_time)
+    assert peaks == sorted(peaks, reverse=True) and peaks[0] > peaks[-1]
+    assert times == sorted(times) and times[0] == 0 < times[-1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(chains(most=5, any_ends=True), st.lists(st.integers(0, 5000), min_size=1, max_size=8))
+def test_a_smaller_budget_has_no_higher_peak(chain: Chain, budgets: list[int]) -> None:
+    front = by_peak(Rotor(), [chain], budgets)
+    peaks = [plan.peak_bytes for plan in front]
+    assert peaks == sorted(set(peaks), reverse=True)
+    assert [plan.time_s for plan in front] == sorted(plan.time_s for plan in front)
+
+
+def test_first_blocks_that_no_gradient_reaches_are_left_alone() -> None:
+    models = [build("gpt2"), build("gpt2")]
+    for model in models:
+        for name, each in model.named_parameters():
+            each.requires_grad_("h.2." in name or "h.3." in name)
+    (plain, model), batch = models, batch_of("gpt2")
+    expected = gradients(plain, lambda: loss_of(plain, batch).backward())
+    plain.zero_grad()
+    whole = fit(model, batch, loss_of, "1GB").plan
+    assert whole.blocks == 2
+    peak = measured(plain, batch, lambda: loss_of(plain, batch).backward())
+    assert peak <= whole.plain_peak_bytes < 1.01 * peak
+    fitted = fit(model, batch, loss_of, f"{whole.peak_bytes - 1}B")
+    with fitted.step():
+        assert equal(gradients(model, lambda: loss_of(model, batch).backward()), expected)
+        model.zero_grad()
+        assert measured(model, batch, lambda: loss_of(model, batch).backward()) == fitted.plan.peak_bytes
+
+
+def test_several_chains_share_a_budget() -> None:
+    plain = build("mae")
+    expected = gradients(plain, lambda: loss_of(plain, batch_of("mae")).backward())
+    model, batch = build("mae"), batch_of("mae")
+    whole = fit(model, batch, loss_of, "1GB").plan
+    fitted = fit(model, batch, loss_of, f"{(2 * whole.peak_bytes + whole.resident_bytes) // 3}B")
+    assert fitted.plan.recomputed and len(fitted.plan.schedules) == 2
+    with fitted.step():
+        assert equal(gradients(model, lambda: loss_of(model, batch).backward()), expected)
+        model.zero_grad()
+        assert measured(model, batch, lambda: loss_of(model, batch).backward()) == fitted.plan.peak_bytes
+
+
+@pytest.mark.parametrize("name", ["gpt2", "vit"])
+@pytest.mark.parametrize("named", [False, True])
+def test_accumulated_gradients_are_in_the_budget_named_or_found(name: str, named: bool) -> None:
+    def passes(model: nn.Module, batch: Batch) -> None:
+        for _ in range(3):
+            loss_of(model, batch).backward()
+
+    plain = build(name)
+    expected = gradients(plain, lambda: passes(plain, batch_of(name)))
+    low, high = ends(name, accumulate=True)
+    model, batch = build(name), batch_of(name)
+    fitted = fit(model, batch, loss_of, f"{(low + high) // 2}B", accumulate=named)
+    with fitted.step():
+        assert equal(gradients(model, lambda: passes(model, batch)), expected)
+        model.zero_grad()
+        assert measured(model, batch, lambda: passes(model, batch)) <= fitted.memory_bytes
+    assert len(fitted.plans) == (1 if named else 2)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_so_it_is_under_autocast_inside_the_loss_or_around(name: str, inside: bool) -> None:
+    def bf16() -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16)
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        with bf16() if inside else nullcontext():
+            return loss_of(model, batch)
+
+    def one(model: nn.Module, batch: Batch) -> None:
+        with nullcontext() if inside else bf16():
+            value = loss(model, batch)
+        value.backward()
+
+    plain = build(name)
+    expected = gradients(plain, lambda: one(plain, batch_of(name)))
+    model, batch = build(name), batch_of(name)
+    with nullcontext() if inside else bf16():
+        plan = fit(model, batch, loss, "1GB").plan
+        middle = plan.resident_bytes + int(0.6 * (plan.peak_bytes - plan.resident_bytes))
+        fitted = fit(model, batch, loss, f"{middle}B")
+    assert fitted.plan.recomputed
+    with fitted.step():
+        assert equal(gradients(model, lambda: one(model, batch)), expected)
+        model.zero_grad()
+        assert measured(model, batch, lambda: one(model, batch)) == fitted.plan.peak_bytes <= fitted.memory_bytes
+
+
+def test_another_shape_is_planned_once() -> None:
+    calls = []
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        calls.append(batch["input_ids"].shape)
+        return loss_of(model, batch)
+
+    model, (_, high) = build("bert"), ends("bert")
+    fitted = fit(model, batch_of("bert"), loss, f"{high}B")
+    longer, plain = batch_of("bert", 4, 30), build("bert")
+    expected = gradients(plain, lambda: loss_of(plain, longer).backward())
+    for more in (2, 0):
+        calls.clear()
+        with fitted.step():
+            assert equal(gradients(model, lambda: loss(model, longer).backward()), expected)
+        assert len(calls) == 1 + more
+    model.zero_grad()
+    with fitted.step():
+        assert measured(model, longer, lambda: loss(model, longer).backward()) <= fitted.memory_bytes
+    assert not fitted.plan.recomputed and [plan.recomputed > 0 for plan in fitted.plans.values()] == [False, True]
+
+
+def test_labels_that_the_model_does_not_get_are_asked_for_where_a_batch_is_larger() -> None:
+    model, _, fitted = within("vit", 0.5)
+    smaller, larger = batch_of("vit", 3), batch_of("vit", 5)
+    with fitted.step():
+        assert measured(model, smaller, lambda: loss_of(model, smaller).backward()) < fitted.plan.peak_bytes
+    model.zero_grad()
+    with fitted.step(), pytest.raises(ValueError, match=r"larger tensors than any planned for: name the batch"):
+        loss_of(model, larger)
+    with fitted.step(larger):
+        loss_of(model, larger).backward()
+    model.zero_grad()
+    with fitted.step():
+        assert measured(model, larger, lambda: loss_of(model, larger).backward()) <= fitted.memory_bytes
+
+
+def test_an_optimizer_s_state_counts_as_it_is_or_as_adamw_s() -> None:
+    model, batch = build("gpt2"), batch_of("gpt2")
+    count = sum(each.numel() for each in model.parameters())
+    bare = fit(model, batch, loss_of, "1GB").plan
+    for make, factor in ((torch.optim.AdamW, 8), (lambda p: torch.optim.SGD(p, lr=0.0, momentum=0.9), 4)):
+        optimizer = make(model.parameters())
+        unstepped = fit(model, batch, loss_of, "1GB", optimizer=optimizer).plan
+        assert unstepped.peak_bytes - bare.peak_bytes == 8 * count
+        loss_of(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        stepped = fit(model, batch, loss_of, "1GB", optimizer=optimizer).plan
+        assert stepped.peak_bytes - bare.peak_bytes == factor * count
+
+
+def test_it_says_what_it_will_cost_before_it_runs() -> None:
+    model, _, fitted = within("llama", 0.4)
+    plan = fitted.plan
+    assert str(fitted) == f"LlamaForCausalLM: {plan}"
+    assert f"{plan.recomputed} of 4 blocks run again, for {plan.extra_time:.1%} more time" in str(plan)
+    assert f"a pass takes {sized(plan.peak_bytes)} of {sized(plan.memory_bytes)} at its highest" in str(plan)
+    clock = fit(model, batch_of("llama"), loss_of, f"{plan.memory_bytes}B", seconds="clocked")
+    assert clock.plan.peak_bytes <= plan.memory_bytes
+    assert "no block runs again" in str(within("llama", 1.0)[2])
+
+
+# no trace -------------------------------------------------------------------------------------------------------------
+
+
+def state(model: nn.Module) -> list[Any]:
+    tensors = [each.clone() for each in (*model.parameters(), *model.buffers())]
+    tensors += [each.grad.clone() for each in model.parameters() if each.grad is not None]
+    hooks = [len(each._forward_hooks) + len(each._forward_pre_hooks) for each in model.modules()]
+    own = ["forward" in vars(each) for each in model.modules()]
+    return [tensors, [torch.get_rng_state()], hooks, own, [each.training for each in model.modules()]]
+
+
+def same(now: list[Any], before: list[Any]) -> bool:
+    return now[2:] == before[2:] and all(equal(a, b) for a, b in zip(now[:2], before[:2], strict=True))
+
+
+class Sequence(nn.Module):
+    """Blocks of attention that are no chain: every block gets the sum of the earlier ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16) for _ in range(2))
+        for layer in self.layers:
+            layer.attn = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "below the weights": ("100kB", loss_of, "the weights alone take .* so that no schedule helps: raise memory"),
+    "too small": ("400kB", loss_of, "does not fit in 400 kB: its least is .* of weights, .* a smaller batch would"),
+    "no unit": ("8", loss_of, "8 of what. Write 8GB or 8GiB"),
+    "a number": (8, loss_of, "8 of what"),
+    "a vector": ("8GB", lambda m, b: m(**b).logits.mean(-1), r"gives a value of shape \[4, 24\]: make it"),
+    "a float": ("8GB", lambda m, b: loss_of(m, b).item(), "gives a value of type float"),
+    "detached": ("8GB", lambda m, b: loss_of(m, b).detach(), "has no gradient"),
+    "twice": ("8GB", lambda m, b: loss_of(m, b) + loss_of(m, b), "calls the model 2 times"),
+    "inside": ("8GB", lambda m, b: m.transformer(b["input_ids"])[0].mean(), "calls the model 0 times"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_is_a_sentence_and_leaves_the_model_as_it_was(case: str) -> None:
+    memory, loss, sentence = REFUSED[case]
+    model, batch = build("gpt2"), batch_of("gpt2")
+    loss_of(model, batch).backward()
+    before = state(model)
+    with pytest.raises(ValueError, match=sentence) as caught:
+        fit(model, batch, loss, memory)
+    assert "\n" not in str(caught.value) and same(state(model), before)
+
+
+def test_what_would_help_comes_with_its_bytes() -> None:
+    model, batch = build("gpt2"), batch_of("gpt2")
+    count = sum(each.numel() for each in model.parameters())
+    said = refused(model, batch, "600kB", optimizer=torch.optim.AdamW(model.parameters()))
+    assert f"{8 * count / 1e3:.4g} kB of optimizer state" in said
+    assert f"8-bit optimizer states (up to {6 * count / 1e3:.4g} kB less)" in said
+    assert f"weights and gradients in bf16 (up to {4 * count / 1e3:.4g} kB less)" in said
+    assert f"LoRA (up to {12 * count / 1e3:.4g} kB less)" in said
+    model.resize_token_embeddings(5000)
+    said = refused(model, batch, "4MB")
+    assert "no schedule helps against the" in said and "outside the blocks (between the last block and its" in said
+    plan = fit(model, batch, loss_of, "1GB").plan
+    assert not fit(model, batch, loss_of, f"{plan.peak_bytes}B").plan.recomputed
+
+
+def test_what_is_no_chain_or_no_single_eager_model_is_refused() -> None:
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).mean()
+
+    assert "no Transformer blocks in Linear" in refused(nn.Linear(2, 2), torch.ones(2, 2), "8GB", loss)
+    assert "Sequence cannot be planned: the model changes the hidden states" in refused(
+        Sequence(), torch.ones(2, 3, 8), "8GB", loss
+    )
+    model, batch = build("gpt2"), batch_of("gpt2")
+    assert "fit a model that trains in a single one" in refused(nn.DataParallel(model), batch, "8GB")
+    assert "counted or clocked" in refused(model, batch, "8GB", seconds="guessed")
+    model.gradient_checkpointing_enable()
+    assert "switch its gradient checkpointing off" in refused(model, batch, "8GB")
+    model.gradient_checkpointing_disable()
+    model._compiled_call_impl = model.forward  # as model.compile() has it
+    assert "fit it uncompiled" in refused(model, batch, "8GB")
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_planning_leaves_no_trace_and_acts_on_no_arriving_gradient(accumulate: bool) -> None:
+    model, batch = build("bert"), batch_of("bert")
+    arrived = []
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(lambda p: arrived.append(p))
+    loss_of(model, batch).backward()
+    seen, before = len(arrived), state(model.eval())
+    fitted = fit(model, batch, loss_of, "8GB", accumulate=accumulate)
+    assert same(state(model), before) and len(arrived) == seen
+    model.train()
+    with fitted.step():
+        loss_of(model, batch).backward()
+    assert len(arrived) == 2 * seen and state(model)[2:4] == before[2:4]
+
+
+def test_passes_without_gradients_and_passes_that_fail_are_plain_ones() -> None:
+    model, batch, fitted = within("vit", 0.5)
+    with fitted.step(), torch.no_grad():
+        assert torch.equal(model.eval()(batch["images"][:2]), copy.deepcopy(model)(batch["images"][:2]))
+    before = state(model.train())
+    with pytest.raises(RuntimeError), fitted.step():
+        model(batch["images"][:, :1])  # one channel
+    broken = model.blocks[1].mlp.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError), fitted.step():
+        model(batch["images"])
+    broken.remove()
+    before[1] = [torch.get_rng_state()]  # a plain pass draws, too
+    assert same(state(model), before)
+
+
+# others' loops --------------------------------------------------------------------------------------------------------
+
+
+class Texts(torch.utils.data.Dataset[Batch]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Batch:
+        return {key: value[index] for key, value in batch_of("gpt2", 12).items()}
+
+
+def test_in_the_trainer_of_transformers(tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    ends_at = []
+    for budget in (False, True):
+        model = build("gpt2")
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+            use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, seed=0,
+        )  # fmt: skip
+        if budget:
+            fitted = fit(model, batch_of("gpt2"), loss_of, f"{sum(ends('gpt2', accumulate=True)) // 2}B")
+            fitted.install()
+        Trainer(model, arguments, train_dataset=Texts()).train()
+        ends_at.append([each.detach().clone() for each in model.parameters()])
+    assert any(plan.recomputed for plan in fitted.plans.values())
+    fitted.remove()
+    assert not model._forward_hooks and not model._forward_pre_hooks
+    assert equal(*ends_at)
+
+
+def test_the_example_of_its_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = (each for each in doctest.DocTestFinder().find(fitting, globs={}) if each.examples)
+    names = {"leantrain": leantrain, "model": build("gpt2"), "batch": batch_of("gpt2"), "loss": loss_of}
+    exec("".join(each.source for each in example.examples), names)
+    assert "no block runs again" in capsys.readouterr().out
