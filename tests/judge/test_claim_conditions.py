@@ -23,8 +23,8 @@ from tests.factories import claim, row
 def test_where_its_conditions_do_not_hold_a_claim_is_not_testable(needs: dict[str, Any], why: str) -> None:
     slow = row("lion", pace_s=0.04)
     card = lookup("technique", "lion", catalogue()).card
-    about = card.model_copy(update={"claim": (claim(needs=needs),), "baselines": ("gpt",)})
+    about = card.model_copy(update={"claim": (claim(needs=needs),), "properties": (), "baselines": ("gpt",)})
     (judgement,) = verdicts([slow], [about])
     assert judgement.verdict == "not testable here" and why in judgement.reason
-    (judged,) = verdicts([slow], [about.model_copy(update={"claim": (claim(),)})])
+    (judged,) = verdicts([slow], [about.model_copy(update={"claim": (claim(),), "properties": ()})])
     assert judged.verdict == "contradicted", "twice as slow where faster is claimed"

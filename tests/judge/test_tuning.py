@@ -139,7 +139,9 @@ def test_claims_of_quality_wait_for_the_tuning_that_a_card_asks_for() -> None:
     lines: list[Line] = [at(1.0, seed, stack=stack, test=loss) for stack, loss in (("baseline", 2.0), ("lion", 3.0))
                          for seed in range(3)]  # fmt: skip
     lion = lookup("technique", "lion", catalogue()).card
-    about = lion.model_copy(update={"claim": (claim(metric="loss", expected=1.0),), "baselines": ("gpt",)})
+    about = lion.model_copy(
+        update={"claim": (claim(metric="loss", expected=1.0),), "properties": (), "baselines": ("gpt",)}
+    )
     (untuned,) = verdicts([row([*lines, *timings("lion")])], [about])
     assert (untuned.verdict, "not tuned" in untuned.reason) == ("not testable here", True)
     (fixed,) = verdicts([row([*lines, *timings("lion")], tuned=False)], [about])
@@ -148,7 +150,9 @@ def test_claims_of_quality_wait_for_the_tuning_that_a_card_asks_for() -> None:
 
 def test_a_claim_of_quality_is_not_contradicted_while_tuning_is_open() -> None:
     lion = lookup("technique", "lion", catalogue()).card
-    about = lion.model_copy(update={"claim": (claim(metric="loss", expected=1.0),), "baselines": ("gpt",)})
+    about = lion.model_copy(
+        update={"claim": (claim(metric="loss", expected=1.0),), "properties": (), "baselines": ("gpt",)}
+    )
     lines: list[Line] = [*searched({"baseline": 1.0}), *searched({"lion": 3.0}, end=4.0), *timings("lion")]
     (settled,) = verdicts([row(lines)], [about])
     assert settled.verdict == "contradicted"
