@@ -29,8 +29,9 @@ from torch.distributed.tensor import Shard
 from suite.contract.recipe import Recipe
 from suite.contract.run import Run
 from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.contract.technique import Technique, overrides
 from suite.model.anatomy import anatomy
+from suite.record.job import StackError
 from techniques.parallelism.shared.collectives import reduce_scatter_mean
 
 HALF = torch.bfloat16  # the paper's float16 has its range only with a scaled loss
@@ -89,6 +90,15 @@ class Zero3(Technique):
     def recipe(self, recipe: Recipe) -> Recipe:
         precision = "bf16" if self.mixed_precision else recipe.precision
         return replace(recipe, world_size=self.ranks, precision=precision)
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        others = getattr(run.technique, "techniques", {})
+        if copying := [name for name, each in others.items() if overrides(each, "evaluated")]:
+            raise StackError(
+                f"zero3_fsdp and {' and '.join(copying)} cannot be stacked: FSDP's modules cannot be copied, and what "
+                "evaluates other weights copies the model; take zero2"
+            )
+        return model
 
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         for tensor in (*model.parameters(), *model.buffers()):
