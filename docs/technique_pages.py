@@ -67,7 +67,7 @@ def _head(entry: Entry, report: Report) -> Iterator[str]:
 def _schedule(entry: Entry, report: Report) -> Iterator[str]:
     """Of a pipeline, what its papers draw: who does what when."""
     technique: Any = entry.technique
-    plan = technique(ranks=DRAWN_RANKS).schedule() if hasattr(technique, "schedule") else None
+    plan = technique(ranks=DRAWN_RANKS).schedule() if {"schedule", "ranks"} <= {*dir(technique)} else None
     if isinstance(plan, PipelineSchedule):
         yield f"## Schedule\n\n{picture(plan).svg()}\n"
         yield (

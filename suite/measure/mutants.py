@@ -220,7 +220,7 @@ def _notice(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozen
         broken = {f"{each.claim.id} on {baseline}": None for each in judgements if each.verdict == "contradicted"}
         if claims := [claim for claim in broken if claim not in of_the_whole]:
             return Notice(mutant, tuple(claims))
-        failures = [each.reason for each in judgements if each.reason.startswith(f"{entry.id}: ")]
+        failures = [each.reason for each in judgements if each.reason.startswith(f"{entry.id}:")]
         if failures and all(each.verdict == "not testable here" for each in judgements):  # of several ranks
             return Notice(mutant, error=failures[0])
     except Exception as error:  # whatever a broken technique does

@@ -24,8 +24,7 @@ def records(run: Run, own: Zero2) -> bool:
 def probes(recording: Recording, own: Zero2) -> Mapping[str, float]:
     """``ranks``, what :func:`partition` says, and of one more backward pass, before anything else happens:
     ``whole_gradients``, the parameters that still have theirs; ``gradient_share``, the values of gradients that this
-    rank keeps, over the model's; ``of_another_type``, shards whose gradient the optimizer would get in a type that
-    is not theirs; ``norm``, of all ranks' shards together, over that of the mean of the ranks' own."""
+    rank keeps, over the model's; ``norm``, of all ranks' shards together, over that of the mean of the ranks' own."""
     run = recording.run
     if run.world_size == 1:
         return {"ranks": 1}
@@ -44,9 +43,6 @@ def probes(recording: Recording, own: Zero2) -> Mapping[str, float]:
         "norm": (summed(recording, _square(held)) / _square(mean)).sqrt().item(),
         "gradient_share": sum(each.numel() for each in held) / sum(each.numel() for each in trained),
     }
-    run.technique.after_backward(run)
-    shards = [each for group in run.optimizer.param_groups for each in group["params"] if each.grad is not None]
-    kept["of_another_type"] = sum(each.grad.dtype != each.dtype for each in shards)
     run.optimizer.zero_grad(set_to_none=True)
     return {"ranks": run.world_size, **shown, **kept}
 
