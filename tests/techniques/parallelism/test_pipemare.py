@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from suite.pipeline.schedule import Delay, check, delays, live_versions
 from suite.pipeline.simulate import bubble_in_the_middle
 from techniques.parallelism.pipemare.technique import PipeMare, ahead, corrected, drifted, rescheduled, without_stash
-from tests.runs import new_run
 from tests.techniques.parallelism.pipelines import Planted, alone, delayed_steps, on_ranks, run_of, trained
 
 TAU = {0: 3.0, 1: 1.0}
@@ -134,4 +134,4 @@ def test_bad_settings_say_what_to_do():
         with pytest.raises(ValueError, match=words):
             PipeMare(**settings)
     with pytest.raises(ValueError, match="take the recipe classic"):
-        new_run("vit", PipeMare(), size="pico", recipe="modern")
+        PipeMare().model(torch.nn.Identity(), SimpleNamespace(recipe=SimpleNamespace(precision="bf16")))
