@@ -126,12 +126,10 @@ class Claim(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_usual(cls, given: Any, info: ValidationInfo) -> Any:
+    def _as_usual(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
         own = dict(given)
-        if issubclass(cls, Property) and "probe" in own and info.context:
-            own["metric"] = f"probe.{info.context}.{own.pop('probe')}"
         usual: dict[str, Any] = {"scope": SCOPES.get(str(own.get("kind")), "step")}
         usual |= {"absolute": True} if str(own.get("metric")).startswith("probe.") else {}
         return usual | own
@@ -155,6 +153,14 @@ class Property(Claim):
     kind: Literal["identity", "counted"] = "identity"
     expected: float = Field(default=0.0, allow_inf_nan=False)
     verified: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_own_probe(cls, given: Any, info: ValidationInfo) -> Any:
+        if not isinstance(given, Mapping) or "probe" not in given:
+            return given
+        others = {name: value for name, value in given.items() if name != "probe"}
+        return {"metric": f"probe.{info.context}.{given['probe']}", **others}
 
 
 # studies that several techniques share; suite/measure/studies says what each one does --------------------------------

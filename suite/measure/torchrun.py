@@ -1,6 +1,6 @@
 """A stack's training under torchrun: the same run, where the launcher starts the ranks.
 
-    torchrun --nproc-per-node 4 -m suite.measure.torchrun -t zero3_fsdp -b gpt --size nano --steps 20
+    torchrun --nproc-per-node 4 -m suite.measure.torchrun -t STACK -b gpt --size nano --steps 20
 
 ``leantrain run --ranks`` starts ranks itself, side by side with the reference's, and keeps what it measures. This is
 for a cluster's own launcher: it trains, evaluates, and rank 0 prints one line of JSON. The stack gets as many ranks as
@@ -17,6 +17,8 @@ from collections.abc import Sequence
 import torch.distributed as dist
 
 from suite.contract.adapting import baseline_for
+from suite.contract.baseline import baselines
+from suite.contract.catalogue import lookup
 from suite.contract.run import Run
 from suite.device.ranks import STEP_S, device_of, joined, wait_at_most
 from suite.measure.world import with_ranks
@@ -24,7 +26,8 @@ from suite.record.job import RECIPES, SIZES, Job, Setting
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains as one of the ranks that torchrun has started. Raises ValueError outside of it."""
+    """Trains as one of the ranks that torchrun has started. Outside of it, or of no such stack, it exits with a
+    sentence."""
     parser = argparse.ArgumentParser(prog="torchrun -m suite.measure.torchrun", description=__doc__.splitlines()[0])
     parser.add_argument("-t", "--technique", required=True)
     parser.add_argument("-b", "--baseline", default="gpt")
@@ -34,9 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args(arguments)
     if "RANK" not in os.environ:
-        raise ValueError("start it by torchrun --nproc-per-node N, which says which rank this process is")
+        parser.error("start it by torchrun --nproc-per-node N, which says which rank this process is")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    stack = with_ranks(asked.technique, ranks)
+    try:
+        lookup("baseline", asked.baseline, baselines())
+        stack = with_ranks(asked.technique, ranks)
+    except (LookupError, ValueError) as error:
+        parser.error(str(error))
     setting = Setting(
         baseline=asked.baseline, size=asked.size, recipe=asked.recipe, steps=asked.steps,
         device=device_of(int(os.environ.get("LOCAL_RANK", rank)), asked.device),

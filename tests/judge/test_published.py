@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from functools import cache
 from pathlib import Path
 
@@ -106,6 +107,17 @@ def test_a_band_is_the_next_larger_residual() -> None:
     assert quantile([-0.3, 0.1]) == 0.3 and math.isnan(quantile([]))
     assert Believed(bands={RUNS: Band(0.1, 9, 2)}).band(RUNS).half_width == 0.1
     assert Believed().band(TIME) == Band(0.35, 0, 0)
+
+
+def test_the_readme_says_what_the_study_says() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    counted, step, *_ = sentences(made())
+    number, error, bias, inside = re.search(  # type: ignore[union-attr]
+        r"(\d+) published measurements .*?median error of (\d+) % and a bias of (.)2 %; (\d+) % lay", readme, re.S
+    ).groups()
+    assert counted.startswith(f"{number} of ") and bias == "−"
+    said = [float(each) for each in re.findall(r"(-?[\d.]+)%", step)]
+    assert [round(said[0]), round(said[1]), round(said[2])] == [int(error), -2, int(inside)]
 
 
 def test_the_plot_and_the_sentences(tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 """Optimizers, wrappers and the averager under FSDP2 on two real ranks, against one process with whole tensors."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +7,13 @@ import pytest
 import torch
 
 from tests.leantrain.ranks import CASES, KERNELS
-
-ROOT = Path(__file__).parents[2]
+from tests.real_ranks import two_of
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What ``ranks.py`` wrote, by rank."""
-    folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, str(Path(__file__).with_name("ranks.py"))]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path, "TRITON_INTERPRET": "1"}
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(folder)],
-            env=os.environ | own,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [rank.communicate(timeout=240)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
-    return [torch.load(folder / f"out{rank}", weights_only=True) for rank in range(2)]
+    return two_of(Path(__file__).with_name("ranks.py"), tmp_path_factory.mktemp("ranks"), TRITON_INTERPRET="1")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -26,6 +25,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import Technique
 from techniques.communication.shared.exchange import Message, gathered
+from techniques.shared.replicas import begin_alike, first_rank_s_statistics
 
 
 @dataclass
@@ -52,8 +52,7 @@ class CompressedRanks(Technique):
         return replace(recipe, world_size=self.ranks)
 
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.data, group=mesh.get_group(), group_src=0)
+        begin_alike(model, mesh.get_group())
         return model
 
     @torch.no_grad()
@@ -62,9 +61,7 @@ class CompressedRanks(Technique):
         own = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
         for name, mean in self.exchange({name: each.float() for name, each in own.items()}, run).items():
             parameters[name].grad = mean.to(own[name].dtype)
-        for buffer in run.model.buffers():  # running statistics are rank 0's, as in data parallelism
-            if buffer.is_floating_point():
-                dist.broadcast(buffer, group=run.group, group_src=0)
+        first_rank_s_statistics(run.model, run.group)
         self.exchanged()
 
     def sites(self, run: Run) -> Mapping[str, Site]:

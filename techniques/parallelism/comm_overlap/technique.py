@@ -24,6 +24,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique
 from techniques.parallelism.shared.in_backward import End, InBackward
+from techniques.shared.replicas import begin_alike
 
 Bucket = list[nn.Parameter]
 
@@ -71,8 +72,7 @@ class CommunicationOverlap(Technique):
         return replace(recipe, world_size=self.ranks)
 
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.data, group=mesh.get_group(), group_src=0)
+        begin_alike(model, mesh.get_group())
         return model
 
     def arrived(self, parameter: nn.Parameter) -> None:

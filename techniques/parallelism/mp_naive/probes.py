@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from suite.contract.recording import Recording
 from suite.contract.run import Run
 from techniques.parallelism.mp_naive.technique import NaiveModelParallel
-from techniques.parallelism.shared.pipeline_probes import first_steps, gradient_roundings, holdings, order
+from techniques.parallelism.shared.pipeline_probes import first_steps, synchronous
 
 OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one process's
 
@@ -21,8 +21,4 @@ def probes(recording: Recording, own: NaiveModelParallel) -> Mapping[str, float]
     """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
-    return {
-        **holdings(recording),
-        **order(recording, recording.trace, 1),
-        "gradient_roundings": max(gradient_roundings(recording, each) for each in recording.traces),
-    }
+    return synchronous(recording, 1)

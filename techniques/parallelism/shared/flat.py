@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
@@ -28,6 +27,7 @@ from suite.contract.run import Run
 from suite.contract.sites import Act, Site
 from suite.contract.technique import ParameterGroups, Technique
 from techniques.parallelism.shared.collectives import all_gather_flat, padded
+from techniques.shared.replicas import begin_alike, first_rank_s_statistics
 
 HALF = torch.bfloat16  # the paper's float16 has its range only with a scaled loss
 
@@ -155,8 +155,7 @@ class FlatShards(Technique):
         return replace(recipe, world_size=self.ranks, precision=precision)
 
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.data, group=mesh.get_group(), group_src=0)
+        begin_alike(model, mesh.get_group())
         return model
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
@@ -189,9 +188,7 @@ class FlatShards(Technique):
         for bucket in self.buckets:
             bucket.gather(run.group)
             self.gathered()
-        for buffer in run.model.buffers():  # running statistics are rank 0's, as in data parallelism
-            if buffer.is_floating_point():
-                dist.broadcast(buffer, group=run.group, group_src=0)
+        first_rank_s_statistics(run.model, run.group)
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         acts = {"reduces the gradients": self.reduced, "gathers the parameters": self.gathered}

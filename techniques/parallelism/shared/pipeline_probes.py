@@ -32,6 +32,32 @@ def first_steps(run: Run) -> bool:
     return run.step < STEPS
 
 
+def synchronous(recording: Recording, micro_batches: int) -> dict[str, float]:
+    """What all pipelines with a flush show: :func:`holdings`, :func:`order`, ``gradient_roundings``."""
+    return {
+        **holdings(recording),
+        **order(recording, recording.trace, micro_batches),
+        "gradient_roundings": max(gradient_roundings(recording, each) for each in recording.traces),
+    }
+
+
+def stashed(recording: Recording, micro_batches: int, beside: Sequence[Tensor]) -> dict[str, float]:
+    """What pipelines without a flush show that keep weights for their backward passes, this rank the tensors ``beside``
+    its own: :func:`holdings`, :func:`steady_order`, :func:`lateness` by the ``micro_batches`` of an update,
+    ``gradient_roundings`` at the weights that were used; ``versions_first``, ``versions_last``: copies of their weights
+    that the first and the last rank have."""
+    versions = copies(recording, beside)
+    used = recording.trace.of("backward")[0].parameters
+    return {
+        **holdings(recording),
+        **steady_order(recording),
+        **lateness(recording, micro_batches),
+        "versions_first": versions[0],
+        "versions_last": versions[-1],
+        "gradient_roundings": gradient_roundings(recording, recording.trace, used),
+    }
+
+
 def of_all(recording: Recording, own: Any) -> list[Any]:
     """What each rank has, by rank."""
     every: list[Any] = [None] * recording.run.world_size

@@ -38,6 +38,7 @@ from suite.pipeline.mail import Letter, Mail, Shape
 from suite.pipeline.schedule import PipelineOp, PipelineSchedule, Program
 from suite.pipeline.stages import HandedOn, Stages, cut
 from suite.pipeline.versions import WeightVersions
+from techniques.shared.replicas import begin_alike
 
 TRIED = 2  # examples of the pass that shows what stages use
 AHEAD = 2  # operations whose messages are expected
@@ -147,8 +148,7 @@ class Pipelined(Technique):
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         assert self.run is not None
         run = self.run
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.data, group=mesh.get_group(), group_src=0)
+        begin_alike(model, mesh.get_group())
         self.stages = cut(model, self.plan.stages, lambda: run.trial(model).logits, TRIED)
         self.stages.keep(model, self.plan.stages_of(mesh.get_local_rank()))
         self.weights = WeightVersions(list(model.parameters()))

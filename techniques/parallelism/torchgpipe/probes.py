@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from suite.contract.recording import Recording
 from suite.contract.run import Run
-from techniques.parallelism.shared.pipeline_probes import first_steps, gradient_roundings, holdings, of_all, order
+from techniques.parallelism.shared.pipeline_probes import first_steps, of_all, synchronous
 from techniques.parallelism.torchgpipe.technique import TorchGPipe
 
 OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one process's
@@ -24,9 +24,7 @@ def probes(recording: Recording, own: TorchGPipe) -> Mapping[str, float]:
         return {"ranks": 1}
     mirrored = [_last_first(each) for each in of_all(recording, [each.kind for each in recording.trace.passes])]
     return {
-        **holdings(recording),
-        **order(recording, recording.trace, own.micro_batches),
-        "gradient_roundings": max(gradient_roundings(recording, each) for each in recording.traces),
+        **synchronous(recording, own.micro_batches),
         "last_first": all(mirrored),
     }
 

@@ -35,6 +35,7 @@ from suite.device.random_state import RandomState
 from suite.model.anatomy import is_transposed, weight_matrix
 from suite.model.calls import undisturbed
 from techniques.parallelism.tp_megatron.division import Division, linear
+from techniques.shared.replicas import begin_alike
 
 WITHIN = 4  # the stream of random numbers between f and g
 
@@ -153,8 +154,7 @@ class TensorParallel(Technique):
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         assert self.run is not None
         run = self.run
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.data, group=mesh.get_group(), group_src=0)
+        begin_alike(model, mesh.get_group())
         self.division = Division.of(model, lambda: run.trial(model), self.ranks)
         self.division.take(model, run.rank)
         self.regions = [Region(number, run) for number in range(len(self.division.regions))]

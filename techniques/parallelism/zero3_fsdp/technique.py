@@ -33,6 +33,7 @@ from suite.contract.technique import Technique, overrides
 from suite.model.anatomy import anatomy
 from suite.record.job import StackError
 from techniques.parallelism.shared.collectives import reduce_scatter_mean
+from techniques.shared.replicas import begin_alike
 
 HALF = torch.bfloat16  # the paper's float16 has its range only with a scaled loss
 
@@ -101,8 +102,7 @@ class Zero3(Technique):
         return model
 
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.data, group=mesh.get_group(), group_src=0)
+        begin_alike(model, mesh.get_group())
         half = MixedPrecisionPolicy(HALF, HALF)
         blocks = [block.module for stack in anatomy(model).stacks for block in stack.blocks]
         for unit in (*blocks, model):
