@@ -104,6 +104,12 @@ def test_every_technique_with_ranks_of_a_stack_gets_them() -> None:
     assert is_distributed("lion+zero1") and not is_distributed("lion") and not is_distributed("baseline")
 
 
+def test_outside_of_torchrun_its_module_says_who_starts_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        torchrun.main(["-t", "zero2"])
+    assert "start it by torchrun" in capsys.readouterr().err
+
+
 def test_both_sides_of_a_pair_get_as_many_ranks() -> None:
     at = Setting(baseline="gpt", size="pico")
     (pair,) = pairs_of(["zero2"], ["gpt"], ["modern"], at, ranks=4)
@@ -112,5 +118,3 @@ def test_both_sides_of_a_pair_get_as_many_ranks() -> None:
     assert alone.reference == "baseline"
     with pytest.raises(ValueError, match="lion trains in one process"):
         pairs_of(["lion"], ["gpt"], ["modern"], at, ranks=4)
-    with pytest.raises(ValueError, match="start it by torchrun"):
-        torchrun.main(["-t", "zero2"])

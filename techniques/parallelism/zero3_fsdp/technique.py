@@ -92,15 +92,6 @@ class Zero3(Technique):
         precision = "bf16" if self.mixed_precision else recipe.precision
         return replace(recipe, world_size=self.ranks, precision=precision)
 
-    def model(self, model: nn.Module, run: Run) -> nn.Module:
-        others = getattr(run.technique, "techniques", {})
-        if copying := [name for name, each in others.items() if overrides(each, "evaluated")]:
-            raise StackError(
-                f"zero3_fsdp and {' and '.join(copying)} cannot be stacked: FSDP's modules cannot be copied, and what "
-                "evaluates other weights copies the model; take zero2"
-            )
-        return model
-
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         begin_alike(model, mesh.get_group())
         half = MixedPrecisionPolicy(HALF, HALF)
@@ -118,6 +109,13 @@ class Zero3(Technique):
         return model
 
     def sites(self, run: Run) -> Mapping[str, Site]:
+        """Raises StackError where another technique evaluates a copy of the model."""
+        others = getattr(run.technique, "techniques", {})
+        if copying := [name for name, each in others.items() if overrides(each, "evaluated")]:
+            raise StackError(
+                f"zero3_fsdp and {' and '.join(copying)} cannot be stacked: FSDP's modules cannot be copied, and what "
+                "evaluates other weights copies the model; take zero2"
+            )
         units: dict[str, Site] = {
             name or "the model": each
             for name, each in run.model.named_modules()
