@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.contract.card import Card
-from suite.contract.catalogue import catalogue
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.entries.card import Card
+from suite.entries.catalogue import catalogue
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
+from suite.reading.recording import Recording
 from suite.record.job import Job, Setting, Split
 
 OF_SEVERAL_RANKS = {"parallelism", "communication"}  # categories; starting ranks takes longest

@@ -22,11 +22,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from suite.contract.data import generator
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.sources import code_of
-from suite.contract.technique import Technique
+from suite.entries.sources import code_of
 from suite.judge.ruler import Ruler, ruler_of
 from suite.judge.statistics import (
     Interval,
@@ -35,6 +31,10 @@ from suite.judge.statistics import (
     pooled_variance,
     replicate_interval,
 )
+from suite.loop.data import generator
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.measure.campaign import Effort, measure
 from suite.measure.evidence import Progress, conditions_of, part, silent
 from suite.measure.plan import CampaignPlan, Pair, Wanted

@@ -14,9 +14,9 @@ from io import BytesIO
 
 from PIL import Image
 
-from suite.contract.baseline import Sample, baseline_of
-from suite.contract.run import Diverged, Run
-from suite.contract.sources import code_of
+from suite.entries.sources import code_of
+from suite.loop.baseline import Sample, baseline_of
+from suite.loop.run import Diverged, Run
 from suite.measure.evidence import Progress, conditions_of, silent
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.references import Bar, LearnedReference, Picture, means

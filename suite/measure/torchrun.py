@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from suite.contract.adapting import baseline_for
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import lookup
-from suite.contract.run import Run
 from suite.device.ranks import STEP_S, device_of, joined, wait_at_most
-from suite.measure.world import with_ranks
+from suite.entries.adapting import baseline_for
+from suite.entries.catalogue import lookup
+from suite.loop.baseline import baselines
+from suite.loop.run import Run
+from suite.measure.contenders.world import with_ranks
 from suite.record.job import RECIPES, SIZES, Job, Setting
 
 

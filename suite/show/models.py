@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from suite.guard.models.matrix import Cell, ModelsMatrix, Placed, Verdict
 from suite.record.text import in_html
-from suite.show import markup
+from suite.show.pages import markup
 
 TITLE = "Models"
 SIGNS: dict[Verdict, str] = {"works": "✓", "refused": "–", "defect": "✗"}

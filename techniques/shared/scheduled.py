@@ -19,10 +19,10 @@ from suite.chain.execute import Pass, executed
 from suite.chain.plan import Plan, budget_between, planned, why_no_schedule
 from suite.chain.schedule import Op, Schedule
 from suite.chain.tiers import HostTier, Tier
-from suite.contract.chains import blocks_of, chains_of
-from suite.contract.run import Run
-from suite.contract.sites import Act, NotAttached, Site
-from suite.contract.technique import Technique, Unavailable
+from suite.loop.chains import blocks_of, chains_of
+from suite.loop.run import Run
+from suite.loop.sites import Act, NotAttached, Site
+from suite.loop.technique import Technique, Unavailable
 
 
 @dataclass

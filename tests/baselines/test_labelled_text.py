@@ -9,9 +9,9 @@ import torch
 from baselines.bert_tasks import LENGTH, BertClassifier
 from baselines.labelled_text import is_labelled
 from baselines.text import CLS, PAD, SEP, spelled
-from suite.contract.adapting import baseline_for
-from suite.contract.baseline import baseline_of
-from suite.contract.run import Run
+from suite.entries.adapting import baseline_for
+from suite.loop.baseline import baseline_of
+from suite.loop.run import Run
 from suite.record.job import Job, Setting
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from suite.contract.adapting import baseline_for
-from suite.contract.catalogue import catalogue
-from suite.contract.pretrained import checkpoint
-from suite.contract.run import Run
-from suite.contract.stack import build
 from suite.device.random_state import RandomState, replayed, unchanged_randomness
+from suite.entries.adapting import baseline_for
+from suite.entries.catalogue import catalogue
+from suite.entries.pretrained import checkpoint
+from suite.loop.run import Run
+from suite.loop.stack import build
 from suite.record.job import BASELINE, Job, Setting
 from tests.device.pretend import GPU, OnGpu, pretended_gpu
 

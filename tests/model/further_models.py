@@ -10,10 +10,10 @@ import torch.nn.functional as F
 import transformers as hf
 from torch import Tensor, nn
 
-from suite.contract.baseline import baselines
-from suite.contract.data import Batch
-from suite.contract.run import Run
-from suite.contract.stack import Stack, build
+from suite.loop.baseline import baselines
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.loop.stack import Stack, build
 from suite.record.job import Job, Setting
 from tests.model.transformer_models import SIZES, TEXT
 

@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from suite.contract.catalogue import catalogue, reference_of
-from suite.contract.run import Run
+from suite.entries.catalogue import catalogue, reference_of
+from suite.loop.run import Run
 from suite.record.job import SIZES, Job, Setting
 from tests.numbers.paired import entry, step_ratio
 

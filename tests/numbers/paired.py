@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import lookup
-from suite.contract.run import Run
-from suite.contract.stack import build
+from suite.entries.catalogue import lookup
 from suite.judge.statistics import Interval, median_interval
+from suite.loop.baseline import baselines
+from suite.loop.run import Run
+from suite.loop.stack import build
 
 ROUNDS = 40
 

@@ -27,10 +27,10 @@ from suite.chain.execute import executed
 from suite.chain.plan import Plan, plan_of, planned
 from suite.chain.schedule import segmented as schedule_of
 from suite.chain.tiers import HostTier
-from suite.contract.baseline import baselines
-from suite.contract.chains import blocks_of, chains_of
-from suite.contract.run import Run
 from suite.judge.statistics import Interval
+from suite.loop.baseline import baselines
+from suite.loop.chains import blocks_of, chains_of
+from suite.loop.run import Run
 from suite.meters.live import LiveBytes
 from suite.meters.state import state_bytes
 from suite.model.segments import segmented

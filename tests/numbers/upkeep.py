@@ -20,10 +20,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from suite.contract.baseline import baseline_of
-from suite.contract.run import Run
-from suite.contract.stack import build
-from suite.contract.technique import overrides
+from suite.loop.baseline import baseline_of
+from suite.loop.run import Run
+from suite.loop.stack import build
+from suite.loop.technique import overrides
 from suite.record.job import BASELINE, SIZES, Job, Setting
 from tests.numbers.paired import entry, step_ratio
 

@@ -3,8 +3,8 @@
 import re
 
 from suite.guard.models.matrix import Cell, Model, ModelsMatrix
-from suite.show.markdown import models_section
 from suite.show.models import Shown, html, reasons, tables
+from suite.show.pages.markdown import models_section
 from tests.show.samples import EVIL
 
 MODELS = {name: Model(baseline="gpt" if name != "swin" else "vit") for name in ("llama", "opt", "swin")}

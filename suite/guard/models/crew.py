@@ -1,6 +1,6 @@
 """A model's cells, each model in processes of its own: what crashes, hangs or leaves something behind spoils no other.
 
-The processes start loaded (:func:`suite.measure.contender.server`). Techniques of several ranks are tried by a crew of
+The processes start loaded (:func:`suite.measure.contenders.contender.server`). Techniques of several ranks are tried by a crew of
 so many processes, one a rank.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 
 from suite.guard.models.matrix import Cell
 from suite.guard.models.trial import Trials
-from suite.measure.fork_servers import Server
+from suite.measure.contenders.fork_servers import Server
 from suite.record.numerics import environment, off_the_clock
 from suite.record.scratch import scratch
 

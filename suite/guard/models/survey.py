@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from suite.contract.baseline import Family, baselines
-from suite.contract.catalogue import catalogue, lookup, reference_of
-from suite.contract.stack import build
+from suite.entries.catalogue import catalogue, lookup, reference_of
 from suite.guard.models.crew import Crew, TrialPlace
 from suite.guard.models.matrix import Cell, Model, ModelsMatrix, code_of_all
 from suite.guard.models.trial import RECIPE, SIZE
+from suite.loop.baseline import Family, baselines
+from suite.loop.stack import build
 from suite.measure.learning import Cores, cores
 from suite.record.job import BASELINE
 from suite.record.libraries import versions

@@ -15,19 +15,19 @@ from types import TracebackType
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.contract.baseline import baselines
-from suite.contract.card import Needs
-from suite.contract.catalogue import catalogue, reference_of
-from suite.contract.recording import Recording, instruments, with_few_examples
-from suite.contract.run import Diverged, Run
-from suite.contract.stack import build
-from suite.contract.technique import Unavailable
+from suite.entries.card import Needs
+from suite.entries.catalogue import catalogue, reference_of
 from suite.guard.models.matrix import Cell
 from suite.judge.claims import decide, exactly, is_exact, unfit
 from suite.judge.known import Facts
-from suite.measure.stock import data_of
+from suite.loop.baseline import baselines
+from suite.loop.run import Diverged, Run
+from suite.loop.stack import build
+from suite.loop.technique import Unavailable
+from suite.measure.contenders.stock import data_of
 from suite.meters.holders import Living
 from suite.model.anatomy import NoBlocks
+from suite.reading.recording import Recording, instruments, with_few_examples
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task, techniques_of
 from suite.record.schema import Evaluation
 

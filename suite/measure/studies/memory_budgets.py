@@ -20,8 +20,8 @@ from suite.chain.chain import Chain, Link
 from suite.chain.execute import executed
 from suite.chain.plan import Plan, budget_between, unplanned
 from suite.chain.tiers import HostTier
-from suite.contract.chains import blocks_of, chains_of
-from suite.contract.run import Run
+from suite.loop.chains import blocks_of, chains_of
+from suite.loop.run import Run
 from suite.measure.exact import one_thread
 from suite.measure.lab import Lab, StudyTable
 from suite.measure.memory_plan import solved, solvers

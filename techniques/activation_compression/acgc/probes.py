@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
 from suite.meters.activations import SavedActivations
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.activation_compression.acgc.technique import ACGC, fixed_point, restored
 from techniques.activation_compression.shared.compression_probes import one_pass
 

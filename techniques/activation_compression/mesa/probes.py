@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.activation_compression.mesa.codes import decode, encode
 from techniques.activation_compression.mesa.technique import Mesa
 from techniques.activation_compression.shared.compression_probes import one_pass, relative_error

@@ -15,7 +15,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.measure.lab import Lab, StudyTable
 from suite.record.job import Job
 from techniques.importance_sampling.grand.technique import Grand

@@ -14,11 +14,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from suite.contract.data import Batch
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.data import Batch
+from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.importance_sampling.is_gradnorm.technique import GradientNormSampling, drawn
 from techniques.importance_sampling.shared.error_probes import (
     Look,

@@ -16,10 +16,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from suite.contract.data import mixed_seed
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.data import mixed_seed
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.importance_sampling.rais.technique import Rais
 from techniques.importance_sampling.shared.error_probes import draws_off, error_norms, sharpen, weighted_roundings
 from techniques.shared.ball import differing

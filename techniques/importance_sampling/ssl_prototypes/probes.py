@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.contract.baseline import baseline_of
-from suite.contract.data import Data, Examples, generator, mixed_seed
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.baseline import baseline_of
+from suite.loop.data import Data, Examples, generator, mixed_seed
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.reading.recording import Recording
 from suite.record.job import Job
 from techniques.importance_sampling.shared.pruning_probes import candidates_of, shows
 from techniques.importance_sampling.ssl_prototypes.technique import SslPrototypes

@@ -21,10 +21,10 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from suite.contract.baseline import Baseline, baseline_of
-from suite.contract.data import Data, Examples, generator, mixed_seed
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.baseline import Baseline, baseline_of
+from suite.loop.data import Data, Examples, generator, mixed_seed
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from suite.model.embedding import embedded
 from suite.record.job import BaselineName, Job, Size, Split
 from techniques.importance_sampling.shared.data_pruning import DataPruning, highest, share_of

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Moment, Trace, Values
 from suite.device.random_state import unchanged_randomness
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.recording import Recording
+from suite.reading.trace import Moment, Trace, Values
 from techniques.incremental.autoprog.technique import AutoProg
 from techniques.incremental.shared.grids import resampling, triangles
 from techniques.incremental.shared.states import same_state

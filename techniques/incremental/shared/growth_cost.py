@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from suite.contract.run import Run
 from suite.judge.statistics import replicate_interval
+from suite.loop.run import Run
 from suite.measure.lab import Lab, StudyTable
 from suite.meters.clock import Clock
 from suite.record.job import Job

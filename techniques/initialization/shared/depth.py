@@ -17,13 +17,13 @@ from statistics import linear_regression
 import torch
 from torch import Tensor, nn
 
-from suite.contract.baseline import Baseline, baseline_of
-from suite.contract.data import Batch, Data
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique
 from suite.device.random_state import unchanged_randomness
+from suite.loop.baseline import Baseline, baseline_of
+from suite.loop.data import Batch, Data
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.stack import Stack
+from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy
 from suite.record.job import Job, Setting, Size
 from techniques.shared.residual import remove_norms

@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.stack import Stack
+from suite.loop.technique import Technique
 
 Weights = dict[str, Tensor]
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
 from suite.device.random_state import RandomState, replayed
+from suite.loop.run import Run
 from suite.meters.storage import unique_bytes
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.offloading.l2l.technique import L2L
 from techniques.offloading.shared.host_moves import accumulated, changed
 from techniques.shared.plain import apart

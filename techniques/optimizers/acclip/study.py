@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.stack import Stack
+from suite.loop.technique import Technique
 from suite.measure.lab import Lab, StudyTable
 from suite.measure.studies.rate_grid import draw
 from suite.record.job import Job

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from statistics import correlation, fmean
 from typing import TYPE_CHECKING
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Diverged, Run
-from suite.contract.stack import Stack
-from suite.contract.technique import ParameterGroups, Technique
+from suite.loop.recipe import Recipe
+from suite.loop.run import Diverged, Run
+from suite.loop.stack import Stack
+from suite.loop.technique import ParameterGroups, Technique
 from suite.measure.lab import Cell, Lab, StudyTable
 from suite.record.job import Job
 from techniques.shared.adam import Adam, Decay

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.record.job import Job, Setting
 
 EXAMPLES = 600

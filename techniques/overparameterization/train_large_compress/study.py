@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.measure.lab import Lab, StudyTable
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.record.job import Job, canonical

@@ -26,10 +26,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.tensor import Shard
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique, overrides
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique, overrides
 from suite.model.anatomy import anatomy
 from suite.record.job import StackError
 from techniques.parallelism.shared.collectives import reduce_scatter_mean

@@ -14,8 +14,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace, Values
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.precision.amp_fp16.technique import MixedPrecision
 
 EPS = torch.finfo(torch.float32).eps

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.sharpness.saf.technique import Saf
 from techniques.sharpness.shared.divergence import divergence, off_the_term, touched
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from baselines.vit import Vit
-from suite.contract.recording import with_few_examples
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import with_few_examples
 from techniques.importance_sampling.grand import study
 from techniques.importance_sampling.grand.technique import Grand, gradient_norms
 from techniques.importance_sampling.shared import pruning_study

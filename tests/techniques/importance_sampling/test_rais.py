@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
-from suite.contract.baseline import baselines
-from suite.contract.data import mixed_seed
-from suite.contract.recording import with_few_examples
-from suite.contract.run import Run
-from suite.contract.sites import NotAttached
+from suite.loop.baseline import baselines
+from suite.loop.data import mixed_seed
+from suite.loop.run import Run
+from suite.loop.sites import NotAttached
+from suite.reading.recording import with_few_examples
 from suite.record.job import Job, Setting
 from techniques.importance_sampling.rais.robust import fitted, gain_ratio, robust_probabilities
 from techniques.importance_sampling.rais.technique import Rais, Table, visit

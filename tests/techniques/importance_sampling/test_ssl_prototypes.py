@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from baselines.vit import Vit
-from suite.contract.recording import with_few_examples
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import with_few_examples
 from techniques.importance_sampling.shared import pruning_study
 from techniques.importance_sampling.ssl_prototypes import study
 from techniques.importance_sampling.ssl_prototypes.perceptron import error, kept, largest_margin

@@ -9,10 +9,10 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.baseline import baselines
-from suite.contract.run import Run
-from suite.contract.stack import Stack
-from suite.measure.paper_scale import Scale, counted
+from suite.loop.baseline import baselines
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.model.anatomy import anatomy
 from suite.record.job import Job, Setting
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, sources

@@ -1,0 +1,1 @@
+"""What describes and finds entries: cards, the catalogue, settings, sources, checkpoints."""
