@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from suite.entries.catalogue import catalogue
-from suite.loop.baseline import baselines
-from suite.loop.stack import build
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
 from suite.loop.technique import Unavailable, overrides
 from suite.meters.counters import count_step
 from suite.meters.state import state_bytes

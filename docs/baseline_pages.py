@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from suite.loop.baseline import Baseline, baselines
+from suite.entries.installed import baselines
+from suite.loop.baseline import Baseline
 from suite.loop.recipe import Recipe
 from suite.record.job import Size
 from suite.record.references import LearnedReference, Power

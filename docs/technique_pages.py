@@ -10,9 +10,9 @@ from typing import Any
 
 import leantrain
 from suite.entries.catalogue import Entry, catalogue
+from suite.entries.spelling import build
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
-from suite.loop.stack import build
 from suite.measure.mutants import mutants_of
 from suite.pipeline.schedule import PipelineSchedule
 from suite.record.job import StackError

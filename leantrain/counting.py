@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from suite.entries.setting import DEVICES, chosen, setting_of
-from suite.loop.stack import build
+from suite.entries.spelling import build
 from suite.loop.technique import Unavailable
 from suite.measure.at_scale.paper_scale import Scale, SideBySide, side_by_side
 from suite.record.job import TASKS

@@ -27,7 +27,7 @@ from torch.nn import functional
 import leantrain
 from suite.cli import app
 from suite.entries.catalogue import catalogue
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
 from suite.record import references
 from suite.record.store import Store
 

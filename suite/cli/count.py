@@ -119,7 +119,7 @@ def count(
     the techniques can be counted so; the reason says which value it asked for.
     """
     with understandable(as_json):
-        from suite.loop.stack import build
+        from suite.entries.spelling import build
         from suite.measure.at_scale import paper_scale
         from suite.show.counts import lines, notes, title
 

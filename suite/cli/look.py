@@ -170,7 +170,7 @@ def baselines(
     than a classical method: ratios to such a reference mean little.
     """
     with understandable(as_json):
-        from suite.loop.baseline import baselines as installed
+        from suite.entries.installed import baselines as installed
         from suite.measure.exact import one_thread
 
         settings = [setting_of(TargetOptions([name], size, recipes)) for name in names or installed()]

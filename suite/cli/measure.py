@@ -135,8 +135,8 @@ def run(
     with understandable(as_json):
         from suite.entries.cards import with_cards
         from suite.entries.catalogue import catalogue, lookup
+        from suite.entries.installed import baselines
         from suite.entries.setting import check_model, chosen
-        from suite.loop.baseline import baselines
         from suite.measure.campaign import measure
         from suite.measure.contenders.contender import check_buildable
         from suite.measure.contenders.world import is_distributed

@@ -74,8 +74,8 @@ def leaderboard(
     """
     with understandable(as_json):
         from suite.entries.setting import chosen
+        from suite.entries.spelling import build
         from suite.judge.rows import as_dict
-        from suite.loop.stack import build
         from suite.record.files import replacing
         from suite.record.job import canonical
         from suite.record.text import lines
@@ -208,11 +208,11 @@ def claims(
     """
     with understandable(as_json):
         from suite.entries.catalogue import lookup
+        from suite.entries.installed import baselines
         from suite.entries.setting import chosen
         from suite.judge import claims as judging
         from suite.judge import rows
         from suite.judge.at_scale import counts_at_scale
-        from suite.loop.baseline import baselines
         from suite.record.job import SIZES
         from suite.record.store import Store
         from suite.show import claims as showing
@@ -317,9 +317,9 @@ def history(
     """
     with understandable(as_json):
         from suite.entries.setting import chosen
+        from suite.entries.spelling import build
         from suite.guard.confirm import confirm as confirmed
         from suite.judge import history as times
-        from suite.loop.stack import build
         from suite.record.job import canonical
         from suite.record.store import Store
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 
-from suite.loop.baseline import Baseline, baseline_of
+from suite.entries.installed import baseline_of
+from suite.loop.baseline import Baseline
 from suite.record.job import Setting
 
 

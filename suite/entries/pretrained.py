@@ -19,10 +19,11 @@ from torch import Tensor
 
 from suite.entries import checkpoints
 from suite.entries.adapting import baseline_for
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
 from suite.entries.sources import code_of
-from suite.loop.baseline import Baseline, baseline_of
+from suite.loop.baseline import Baseline
 from suite.loop.data import mixed_seed
-from suite.loop.run import Run
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.numerics import spelled
@@ -56,7 +57,7 @@ def checkpoint(setting: Setting) -> Path:
     }
 
     def trained() -> dict[str, Tensor]:
-        run = Run(Job(setting=wanted, seed=SEED), baseline=baseline, split="source")
+        run = run_of(Job(setting=wanted, seed=SEED), baseline=baseline, split="source")
         run.train(run.recipe.steps)
         return run.model.state_dict()
 

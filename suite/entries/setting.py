@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import UnknownId, lookup
+from suite.entries.installed import baselines
 from suite.entries.locations import check_configuration, check_data
-from suite.loop.baseline import baselines
 from suite.loop.technique import Unavailable
 from suite.record.job import RECIPES, SIZES, TASKS, Setting
 from suite.record.numerics import check_environment

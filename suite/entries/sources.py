@@ -1,10 +1,10 @@
 """The code that a run reaches, as a hash: what evidence depends on, and nothing else.
 
-A run of a stack on a baseline begins in the loop (:mod:`suite.loop.run`), the baseline's module and those of the
-techniques. What they use is followed by its names, definition by definition, through all modules of these packages;
-what a module does when it is loaded counts with the first of its definitions. The hash is of the definitions and of
-what the names in them stand for. No module's name is in it, so code may move. Imports inside of functions bring what
-only a GPU needs (Triton's kernels), so they count there and nowhere else.
+A run of a stack on a baseline begins where jobs become runs (:mod:`suite.entries.jobs`), in the baseline's module and
+those of the techniques. What they use is followed by its names, definition by definition, through all modules of these
+packages; what a module does when it is loaded counts with the first of its definitions. The hash is of the definitions
+and of what the names in them stand for. No module's name is in it, so code may move. Imports inside of functions bring
+what only a GPU needs (Triton's kernels), so they count there and nowhere else.
 
 What describes (cards, the catalogue) and what records decides no number. Meters count and do not steer, nor does what
 reads recorded steps: these are a layer of their own.
@@ -22,12 +22,12 @@ from pathlib import Path
 
 from suite.entries.adapting import tasks_module
 from suite.entries.catalogue import catalogue, lookup, package_folder
-from suite.loop.baseline import GROUP
+from suite.entries.installed import GROUP
 from suite.record.code import Chain, Source, fields_of_type, read_source
 from suite.record.job import Setting, split, techniques_of
 from suite.record.schema import Code
 
-LOOP = "suite.loop.run"
+LOOP = "suite.entries.jobs"
 CHECKPOINT = "suite.entries.pretrained"  # what an adapt run starts from
 RECORDING = "suite.reading.recording"
 METERS = "suite.meters"

@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from suite.entries.catalogue import catalogue, lookup
+from suite.entries.installed import baselines
 from suite.entries.sources import installed_code
 from suite.guard.calibration import Calibration, Uncalibrated, stored
 from suite.guard.findings import Difference, Finding, changes_between, flat
@@ -40,7 +41,6 @@ from suite.judge.repetition import envelope, repetition
 from suite.judge.rows import pairs
 from suite.judge.statistics import Floats, median, replication_interval
 from suite.judge.verdicts import ChangeVerdict
-from suite.loop.baseline import baselines
 from suite.measure.contenders.child import KILLED
 from suite.measure.contenders.contender import Limits
 from suite.measure.counting import count

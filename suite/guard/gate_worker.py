@@ -41,7 +41,7 @@ class Worker:
         it counts under, where it chooses one."""
         import suite
         from suite.entries.catalogue import catalogue
-        from suite.loop.baseline import baselines
+        from suite.entries.installed import baselines
 
         cards = {}
         for name, entry in catalogue().items():

@@ -1,7 +1,7 @@
 """The relative speed gate: the working tree's steps against a revision's, on a machine that nobody calibrated.
 
-A set is three fresh processes in lock-step (:mod:`suite.measure.contenders.lockstep`): the revision, the revision again, and the
-working tree::
+A set is three fresh processes in lock-step (:mod:`suite.measure.contenders.lockstep`): the revision, the revision
+again, and the working tree::
 
     start, set up     warm-up            round 1              ...   round ROUNDS
     old new again     again old new ...  new old again again old new

@@ -29,7 +29,6 @@ from torch.optim import Optimizer
 from suite.device.random_state import unchanged_randomness
 from suite.loop.data import Batch
 from suite.loop.sites import Act, Due, NotAttached, Site
-from suite.loop.stack import Stack
 from suite.model.anatomy import anatomy
 
 if TYPE_CHECKING:
@@ -56,9 +55,7 @@ class Attachment:
 
     def begin(self, run: Run) -> None:
         """Asks the techniques for their sites. Raises NotAttached where one names none."""
-        technique = run.technique
-        stack = technique if isinstance(technique, Stack) else Stack({type(technique).__name__: technique})
-        self.sites = dict(stack.sites(run))
+        self.sites = dict(run.technique.sites(run))
         left = {id(parameter) for parameter in run.model.parameters()}
         self._own = {name: each for name, each in self._own.items() if id(each) in left}  # others may be freed
 

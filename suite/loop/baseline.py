@@ -9,11 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from suite.entries.catalogue import lookup
 from suite.loop.recipe import Recipe
 from suite.record.job import RecipeName, Setting, Size, Split, Task
 
@@ -22,8 +19,6 @@ if TYPE_CHECKING:
 
     from suite.loop.data import Batch, Data
 
-
-GROUP = "leantrain.baselines"
 
 Predictor = Callable[["Batch"], Any]
 """Outputs (an object with ``logits``) for a batch: a model's, or a classical method's."""
@@ -128,14 +123,3 @@ class Baseline(ABC):
             for name, values in scores.items():
                 sums[name] = sums.get(name, 0.0) + values.double().sum().item()
         return {name: total / examples for name, total in sums.items()}
-
-
-@cache
-def baselines() -> dict[str, Baseline]:
-    """All installed baselines by id."""
-    return {point.name: point.load()() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
-
-
-def baseline_of(setting: Setting) -> Baseline:
-    """Raises UnknownId with the nearest names."""
-    return lookup("baseline", setting.baseline, baselines())

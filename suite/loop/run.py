@@ -22,11 +22,11 @@ from torch.optim import Optimizer
 from suite.device.pinned import copied
 from suite.device.random_state import RandomState, unchanged_randomness
 from suite.loop.attachment import Attachment
-from suite.loop.baseline import Baseline, Predictor, Sample, baseline_of
+from suite.loop.baseline import Baseline, Predictor, Sample
 from suite.loop.data import Batch, Data, HeldOut, generator, mixed_seed
 from suite.loop.recipe import Recipe
-from suite.loop.stack import build
-from suite.loop.technique import ParameterGroups, Technique
+from suite.loop.stack import Stack
+from suite.loop.technique import ParameterGroups
 from suite.meters.communication import Communication
 from suite.meters.counters import count_step
 from suite.model.anatomy import Anatomy, anatomy
@@ -48,9 +48,9 @@ class Diverged(ArithmeticError):
 class Run:
     """The training run of a job.
 
-    ``technique`` and ``baseline`` stand in for those that the job names: for scouts, for fake data, for tests. With
-    ``weights`` the run starts from that checkpoint instead of a fresh initialisation, and with ``split`` it trains on
-    that part of the baseline's data instead of the task's own.
+    ``technique`` and ``baseline`` are those that the job names (:func:`suite.entries.jobs.run_of`), or stand in for
+    them: for scouts, for fake data, for tests. With ``weights`` the run starts from that checkpoint instead of a fresh
+    initialisation, and with ``split`` it trains on that part of the baseline's data instead of the task's own.
 
     Attributes that techniques use: ``model`` (as trained), ``anatomy`` (of it), ``optimizer``, ``recipe``, ``data``,
     ``baseline``, ``step`` (finished steps), ``position`` (examples seen), ``progress`` (in [0, 1]), ``indices`` (of
@@ -61,16 +61,15 @@ class Run:
     def __init__(
         self,
         job: Job,
+        technique: Stack,
+        baseline: Baseline,
         *,
-        technique: Technique | None = None,
-        baseline: Baseline | None = None,
         weights: Path | None = None,
         split: Split | None = None,
         mesh: DeviceMesh | None = None,
     ) -> None:
         self.job, self.weights, self.mesh = job, weights, mesh
-        self.technique = technique or build(job.stack)
-        self.baseline = baseline or baseline_of(job.setting)
+        self.technique, self.baseline = technique, baseline
         self.seed = job.seed
         setting = job.setting
         self.device = torch.device(setting.device)
@@ -195,7 +194,8 @@ class Run:
         self._anatomy = None
         self.forward_model: nn.Module = torch.compile(model) if self.recipe.compile else model  # type: ignore[assignment]
         groups = self.technique.parameters(self.default_parameters(), self)
-        self.optimizer: Optimizer = self.technique.optimizer(groups, self.recipe)
+        optimizer = self.technique.optimizer(groups, self.recipe)
+        self.optimizer: Optimizer = self.technique.wrap_optimizer(optimizer, self)
         self._set_learning_rate()
 
     @property
@@ -216,11 +216,11 @@ class Run:
         """The recipe's precision: bf16 autocast or nothing."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.recipe.precision == "bf16")
 
-    def scout(self, technique: Technique, *, seed: int, steps: int | None = None) -> Run:
+    def scout(self, technique: Stack, *, seed: int, steps: int | None = None) -> Run:
         """A separate run of the same baseline on the same data, for techniques that must train to know what to do."""
         setting = self.job.setting.but(steps=steps, device=str(self.device))
         job = Job(setting=setting, stack=self.job.stack, seed=seed)
-        return Run(job, technique=technique, baseline=self.baseline, weights=self.weights)
+        return Run(job, technique, self.baseline, weights=self.weights)
 
     # the loop -------------------------------------------------------------------------------------------------------
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from suite.entries.catalogue import catalogue, lookup
 from suite.loop.recipe import Recipe
 from suite.loop.sites import NotAttached, Site
 from suite.loop.technique import SLOTS, ParameterGroups, Technique, overrides
-from suite.record.job import BASELINE, StackError, split
+from suite.record.job import StackError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -21,6 +18,8 @@ if TYPE_CHECKING:
 
     from suite.loop.data import Batch, Data
     from suite.loop.run import Run
+
+T = TypeVar("T")
 
 
 class Stack(Technique):
@@ -35,6 +34,11 @@ class Stack(Technique):
                     f"{' and '.join(claimants)} cannot be stacked: each replaces the {slot.replace('_', ' ')}; "
                     f"keep one of them"
                 )
+
+    def member(self, kind: type[T]) -> T:
+        """The stack's one technique of a class. Raises ValueError where there is none, or are several."""
+        (technique,) = (each for each in self.techniques.values() if isinstance(each, kind))
+        return technique
 
     def _filling(self, slot: str) -> Technique:
         """The technique that fills a slot; without one, what every technique does there by default."""
@@ -59,6 +63,11 @@ class Stack(Technique):
         for technique in self.techniques.values():
             groups = technique.parameters(groups, run)
         return groups
+
+    def wrap_optimizer(self, optimizer: Optimizer, run: Run) -> Optimizer:
+        for technique in self.techniques.values():
+            optimizer = technique.wrap_optimizer(optimizer, run)
+        return optimizer
 
     def around_step(self, run: Run) -> AbstractContextManager[Any]:
         active = [technique for technique in self.techniques.values() if overrides(technique, "around_step")]
@@ -127,62 +136,3 @@ class Stack(Technique):
 
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         return self._filling("parallelize").parallelize(model, mesh)
-
-
-def build(stack: str) -> Stack:
-    """The stack spelled as ``a+b:x=1``; ``""`` and ``baseline`` are the empty one.
-
-    Raises UnknownId and StackError, both with one clear sentence.
-    """
-    if stack in ("", BASELINE):
-        return Stack({})
-    parts = split(stack)
-    if not parts:
-        raise StackError(f"{stack!r} names no technique")
-    entries = catalogue()
-    return Stack(
-        {name: configured(lookup("technique", name, entries).technique, name, settings) for name, settings in parts}
-    )
-
-
-def configured(cls: type[Technique], name: str, settings: Mapping[str, str]) -> Technique:
-    """An instance of ``cls`` with hyper-parameters parsed by their declared types; raises StackError on a bad one."""
-    hints = get_type_hints(cls)
-    known = {field.name: field for field in fields(cls) if field.init}
-    values = {}
-    for key, text in settings.items():
-        if key not in known:
-            has = ", ".join(f"{each.name}={'' if each.default is MISSING else each.default}" for each in known.values())
-            raise StackError(f"{name} has no hyper-parameter {key!r}; it has: {has or 'none'}")
-        try:
-            values[key] = _parsed(hints[key], text)
-        except ValueError as error:
-            raise StackError(f"{name}:{key}={text}: {error}") from None
-    try:
-        return cls(**values)
-    except ValueError as error:
-        raise StackError(f"{name}: {error}") from None
-
-
-def _parsed(hint: Any, text: str) -> Any:
-    """``text`` as the annotated type: bool, int, float, str, Literal, optional or tuple (``a/b`` for tuples)."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return None if text.lower() == "none" else _parsed(next(a for a in arguments if a is not type(None)), text)
-    if origin is Literal:
-        for choice in arguments:
-            if str(choice) == text:
-                return choice
-        raise ValueError(f"choose one of {', '.join(map(str, arguments))}")
-    if origin is tuple:
-        return tuple(_parsed(arguments[0], part) for part in text.split("/"))
-    if hint is bool:
-        if text.lower() not in ("true", "false", "1", "0"):
-            raise ValueError("expected true or false")
-        return text.lower() in ("true", "1")
-    if hint in (int, float):
-        try:
-            return hint(text)
-        except ValueError:
-            raise ValueError(f"expected {'a whole number' if hint is int else 'a number'}") from None
-    return text

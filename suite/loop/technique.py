@@ -2,7 +2,7 @@
 
 When each method runs, time going to the right and then down::
 
-    set-up      recipe ── data ── model ── [parallelize] ── parameters ── [optimizer] ── sites
+    set-up      recipe ── data ── model ── [parallelize] ── parameters ── [optimizer] ── wrap_optimizer ── sites
                                            several ranks
 
     each step   ┌ around_step ─────────────────────────────────────────────────────────┐
@@ -83,6 +83,11 @@ class Technique:
         """What the optimizer gets: freezing, weight-decay exclusions, learning-rate scales, shards."""
         return groups
 
+    def wrap_optimizer(self, optimizer: Optimizer, run: Run) -> Optimizer:
+        """An optimizer around the one that the slot made: gradients changed before its step, weights averaged after it.
+        Called at set-up, and again whenever the model grows; it moves the parameters of ``optimizer``."""
+        return optimizer
+
     def around_step(self, run: Run) -> AbstractContextManager[Any]:
         """Active during every update: saved-tensor hooks, attention swap, recomputation."""
         return nullcontext()
@@ -109,9 +114,10 @@ class Technique:
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         """What the technique acts on, by names for people: modules that must run and parameters that must get a
-        gradient in the first step, and acts. Whoever replaces the optimizer acts on all that it moves; every other
-        technique names its own, at least one unless it is at ``zero_strength``."""
-        return run.trained_parameters() if overrides(self, "optimizer") else {}
+        gradient in the first step, and acts. Whoever replaces or wraps the optimizer acts on all that it moves; every
+        other technique names its own, at least one unless it is at ``zero_strength``."""
+        own = overrides(self, "optimizer") or overrides(self, "wrap_optimizer")
+        return run.trained_parameters() if own else {}
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs beyond model and optimizer: tensors, numbers, strings, in dicts and lists."""
@@ -151,7 +157,7 @@ class Technique:
 
 
 CHAINED = (
-    "recipe", "data", "model", "parameters", "around_step", "loss",
+    "recipe", "data", "model", "parameters", "wrap_optimizer", "around_step", "loss",
     "after_backward", "after_step", "evaluated", "probes",
 )  # fmt: skip
 SLOTS = ("optimizer", "update", "parallelize")

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from suite.entries.jobs import run_of
 from suite.entries.sources import code_of
 from suite.judge.ruler import Ruler, ruler_of
 from suite.judge.statistics import (
@@ -190,6 +191,6 @@ def _ruler(setting: Setting, records: Records) -> Ruler:
 
 def _perturbed_loss(job: Job) -> float:
     """The final test loss of a perturbed run, in this process."""
-    run = Run(job, technique=Perturbed())
+    run = run_of(job, technique=Perturbed())
     run.train(run.recipe.steps)
     return run.evaluate("test")["loss"]

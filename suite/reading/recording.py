@@ -33,10 +33,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from suite.device.random_state import replayed, unchanged_randomness
 from suite.entries.catalogue import catalogue
-from suite.loop.baseline import Baseline, baseline_of
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.loop.baseline import Baseline
 from suite.loop.data import Data
 from suite.loop.run import Diverged, Run
-from suite.loop.stack import Stack
 from suite.loop.technique import Technique
 from suite.reading.trace import Moment, Trace, Values, cloned, recorded
 from suite.record.job import Job, Size, Split
@@ -53,7 +54,7 @@ class Recording:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.traces: list[Trace] = []
-        techniques = run.technique.techniques if isinstance(run.technique, Stack) else {}
+        techniques = run.technique.techniques
         self._probes = {name: (module, techniques[name]) for name, module in instruments(techniques).items()}
 
     @classmethod
@@ -61,7 +62,7 @@ class Recording:
         """The recording of a job's run on few examples."""
         baseline = baseline_of(job.setting)
         few = with_few_examples(baseline, BATCHES * baseline.recipe_of(job.setting).batch_size)
-        return cls(Run(job, baseline=few, weights=weights, mesh=mesh))
+        return cls(run_of(job, baseline=few, weights=weights, mesh=mesh))
 
     def train(self, steps: int) -> list[float]:
         """``steps`` steps, recorded where a probe asks for it; their losses. Raises Diverged as :meth:`Run.train`."""
@@ -107,7 +108,7 @@ class Recording:
         run = self.run
         setting = run.job.setting if steps is None else run.job.setting.but(steps=steps)
         job = Job(setting=setting, stack=run.job.stack if stack is None else stack, seed=run.job.seed)
-        return Recording(Run(job, baseline=run.baseline, weights=run.weights))
+        return Recording(run_of(job, baseline=run.baseline, weights=run.weights))
 
     def outputs_at(self, parameters: Values, trace: Trace | None = None) -> Any:
         """The model's outputs for a recorded step's batch at ``parameters``, with that step's dropout unless the model

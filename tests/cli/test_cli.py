@@ -478,7 +478,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("new", "My-Idea"), "cannot name a technique"),
     (("new", "my_idea", "--category", "optimisers"), "no category is called 'optimisers'; did you mean optimizers?"),
     (("run", "-t", "lion", "--data", "words.parqet"), "words.parqet: no such file or folder; a data set of the hub is"),
-    (("run", "-t", "lion", "--data", "suite/contarct"), "no such file or folder; did you mean suite/contract?"),
+    (("run", "-t", "lion", "--data", "suite/lopo"), "no such file or folder; did you mean suite/loop?"),
     (("publish", "--to", "hf:/me/mine"), "is neither a folder nor a data set of the Hub: hf://datasets/OWNER/NAME"),
     (("new", "my_idea", "--root", "/no/such/checkout"), "is no folder; name one with --root"),
 ]  # fmt: skip

@@ -77,8 +77,8 @@ def train(name: str, baseline: str, trained: set[str], rank: int, ranks: int, re
     import torch
 
     torch.set_num_threads(1)  # a fork makes its own pool at the first call, which must not be two threads' at once
-    from suite.loop import baseline as contract
-    from suite.loop.run import Run
+    from suite.entries import installed as contract
+    from suite.entries.jobs import run_of
     from suite.record.job import Job, Setting
 
     installed = entry_points(group=contract.GROUP)
@@ -94,7 +94,7 @@ def train(name: str, baseline: str, trained: set[str], rank: int, ranks: int, re
 
         weights = checkpoint(setting)
     with watching() as codes:
-        run = Run(Job(setting=setting, stack=name), weights=weights, mesh=mesh)
+        run = run_of(Job(setting=setting, stack=name), weights=weights, mesh=mesh)
         run.train(run.recipe.steps)
         run.evaluate("validation")
         run.technique.probes(run)
@@ -109,8 +109,8 @@ def task_of(name: str) -> Any:
 
 
 def ranks_of(name: str, baseline: str) -> int:
-    from suite.loop.baseline import baselines
-    from suite.loop.stack import build
+    from suite.entries.installed import baselines
+    from suite.entries.spelling import build
     from suite.record.job import Setting
 
     setting = Setting(baseline=baseline, size="pico", task=task_of(name))
@@ -144,8 +144,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     from suite.entries.catalogue import catalogue
+    from suite.entries.installed import baselines
     from suite.entries.sources import trained_besides
-    from suite.loop.baseline import baselines
 
     known = sorted(baselines())  # loads their libraries
     jobs = []

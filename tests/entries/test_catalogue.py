@@ -10,9 +10,9 @@ import pytest
 
 from suite.entries.cards import known_as, with_cards
 from suite.entries.catalogue import UnknownId, catalogue, lookup, reference_of
+from suite.entries.spelling import build
 from suite.judge.claims import chosen
 from suite.judge.rows import rows
-from suite.loop.stack import build
 from suite.record.job import StackError
 from suite.record.store import Records
 from tests import factories, plugin

@@ -11,9 +11,9 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT
 
 from suite.entries import checkpoints
 from suite.entries.adapting import baseline_for
+from suite.entries.jobs import run_of
 from suite.entries.pretrained import checkpoint
 from suite.entries.setting import check_model
-from suite.loop.run import Run
 from suite.record.job import Job, Setting
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "a", "dull"]
@@ -54,7 +54,7 @@ def test_its_weights_and_its_tokens_are_what_an_adapted_model_starts_from(folder
     own = setting(folder, labelled)
     with pytest.warns(UserWarning, match=r"begin afresh: classifier\.weight, classifier\.bias"):
         check_model(own)
-    run = Run(Job(setting=own, stack="lora:rank=2"), baseline=baseline_for(own), weights=checkpoint(own))
+    run = run_of(Job(setting=own, stack="lora:rank=2"), baseline=baseline_for(own), weights=checkpoint(own))
     theirs = BertForMaskedLM.from_pretrained(folder).bert
     state = {name.replace(".linear.", "."): each for name, each in run.model.bert.state_dict().items()}
     assert all(torch.equal(each, state[name]) for name, each in theirs.state_dict().items() if "pooler" not in name)

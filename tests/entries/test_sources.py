@@ -20,7 +20,7 @@ from suite.entries.catalogue import UnknownId, catalogue
 from suite.entries.sources import OUTSIDE, Reach, code_of, installed_code, roots_of
 from suite.record.job import Setting
 from suite.record.schema import Code
-from tests.contract import loading
+from tests.entries import loading
 
 TREE = Path(__file__).parents[2]
 IN_CLASS = "\n    def ", "\n    x = 1\n\n    def "
@@ -125,7 +125,7 @@ def test_a_module_that_acts_when_it_is_loaded_changes_those_that_use_it(edit: Ed
     assert edit("techniques/shared/sgd.py", "os.environ['X'] = '1'", "os.environ['X'] = '2'") == {
         "nesterov_agd", "sgd_momentum",
     }  # fmt: skip
-    assert edit("suite/contract/__init__.py", "", "print('loaded')\n") == set(EVERYTHING)
+    assert edit("suite/loop/__init__.py", "", "print('loaded')\n") == set(EVERYTHING)
 
 
 def test_a_name_that_is_bound_to_something_else_changes_the_hash(edit: Edit) -> None:

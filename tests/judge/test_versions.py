@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from suite.entries.installed import baselines
 from suite.judge import versions
 from suite.judge.versions import installed_quality, installed_version, stated
-from suite.loop.baseline import baselines
 
 
 def test_it_is_that_of_every_installed_baseline():

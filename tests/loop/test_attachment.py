@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from baselines.gpt import Gpt
+from suite.entries.jobs import run_of
+from suite.entries.spelling import build
 from suite.loop.recipe import Recipe
 from suite.loop.run import Diverged, Run
 from suite.loop.sites import Act, NotAttached, Site
-from suite.loop.stack import Stack, build
+from suite.loop.stack import Stack
 from suite.loop.technique import Technique
 from suite.measure.at_scale import paper_scale
 from suite.measure.at_scale.paper_scale import Scale
@@ -260,12 +262,12 @@ class Leaves(Gpt):
 @pytest.mark.parametrize("stack", ["baseline", "lion"])
 def test_what_the_model_leaves_unused_is_nobodys_fault_and_named(stack: str) -> None:
     job = Job(setting=Setting(baseline="gpt", size="pico", recipe="classic", steps=STEPS), stack=stack)
-    run = Run(job, baseline=Leaves())
+    run = run_of(job, baseline=Leaves())
     with pytest.warns(
         UserWarning, match=r"^3 parameters of GPT2LMHeadModel get no gradient: outside, .*inside, .*inside$"
     ):
         losses = run.train(2)
-    plain = Run(job, baseline=Leaves())
+    plain = run_of(job, baseline=Leaves())
     plain.attachment.proven = True
     assert losses == plain.train(2), "asking the plain model leaves no trace"
 

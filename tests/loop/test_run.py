@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from suite.entries.spelling import build
+from suite.kernels.wrapped import WrappedOptimizer
 from suite.loop.run import Diverged, Run, load_weights
-from suite.loop.stack import Stack, build
+from suite.loop.stack import Stack
 from suite.loop.technique import Technique
 from suite.record.files import replacing
 from tests.runs import Planted, new_run
@@ -188,6 +190,72 @@ def test_clipping_is_torchs() -> None:
     assert norm.item() == pytest.approx(torch.nn.utils.clip_grad_norm_(twins, 0.1).item(), rel=1e-6)
     for twin, each in zip(twins, clipped, strict=True):
         torch.testing.assert_close(twin.grad, each)
+
+
+class Centralized(WrappedOptimizer):
+    """Yong et al., ECCV 2020, section 3: the gradient of each output is moved to mean zero."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.with_gradient():
+            if parameter.ndim > 1:
+                parameter.grad -= parameter.grad.mean(tuple(range(1, parameter.ndim)), keepdim=True)
+        return super().step(closure)
+
+
+class Counted(WrappedOptimizer):
+    """Keeps how many steps it has made."""
+
+    steps = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        return super().step(closure)
+
+    def own_state(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+@dataclass
+class Unclipped(Planted):
+    def recipe(self, recipe: Any) -> Any:
+        return replace(recipe, gradient_clip=0.0)
+
+
+@dataclass
+class Wraps(Technique):
+    around: type[WrappedOptimizer] = Centralized
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, run: Run) -> torch.optim.Optimizer:
+        return self.around(optimizer)
+
+
+@dataclass
+class Early(Planted):
+    """The same by hand, where nothing is clipped in between."""
+
+    def after_backward(self, run: Run) -> None:
+        for parameter in run.model.parameters():
+            if parameter.grad is not None and parameter.ndim > 1:
+                parameter.grad -= parameter.grad.mean(tuple(range(1, parameter.ndim)), keepdim=True)
+
+
+def test_a_wrapped_optimizer_is_what_its_wrapper_says_and_goes_on_after_a_pause(tmp_path: Path) -> None:
+    wrapped, by_hand = (make(Stack({"unclipped": Unclipped(), "own": each})) for each in (Wraps(), Early()))
+    assert wrapped.train(3) == by_hand.train(3) != make().train(3)
+    assert same(weights(wrapped), weights(by_hand))
+    both = make(Stack({"inner": Wraps(Centralized), "outer": Wraps(Counted)}))
+    both.train(2)
+    both.save(tmp_path / "state")
+    again = make(Stack({"inner": Wraps(Centralized), "outer": Wraps(Counted)}))
+    again.load(tmp_path / "state")
+    assert isinstance(again.optimizer, Counted) and again.optimizer.steps == 2
+    assert isinstance(again.optimizer.optimizer, Centralized)
+    both.train(2)
+    again.train(2)
+    assert same(weights(both), weights(again))
 
 
 @dataclass

@@ -12,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suite.entries.spelling import configured
 from suite.loop.recipe import Recipe
-from suite.loop.stack import Stack, configured
+from suite.loop.stack import Stack
 from suite.loop.technique import Technique
 from suite.record.job import StackError, join, split
 

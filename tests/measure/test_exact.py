@@ -8,8 +8,8 @@ import pytest
 
 from suite.entries.card import Card, Claim
 from suite.entries.catalogue import catalogue
+from suite.entries.installed import baselines
 from suite.judge.claims import EXACT_KINDS, Judgement, expectation, is_exact, shown
-from suite.loop.baseline import baselines
 from suite.measure.exact import TRAINED, exact_verdicts
 from suite.measure.mutants import mutants_of
 from suite.record.job import Size

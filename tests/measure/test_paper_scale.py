@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from suite.cli import app
 from suite.entries.card import Card
 from suite.entries.catalogue import catalogue
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
+from suite.entries.jobs import run_of
 from suite.loop.run import Run
 from suite.measure.at_scale.paper_scale import Scale, SideBySide, StepCount, counted, side_by_side
 from suite.measure.at_scale.weightless import weightless
@@ -37,7 +38,7 @@ def real(stack: str, setting: Setting) -> dict[str, Any]:
     """What a run with numbers counts."""
     with one_thread():
         before = Living()
-        run = Run(Job(setting=setting, stack=stack))
+        run = run_of(Job(setting=setting, stack=stack))
         for _ in range(run.recipe.steps):
             run.train_step(*run.next_batch())
         with before.left_out(*data_of(run)):

@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from suite.entries.catalogue import catalogue, lookup
+from suite.entries.installed import baselines
 from suite.judge.known import timed_pair
 from suite.judge.statistics import Interval, false_alarm_interval, moderated_interval, pooled_variance
-from suite.loop.baseline import baselines
 from suite.measure.contenders.contender import Contender, Limits
 from suite.measure.contenders.worker import Session
 from suite.measure.learning import cores, learn_all

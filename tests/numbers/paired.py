@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 
 from suite.entries.catalogue import lookup
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
 from suite.judge.statistics import Interval, median_interval
-from suite.loop.baseline import baselines
 from suite.loop.run import Run
-from suite.loop.stack import build
 
 ROUNDS = 40
 

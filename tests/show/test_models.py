@@ -2,7 +2,7 @@
 
 import re
 
-from suite.guard.models.matrix import Cell, Model, ModelsMatrix
+from suite.measure.models.matrix import Cell, Model, ModelsMatrix
 from suite.show.models import Shown, html, reasons, tables
 from suite.show.pages.markdown import models_section
 from tests.show.samples import EVIL

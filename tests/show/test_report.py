@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from suite.guard.models import matrix
-from suite.guard.models.matrix import Cell, Model, ModelsMatrix
+from suite.measure.models import matrix
+from suite.measure.models.matrix import Cell, Model, ModelsMatrix
 from suite.record.store import Store
 from suite.show.pages import html, markdown
 from suite.show.pages.report import Report

@@ -22,10 +22,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from suite.entries.catalogue import catalogue, reference_of
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
 from suite.loop.run import Run
 from suite.loop.sites import NotAttached
-from suite.loop.stack import build
 from suite.measure.contenders.fork_servers import shared
 from suite.record.job import Size, StackError, Task, canonical, join
 from suite.record.numerics import off_the_clock

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 import pytest
 
 from suite.entries.catalogue import catalogue
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
 from suite.measure.mutants import mutants_of, noticed, processes
 
 WRITTEN = 4

@@ -1,8 +1,8 @@
 """One rank of a large world on one process: torch's fake process group, whose collectives move nothing.
 
 They are asked for as real ones are, so a step shows what this rank holds and what it would send; with tensors without
-values (:mod:`suite.measure.at_scale.weightless`) a rank of thousands fits a laptop. This one is rank 0: where a model does not
-divide evenly, no other holds more.
+values (:mod:`suite.measure.at_scale.weightless`) a rank of thousands fits a laptop. This one is rank 0: where a model
+does not divide evenly, no other holds more.
 
 What of torch's DistributedDataParallel reads values in C++ is set right here, one reason a line.
 """

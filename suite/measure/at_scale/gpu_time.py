@@ -1,9 +1,9 @@
 """The operators of a step of a stack, traced at a size that need not fit this machine, for a modelled time on a GPU.
 
-The step is the counted one (:mod:`suite.measure.at_scale.paper_scale`): tensors without values, a GPU's operators. What it does
-besides its operators is noted where it is done: copies to the host's memory and back (:mod:`suite.chain.tiers`), an
-optimizer's own kernel with the bytes that its bench declares, and, where something has no declared cost, that it has
-none: another path of a technique's on a GPU, a thread of the host's, a collective.
+The step is the counted one (:mod:`suite.measure.at_scale.paper_scale`): tensors without values, a GPU's operators. What
+it does besides its operators is noted where it is done: copies to the host's memory and back
+(:mod:`suite.chain.tiers`), an optimizer's own kernel with the bytes that its bench declares, and, where something has
+no declared cost, that it has none: another path of a technique's on a GPU, a thread of the host's, a collective.
 """
 
 from __future__ import annotations

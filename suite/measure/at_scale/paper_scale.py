@@ -12,10 +12,11 @@ The operators are those of the setting's device, which need not be here: a GPU f
 otherwise than a CPU (:mod:`suite.meters.gpu_operators`).
 
 Under the compiled recipe the saved bytes are those of torch.compile's partitioned graphs
-(:mod:`suite.measure.contenders.compiled_graphs`); FLOPs are the eager operators', as nothing that costs some is recomputed.
+(:mod:`suite.measure.contenders.compiled_graphs`); FLOPs are the eager operators', as nothing that costs some is
+recomputed.
 
-A technique of several ranks is counted as one of them (:mod:`suite.measure.at_scale.fake_ranks`): what it holds, and what it
-would send on an ideal ring.
+A technique of several ranks is counted as one of them (:mod:`suite.measure.at_scale.fake_ranks`): what it holds, and
+what it would send on an ideal ring.
 
 Limits. A step that depends on values cannot be counted (a topology that follows gradients, a choice of examples by
 their loss). For a Triton kernel of a technique its operators on a CPU are counted, which
@@ -37,13 +38,15 @@ import torch
 from torch import Tensor
 
 from suite.entries.catalogue import reference_of
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
 from suite.entries.sources import code_of
+from suite.entries.spelling import build
 from suite.kernels.sharded import is_distributed as is_sharded
-from suite.loop.baseline import Baseline, baseline_of
+from suite.loop.baseline import Baseline
 from suite.loop.data import Data, Examples
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
-from suite.loop.stack import build
 from suite.loop.technique import Unavailable
 from suite.measure.at_scale.fake_ranks import fake_ranks
 from suite.measure.at_scale.weightless import weightless
@@ -237,7 +240,7 @@ def trained_at(stack: str, scale: Scale) -> Iterator[Run]:
     ):
         job = Job(setting=setting.but(device="cpu"), stack=stack)  # where fake tensors say they are
         before = Living()
-        run = Run(job, technique=technique, baseline=baseline, mesh=mesh)
+        run = run_of(job, technique=technique, baseline=baseline, mesh=mesh)
         _fits(run, scale)
         for _ in range(run.recipe.steps):
             run.train_step(*run.next_batch())

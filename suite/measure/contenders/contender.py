@@ -33,9 +33,9 @@ from typing import Any
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from suite.entries.catalogue import UnknownId, catalogue, lookup
-from suite.loop.baseline import baseline_of
+from suite.entries.installed import baseline_of
+from suite.entries.spelling import build
 from suite.loop.data import HeldOut
-from suite.loop.stack import build
 from suite.measure.contenders import fork_servers
 from suite.measure.contenders.child import BrokenEntry, Child, ContenderFailed, answer, begin, death, failure, in_child
 from suite.measure.contenders.fork_servers import Server

@@ -14,10 +14,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from suite.device.ranks import STEP_S, device_of, joined, wait_at_most
 from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import catalogue
+from suite.entries.installed import baseline_of, baselines
+from suite.entries.jobs import run_of
 from suite.entries.pretrained import checkpoint
-from suite.loop.baseline import baseline_of, baselines
 from suite.loop.data import HeldOut
-from suite.loop.run import Run
 from suite.loop.technique import Unavailable
 from suite.measure.archives import intact
 from suite.measure.contenders.replies import scalar
@@ -75,7 +75,7 @@ class Session:
         self.tally = FlopTally(self.job.seed) if tallied and self.job.setting.recipe != "compiled" else None
         self.before = Living() if counted else None
         with self.tally.counting() if self.tally else nullcontext():
-            self.run = Run(self.job, baseline=baseline, weights=self.weights, mesh=self.mesh)
+            self.run = run_of(self.job, baseline=baseline, weights=self.weights, mesh=self.mesh)
         self.recording = Recording(self.run) if recorded else None
         if nudge:
             nudge_weights(self.run.model, nudge)
@@ -86,7 +86,7 @@ class Session:
         baseline, setting = self.run.baseline, self.job.setting
         del self.run  # before there is another: peaks of memory are of one
         job = self.job.model_copy(update={"setting": setting.but(steps=steps)})
-        self.run = Run(job, baseline=baseline, weights=self.weights, mesh=self.mesh)
+        self.run = run_of(job, baseline=baseline, weights=self.weights, mesh=self.mesh)
         return self._ready(start_s)
 
     def _ready(self, start_s: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from suite.entries.card import LabelNoise
-from suite.loop.baseline import baseline_of
+from suite.entries.installed import baseline_of
 from suite.loop.data import Data, generator
 from suite.measure.lab import Lab, StudyTable
 from suite.record.files import cache_folder, replacing

@@ -125,7 +125,7 @@ class Report:
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
         """Reads a results folder: rows of these ``stacks`` on the baselines ``on``, all rows where none are named."""
-        from suite.guard.models import matrix
+        from suite.measure.models import matrix
 
         records, problems = Store(folder).read()
         studies, damaged = read_studies(folder)

@@ -1,7 +1,7 @@
 """The plots: time against memory, the reference's scaling curve, learning curves, intervals sorted by effect.
 
-Each is a :class:`~suite.show.pictures.drawing.Drawing`, so a page and a file show the same. Colour stands only where an interval
-excludes 1. Bounds and modelled values are never drawn as if they were measured.
+Each is a :class:`~suite.show.pictures.drawing.Drawing`, so a page and a file show the same. Colour stands only where an
+interval excludes 1. Bounds and modelled values are never drawn as if they were measured.
 """
 
 from __future__ import annotations

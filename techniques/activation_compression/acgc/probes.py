@@ -159,7 +159,7 @@ def _norms(recording: Recording, own: ACGC, paths: list[str]) -> tuple[float, fl
 def _first_bits(recording: Recording) -> float:
     """From the bytes of a pass before any norm is known."""
     twin = recording.twin()
-    (fresh,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    fresh = twin.run.technique.member(ACGC)
     trace = recording.traces[0]
     layers = _linears(twin, trace)
     inputs = [layers.inputs[paths[0]] for paths in layers.shared]

@@ -69,7 +69,7 @@ def _kept(own: Mesa) -> Iterator[None]:
 
 def _ranges(recording: Recording) -> dict[str, float]:
     twin = recording.twin()
-    (technique,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    technique = twin.run.technique.member(Mesa)
     twin.record_step()
     begun: dict[str, Tensor] = technique.statistics
     now = _of_linears(twin, twin.trace)

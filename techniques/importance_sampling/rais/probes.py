@@ -79,7 +79,7 @@ def probes(recording: Recording, own: Rais) -> Mapping[str, float]:
     twin = recording.twin(f"rais:refit={REFIT},uniform={own.uniform},scale_rate={own.scale_rate}", STEPS)
     plain = recording.twin("baseline")
     run, examples = twin.run, len(twin.run.data.train)
-    (technique,) = run.technique.techniques.values()  # type: ignore[attr-defined]
+    technique = run.technique.member(Rais)
     sharpen(run)
     expected, batch = Expected(torch.zeros(examples, 3, dtype=torch.float64)), run.recipe.batch_size
     off: dict[str, list[float]] = {name: [0.0] for name in ("first", "p", "rate", "weight")}

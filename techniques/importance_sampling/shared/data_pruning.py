@@ -126,7 +126,7 @@ class DataPruning(Technique):
     def probes(self, run: Run) -> Mapping[str, float]:
         """Test scores over those of a run of the same seed and length on as many examples at random:
         ``loss_over_random`` and, where there are classes, ``accuracy_over_random``. Of the technique alone."""
-        alone = isinstance(run.technique, Stack) and len(run.technique.techniques) == 1
+        alone = len(run.technique.techniques) == 1
         if self.is_reference or self.order == "random" or not alone:
             return {}
         own = Stack({"control": replace(self, order="random", saved="")})

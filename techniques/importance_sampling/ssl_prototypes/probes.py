@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.loop.baseline import baseline_of
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
 from suite.loop.data import Data, Examples, generator, mixed_seed
 from suite.loop.run import Run
 from suite.loop.stack import Stack
@@ -63,7 +64,7 @@ def _embeddings(recording: Recording, own: SslPrototypes, pool: Data) -> Tensor:
     baseline.data = lambda *which: replace(plain(*which), train=pool.train)  # type: ignore[method-assign]
     as_long = run.baseline.recipe_of(run.job.setting).steps / run.baseline.recipe(at.size, at.recipe, at.task).steps
     steps = round(own.scout * as_long * baseline.recipe(at.size, at.recipe, "pretrain").steps)
-    embedder = Run(
+    embedder = run_of(
         Job(setting=at.but(steps=steps), seed=mixed_seed(run.seed, 4)), technique=Stack({}), baseline=baseline
     )
     embedder.train(steps)

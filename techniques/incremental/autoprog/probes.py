@@ -105,8 +105,8 @@ class _Plan:
         return [(each, size) for each in depths for size in sides]
 
 
-def _own(recording: Recording) -> Any:
-    return recording.run.technique.techniques["autoprog"]  # type: ignore[attr-defined]
+def _own(recording: Recording) -> AutoProg:
+    return recording.run.technique.member(AutoProg)
 
 
 def _smallest_always(recording: Recording) -> Recording:
@@ -117,7 +117,7 @@ def _smallest_always(recording: Recording) -> Recording:
         costs = [2.0**index for index in range(len(own.candidates))]
         return [cost**-0.25 * (0.97 if cost == 1 else 1.0) for cost in costs], costs
 
-    own.judged = judged
+    own.judged = judged  # type: ignore[method-assign]
     return recording
 
 

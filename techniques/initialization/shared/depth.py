@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from suite.device.random_state import unchanged_randomness
-from suite.loop.baseline import Baseline, baseline_of
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.loop.baseline import Baseline
 from suite.loop.data import Batch, Data
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
@@ -59,7 +61,7 @@ def redrawn(block: nn.Module) -> nn.Module:
 def deep_run(setting: Setting, stack: Stack, depth: int, seed: int = 0, baseline: Baseline | None = None) -> Run:
     """A run of a stack on the baseline with ``depth`` blocks."""
     whole = baseline or baseline_of(setting)
-    return Run(Job(setting=setting, seed=seed), technique=stack, baseline=deep(whole, depth))
+    return run_of(Job(setting=setting, seed=seed), technique=stack, baseline=deep(whole, depth))
 
 
 @dataclass

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from suite.entries.spelling import build
 from suite.loop.run import Run
-from suite.loop.stack import build
 from suite.model.anatomy import Anatomy, anatomy, is_transposed
 from suite.reading.recording import Recording
 from suite.reading.trace import Values

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
-from suite.loop.stack import Stack
 from suite.loop.technique import Technique
 
 Weights = dict[str, Tensor]
@@ -88,8 +87,7 @@ class Lawa(Technique):
 
     def _before(self, run: Run) -> Iterator[Technique]:
         """The techniques that come before this one in the run's stack."""
-        stack = run.technique.techniques.values() if isinstance(run.technique, Stack) else ()
-        return takewhile(lambda each: each is not self, stack)
+        return takewhile(lambda each: each is not self, run.technique.techniques.values())
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return {"averages checkpoints": self.averaged}

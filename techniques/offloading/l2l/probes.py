@@ -95,7 +95,7 @@ def traffic(twin: Recording) -> tuple[float, float, float]:
     """``down``, ``up`` and ``resident`` of a run's last step."""
     run = twin.run
     run.train(STEPS - 1)
-    own: L2L = run.technique.techniques["l2l"]  # type: ignore[attr-defined]
+    own = run.technique.member(L2L)
     down, up, on_device = own.weights.bytes_in, own.host.tier.bytes_out, [0]
     parameters = [each for block in run.anatomy.every_block for each in block.module.parameters()]
     handles = [

@@ -110,8 +110,8 @@ class Zero3(Technique):
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         """Raises StackError where another technique evaluates a copy of the model."""
-        others = getattr(run.technique, "techniques", {})
-        if copying := [name for name, each in others.items() if overrides(each, "evaluated")]:
+        techniques = run.technique.techniques
+        if copying := [name for name, each in techniques.items() if overrides(each, "evaluated")]:
             raise StackError(
                 f"zero3_fsdp and {' and '.join(copying)} cannot be stacked: FSDP's modules cannot be copied, and what "
                 "evaluates other weights copies the model; take zero2"

@@ -68,7 +68,7 @@ def _spelled(recording: Recording, variant: str) -> str:
 
 
 def _technique(recording: Recording) -> MixedPrecision:
-    return next(each for each in recording.run.technique.techniques.values() if isinstance(each, MixedPrecision))  # type: ignore[attr-defined]
+    return recording.run.technique.member(MixedPrecision)
 
 
 def _begin_at(recording: Recording, scale: float, good_steps: int) -> None:

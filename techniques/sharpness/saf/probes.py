@@ -35,7 +35,7 @@ def probes(recording: Recording, own: Saf) -> Mapping[str, float]:
     _, examples, classes = own.past.outputs.shape
     twin = recording.twin(LATE, STEPS)
     twin.train(STEPS)
-    (late,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    late = twin.run.technique.member(Saf)
     return {
         "off_the_term": _off(recording, own),
         "before_a_past": touched(recording, _new(recording.traces)),

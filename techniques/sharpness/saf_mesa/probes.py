@@ -35,7 +35,7 @@ def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
     if recording.run.world_size > 1 or own.teacher is None:
         return {}
     twin = recording.twin(steps=STEPS)
-    (mesa,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    mesa = twin.run.technique.member(SafMesa)
     model = twin.run.model
     drop_out(model)
     for _ in range(LOOKED_AT):

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import CLIPConfig, CLIPModel
 
-from suite.loop.baseline import baseline_of
+from suite.entries.installed import baseline_of
 from suite.loop.data import Batch, Data, generator, mixed_seed
 from suite.loop.recipe import Recipe
 from suite.measure.lab import Lab, StudyTable

@@ -9,8 +9,8 @@ import pytest
 
 from suite.entries.card import BatchSweep
 from suite.entries.catalogue import catalogue
+from suite.entries.spelling import build
 from suite.loop.recipe import Recipe
-from suite.loop.stack import build
 from suite.measure.studies.batch_sweep import REFERENCE, SweepRow, SweepRun, best, plot, steps_to, study, sweep_row
 from suite.record.job import canonical
 from suite.record.schema import Evaluation, Learned

@@ -11,7 +11,7 @@ import torch
 from baselines.images import DRAWS
 from suite.entries.card import LabelNoise
 from suite.entries.catalogue import catalogue
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
 from suite.measure.lab import Lab
 from suite.measure.studies.label_noise import NoiseRow, equal_time_budget, noise_row, noisy, plot, study
 from suite.record.job import Setting, canonical

@@ -15,9 +15,10 @@ from baselines.gpt_tasks import CUTOFF, GptOnInstructions
 from baselines.instructions import IGNORED, prompt
 from baselines.text import PAD, SEP, normalised, spelled
 from suite.entries.adapting import baseline_for
-from suite.loop.baseline import baseline_of
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.entries.spelling import build
 from suite.loop.run import Run
-from suite.loop.stack import build
 from suite.measure.at_scale.weightless import weightless
 from suite.measure.plan import pair_of
 from suite.model.anatomy import anatomy
@@ -43,7 +44,7 @@ def written(folder: Path, name: str, text: str) -> str:
 
 def run_on(location: str | Path, technique: AlpacaLoRA | None = None, **changes: object) -> Run:
     own = setting(location, **changes)
-    return Run(Job(setting=own), technique=technique, baseline=baseline_for(own))
+    return run_of(Job(setting=own), technique=technique, baseline=baseline_for(own))
 
 
 # the recipe -----------------------------------------------------------------------------------------------------------

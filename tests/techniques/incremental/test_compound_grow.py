@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suite.entries.spelling import build
 from suite.loop.data import generator
 from suite.loop.run import Run
-from suite.loop.stack import Stack, build
+from suite.loop.stack import Stack
 from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.incremental.compound_grow.length import Shorter, neighbours, pooled, through_pools

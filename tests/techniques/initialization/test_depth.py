@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from suite.entries.catalogue import catalogue
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
 from suite.loop.stack import Stack
 from suite.measure.lab import Lab
 from suite.measure.study import study_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from suite.loop.stack import build
+from suite.entries.spelling import build
 from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.parallelism.albert_sharing.technique import (

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from baselines.vit import LabelledPixels
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
 from suite.loop.data import Data
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
-from suite.loop.stack import Stack, build
+from suite.loop.stack import Stack
 from suite.loop.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter
 from techniques.sharpness.saf.technique import PastOutputs, Saf

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from suite.entries.catalogue import reference_of
-from suite.loop.stack import build
+from suite.entries.spelling import build
 from techniques.token_masking.mae.technique import Mae, Masking, masking, with_mask_tokens
 from tests.runs import new_recording, new_run
 

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
 from suite.loop.run import Run
-from suite.loop.stack import build
 from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.model.anatomy import anatomy
 from suite.record.job import Setting

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
 from suite.loop.run import Run
 from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.record.job import Setting

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
 from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
 from suite.meters.tensors import TensorBytes

@@ -18,12 +18,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from suite.entries.catalogue import catalogue, lookup, reference_of
-from suite.guard.models.crew import Crew, TrialPlace
-from suite.guard.models.matrix import Cell, Model, ModelsMatrix, code_of_all
-from suite.guard.models.trial import RECIPE, SIZE
-from suite.loop.baseline import Family, baselines
-from suite.loop.stack import build
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
+from suite.loop.baseline import Family
 from suite.measure.learning import Cores, cores
+from suite.measure.models.crew import Crew, TrialPlace
+from suite.measure.models.matrix import Cell, Model, ModelsMatrix, code_of_all
+from suite.measure.models.trial import RECIPE, SIZE
 from suite.record.job import BASELINE
 from suite.record.libraries import versions
 from suite.record.scratch import scratch

@@ -17,14 +17,15 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from suite.entries.card import Needs
 from suite.entries.catalogue import catalogue, reference_of
-from suite.guard.models.matrix import Cell
+from suite.entries.installed import baselines
+from suite.entries.jobs import run_of
+from suite.entries.spelling import build
 from suite.judge.claims import decide, exactly, is_exact, unfit
 from suite.judge.known import Facts
-from suite.loop.baseline import baselines
-from suite.loop.run import Diverged, Run
-from suite.loop.stack import build
+from suite.loop.run import Diverged
 from suite.loop.technique import Unavailable
 from suite.measure.contenders.stock import data_of
+from suite.measure.models.matrix import Cell
 from suite.meters.holders import Living
 from suite.model.anatomy import NoBlocks
 from suite.reading.recording import Recording, instruments, with_few_examples
@@ -110,7 +111,7 @@ class Trials:
         setting = self.setting.but(task=task)
         ranks = build(stack).recipe(self._baseline.recipe_of(setting)).world_size
         living = Living()
-        run = Run(
+        run = run_of(
             Job(setting=setting, stack=stack),
             baseline=self._baseline,
             weights=self._weights() if task == "adapt" else None,
@@ -140,7 +141,7 @@ class Trials:
     def _weights(self) -> Path:
         """The checkpoint that adapting starts from: a few steps on the source data."""
         if self._checkpoint is None:
-            run = Run(Job(setting=self.setting), baseline=self._baseline, split="source")
+            run = run_of(Job(setting=self.setting), baseline=self._baseline, split="source")
             run.train(STEPS)
             self._checkpoint = self.scratch / "source.pt"
             torch.save(run.model.state_dict(), self._checkpoint)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from suite.cli import Exit
-from suite.guard.models import matrix
-from suite.guard.models.matrix import Cell, Model, ModelsMatrix
-from suite.guard.models.survey import models
-from suite.guard.models.trial import is_refusal
-from suite.loop.baseline import baselines
+from suite.entries.installed import baselines
 from suite.loop.technique import Unavailable
+from suite.measure.models import matrix
+from suite.measure.models.matrix import Cell, Model, ModelsMatrix
+from suite.measure.models.survey import models
+from suite.measure.models.trial import is_refusal
 from suite.model.anatomy import NoBlocks, anatomy
 from tests import plugin
 

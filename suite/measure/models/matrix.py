@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from suite.entries.catalogue import catalogue, reference_of
+from suite.entries.installed import GROUP
 from suite.entries.sources import code_of
-from suite.loop.baseline import GROUP
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE, Setting
 from suite.record.libraries import versions

@@ -1,7 +1,7 @@
 """A model's cells, each model in processes of its own: what crashes, hangs or leaves something behind spoils no other.
 
-The processes start loaded (:func:`suite.measure.contenders.contender.server`). Techniques of several ranks are tried by a crew of
-so many processes, one a rank.
+The processes start loaded (:func:`suite.measure.contenders.contender.server`). Techniques of several ranks are tried by
+a crew of so many processes, one a rank.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from suite.guard.models.matrix import Cell
-from suite.guard.models.trial import Trials
 from suite.measure.contenders.fork_servers import Server
+from suite.measure.models.matrix import Cell
+from suite.measure.models.trial import Trials
 from suite.record.numerics import environment, off_the_clock
 from suite.record.scratch import scratch
 
