@@ -43,13 +43,13 @@ def shuffled(examples: int, seed: int, position: int, count: int) -> Tensor:
     taken: list[Tensor] = []
     while count > 0:
         epoch, offset = divmod(position, examples)
-        taken.append(_order(examples, seed, epoch)[offset : offset + count])
+        taken.append(example_order(examples, seed, epoch)[offset : offset + count])
         position, count = position + len(taken[-1]), count - len(taken[-1])
     return torch.cat(taken)
 
 
 @lru_cache(maxsize=2)  # an epoch's order is asked for at every step, on the training clock
-def _order(examples: int, seed: int, epoch: int) -> Tensor:
+def example_order(examples: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(examples, generator=generator(seed, epoch))
 
 

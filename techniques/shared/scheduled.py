@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from suite.chain.chain import Chain, Link
-from suite.chain.execute import Pass, executed
+from suite.chain.execute import ModelPass, executed
 from suite.chain.plan import Plan, budget_between, planned, why_no_schedule
 from suite.chain.schedule import Op, Schedule
 from suite.chain.tiers import HostTier, Tier
@@ -115,7 +115,7 @@ class Scheduled(Technique):
 def _counting(act: Act) -> Any:
     """Notes what a plain pass does not do: a second run of a block, a transfer."""
 
-    def around(op: Op, one: Pass) -> AbstractContextManager[None]:
+    def around(op: Op, one: ModelPass) -> AbstractContextManager[None]:
         if op.kind == "offload" or (op.kind in ("run", "save") and one.turned):
             act()
         return nullcontext()

@@ -1,6 +1,6 @@
 """Which mutants were tried, and what noticed each: ``tried_mutants.json``, by the code and the claims that they broke.
 
-    python -m tests.techniques.tried_mutants          tries those of every entry that changed since, and keeps what it saw
+    python -m tests.techniques.tried_mutants         tries those of entries that changed, and keeps it
     python -m tests.techniques.tried_mutants --all    tries all (an hour of one core)
 
 What a mutant breaks is the code of its technique, what judges it the card, its properties and its probes. Where none of

@@ -6,10 +6,10 @@ come.
 
 from __future__ import annotations
 
-from suite.loop.data import _order
+from suite.loop.data import example_order
 from suite.loop.run import Run
 
 
 def data_of(run: Run) -> tuple[object, ...]:
     """What :meth:`suite.meters.holders.Living.left_out` is to leave out."""
-    return run.data, _order
+    return run.data, example_order
