@@ -130,7 +130,15 @@ def nav() -> list[Any]:
         )
     boards = [{path.stem: f"results/boards/{path.name}"} for path in sorted((ROOT / "results/boards").glob("*.md"))]
     return [
-        {"leantrain": ["README.md", *_of("api", API), {"Commands": "commands.md"}, {"Guard in CI": "action.md"}]},
+        {
+            "leantrain": [
+                "README.md",
+                {"Use it in your loop": "use.md"},
+                *_of("api", API),
+                {"Commands": "commands.md"},
+                {"Guard in CI": "action.md"},
+            ]
+        },
         {"Leaderboard": ["leaderboard.md", {"All of it, to sort and filter": "board.html"}, *boards]},
         {"Techniques": ["techniques/index.md", *({title: pages} for title, pages in sorted(by_category.items()))]},
         {"Baselines": ["baselines/index.md", *(f"baselines/{name}.md" for name in baseline_pages.names())]},

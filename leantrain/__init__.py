@@ -7,7 +7,8 @@
     >>> leantrain.optim.Lion(model.parameters(), lr=1e-4)        # in any training loop
 
 ``leantrain.fit(model, batch, loss, memory="8GB")`` keeps a model of yours within a budget of memory
-(:mod:`leantrain.fitting`).
+(:mod:`leantrain.fitting`); ``leantrain.apply(model, "lora+lion")`` puts a stack of the catalogue into a loop of yours
+(:mod:`leantrain.applying`), and ``leantrain.adapters`` merges and saves what lora trained.
 
 Importing it is fast: what needs torch or pandas is loaded when it is first used.
 """
@@ -18,7 +19,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leantrain import communication, layers, optim, trainer
+    from leantrain import adapters, communication, layers, optim, trainer
+    from leantrain.applying import Applied, apply
     from leantrain.comparing import Compared, compare
     from leantrain.counting import Counted, count
     from leantrain.fitted_plan import FittedPlan
@@ -28,11 +30,14 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Applied",
     "Compared",
     "Counted",
     "Fitted",
     "FittedPlan",
     "__version__",
+    "adapters",
+    "apply",
     "communication",
     "compare",
     "count",
@@ -44,6 +49,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "apply": "applying",
+    "Applied": "applying",
+    "adapters": "adapters",
     "compare": "comparing",
     "Compared": "comparing",
     "count": "counting",

@@ -39,6 +39,8 @@ Wrappers of any optimizer are ``SAM``, ``ESAM``, ``SAF`` and ``MESA`` (`leantrai
     >>> optimizer.step()                              # and the step is made from here
 """
 
+from typing import Any
+
 from leantrain.averaging import LAWA as LAWA
 from leantrain.wrappers import ESAM as ESAM
 from leantrain.wrappers import MESA as MESA
@@ -52,7 +54,8 @@ from techniques.optimizers.adam.technique import Adam as Adam
 from techniques.optimizers.adamw.technique import AdamW as AdamW
 from techniques.optimizers.lion.technique import Lion as Lion
 from techniques.optimizers.nesterov_agd.technique import AGD as AGD
-from techniques.optimizers.prox_grad_momentum.technique import APGnc as APGnc
+from techniques.optimizers.prox_grad_momentum import optimizer as proximal
+from techniques.optimizers.prox_grad_momentum.iterations import Penalty
 from techniques.optimizers.sgd_momentum.technique import SGD as SGD
 from techniques.precision.adam4bit_rank1.optimizer import AdamW4bit as AdamW4bit
 from techniques.precision.adam8bit_blockwise.optimizer import AdamW8bit as AdamW8bit
@@ -80,3 +83,13 @@ __all__ = [
     "sam_ascend",
     "sam_restore",
 ]  # fmt: skip
+
+
+class APGnc(proximal.APGnc):
+    """Proximal gradient with momentum, on the smooth loss that ``step``'s closure gives plus ``strength`` times the
+    penalty ``kind``; ``units`` is of the output units that a group penalty holds together."""
+
+    def __init__(
+        self, params: Any, lr: float = 1e-3, strength: float = 0.0, kind: Penalty = "l1", units: int = 0
+    ) -> None:
+        super().__init__(params, lr, strength, kind, units)

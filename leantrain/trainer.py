@@ -1,13 +1,101 @@
-"""Sharpness-aware training in the Trainer of transformers."""
+"""Stacks of the catalogue, and sharpness-aware training by hand, in the Trainer of transformers."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
+from leantrain.loop_context import StepContext
 from leantrain.wrappers import SAM
+from suite.record.files import replacing
+
+STATE = "leantrain.pt"  # in a checkpoint's folder
+
+
+class AppliedTechniques(TrainerCallback):
+    """Makes each step of a Trainer one of an applied stack, and keeps the stack's state in its checkpoints.
+
+        >>> model, optimizer, context = leantrain.apply(model, "lora+sam", steps=1000)
+        >>> trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
+        >>> trainer.add_callback(AppliedTechniques(trainer, context))
+        >>> trainer.train()
+
+    Clipping, accumulation and the rate stay the Trainer's, the rate unless the stack changes it from step to step.
+    Raises ValueError as training begins: without the stack's optimizer, with accumulation where the stack makes a
+    step's passes itself, and where a checkpoint that training goes on from has no state of the stack.
+    """
+
+    def __init__(self, trainer: Trainer, context: StepContext) -> None:
+        self.trainer, self.context = trainer, context
+        self.updates = context.run.overriding("update")
+        self._step = ExitStack()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.on_train_end()  # where training before this ended in an error
+        if _innermost(self.trainer.optimizer, type(self.context.optimizer)) is not self.context.optimizer:
+            raise ValueError("the Trainer has another optimizer: give it the stack's, optimizers=(optimizer, None)")
+        if self.updates and args.gradient_accumulation_steps > 1:
+            raise ValueError(f"{self.updates[0]} takes a step's batch as a whole: gradient_accumulation_steps=1")
+        if state.global_step:
+            self._resume(args, state.global_step)
+        plain_loss, plain_step = self.trainer.compute_loss, self.trainer.training_step
+
+        def compute_loss(model: Any, inputs: Any, return_outputs: bool = False, **named: Any) -> Any:
+            if not (model.training and self.context.run.inside):
+                return plain_loss(model, inputs, return_outputs=return_outputs, **named)
+            loss, outputs = plain_loss(model, inputs, return_outputs=True, **named)
+            loss = self.context.loss(loss, outputs, inputs)
+            return (loss, outputs) if return_outputs else loss
+
+        def training_step(model: Any, inputs: Any, *arguments: Any, **named: Any) -> Tensor:
+            prepared = self.trainer._prepare_inputs(inputs)
+            if self.updates:
+                return self.context.passes(prepared)
+            self.context.run.latest = self.context.run.user.named(prepared)
+            return plain_step(model, inputs, *arguments, **named)
+
+        self.trainer.training_step = training_step  # type: ignore[method-assign]
+        if self.context.run.adding_terms():
+            self.trainer.compute_loss = compute_loss  # type: ignore[method-assign,assignment]
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._step.enter_context(self.context.around())
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self._step.close()
+
+    def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+        if state.is_world_process_zero:
+            with replacing(_checkpoint(args.output_dir, state.global_step)) as partial:
+                torch.save(self.context.state_dict(), partial)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        for name in ("training_step", "compute_loss"):
+            vars(self.trainer).pop(name, None)
+
+    def _resume(self, args: Any, step: int) -> None:
+        named = args.resume_from_checkpoint
+        places = [_checkpoint(args.output_dir, step), *([Path(named) / STATE] if isinstance(named, str) else [])]
+        path = next((each for each in places if each.is_file()), None)
+        if path is None:
+            raise ValueError(f"{places[0]} is missing: the checkpoint was written without the stack, so begin anew")
+        self.context.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+
+
+def _checkpoint(folder: str, step: int) -> Path:
+    return Path(folder) / f"checkpoint-{step}" / STATE
+
+
+def _innermost(optimizer: Any, kind: type) -> Any:
+    """The optimizer of a class below the Trainer's own wrappers; None where there is none."""
+    while optimizer is not None and not isinstance(optimizer, kind):
+        optimizer = getattr(optimizer, "optimizer", None)
+    return optimizer
 
 
 class SharpnessAware(TrainerCallback):
@@ -47,9 +135,7 @@ class SharpnessAware(TrainerCallback):
 
 
 def _sam_of(trainer: Trainer) -> SAM:
-    optimizer: Any = trainer.optimizer
-    while not isinstance(optimizer, SAM):
-        if not hasattr(optimizer, "optimizer"):
-            raise TypeError("SharpnessAware needs a SAM: Trainer(..., optimizers=(SAM(optimizer), None))")
-        optimizer = optimizer.optimizer
-    return optimizer
+    sam = _innermost(trainer.optimizer, SAM)
+    if sam is None:
+        raise TypeError("SharpnessAware needs a SAM: Trainer(..., optimizers=(SAM(optimizer), None))")
+    return sam

@@ -12,7 +12,7 @@ import gc
 import os
 
 # isort: off
-from suite.cli import look, measure, count, report, share, guard, models  # noqa: F401  each adds its commands
+from suite.cli import look, measure, count, apply, report, share, guard, models  # noqa: F401  each adds its commands
 
 # isort: on
 from suite.cli.shared import Exit, app, end_by_signals

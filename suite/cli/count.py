@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +37,12 @@ if TYPE_CHECKING:
     from suite.measure.at_scale.paper_scale import Scale, SideBySide
     from suite.record.job import Task
 
+AUTO = "auto"
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")]
+BatchOrAuto = Annotated[
+    str | None,
+    typer.Option("--batch", help="Examples a step, or auto: the most that fit the memory. [the baseline's]"),
+]
 SequenceLength = Annotated[
     int | None, typer.Option("--sequence-length", "--length", min=8, help="Tokens a sequence. [the baseline's]")
 ]
@@ -213,6 +219,13 @@ def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Pat
     out.print(f"kept in {folder / paper_scale.NAME}")
 
 
+def _examples(text: str) -> int:
+    """Raises ValueError for what is no number of examples."""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ValueError(f"--batch {text}: give a number of examples, 1 or more, or auto for the most that fit")
+    return int(text)
+
+
 def _flops(text: str) -> float:
     """400T: FLOPs per second. Raises ValueError."""
     amount = re.fullmatch(r"(\d*\.?\d+)\s*([MGTP]?)(?:FLOPS?(?:/s)?)?", text.strip(), re.IGNORECASE)
@@ -237,7 +250,7 @@ def plan(
     size: SizeOption = "base",
     recipes: OneRecipe = None,
     model: ModelOption = None,
-    batch: Batch = None,
+    batch: BatchOrAuto = None,
     sequence_length: SequenceLength = None,
     rate: Annotated[
         str,
@@ -254,8 +267,8 @@ def plan(
     """Plan a step within a device's memory: each solver's best schedule, with its predicted time and peak, in seconds.
 
     Recomputation and offloading only move the cost; the plan says what of. Peaks are counted at the model's own size,
-    on tensors without values; times are modelled, FLOPs over --flops and bytes over --link. Exit code 1 if no solver
-    fits the memory.
+    on tensors without values; times are modelled, FLOPs over --flops and bytes over --link. The last line installs the
+    fastest in a loop of your own. Exit code 1 if no solver fits the memory.
     """
     with understandable(as_json):
         from suite.measure import memory_plan
@@ -266,13 +279,16 @@ def plan(
             setting_of(TargetOptions(baselines, size, recipes), TrainingOptions(model=model)).but(
                 device=device_named(device)
             ),
-            batch_size=batch,
+            batch_size=None if batch in (None, AUTO) else _examples(str(batch)),
             sequence_length=sequence_length,
         )
+        device_bytes, there = int(bytes_of(memory)), memory_plan.Device(_flops(rate), bytes_of(link))
         with bar(quiet=as_json) as progress:
-            planned = memory_plan.plan_all(
-                scale, int(bytes_of(memory)), memory_plan.Device(_flops(rate), bytes_of(link)), stacks or (), progress
-            )
+            if batch == AUTO:
+                memory_plan.solvers(stacks or ())
+                most = memory_plan.largest_batch(scale, device_bytes, there, progress)
+                scale = replace(scale, batch_size=most)
+            planned = memory_plan.plan_all(scale, device_bytes, there, stacks or (), progress)
     if as_json:
         print(json.dumps(planned.as_dict(), indent=1))
     else:
@@ -282,5 +298,7 @@ def plan(
         for each in planned.answers:
             if each.plan is None:
                 out.print(escape(f"{each.technique}: {each.why_not}"))
+        if installing := next(filter(None, map(planned.line, planned.answers)), ""):
+            out.print(escape(f"In a loop of yours, the fastest: {installing}"))
     if all(each.plan is None for each in planned.answers):
         raise typer.Exit(int(Exit.REGRESSED))

@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 from suite.record.text import lines as printable_lines
 from suite.record.text import printable
 
-GROUPS = LOOK, MEASURE, REPORT, GUARD, ADD = "Look", "Measure", "Report", "Guard", "Add"
+GROUPS = LOOK, MEASURE, USE, REPORT, GUARD, ADD = "Look", "Measure", "Use", "Report", "Guard", "Add"
 """The groups of commands, in the order of --help."""
 
 RENAMED_COMMANDS: dict[str, Callable[[list[str]], str]] = {

@@ -311,6 +311,7 @@ class Card(Strict):
     variant: str = ""  # which of the inequivalent public forms this is, and why
     limitations: str = ""  # what the counted or measured numbers do not show
     counter_evidence: str = ""
+    own_loop: str = ""  # why it has no meaning in a loop of a user's own, in one sentence; empty where it has one
     peers: tuple[str, ...] = ()
     tune: tuple[Literal["rate"], ...] = ()  # what is chosen on validation data, of one grid for both sides
     claim: tuple[Claim, ...] = ()

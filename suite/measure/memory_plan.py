@@ -8,9 +8,11 @@ moment, is the peak where it takes more than a pass: no schedule changes that.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from suite.chain.chain import Chain, Link
@@ -24,7 +26,9 @@ from suite.measure.evidence import Progress, silent
 from suite.meters.live import LiveBytes
 from suite.meters.state import state_tensors
 from suite.meters.storage import unique_bytes
-from suite.record.job import BASELINE
+from suite.record.job import BASELINE, join, split
+
+MOST_EXAMPLES = 2**20
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,19 @@ class MemoryPlan:
     def least(self) -> Plan:
         return least(self.chains)
 
+    def line(self, answer: Solved) -> str:
+        """The line of Python that runs a model of the user's by that schedule; "" where the solver has no budget."""
+        (name, own), *_ = split(answer.technique)
+        technique: Any = solvers([answer.technique])[answer.technique]
+        if answer.plan is None or not hasattr(technique, "budget"):
+            return ""
+        low, high = self.least.peak_bytes, self.plain.peak_bytes
+        share = math.floor(1e6 * (self.budget_bytes - low) / max(1, high - low)) / 1e6
+        options = own | {"budget": f"{min(1.0, max(0.0, share)):g}"}
+        if hasattr(technique, "flops_per_byte"):
+            options |= {"flops_per_byte": f"{self.device.flops_per_s / self.device.link_bytes_per_s:g}"}
+        return f'leantrain.apply(model, "{join([(name, options)])}", batch=batch)'
+
     def peak_bytes(self, plan: Plan) -> int:
         """Most bytes alive in a whole step under the plan."""
         return self.resident_bytes + max(plan.peak_bytes, self.update_bytes)
@@ -105,6 +122,7 @@ class MemoryPlan:
                     "time_s": each.plan and each.plan.time_s,
                     "peak_bytes": each.plan and self.peak_bytes(each.plan),
                     "schedules": each.plan and [str(schedule) for schedule in each.plan.schedules],
+                    "line": self.line(each),
                     "why_not": each.why_not,
                     "solve_s": each.solve_s,
                 }
@@ -142,6 +160,36 @@ def profile_at(scale: Scale, device: Device) -> tuple[tuple[Chain, ...], int, in
             run.apply_gradients()
         update_bytes = unique_bytes(gradients) + live.high_bytes
         return tuple(chains), unique_bytes(besides), update_bytes, shapes_of(run)
+
+
+def largest_batch(scale: Scale, memory_bytes: int, device: Device, progress: Progress = silent) -> int:
+    """The most examples a step that fit the memory, with whatever recomputation that takes and no second tier.
+
+    What is needed is nearly a straight line over the batch, so that a few profiles find it. Raises ValueError where
+    one example does not fit.
+    """
+
+    @cache
+    def needed(examples: int) -> int:
+        progress(0.0, f"a batch of {examples}")
+        chains, resident, update, _ = profile_at(replace(scale, batch_size=examples), device)
+        return resident + max(least(chains).peak_bytes, update)
+
+    if needed(1) > memory_bytes:
+        raise ValueError(
+            f"one example takes {needed(1) / 1e9:.4g} GB with everything recomputed, of {memory_bytes / 1e9:.4g}: look "
+            "for what shrinks or moves weights and optimizer state (leantrain list), or take a smaller model"
+        )
+    low, high, growth = 1, MOST_EXAMPLES, max(1.0, needed(2) - needed(1))
+    while high - low > 1:
+        guess = min(max(low + int((memory_bytes - needed(low)) / growth), low + 1), high - 1)
+        if needed(guess) <= memory_bytes:
+            growth = max(1.0, (needed(guess) - needed(low)) / (guess - low))
+            low = guess
+        else:
+            high = guess
+            growth = max(1.0, (needed(guess) - needed(low)) / (guess - low))
+    return low
 
 
 def plan_all(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import leantrain
 from suite.cli import app
+from suite.loop.run import Run
+from tests.runs import new_run
 
 runner = CliRunner()
 SMALL = ["plan", "-b", "gpt", "--size", "nano", "--batch", "8", "-t", "rotor", "-t", "vdnn"]
@@ -51,3 +56,33 @@ def test_a_budget_below_the_least_says_that_nothing_fits_and_the_least_itself_fi
     )
     assert (enough.exit_code, "does not fit in" in enough.output) == (0, False), enough.output
     assert (tight.exit_code, "does not fit in" in tight.output) == (1, True), tight.output
+
+
+def test_the_line_installs_the_schedule_that_was_planned() -> None:
+    """In a loop of one's own, with the batch that it was planned for, on the operators that it was planned for."""
+    known = json.loads(runner.invoke(app, [*SMALL, "--memory", "1GiB", "--json", "--device", "cpu"]).stdout)
+    middle = (known["least_bytes"] + known["plain"]["peak_bytes"]) / 2e6
+    options = [*SMALL, "--recipe", "classic", "--device", "cpu", "--memory", f"{middle}MB"]
+    planned = json.loads(runner.invoke(app, [*options, "--json"]).stdout)
+    answer = next(each for each in planned["answers"] if each["technique"] == "rotor")
+    run = new_run("gpt", size="nano", recipe="classic")
+    batch, _ = run.data.batch(0, 0, 8)
+    scope = {"leantrain": leantrain, "model": run.plain_model(), "batch": batch}
+    applied = eval(answer["line"].replace("batch=batch", "batch=batch, loss=loss"), scope | {"loss": loss_of(run)})
+    (technique,) = applied.context.run.technique.techniques.values()
+    assert [str(each) for each in technique.plan(applied.context.run).schedules] == answer["schedules"]
+    assert answer["line"] in runner.invoke(app, options).output or "vdnn" in runner.invoke(app, options).output
+
+
+def loss_of(run: Run) -> Callable[[Any, Any], Any]:
+    return lambda model, batch: run.baseline.losses(run.baseline.forward(model, batch), batch)
+
+
+def test_a_batch_of_auto_is_the_most_that_fits() -> None:
+    options = [*SMALL, "-t", "rotor", "--memory", "12MB", "--json"]
+    most = json.loads(runner.invoke(app, [*options, "--batch", "auto"]).stdout)["batch"]["input_ids"][0]
+    assert most > 8
+    fits, exceeds = (runner.invoke(app, [*options, "--batch", str(count)]).exit_code for count in (most, most + 1))
+    assert (fits, exceeds) == (0, 1)
+    refused = runner.invoke(app, [*SMALL, "--memory", "12MB", "--batch", "many"])
+    assert refused.exit_code == 2 and "or auto for the most that fit" in refused.output
