@@ -34,7 +34,7 @@ def sha256_of(entry: Entry) -> str:
     """Of all that a try of an entry's mutants depends on, but for the harness."""
     settings = [Setting(baseline=name, task=entry.card.task) for name in sorted(entry.card.baselines)]
     parts = [code_of(setting, entry.id).counts for setting in settings]
-    parts.append(entry.card.model_dump_json())
+    parts += [judged.model_dump_json() for judged in entry.card.judged]
     parts.append((entry.folder / FILE).read_text("utf-8"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
