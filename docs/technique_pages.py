@@ -119,9 +119,14 @@ def exported(entry: Entry) -> list[tuple[str, str]]:
         (module.__name__.rpartition(".")[2], name)
         for module in (leantrain.optim, leantrain.layers, leantrain.communication)
         for name in module.__all__
-        if (own := getattr(module, name).__module__).startswith(f"{package}.")
-        or (own.startswith("leantrain.") and name.lower() == entry.id.rpartition("_")[2])
+        if any(own.startswith(f"{package}.") for own in _modules_of(getattr(module, name)))
+        or (getattr(module, name).__module__.startswith("leantrain.") and name.lower() == entry.id.rpartition("_")[2])
     ]
+
+
+def _modules_of(handed_on: Any) -> list[str]:
+    """Where something is defined; of a class its bases, too: the library gives the arguments of some defaults."""
+    return [each.__module__ for each in (handed_on.mro() if isinstance(handed_on, type) else [handed_on])]
 
 
 def own_loop(module: str, name: str) -> str:
@@ -149,6 +154,7 @@ def _about(entry: Entry, report: Report) -> Iterator[str]:
     for title, words in (
         ("Which form, and why", card.variant),
         ("What the numbers do not show", card.limitations),
+        ("Why it does not apply to a loop of your own", card.own_loop),
         ("Counter-evidence", card.counter_evidence),
         ("Other implementations, run beside it", ", ".join(card.peers)),
     ):

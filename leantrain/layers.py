@@ -9,7 +9,7 @@ LowRankLinear    Hu et al. 2021 (LoRA, arXiv 2106.09685): a frozen linear layer 
 
 Both wrap a linear layer (``nn.Linear`` or Hugging Face's ``Conv1D``) and map [..., in_features] to [..., out_features]:
 
-    >>> block.mlp.fc2 = leantrain.layers.LowRankLinear(block.mlp.fc2, rank=2)
+    >>> block.mlp.fc1 = leantrain.layers.LowRankLinear(block.mlp.fc1, rank=2)
     >>> block.mlp.fc2 = leantrain.layers.LayerScale(block.mlp.fc2, initial=0.1)
 
 They take part in ``state_dict`` under their own names; a wrapped layer is at ``.linear``. ``leantrain.adapters`` merges

@@ -152,9 +152,10 @@ def names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
         loss.backward()
         return loss
 
+    block = SimpleNamespace(mlp=SimpleNamespace(fc1=torch.nn.Linear(4, 4), fc2=torch.nn.Linear(4, 4)))
     return {
         "model": model, "inputs": inputs, "targets": targets, "indices": torch.arange(2), "dataset": inputs,
-        "loader": [inputs], "block": SimpleNamespace(mlp=SimpleNamespace(fc2=torch.nn.Linear(4, 4))),
+        "loader": [inputs], "block": block,
         "loss_of": loss_of, "closure": closure, "torch": torch, "F": functional, "leantrain": leantrain,
     }  # fmt: skip
 
