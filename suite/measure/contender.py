@@ -41,6 +41,9 @@ from suite.measure.child import BrokenEntry, Child, ContenderFailed, answer, beg
 from suite.measure.fork_servers import Server
 from suite.measure.processes import oom_kills
 from suite.measure.replies import bounded
+from suite.measure.rules import oversight
+from suite.measure.rules.broken import RuleBroken
+from suite.measure.rules.oversight import Watch
 from suite.record.job import BASELINE, Job, Setting, StackError, split, techniques_of
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters, Energy, Evaluation, Memory, Status
@@ -151,6 +154,7 @@ class Contender:
         self.spent_s = 0.0
         self.ready: SetUp | None = None
         self._ranks: list[Child] = []
+        self._watches: list[Watch] = []
         self._rendezvous = ""
         self._number = 0
         self._oom_kills: int | None = None
@@ -177,6 +181,7 @@ class Contender:
         except ContenderFailed:
             self.close()
             raise
+        self._watches = [Watch(child.pid) for child in self._ranks]
         return self
 
     def prepare(self, *, weights: bool = True) -> None:
@@ -199,8 +204,13 @@ class Contender:
 
     def block(self, steps: int) -> TimedBlock:
         """``steps`` training steps."""
+        for watch in self._watches:
+            watch.asked()
         said = self._call("block", steps, left_s=self.limits.train_s - self.spent_s)
         ranks = [self._checked(TimedBlock, each, "block") for each in said]
+        for watch, rank in zip(self._watches, ranks, strict=True):
+            watch.answered(rank.seconds, rank.cpu_s)
+        self._oversee()
         losses = [sum(each) / len(ranks) for each in zip(*(rank.losses for rank in ranks), strict=True)]
         reply = TimedBlock(seconds=ranks[0].seconds, cpu_s=sum(rank.cpu_s for rank in ranks), losses=losses)
         self._charge(reply.seconds)
@@ -232,6 +242,10 @@ class Contender:
         """The peaks of memory so far, and the energy of a window of steps where there is a counter."""
         said = self._call("usage", energy_window_s, reply_s=self.limits.reply_s + energy_window_s)[0]
         memory, energy = self._checked(tuple[Memory, Energy], said, "usage")
+        try:
+            oversight.check_peak(self._watches, memory.process_peak_bytes)
+        except RuleBroken as broken:
+            raise ContenderFailed("failed", str(broken)) from None
         return memory, energy
 
     def close(self) -> None:
@@ -246,6 +260,18 @@ class Contender:
             self._rendezvous = ""
 
     # the channel ----------------------------------------------------------------------------------------------------
+
+    def _oversee(self) -> None:
+        """Holds what the ranks say of their blocks against the parent's clock and the kernel's accounts."""
+        setting = self.job.setting
+        # Compilers have processes of their own; a GPU's driver has threads.
+        bounded_cores = setting.device == "cpu" and setting.recipe != "compiled"
+        threads = max(1, setting.threads // self.world_size) if bounded_cores else None
+        try:
+            for watch in self._watches:
+                oversight.check(watch, threads)
+        except RuleBroken as broken:
+            raise ContenderFailed("failed", str(broken)) from None
 
     def _charge(self, seconds: float) -> None:
         self.spent_s += seconds
@@ -266,9 +292,18 @@ class Contender:
             ) from None
 
     def _call(self, command: str, *arguments: Any, reply_s: float | None = None, left_s: float = math.inf) -> list[Any]:
-        """The reply of every rank."""
+        """The reply of every rank. A failure has the end of what the first one printed among its details."""
+        try:
+            return self._replies(command, *arguments, reply_s=reply_s, left_s=left_s)
+        except ContenderFailed as failed:
+            raise failed.beside(self._ranks[0].output.tail() if self._ranks else "") from None
+
+    def _replies(self, command: str, *arguments: Any, reply_s: float | None, left_s: float) -> list[Any]:
         reply_s = reply_s or self.limits.reply_s
         self._number += 1
+        if command != "block":
+            for watch in self._watches:
+                watch.other()
         values: dict[Child, Any] = {}
         asked_s = first_s = time.monotonic()
         try:
