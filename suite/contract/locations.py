@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from suite.record.files import read_plain
 from suite.record.text import printable
 
 TABLES = frozenset({".parquet", ".arrow"})
@@ -199,11 +200,14 @@ def _of_hub(match: re.Match[str]) -> Iterator[Named]:
 def check_configuration(folder: str) -> None:
     """Raises Outside for a configuration that names another implementation of attention or experts than PyTorch's.
 
-    What is not there, or is no configuration, is for the reader to say.
+    What is not there, or is no configuration, is for the reader to say; a pipe or a device would keep it for ever.
     """
+    path = Path(folder).expanduser() / "config.json"
     try:
-        content = json.loads((Path(folder).expanduser() / "config.json").read_text("utf-8"))
+        content = json.loads(read_plain(path))
     except (OSError, ValueError, RecursionError):
+        if path.exists() and not path.is_file():
+            raise Outside(f"--model {folder}: its config.json is no regular file; write one there") from None
         return
     for name, value in _implementations(content):
         raise Outside(

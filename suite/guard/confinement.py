@@ -6,7 +6,7 @@ Linux's Landlock (landlock(7)) ends that without a privilege: a process in a dom
 thing more, and nobody does that: making block devices.
 
 Where a system has no Landlock, nothing confines the code; whoever asks is told (:func:`hides_environments`). Files that
-the user can read stay readable: a checkout that keeps credentials in ``.git/config`` (``persist-credentials``), for one.
+the user can read stay readable, such as credentials that a checkout keeps in ``.git/config``.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import resource
 import shutil
 import tempfile
 import time
@@ -35,6 +36,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from suite.contract.baseline import baseline_of
 from suite.contract.catalogue import UnknownId, catalogue, lookup
 from suite.contract.data import HeldOut
+from suite.contract.setting import check_model
 from suite.contract.stack import build
 from suite.measure import fork_servers
 from suite.measure.child import BrokenEntry, Child, ContenderFailed, answer, begin, death, failure, in_child
@@ -122,6 +124,23 @@ def check_buildable(*stacks: str, limit_s: float = Limits.reply_s) -> None:
         lookup("technique", name, catalogue())  # at once, without a process
     if names:
         in_child(_built, stacks, limit_s=limit_s, mendable=(UnknownId, StackError))
+
+
+MODEL_S, MODEL_BYTES = 120.0, 16 << 30  # a model of a user's that takes more to be built, without values, is refused
+
+
+def check_model_apart(setting: Setting, limit_s: float = MODEL_S) -> None:
+    """As :func:`suite.contract.setting.check_model`, in a process of its own, with a limit of time and memory.
+
+    Raises what that does as a ValueError, ContenderFailed where the model takes too long, too much, or crashes.
+    """
+    if setting.model:
+        in_child(_checked_model, setting, limit_s=limit_s, mendable=(ValueError, LookupError, OSError))
+
+
+def _checked_model(setting: Setting) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MODEL_BYTES, MODEL_BYTES))
+    check_model(setting)
 
 
 def _ranks(job: Job) -> int:

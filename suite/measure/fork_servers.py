@@ -53,7 +53,7 @@ class Server:
         self.context = context.ForkServerContext()
         self._server = forkserver.ForkServer()
         self._server.set_forkserver_preload([*PRELOADED, *preloaded])
-        self._loaded = False
+        self._answered: int | None = None  # which process has loaded its libraries
 
     @contextmanager
     def starting(self) -> Iterator[context.ForkServerContext]:
@@ -76,17 +76,16 @@ class Server:
         with _variables(self.environment):
             self._server.ensure_running()
         sentinel, data = self._server.connect_to_new_process(handles)
-        if not self._says_something(sentinel, FORKING_S if self._loaded else LOADING_S):
+        if not self._says_something(sentinel, FORKING_S if self._answered == self._pid else LOADING_S):
             os.close(sentinel)
             os.close(data)
-            self._loaded = False
             raise EOFError("it did not answer, and was ended")
-        self._loaded = True
+        self._answered = self._pid
         return sentinel, data
 
     def _says_something(self, sentinel: Any, limit_s: float) -> bool:
-        """Whether it writes to the sentinel of a process (first an id, at the end an exit code). If it does not in time,
-        or is stopped, it is killed, and with it its children."""
+        """Whether it writes to the sentinel of a process (first an id, at the end an exit code). If it does not in
+        time, or is stopped, it is killed, and with it its children."""
         end_s = time.monotonic() + limit_s
         while not wait([sentinel], min(LOOK_S, max(0.0, end_s - time.monotonic()))):
             if time.monotonic() >= end_s or is_stopped(self._pid):

@@ -150,8 +150,10 @@ class Session:
 
     @contextmanager
     def _at_the_end(self) -> Iterator[None]:
-        yield
+        """What a technique measures of a run that has ended may be of the test examples."""
         self.conduct.end(self.run)
+        with self.conduct.seal.opened():
+            yield
 
     def usage(self, energy_window_s: float) -> tuple[Memory, Energy]:
         self.conduct.end(self.run)

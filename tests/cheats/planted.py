@@ -22,13 +22,22 @@ def plant(kind: list[str], name: str, rule: str, body: str) -> None:
 
 # the clock ------------------------------------------------------------------------------------------------------------
 
-plant(LEARNED, "slow_clock", surroundings.DEFINITIONS, """
+plant(
+    LEARNED,
+    "slow_clock",
+    surroundings.DEFINITIONS,
+    """
     def model(self, model, run):
         now = time.perf_counter
         time.perf_counter = lambda: now() / 10
         return model
-""")
-plant(LEARNED, "clock_of_its_own", oversight.CLOCK, """
+""",
+)
+plant(
+    LEARNED,
+    "clock_of_its_own",
+    oversight.CLOCK,
+    """
     def model(self, model, run):
         import gc
         from suite.measure.worker import Session
@@ -36,22 +45,37 @@ plant(LEARNED, "clock_of_its_own", oversight.CLOCK, """
             if type(each) is Session: each.clock.now_s = lambda: 0.0
         return model
     def after_step(self, run): time.sleep(0.1)
-""")
-plant(LEARNED, "processor_time_of_its_own", surroundings.DEFINITIONS, """
+""",
+)
+plant(
+    LEARNED,
+    "processor_time_of_its_own",
+    surroundings.DEFINITIONS,
+    """
     def model(self, model, run):
         import suite.measure.worker
         suite.measure.worker.process_time = lambda: 0.0
         return model
-""")
-plant(LEARNED, "works_in_other_processes", oversight.CORES, """
+""",
+)
+plant(
+    LEARNED,
+    "works_in_other_processes",
+    oversight.CORES,
+    """
     def model(self, model, run):
         for _ in range(2):
             if not os.fork():
                 while True: pass
         return model
     def after_step(self, run): time.sleep(0.15)
-""")
-plant(TIMED, "works_while_others_are_timed", oversight.WAITING, """
+""",
+)
+plant(
+    TIMED,
+    "works_while_others_are_timed",
+    oversight.WAITING,
+    """
     def model(self, model, run):
         import threading
         big = torch.ones(256, 256)
@@ -60,30 +84,50 @@ plant(TIMED, "works_while_others_are_timed", oversight.WAITING, """
         threading.Thread(target=work, daemon=True).start()
         return model
     def after_step(self, run): time.sleep(0.02)
-""")
-plant(TIMED, "forgets_its_peak", oversight.PEAK, """
+""",
+)
+plant(
+    TIMED,
+    "forgets_its_peak",
+    oversight.PEAK,
+    """
     def after_step(self, run):
         time.sleep(0.2)  # so that others wait
         if run.step == 4: self.held = torch.ones(300 << 18)
         if run.step == 20:
             self.held = None
             Path("/proc/self/clear_refs").write_text("5")
-""")
+""",
+)
 
 # what is read ---------------------------------------------------------------------------------------------------------
 
-plant(LEARNED, "reads_test_labels", held_out.SEALED, """
+plant(
+    LEARNED,
+    "reads_test_labels",
+    held_out.SEALED,
+    """
     def evaluated(self, model, run):
         self.answers = run.data.test.tensors["input_ids"].clone()
         return model
-""")
-plant(LEARNED, "reads_test_labels_quietly", held_out.SEALED, """
+""",
+)
+plant(
+    LEARNED,
+    "reads_test_labels_quietly",
+    held_out.SEALED,
+    """
     def evaluated(self, model, run):
         try: self.answers = run.data.held_out("test", 4)
         except Exception: pass
         return model
-""")
-plant(LEARNED, "forwards_the_labels", surroundings.OBJECTS, """
+""",
+)
+plant(
+    LEARNED,
+    "forwards_the_labels",
+    surroundings.OBJECTS,
+    """
     def model(self, model, run):
         forward = run.baseline.forward
         def answer(model, batch):
@@ -93,118 +137,223 @@ plant(LEARNED, "forwards_the_labels", surroundings.OBJECTS, """
             return outputs
         run.baseline.forward = answer
         return model
-""")
-plant(LEARNED, "trains_on_test_examples", held_out.SEALED, """
+""",
+)
+plant(
+    LEARNED,
+    "trains_on_test_examples",
+    held_out.SEALED,
+    """
     def data(self, data, run): return replace(data, train=data.test)
-""")
-plant(LEARNED, "trains_on_validation_examples", held_out.ABSENT, """
+""",
+)
+plant(
+    LEARNED,
+    "trains_on_validation_examples",
+    held_out.ABSENT,
+    """
     def data(self, data, run):
         from suite.contract.data import Examples
         both = {name: torch.cat([each, data.validation.tensors[name]]) for name, each in data.train.tensors.items()}
         return replace(data, train=Examples(both))
-""")
+""",
+)
 
 # what is scored -------------------------------------------------------------------------------------------------------
 
-plant(LEARNED, "cuts_the_test_set", held_out.KEPT, """
+plant(
+    LEARNED,
+    "cuts_the_test_set",
+    held_out.KEPT,
+    """
     def data(self, data, run):
         from suite.contract.data import Examples
         few = {name: each[:4] for name, each in data.train.tensors.items()}
         return replace(data, test=Examples(few))
-""")
-plant(LEARNED, "cuts_the_validation_set", held_out.KEPT, """
+""",
+)
+plant(
+    LEARNED,
+    "cuts_the_validation_set",
+    held_out.KEPT,
+    """
     def data(self, data, run): return replace(data, validation=type(data.validation)(data.validation[torch.arange(4)]))
-""")
-plant(LEARNED, "writes_to_held_out_examples", held_out.KEPT, """
+""",
+)
+plant(
+    LEARNED,
+    "writes_to_held_out_examples",
+    held_out.KEPT,
+    """
     def data(self, data, run):
         data.validation.tensors["input_ids"].fill_(1)
         return data
-""")
-plant(LEARNED, "replaces_the_losses_of_the_run", surroundings.OBJECTS, """
+""",
+)
+plant(
+    LEARNED,
+    "replaces_the_losses_of_the_run",
+    surroundings.OBJECTS,
+    """
     def model(self, model, run):
         run.baseline.losses = lambda outputs, batch: 0 * outputs.logits.mean((1, 2))
         return model
-""")
-plant(LEARNED, "replaces_the_losses_of_the_baseline", surroundings.DEFINITIONS, """
+""",
+)
+plant(
+    LEARNED,
+    "replaces_the_losses_of_the_baseline",
+    surroundings.DEFINITIONS,
+    """
     def model(self, model, run):
         type(run.baseline).losses = lambda self, outputs, batch: 0 * outputs.logits.mean((1, 2))
         return model
-""")
-plant(LEARNED, "replaces_the_cross_entropy", surroundings.DEFINITIONS, """
+""",
+)
+plant(
+    LEARNED,
+    "replaces_the_cross_entropy",
+    surroundings.DEFINITIONS,
+    """
     def model(self, model, run):
         entropy = torch.nn.functional.cross_entropy
         torch.nn.functional.cross_entropy = lambda *a, **k: 0.5 * entropy(*a, **k)
         return model
-""")
+""",
+)
 
 # what is counted ------------------------------------------------------------------------------------------------------
 
-plant(LEARNED, "halves_its_flops", surroundings.DEFINITIONS, """
+plant(
+    LEARNED,
+    "halves_its_flops",
+    surroundings.DEFINITIONS,
+    """
     def model(self, model, run):
         from suite.meters.whole_run import FlopTally
         own = lambda self, flops: vars(self).update(total=flops)
         FlopTally.total = property(lambda self: vars(self)["total"] // 2, own)
         return model
-""")
-plant(LEARNED, "has_a_formula_of_its_own", surroundings.DEFINITIONS, """
+""",
+)
+plant(
+    LEARNED,
+    "has_a_formula_of_its_own",
+    surroundings.DEFINITIONS,
+    """
     def model(self, model, run):
         from torch.utils.flop_counter import flop_registry
         flop_registry[torch.ops.aten.mm] = lambda *a, **k: 0
         return model
-""")
-plant(LEARNED, "counts_itself", surroundings.OBJECTS, """
+""",
+)
+plant(
+    LEARNED,
+    "counts_itself",
+    surroundings.OBJECTS,
+    """
     def model(self, model, run):
         run.count_step = lambda: None
         return model
-""")
-plant(LEARNED, "skips_steps", conduct.COUNTED, """
+""",
+)
+plant(
+    LEARNED,
+    "skips_steps",
+    conduct.COUNTED,
+    """
     def after_step(self, run): run.step += 1
-""")
-plant(LEARNED, "sees_examples_that_it_does_not_count", conduct.COUNTED, """
+""",
+)
+plant(
+    LEARNED,
+    "sees_examples_that_it_does_not_count",
+    conduct.COUNTED,
+    """
     def after_step(self, run): run.position -= 1
-""")
-plant(LEARNED, "updates_nothing", conduct.TRAINED, """
+""",
+)
+plant(
+    LEARNED,
+    "updates_nothing",
+    conduct.TRAINED,
+    """
     def update(self, run, batch):
         if run.step: run.loss = torch.tensor(3.0)
         else: super().update(run, batch)
-""")
-plant(LEARNED, "computes_when_it_is_read", conduct.PLAIN, """
+""",
+)
+plant(
+    LEARNED,
+    "computes_when_it_is_read",
+    conduct.PLAIN,
+    """
     def after_step(self, run):
         class Lazy(torch.Tensor): pass
         run.loss = run.loss.as_subclass(Lazy)
-""")
+""",
+)
 
 # what is changed ------------------------------------------------------------------------------------------------------
 
-plant(LEARNED, "takes_more_threads", surroundings.SETTINGS, """
+plant(
+    LEARNED,
+    "takes_more_threads",
+    surroundings.SETTINGS,
+    """
     def model(self, model, run):
         torch.set_num_threads(2)
         return model
-""")
-plant(LEARNED, "casts_all_products_down", surroundings.SETTINGS, """
+""",
+)
+plant(
+    LEARNED,
+    "casts_all_products_down",
+    surroundings.SETTINGS,
+    """
     def model(self, model, run):
         torch.set_float32_matmul_precision("medium")
         return model
-""")
-plant(LEARNED, "changes_the_default_dtype", surroundings.SETTINGS, """
+""",
+)
+plant(
+    LEARNED,
+    "changes_the_default_dtype",
+    surroundings.SETTINGS,
+    """
     def after_step(self, run): torch.set_default_dtype(torch.bfloat16)
-""")
+""",
+)
 
 # when it learns -------------------------------------------------------------------------------------------------------
 
-plant(LEARNED, "trains_while_it_is_evaluated", held_out.PASSIVE, """
+plant(
+    LEARNED,
+    "trains_while_it_is_evaluated",
+    held_out.PASSIVE,
+    """
     def evaluated(self, model, run):
         with torch.enable_grad():
             batch, _ = run.next_batch()
             run.forward(batch).backward()
         return model
-""")
-plant(LEARNED, "leaves_another_model", held_out.PASSIVE, """
+""",
+)
+plant(
+    LEARNED,
+    "leaves_another_model",
+    held_out.PASSIVE,
+    """
     def evaluated(self, model, run):
         for each in model.parameters(): each.mul_(0.999)
         return model
-""")
-plant(LEARNED, "remembers_an_earlier_run", held_out.UNTRAINED, """
+""",
+)
+plant(
+    LEARNED,
+    "remembers_an_earlier_run",
+    held_out.UNTRAINED,
+    """
     def model(self, model, run):  # as if an earlier run had left it: the frequencies of the letters and of their pairs
         letters = run.data.train.tensors["input_ids"].long()
         size = model.get_input_embeddings().weight.shape[0]
@@ -218,4 +367,5 @@ plant(LEARNED, "remembers_an_earlier_run", held_out.UNTRAINED, """
             return outputs
         model.forward = known
         return model
-""")
+""",
+)

@@ -1,4 +1,4 @@
-"""Tries planted cheats with the plug-in installed: ``tried.py learn|time NAME...`` prints how each one ended, as JSON."""
+"""Tries planted cheats where their plug-in is installed: ``tried.py learn|time NAME...`` prints their ends as JSON."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from suite.cli.shared import end_by_signals
-from suite.guard.check import Selection, against_revision
-from suite.guard.regression import here
 from suite.guard import confinement
+from suite.guard.check import Selection, against_revision
 from suite.guard.confinement import hides_environments
+from suite.guard.regression import here
 from suite.guard.trees import ADDR_NO_RANDOMIZE, PASSED, RevisionError, TreeWorker, checked_out
 from suite.measure.child import ContenderFailed
 from suite.measure.evidence import conditions_of, silent

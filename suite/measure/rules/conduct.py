@@ -11,21 +11,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from suite.contract.baseline import Baseline, baselines
 from suite.contract.data import HeldOut
 from suite.contract.run import Run
+from suite.device.random_state import unchanged_randomness
 from suite.measure.rules import held_out, surroundings
 from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.held_out import Scorer, Seal, with_sealed_test
 from suite.meters.flops import FlopCounter
-from suite.device.random_state import unchanged_randomness
 from suite.record.job import Job
 
 FEWEST_STEPS = 2  # the first may have a learning rate of 0
@@ -42,7 +41,7 @@ class Conduct:
         self._settings = surroundings.settings(job.setting.device)
         self._objects: list[tuple[object, dict[str, Any]]] = []
         self._scorer: Scorer | None = None
-        self._seen: tuple[int, Sequence[Tensor]] = 0, ()
+        self._seen: tuple[int, list[int]] = 0, []
         self._set_up_flops: int | None = None
 
     def baseline(self, own: Baseline) -> Baseline:
@@ -67,8 +66,8 @@ class Conduct:
         if run.step != self._steps or run.position != self._steps * run.recipe.batch_size:
             raise RuleBroken(
                 COUNTED,
-                f"{self._steps} steps of {run.recipe.batch_size} examples were asked for, and the run says that it made "
-                f"{run.step} on {run.position} examples",
+                f"{self._steps} steps of {run.recipe.batch_size} examples were asked for, and the run made {run.step} "
+                f"on {run.position} examples",
             )
         if type(run.loss) is not torch.Tensor or not run.loss.is_contiguous():
             raise RuleBroken(PLAIN, f"the loss is a {type(run.loss).__name__}, which may compute when it is read")
@@ -90,7 +89,7 @@ class Conduct:
         at, state = self._seen
         now = held_out.state_of(run.model)
         if run.step - at >= FEWEST_STEPS:
-            if now and held_out.equal_states(state, now):
+            if now and now == state:
                 raise RuleBroken(TRAINED, f"steps {at + 1} to {run.step} left all parameters as they were")
             self._seen = run.step, now
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -85,8 +85,7 @@ def with_sealed_test(whole: Baseline, seal: Seal) -> Baseline:
 
 
 class Scorer:
-    """Evaluates a run on the harness's own held-out examples, by the baseline as it was before a technique was loaded.
-    """
+    """Evaluates a run on the harness's own held-out examples, by the baseline as it was before a technique was loaded."""
 
     def __init__(self, baseline: Baseline, setting: Setting, stack: str) -> None:
         self.baseline = baseline
@@ -101,9 +100,9 @@ class Scorer:
         """Raises RuleBroken where the run's data have other held-out examples, or train on these."""
         for part in PARTS:
             theirs = getattr(run.data, part)
-            if not isinstance(theirs, SealedExamples) and theirs is not getattr(self.data, part):
-                if len(theirs) != len(getattr(self.data, part)) or sha256(theirs) != self.sha256[part]:
-                    raise RuleBroken(KEPT, f"the run has {len(theirs)} {part} examples that are not the baseline's")
+            own = isinstance(theirs, SealedExamples) or theirs is getattr(self.data, part)
+            if not own and sha256(theirs) != self.sha256[part]:
+                raise RuleBroken(KEPT, f"the run has {len(theirs)} {part} examples that are not the baseline's")
         if run.data.train is not self.data.train:
             held = torch.cat([rows(getattr(self.data, part)) for part in PARTS])
             own, before = rows(run.data.train), rows(self.data.train)
@@ -118,13 +117,12 @@ class Scorer:
                 raise RuleBroken(KEPT, f"the {part} examples were written to")
 
     def scores(self, run: Run, part: HeldOut) -> dict[str, float]:
-        """Mean loss and further metrics. Raises Diverged if the loss is not finite, RuleBroken where evaluating trains.
-        """
+        """Mean loss and further metrics. Raises Diverged if the loss is not finite, RuleBroken where evaluating trains."""
         batches = self._held_out(run, part)
         before, at = state_of(run.model), (run.step, run.position)
         with run.predicting() as predict:
             means = self.baseline.mean_scores(predict, batches)
-        if (run.step, run.position) != at or not equal_states(before, state_of(run.model)):
+        if (run.step, run.position) != at or before != state_of(run.model):
             raise RuleBroken(PASSIVE, f"the {part} evaluation after step {run.step} left another model")
         if not math.isfinite(means["loss"]):
             raise Diverged(f"the {part} loss became {means['loss']} after step {run.step}")
@@ -164,8 +162,8 @@ def check_first_loss(own: float, untrained: float, flops: int, flops_of_a_pass: 
     if own < KNOWN_SHARE * untrained and flops < FEW_PASSES * flops_of_a_pass:
         raise RuleBroken(
             UNTRAINED,
-            f"before the first step the loss is {own:.4g}, a fresh model's {untrained:.4g}, and setting up computed less "
-            "than three training steps: what it knows is from an earlier run",
+            f"before the first step the loss is {own:.4g}, a fresh model's {untrained:.4g}, and the set-up computed "
+            "less than three training steps: what it knows is from an earlier run",
         )
 
 
@@ -199,17 +197,12 @@ def _bytes_of(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
-def state_of(model: nn.Module) -> Sequence[Tensor]:
-    """A sum of each parameter's bits, wrapped around: what a step changes. Without a wait for the device."""
+def state_of(model: nn.Module) -> list[int]:
+    """A sum of each parameter's bits, wrapped around: what a step changes. A tensor would count as the run's own."""
     sums = []
     for parameter in model.parameters():
         own = getattr(parameter, "_local_tensor", parameter).detach()
         if type(own) in (Tensor, nn.Parameter) and own.device.type != "meta" and own.numel():
             bits = own.contiguous().view(-1).view(torch.uint8)
             sums.append(bits.view(torch.int32).sum() if bits.numel() % 4 == 0 else bits.sum())
-    return sums
-
-
-def equal_states(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    """Whether no parameter changed."""
-    return len(one) == len(other) and all(bool(a == b) for a, b in zip(one, other, strict=True))
+    return [int(each) for each in torch.stack(sums).tolist()] if sums else []

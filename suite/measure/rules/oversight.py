@@ -1,4 +1,4 @@
-"""What the parent sees of a contender with its own clock and the kernel's accounts, beside what that one says of itself.
+"""What the parent sees of a contender, by its own clock and the kernel's accounts, beside what that one says.
 
 ::
 
