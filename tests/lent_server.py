@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from multiprocessing import context
 from multiprocessing.process import BaseProcess
 
-from suite.measure import fork_servers
+from suite.measure.contenders import fork_servers
 from suite.record.numerics import on_the_clock
 
 ITS_OWN = fork_servers.of_one_timing

@@ -207,7 +207,7 @@ class Energy(Stored):
 
 
 class Code(Stored):
-    """Hashes of the code that a run loads (:func:`suite.contract.sources.code_of`).
+    """Hashes of the code that a run loads (:func:`suite.entries.sources.code_of`).
 
     Attributes:
         trajectory: of what decides every number of a training run: loop, model, data, techniques.

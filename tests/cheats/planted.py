@@ -40,7 +40,7 @@ plant(
     """
     def model(self, model, run):
         import gc
-        from suite.measure.worker import Session
+        from suite.measure.contenders.worker import Session
         for each in gc.get_objects():
             if type(each) is Session: each.clock.now_s = lambda: 0.0
         return model
@@ -53,8 +53,8 @@ plant(
     surroundings.DEFINITIONS,
     """
     def model(self, model, run):
-        import suite.measure.worker
-        suite.measure.worker.process_time = lambda: 0.0
+        import suite.measure.contenders.worker
+        suite.measure.contenders.worker.process_time = lambda: 0.0
         return model
 """,
 )
@@ -153,7 +153,7 @@ plant(
     held_out.ABSENT,
     """
     def data(self, data, run):
-        from suite.contract.data import Examples
+        from suite.loop.data import Examples
         both = {name: torch.cat([each, data.validation.tensors[name]]) for name, each in data.train.tensors.items()}
         return replace(data, train=Examples(both))
 """,
@@ -167,7 +167,7 @@ plant(
     held_out.KEPT,
     """
     def data(self, data, run):
-        from suite.contract.data import Examples
+        from suite.loop.data import Examples
         few = {name: each[:4] for name, each in data.train.tensors.items()}
         return replace(data, test=Examples(few))
 """,

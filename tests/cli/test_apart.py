@@ -1,4 +1,4 @@
-"""Commands that load techniques and models of users themselves: what crashes or hangs there is no end of the command."""
+"""Commands that load techniques and users' models themselves: what crashes or hangs there does not end the command."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from suite.guard.check import Selection, against_revision
 from suite.guard.confinement import hides_environments
 from suite.guard.regression import here
 from suite.guard.trees import ADDR_NO_RANDOMIZE, PASSED, RevisionError, TreeWorker, checked_out
-from suite.measure.child import ContenderFailed
+from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import conditions_of, silent
 from suite.record.job import Job, Setting
 from suite.record.numerics import off_the_clock
@@ -74,7 +74,7 @@ STARTS = """
 import sys
 from pathlib import Path
 from suite.guard.trees import TreeWorker
-from suite.measure.child import ContenderFailed
+from suite.measure.contenders.child import ContenderFailed
 with TreeWorker(Path(sys.argv[1])) as worker:
     try: worker.ask("no such command")
     except ContenderFailed: pass

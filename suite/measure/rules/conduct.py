@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from suite.contract.baseline import Baseline, baselines
-from suite.contract.data import HeldOut
-from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
+from suite.entries.installed import baselines
+from suite.loop.baseline import Baseline
+from suite.loop.data import HeldOut
+from suite.loop.run import Run
 from suite.measure.rules import held_out, surroundings
 from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.held_out import Scorer, Seal, with_sealed_test

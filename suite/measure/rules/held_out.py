@@ -19,10 +19,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from suite.contract.baseline import Baseline
-from suite.contract.catalogue import reference_of
-from suite.contract.data import Batch, Data, Examples, HeldOut
-from suite.contract.run import Diverged, Run
+from suite.entries.catalogue import reference_of
+from suite.loop.baseline import Baseline
+from suite.loop.data import Batch, Data, Examples, HeldOut
+from suite.loop.run import Diverged, Run
 from suite.measure.rules.broken import RuleBroken
 from suite.record.job import BASELINE, Setting, Size, Split
 
@@ -117,7 +117,7 @@ class Scorer:
                 raise RuleBroken(KEPT, f"the {part} examples were written to")
 
     def scores(self, run: Run, part: HeldOut) -> dict[str, float]:
-        """Mean loss and further metrics. Raises Diverged if the loss is not finite, RuleBroken where evaluating trains."""
+        """Mean loss and further metrics. Raises Diverged if the loss is not finite, RuleBroken if evaluating trains."""
         batches = self._held_out(run, part)
         before, at = state_of(run.model), (run.step, run.position)
         with run.predicting() as predict:

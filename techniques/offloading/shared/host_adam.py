@@ -23,8 +23,8 @@ from torch.optim import Optimizer
 from torch.optim.adam import adam as torch_adam
 
 from suite.chain.tiers import Stored, Tier
-from suite.contract.recipe import Recipe
-from suite.contract.technique import ParameterGroups
+from suite.loop.recipe import Recipe
+from suite.loop.technique import ParameterGroups
 from techniques.offloading.shared.away import Away
 
 

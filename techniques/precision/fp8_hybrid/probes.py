@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
+from suite.loop.run import Run
 from suite.model.anatomy import Part, anatomy, is_transposed, weight_matrix
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.precision.fp8_hybrid.technique import Float8Hybrid
 
 OF_ITS_BASELINES = True  # whose layers run once a step

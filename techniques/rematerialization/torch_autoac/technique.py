@@ -21,9 +21,9 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointPolicy
 
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique, Unavailable
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique, Unavailable
 from suite.model.segments import _without_cache, segment_name
 
 Solver = Literal["dp", "greedy", "ilp"]
