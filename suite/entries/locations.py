@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from suite.record.files import read_plain
 from suite.record.text import printable
 
 TABLES = frozenset({".parquet", ".arrow"})
@@ -200,14 +199,11 @@ def _of_hub(match: re.Match[str]) -> Iterator[Named]:
 def check_configuration(folder: str) -> None:
     """Raises Outside for a configuration that names another implementation of attention or experts than PyTorch's.
 
-    What is not there, or is no configuration, is for the reader to say; a pipe or a device would keep it for ever.
+    What is not there, or is no configuration, is for the reader to say.
     """
-    path = Path(folder).expanduser() / "config.json"
     try:
-        content = json.loads(read_plain(path))
+        content = json.loads((Path(folder).expanduser() / "config.json").read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
-        if path.exists() and not path.is_file():
-            raise Outside(f"--model {folder}: its config.json is no regular file; write one there") from None
         return
     for name, value in _implementations(content):
         raise Outside(
