@@ -23,7 +23,8 @@ def test_what_a_killed_process_left_is_removed_and_nothing_of_a_living_one(tmp_p
     process.start()
     process.join()
     (left,) = tmp_path.iterdir()
-    own, other = path.with_name(f".{path.name}.{os.getppid()}.partial"), path.with_name(".other.jsonl.999999999.partial")
+    own = path.with_name(f".{path.name}.{os.getppid()}.partial")
+    other = path.with_name(".other.jsonl.999999999.partial")
     for each in (own, other):
         each.write_text("another's")
     with replacing(path) as partial:

@@ -85,7 +85,7 @@ def with_sealed_test(whole: Baseline, seal: Seal) -> Baseline:
 
 
 class Scorer:
-    """Evaluates a run on the harness's own held-out examples, by the baseline as it was before a technique was loaded."""
+    """Evaluates a run on the harness's own held-out examples, by the baseline as it was before a technique loads."""
 
     def __init__(self, baseline: Baseline, setting: Setting, stack: str) -> None:
         self.baseline = baseline
