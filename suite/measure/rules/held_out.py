@@ -64,7 +64,7 @@ class SealedExamples(Examples):
         object.__setattr__(self, "_seal", seal)
 
     @property
-    def tensors(self) -> Mapping[str, Tensor]:  # type: ignore[override]
+    def tensors(self) -> Mapping[str, Tensor]:
         self._seal.check()  # type: ignore[attr-defined]
         return cast(Examples, self._whole).tensors  # type: ignore[attr-defined]
 
@@ -100,8 +100,8 @@ class Scorer:
         """Raises RuleBroken where the run's data have other held-out examples, or train on these."""
         for part in PARTS:
             theirs = getattr(run.data, part)
-            own = isinstance(theirs, SealedExamples) or theirs is getattr(self.data, part)
-            if not own and sha256(theirs) != self.sha256[part]:
+            same = isinstance(theirs, SealedExamples) or theirs is getattr(self.data, part)
+            if not same and sha256(theirs) != self.sha256[part]:
                 raise RuleBroken(KEPT, f"the run has {len(theirs)} {part} examples that are not the baseline's")
         if run.data.train is not self.data.train:
             held = torch.cat([rows(getattr(self.data, part)) for part in PARTS])
@@ -172,7 +172,7 @@ def sha256(examples: Examples) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(examples.tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(memoryview(_bytes_of(tensor).numpy()))
+        digest.update(_bytes_of(tensor).numpy().data)
     return digest.hexdigest()
 
 
