@@ -235,7 +235,7 @@ def check(
             else:
                 if names := exposed(PASSED):
                     warn(
-                        f"this system has no Landlock, so the code of both trees can read {', '.join(names)} in this "
+                        f"on this system the code of both trees can read {', '.join(names)} in this "
                         "process's environment: run check where no secret is"
                     )
                 timed = checks.TimingBudget(margin, budget) if (timing or (timing is None and not wanted)) else None

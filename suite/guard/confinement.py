@@ -5,7 +5,8 @@ Linux's Landlock (landlock(7)) ends that without a privilege: a process in a dom
 (a ptrace access check, also for root), and hands the domain down to all that it starts. The domain here restricts one
 thing more, and nobody does that: making block devices.
 
-Where a system has no Landlock, nothing confines the code; whoever asks is told (:func:`hides_environments`). Files that
+Where a system has no Landlock, or one without that check (some virtual machines), nothing confines the code; whoever
+asks is told (:func:`hides_environments`). Files that
 the user can read stay readable, such as credentials that a checkout keeps in ``.git/config``.
 """
 

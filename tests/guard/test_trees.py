@@ -81,7 +81,7 @@ with TreeWorker(Path(sys.argv[1])) as worker:
 """
 
 
-@pytest.mark.skipif(not hides_environments(), reason="unavailable (this system has no Landlock)")
+@pytest.mark.skipif(not hides_environments(), reason="unavailable (Landlock hides no environments on this system)")
 def test_code_of_a_tree_reads_no_token_from_the_processes_that_started_it(tmp_path: Path) -> None:
     """Neither from the command nor from what started that: a step of a CI job is a shell with the token in it."""
     seen = tmp_path / "seen.json"
