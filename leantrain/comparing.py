@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suite.entries.setting import check_model, chosen, setting_of
+from suite.entries.setting import chosen, setting_of
 from suite.judge.rows import Row
 from suite.measure.campaign import Effort, measure
-from suite.measure.contenders.contender import Limits, check_buildable
+from suite.measure.contenders.contender import Limits, check_buildable, check_model_apart
 from suite.measure.contenders.result import result_of
 from suite.measure.evidence import Progress, silent
 from suite.measure.plan import Wanted, pair_of
@@ -130,7 +130,7 @@ def compare(
         raise ValueError("seeds and timings are 1 or more, ruler 0 or more, minutes more than 0, rounds 2 or more")
     pair = pair_of(setting, stack, against, chosen("task", task, TASKS) if task else None)
     check_buildable(*pair.sides)
-    check_model(pair.setting)
+    check_model_apart(pair.setting)
     folder = Path(results)
     wanted, limits = Wanted(seeds, timings if time else 0, ruler, learn, tune), Limits(time_limit_s, hang_limit_s)
     measure(

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import context
+from multiprocessing.process import BaseProcess
 
 from suite.measure.contenders import fork_servers
 from suite.record.numerics import on_the_clock
@@ -24,6 +25,9 @@ class Lent(fork_servers.Server):
     def starting(self) -> Iterator[context.ForkServerContext]:
         with fork_servers.shared(on_the_clock()).starting() as lent:
             yield lent
+
+    def see_end_of(self, process: BaseProcess) -> None:
+        fork_servers.shared(on_the_clock()).see_end_of(process)
 
     def close(self) -> None:
         """Leaves it to the next."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 # isort: off
 from suite.cli import look, measure, count, apply, report, share, guard, models  # noqa: F401  each adds its commands
 
 # isort: on
+from suite.cli.apart import supervised
 from suite.cli.shared import Exit, app, end_by_signals
 
 __all__ = ["Exit", "app", "main"]
@@ -22,6 +24,10 @@ __all__ = ["Exit", "app", "main"]
 
 def main() -> None:
     """The console script."""
+    supervised(sys.argv[1:], _run)
+
+
+def _run() -> None:
     end_by_signals()
     gc.set_threshold(100_000)  # what a command loads is no garbage: looking for some took a quarter of the time
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -193,15 +193,18 @@ def check(
     with understandable(as_json):
         if [against is not None, save is not None, calibrate_, kernels_].count(True) != 1:
             raise ValueError("name one of --against REF, --save FILE, --calibrate and --kernels")
+        from suite.guard.check import is_reference
+
         wanted = share_of("10%" if slower is None else slower) if speed or slower is not None else None
-        if wanted and (against is None or Path(against).is_file()):
+        if wanted and (against is None or is_reference(against)):
             raise ValueError("--speed times code: name a git revision, --against REV")
         if not (calibrate_ or kernels_):
             check_installed()
         from suite.entries.setting import check_device, chosen
         from suite.guard import check as checks
         from suite.guard import regression
-        from suite.guard.trees import top_of
+        from suite.guard.confinement import exposed
+        from suite.guard.trees import PASSED, top_of
         from suite.record.job import RECIPES, SIZES
 
         check_device(device)
@@ -227,9 +230,14 @@ def check(
                 print(json.dumps({"saved": str(save), "items": items}) if as_json else f"{items} items saved to {save}")
                 return None
             assert against is not None
-            if Path(against).is_file():
+            if checks.is_reference(against):
                 findings = checks.against_file(Path(against), selection, progress)
             else:
+                if names := exposed(PASSED):
+                    warn(
+                        f"on this system the code of both trees can read {', '.join(names)} in this "
+                        "process's environment: run check where no secret is"
+                    )
                 timed = checks.TimingBudget(margin, budget) if (timing or (timing is None and not wanted)) else None
                 relative = checks.SpeedBudget(wanted, minutes) if wanted else None
                 findings = checks.against_revision(against, top_of(Path()), selection, timed, progress, relative)

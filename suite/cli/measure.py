@@ -136,9 +136,9 @@ def run(
         from suite.entries.cards import with_cards
         from suite.entries.catalogue import catalogue, lookup
         from suite.entries.installed import baselines
-        from suite.entries.setting import check_model, chosen
+        from suite.entries.setting import chosen
         from suite.measure.campaign import measure
-        from suite.measure.contenders.contender import check_buildable
+        from suite.measure.contenders.contender import check_buildable, check_model_apart
         from suite.measure.contenders.world import is_distributed
         from suite.measure.peers import peer_pairs
         from suite.measure.plan import pairs_of
@@ -184,7 +184,7 @@ def run(
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
         for each in dict.fromkeys(pair.setting.but(recipe="modern") for pair in pairs):
             with blamed(context, "model"):
-                check_model(each)
+                check_model_apart(each)
         if techniques:
             against_peers, absent = peer_pairs(pairs)
             pairs += against_peers
@@ -318,10 +318,9 @@ def compare(
     keep the machine too busy to time, 5 if a run failed.
     """
     with understandable(as_json):
-        from suite.entries.setting import check_model
         from suite.judge.rows import as_dict
         from suite.measure.campaign import measure
-        from suite.measure.contenders.contender import check_buildable
+        from suite.measure.contenders.contender import check_buildable, check_model_apart
         from suite.measure.contenders.result import result_of
         from suite.measure.plan import pair_of
         from suite.record.store import Store
@@ -334,7 +333,7 @@ def compare(
             check_format(write)
         pair = pair_of(setting, stack, against, task_of(training))
         check_buildable(*pair.sides)
-        check_model(pair.setting)
+        check_model_apart(pair.setting)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             measured = measure(
                 [pair], learning.results, evidence.effort(learning), progress=progress, warn=warn, stored=sent
@@ -373,10 +372,9 @@ def stack(
     The interaction is the stack's speedup over the product of its parts' speedups, with its interval.
     """
     with understandable(as_json):
-        from suite.entries.setting import check_model
         from suite.judge import interaction, rows
         from suite.measure.campaign import measure
-        from suite.measure.contenders.contender import check_buildable
+        from suite.measure.contenders.contender import check_buildable, check_model_apart
         from suite.measure.contenders.result import result_of_stack
         from suite.measure.plan import pairs_of_stack
         from suite.record.store import Store
@@ -385,7 +383,7 @@ def stack(
         setting = setting_of(target, training, machine)
         pairs = pairs_of_stack(setting, techniques, against, task_of(training))
         check_buildable(techniques, pairs[0].reference)
-        check_model(pairs[0].setting)
+        check_model_apart(pairs[0].setting)
         with bar(quiet=as_json) as progress:
             measured = measure(
                 pairs, learning.results, evidence.effort(learning), together=True, progress=progress, warn=warn

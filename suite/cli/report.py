@@ -230,9 +230,9 @@ def claims(
         if exact:
             from suite.measure.exact import exact_verdicts
 
-            judgements = exact_verdicts(
-                cards, tuple(on or baselines()), chosen("size", size or "nano", SIZES), settings
-            )
+            at = chosen("size", size or "nano", SIZES)
+            with bar(quiet=as_json) as progress:
+                judgements = exact_verdicts(cards, tuple(on or baselines()), at, settings, progress)
         else:
             records, problems = Store(folder).read()
             none = f"{folder} holds no records; measure some with: leantrain run --results {folder}"

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from typer.core import TyperGroup
 
+from suite.cli.apart import beat
 from suite.record.text import lines as printable_lines
 from suite.record.text import printable
 
@@ -266,6 +267,17 @@ def warn(text: str) -> None:
 @contextmanager
 def bar(quiet: bool) -> Iterator[Any]:
     """A progress bar on a terminal, a line per change of label elsewhere, nothing when quiet; never backwards."""
+    with _bar(quiet) as shown:
+
+        def reported(share: float, label: str) -> None:
+            beat(label)
+            shown(share, label)
+
+        yield reported
+
+
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Any]:
     if quiet:
         yield lambda share, label: None
     elif err.is_terminal:

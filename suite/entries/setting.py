@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import UnknownId, lookup
 from suite.entries.installed import baselines
-from suite.entries.locations import check_configuration, check_data
+from suite.entries.locations import Outside, check_configuration, check_data
 from suite.loop.technique import Unavailable
 from suite.record.job import RECIPES, SIZES, TASKS, Setting
 from suite.record.numerics import check_environment
@@ -90,6 +91,9 @@ def check_locations(setting: Setting) -> None:
     if setting.data is not None:
         check_data(setting.data, baselines()[setting.baseline].modality == "image")
     if setting.model is not None:
+        path = Path(setting.model).expanduser() / "config.json"
+        if path.exists() and not path.is_file():  # a pipe or a device keeps whoever reads it for ever
+            raise Outside(f"--model {setting.model}: its config.json is no regular file; write one there")
         check_configuration(setting.model)
 
 

@@ -18,7 +18,7 @@ from suite.guard.calibration import Uncalibrated, stored
 from suite.guard.findings import Finding
 from suite.guard.gate import ALPHA, BUDGET_S, MARGIN, GateFailed, finding, gate
 from suite.guard.regression import CountedJob, Reference, compare, count, here, item_of, jobs_of, load, reference
-from suite.guard.trees import RevisionError, TreeWorker, checked_out
+from suite.guard.trees import RevisionError, TreeWorker, checked_out, is_revision
 from suite.guard.votes import FALSE_ALARMS, SLOWER, Rule
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contenders.child import ContenderFailed
@@ -89,6 +89,14 @@ def counted(selection: Selection, progress: Progress) -> Reference:
     here_portable = partial(here, numerics=offer["numerics"])
     at_once = min(MOST_AT_ONCE, os.cpu_count() or 1) if selection.device == "cpu" else 1
     return _reference(selection, _counts(selection.jobs(offer), here_portable, progress, at_once))
+
+
+def is_reference(name: str, top: Path = Path()) -> bool:
+    """Whether ``name`` is a file of a saved reference and no revision. A file that is called as a revision is is none:
+    what a pull request adds must not choose what it is compared with."""
+    path = Path(name)
+    named_as_file = len(path.parts) > 1 or bool(path.suffix) or name.startswith("./")
+    return named_as_file and (top / path).is_file() and not is_revision(name, top)
 
 
 def against_file(path: Path, selection: Selection, progress: Progress) -> list[Finding]:

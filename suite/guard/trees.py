@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.guard import gate_worker
+from suite.guard.confinement import confine
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.processes import end_with_parent
 from suite.record.machine import ENVIRONMENT
@@ -57,6 +58,14 @@ def top_of(folder: Path) -> Path:
         return Path(_git(folder, "rev-parse", "--show-toplevel").strip())
     except RevisionError:
         raise RevisionError(f"{folder.resolve()} is in no git repository; run it in a checkout") from None
+
+
+def is_revision(name: str, folder: Path) -> bool:
+    """Whether git knows a commit by that name there."""
+    try:
+        return bool(_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"))
+    except RevisionError:
+        return False
 
 
 @contextmanager
@@ -104,9 +113,15 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def _fixed_addresses() -> None:
-    """Fixes the memory layout of the program that this process becomes, and of its children; it ends with ours."""
+def _confined() -> None:
+    """The program that this process becomes ends with ours, and sees no other process's environment."""
     end_with_parent()
+    confine()
+
+
+def _fixed_addresses() -> None:
+    """As above, and fixes the memory layout of that program, and of its children."""
+    _confined()
     if sys.platform == "linux":
         _libc.personality(ADDR_NO_RANDOMIZE | _libc.personality(0xFFFFFFFF))
 
@@ -139,7 +154,7 @@ class TreeWorker:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=environment() | {"PYTHONPATH": path_text, "PYTHONHASHSEED": seed, "LEANTRAIN_PADDING": padding},
-            preexec_fn=end_with_parent if coin else _fixed_addresses,
+            preexec_fn=_confined if coin else _fixed_addresses,
         )
         self._buffer = b""
 

@@ -25,6 +25,7 @@ from suite.measure.at_scale.paper_scale import Scale
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, world_size
 from suite.measure.contenders.stock import data_of
+from suite.measure.evidence import Progress, silent
 from suite.meters.holders import Living
 from suite.reading.recording import Recording
 from suite.record.job import Job, RecipeName, Setting, Size, canonical
@@ -39,26 +40,27 @@ RECIPE: RecipeName = "classic"  # exact arithmetic of the papers' time: float32,
 
 
 def exact_verdicts(
-    cards: Iterable[Card], on: Collection[str], size: Size = SIZE, settings: str = ""
+    cards: Iterable[Card], on: Collection[str], size: Size = SIZE, settings: str = "", progress: Progress = silent
 ) -> list[Judgement]:
     """Verdicts on the exact claims of the cards, at ``size`` on those of the baselines ``on`` that they apply to.
 
     ``settings``: hyper-parameters of the techniques, spelled ``adaptive=true,rho=2``, instead of the defaults, which
     claims are about where they do not say otherwise.
     """
-    return [
-        judge(
-            claim,
-            card.id,
-            _count(card, claim, baseline, size, settings),
-            ClaimPlace(baseline, RECIPE, size, command=exact_command(card, claim, baseline, size, settings)),
-        )
+    asked = [
+        (card, claim, baseline)
         for card in cards
         for claim in card.judged
         if is_exact(claim)
         for baseline in claim.baselines or card.baselines
         if baseline in on
     ]
+    judgements = []
+    for done, (card, claim, baseline) in enumerate(asked):
+        progress(done / len(asked), f"{card.id} on {baseline}")
+        place = ClaimPlace(baseline, RECIPE, size, command=exact_command(card, claim, baseline, size, settings))
+        judgements.append(judge(claim, card.id, _count(card, claim, baseline, size, settings), place))
+    return judgements
 
 
 def _count(card: Card, claim: Claim, baseline: str, size: Size, settings: str) -> Observation:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite.record.text import printable as printable
 
+YOUNG_S = 60.0
 _FIELDS: dict[type[BaseModel], set[str]] = {}
 
 
@@ -43,12 +46,34 @@ def cache_folder() -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` that takes its place when the block ends well, and is removed otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_partials_of_the_dead(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _remove_partials_of_the_dead(path: Path) -> None:
+    """Removes what processes that were killed have left beside ``path``. Another machine's, on a shared disk, is young
+    while it is written."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        process = partial.name.split(".")[-2]
+        with suppress(OSError):
+            young = time.time() - partial.stat().st_mtime < YOUNG_S
+            if process.isdigit() and not young and not _lives(int(process)):
+                partial.unlink()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def read_plain(path: Path) -> bytes:

@@ -179,3 +179,12 @@ def test_other_configurations_are_for_their_reader(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(content)
         check_configuration(str(tmp_path))
     check_configuration(str(tmp_path / "no such"))
+
+
+def test_a_configuration_that_is_no_file_keeps_no_command_waiting(tmp_path: Path) -> None:
+    """A pipe that nobody writes to, a device that never ends."""
+    for name, make in (("pipe", os.mkfifo), ("device", lambda path: os.symlink("/dev/zero", path))):
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / "config.json")
+        with pytest.raises(Outside, match=r"its config\.json is no regular file; write one there"):
+            setting_of(baseline="gpt", model=str(tmp_path / name))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from suite.guard.check import is_reference
 from tests import plugin
 
 ROOT = plugin.TREE
@@ -146,10 +147,35 @@ def test_a_base_that_is_nowhere_is_named(tmp_path: Path, checkout: Path) -> None
 
 def test_what_is_here_is_not_fetched(tmp_path: Path, checkout: Path) -> None:
     (checkout / "reference.json").touch()
-    for against in ("HEAD", "reference.json"):
+    for against, taken in (("HEAD", git(checkout, "rev-parse", "HEAD")), ("reference.json", "./reference.json")):
         job = Runner(tmp_path / against, checkout, against=against)
         assert job.run("Find what to compare with").returncode == 0
-        assert job.context["steps.base.outputs.against"] == against
+        assert job.context["steps.base.outputs.against"] == taken
+
+
+def test_a_file_that_is_called_as_a_branch_chooses_nothing(tmp_path: Path, checkout: Path) -> None:
+    """What a pull request adds: `main`, which is no revision in a shallow clone, and the commit of the base itself."""
+    commit = git(checkout.parent / "origin", "rev-parse", "main")
+    for name in ("main", commit):
+        (checkout / name).write_text("{}")
+    try:
+        job = Runner(tmp_path / "job", checkout, against="main")
+        assert job.run("Find what to compare with").returncode == 0
+        assert job.context["steps.base.outputs.against"] == commit
+        assert "--speed" in arguments(job, commit), "a revision's code is timed, whatever file is called so"
+        assert not is_reference(commit, checkout) and not is_reference("main", checkout)
+    finally:
+        for name in ("main", commit, "arguments"):
+            (checkout / name).unlink()
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    """A tag can be moved to other code."""
+    files = [ROOT / "action" / "action.yml", *(ROOT / ".github").rglob("*.yml"), ROOT / "README.md",
+             *(ROOT / "docs").glob("*.md")]  # fmt: skip
+    used = [name for path in files for name in re.findall(r"uses: (actions/\S+)", path.read_text("utf-8"))]
+    assert len(used) >= 5
+    assert [name for name in used if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", name)] == []
 
 
 def test_the_board_of_records_is_drawn(tmp_path: Path, checkout: Path) -> None:
@@ -204,7 +230,9 @@ def test_speed_is_checked_unless_it_is_switched_off(tmp_path: Path, checkout: Pa
     off = Runner(tmp_path / "off", checkout, speed="false")
     assert arguments(off, "main")[-1] == "--no-timing"
     assert off.outputs()["speed"] == "not checked"
-    assert arguments(Runner(tmp_path / "file", checkout), "reference.json")[-1] == "--no-timing", "a file has no code"
+    file = Runner(tmp_path / "file", checkout)
+    file.context["steps.base.outputs.kind"] = "file"
+    assert arguments(file, "./reference.json")[-1] == "--no-timing", "a file has no code"
 
 
 @pytest.mark.parametrize(("code", "verdict"), [(0, "passed"), (1, "regressed"), (3, "inconclusive")])

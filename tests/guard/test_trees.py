@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from suite.cli.shared import end_by_signals
+from suite.guard import confinement
 from suite.guard.check import Selection, against_revision
+from suite.guard.confinement import hides_environments
 from suite.guard.regression import here
-from suite.guard.trees import ADDR_NO_RANDOMIZE, RevisionError, TreeWorker, checked_out
+from suite.guard.trees import ADDR_NO_RANDOMIZE, PASSED, RevisionError, TreeWorker, checked_out
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import conditions_of, silent
 from suite.record.job import Job, Setting
@@ -56,6 +58,49 @@ def test_code_of_a_tree_sees_no_secret_of_the_environment(tmp_path: Path, monkey
     environment = json.loads(seen.read_text())
     assert not environment.keys() & secrets
     assert (environment["OMP_NUM_THREADS"], environment["LEANTRAIN_CACHE"]) == ("1", "cache")
+
+
+PEEKS = """
+import json, os
+from pathlib import Path
+seen, process = {}, os.getppid()
+while process > 1:
+    try: seen[process] = Path(f"/proc/{process}/environ").read_bytes().decode("utf-8", "replace")
+    except OSError as error: seen[process] = str(error)
+    process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+json.dump(seen, open(%r, "w"))
+"""
+STARTS = """
+import sys
+from pathlib import Path
+from suite.guard.trees import TreeWorker
+from suite.measure.contenders.child import ContenderFailed
+with TreeWorker(Path(sys.argv[1])) as worker:
+    try: worker.ask("no such command")
+    except ContenderFailed: pass
+"""
+
+
+@pytest.mark.skipif(not hides_environments(), reason="unavailable (Landlock hides no environments on this system)")
+def test_code_of_a_tree_reads_no_token_from_the_processes_that_started_it(tmp_path: Path) -> None:
+    """Neither from the command nor from what started that: a step of a CI job is a shell with the token in it."""
+    seen = tmp_path / "seen.json"
+    (tmp_path / "sitecustomize.py").write_text(PEEKS % str(seen))
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "GITHUB_TOKEN": "a-token-of-the-job"}
+    command = f'"{sys.executable}" -c "$SCRIPT" "{tmp_path}"; true'
+    subprocess.run(["sh", "-c", command], env=environment | {"SCRIPT": STARTS}, check=True, timeout=120)
+    environments = json.loads(seen.read_text())
+    assert len(environments) >= 2, "the command and its shell"
+    assert not [process for process, text in environments.items() if "a-token-of-the-job" in text]
+
+
+def test_where_nothing_confines_a_tree_what_it_could_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "secret")
+    monkeypatch.setattr(confinement, "hides_environments", lambda: False)
+    assert "GITHUB_TOKEN" in confinement.exposed(PASSED)
+    assert "PATH" not in confinement.exposed(PASSED)
+    monkeypatch.setattr(confinement, "hides_environments", lambda: True)
+    assert confinement.exposed(PASSED) == []
 
 
 def git(folder: Path, *arguments: str) -> str:

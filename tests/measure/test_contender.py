@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from suite.measure.contenders.child import ContenderFailed, end_all
-from suite.measure.contenders.contender import Contender, Limits
+from suite.measure.contenders.contender import Contender, Limits, check_model_apart
 from suite.measure.contenders.worker import Session
 from suite.record.job import Job, Setting, StackError
 
@@ -136,6 +137,20 @@ def test_errors_of_the_run_come_with_their_reason() -> None:
             run.set_up()
     assert caught.value.status == "failed"
     assert "technique.py" in caught.value.details
+
+
+def test_a_model_that_would_take_for_ever_to_be_built_is_given_up(tmp_path: Path) -> None:
+    whole = {"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 10**7, "vocab_size": 128, "n_positions": 64}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    setting = Setting(baseline="gpt", size="pico", model=str(tmp_path))
+    with pytest.raises(ContenderFailed, match="no answer within 2 s") as caught:
+        check_model_apart(setting, limit_s=2.0)
+    assert caught.value.status == "hung"
+    (tmp_path / "config.json").write_text(json.dumps(whole | {"n_layer": 2}))
+    check_model_apart(setting)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"config\.json"):
+        check_model_apart(setting)
 
 
 def test_what_cannot_be_built_raises_before_a_process_starts() -> None:

@@ -26,8 +26,10 @@ from suite.loop.sites import NotAttached
 from suite.loop.technique import Unavailable
 from suite.measure.contenders import fork_servers
 from suite.measure.contenders.fork_servers import STARTING, Server
+from suite.measure.contenders.output import Output, printing_to
 from suite.measure.contenders.processes import end_session, end_strays, lead_session, living, oom_kills, parent_of
 from suite.measure.contenders.replies import NoReply, Replies, bounded, getpid, plain, send
+from suite.measure.rules.broken import RuleBroken
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Status
 
@@ -48,6 +50,11 @@ class ContenderFailed(RuntimeError):
         super().__init__(reason)
         self.status, self.reason, self.details = status, reason, details
 
+    def beside(self, printed: str) -> ContenderFailed:
+        """The same, with the end of what the process printed among its details."""
+        words = f"{self.details}\nit printed last:\n{printed}".strip() if printed else self.details
+        return ContenderFailed(self.status, self.reason, words)
+
 
 class BrokenEntry(RuntimeError):
     """A technique's module that cannot be imported, or has another shape; the message names it and the mend."""
@@ -64,7 +71,9 @@ class Child:
         server = server or fork_servers.shared(off_the_clock())
         for attempt in range(2):  # a fork server that was killed is started anew for the next one
             ours, theirs = server.context.Pipe()
-            self.process: BaseProcess = server.context.Process(target=target, args=(*arguments, theirs), daemon=True)
+            printed, printing = server.context.Pipe(duplex=False)
+            whole = (printing, target, (*arguments, theirs))
+            self.process: BaseProcess = server.context.Process(target=printing_to, args=whole, daemon=True)
             try:
                 with server.starting():
                     self.process.start()
@@ -72,13 +81,16 @@ class Child:
                 break
             except (EOFError, OSError) as error:
                 ours.close()
+                printed.close()
                 if attempt:
                     why = f"{first_line(error)}; was it killed while it loaded the libraries, for want of memory?"
                     raise ContenderFailed("crashed", f"the fork server died: {why}") from None
                 time.sleep(0.5)  # until its end can be seen
             finally:
                 theirs.close()
-        self.connection = ours
+                printing.close()
+        self.connection, self._forked_by = ours, server
+        self.output = Output(printed)
         self.server = parent_of(self.pid)
         self._replies = Replies(ours, self.pid)
 
@@ -117,8 +129,9 @@ class Child:
         """Kills it and all that it started."""
         self.connection.close()
         self.process.kill()
-        self.process.join()
+        self._forked_by.see_end_of(self.process)
         end_session(self.pid)
+        self.output.close()
         with STARTING:
             CHILDREN.discard(self)
             if self.server and self.server != os.getpid():
@@ -136,9 +149,9 @@ def in_child(task: Callable[..., T], *arguments: Any, limit_s: float, mendable: 
     try:
         while (reply := child.reply(0)) is None:
             if not wait(child.handles, timeout=max(0.0, deadline_s - time.monotonic())):
-                raise ContenderFailed("hung", f"no answer within {limit_s:g} s")
+                raise ContenderFailed("hung", f"no answer within {limit_s:g} s").beside(child.output.tail())
     except EOFError:
-        raise death([child], before) from None
+        raise death([child], before).beside(child.output.tail()) from None
     finally:
         child.end()
     kind, value = reply
@@ -199,7 +212,6 @@ def begin() -> None:
     _speaker = os.getpid()
     parent = multiprocessing.parent_process()
     lead_session(of_server=parent is not None and parent.pid != os.getppid())
-    os.dup2(2, 1)  # what techniques print: standard output is the command's own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -257,7 +269,7 @@ def failure(error: BaseException) -> tuple[Status, str, str]:
         status = "not_attached"
     elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in _message(error):
         status = "out_of_memory"
-    if status in ("diverged", "unavailable", "not_attached") or isinstance(error, BrokenEntry):
+    if status in ("diverged", "unavailable", "not_attached") or isinstance(error, BrokenEntry | RuleBroken):
         return status, bounded(_message(error), LONGEST_REASON), ""
     whose = ENVIRONMENT if isinstance(error, OSError) and status == "failed" else ""
     return status, whose + first_line(error), trace(error)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import resource
 import shutil
 import tempfile
 import time
@@ -34,6 +35,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from suite.entries.catalogue import UnknownId, catalogue, lookup
 from suite.entries.installed import baseline_of
+from suite.entries.setting import check_model
 from suite.entries.spelling import build
 from suite.loop.data import HeldOut
 from suite.measure.contenders import fork_servers
@@ -41,6 +43,9 @@ from suite.measure.contenders.child import BrokenEntry, Child, ContenderFailed, 
 from suite.measure.contenders.fork_servers import Server
 from suite.measure.contenders.processes import oom_kills
 from suite.measure.contenders.replies import bounded
+from suite.measure.rules import oversight
+from suite.measure.rules.broken import RuleBroken
+from suite.measure.rules.oversight import Watch
 from suite.record.job import BASELINE, Job, Setting, StackError, split, techniques_of
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters, Energy, Evaluation, Memory, Status
@@ -121,6 +126,23 @@ def check_buildable(*stacks: str, limit_s: float = Limits.reply_s) -> None:
         in_child(_built, stacks, limit_s=limit_s, mendable=(UnknownId, StackError))
 
 
+MODEL_S, MODEL_BYTES = 120.0, 16 << 30  # a model of a user's that takes more to be built, without values, is refused
+
+
+def check_model_apart(setting: Setting, limit_s: float = MODEL_S) -> None:
+    """As :func:`suite.entries.setting.check_model`, in a process of its own, with a limit of time and memory.
+
+    Raises what that does as a ValueError, ContenderFailed where the model takes too long, too much, or crashes.
+    """
+    if setting.model:
+        in_child(_checked_model, setting, limit_s=limit_s, mendable=(ValueError, LookupError, OSError))
+
+
+def _checked_model(setting: Setting) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MODEL_BYTES, MODEL_BYTES))
+    check_model(setting)
+
+
 def _ranks(job: Job) -> int:
     _built((job.stack,))
     return world_size(job)
@@ -151,6 +173,7 @@ class Contender:
         self.spent_s = 0.0
         self.ready: SetUp | None = None
         self._ranks: list[Child] = []
+        self._watches: list[Watch] = []
         self._rendezvous = ""
         self._number = 0
         self._oom_kills: int | None = None
@@ -177,6 +200,7 @@ class Contender:
         except ContenderFailed:
             self.close()
             raise
+        self._watches = [Watch(child.pid) for child in self._ranks]
         return self
 
     def prepare(self, *, weights: bool = True) -> None:
@@ -199,8 +223,13 @@ class Contender:
 
     def block(self, steps: int) -> TimedBlock:
         """``steps`` training steps."""
+        for watch in self._watches:
+            watch.asked()
         said = self._call("block", steps, left_s=self.limits.train_s - self.spent_s)
         ranks = [self._checked(TimedBlock, each, "block") for each in said]
+        for watch, rank in zip(self._watches, ranks, strict=True):
+            watch.answered(rank.seconds, rank.cpu_s)
+        self._oversee()
         losses = [sum(each) / len(ranks) for each in zip(*(rank.losses for rank in ranks), strict=True)]
         reply = TimedBlock(seconds=ranks[0].seconds, cpu_s=sum(rank.cpu_s for rank in ranks), losses=losses)
         self._charge(reply.seconds)
@@ -232,6 +261,10 @@ class Contender:
         """The peaks of memory so far, and the energy of a window of steps where there is a counter."""
         said = self._call("usage", energy_window_s, reply_s=self.limits.reply_s + energy_window_s)[0]
         memory, energy = self._checked(tuple[Memory, Energy], said, "usage")
+        try:
+            oversight.check_peak(self._watches, memory.process_peak_bytes)
+        except RuleBroken as broken:
+            raise ContenderFailed("failed", str(broken)) from None
         return memory, energy
 
     def close(self) -> None:
@@ -246,6 +279,18 @@ class Contender:
             self._rendezvous = ""
 
     # the channel ----------------------------------------------------------------------------------------------------
+
+    def _oversee(self) -> None:
+        """Holds what the ranks say of their blocks against the parent's clock and the kernel's accounts."""
+        setting = self.job.setting
+        # Compilers have processes of their own; a GPU's driver has threads.
+        bounded_cores = setting.device == "cpu" and setting.recipe != "compiled"
+        threads = max(1, setting.threads // self.world_size) if bounded_cores else None
+        try:
+            for watch in self._watches:
+                oversight.check(watch, threads)
+        except RuleBroken as broken:
+            raise ContenderFailed("failed", str(broken)) from None
 
     def _charge(self, seconds: float) -> None:
         self.spent_s += seconds
@@ -266,9 +311,18 @@ class Contender:
             ) from None
 
     def _call(self, command: str, *arguments: Any, reply_s: float | None = None, left_s: float = math.inf) -> list[Any]:
-        """The reply of every rank."""
+        """The reply of every rank. A failure has the end of what the first one printed among its details."""
+        try:
+            return self._replies(command, *arguments, reply_s=reply_s, left_s=left_s)
+        except ContenderFailed as failed:
+            raise failed.beside(self._ranks[0].output.tail() if self._ranks else "") from None
+
+    def _replies(self, command: str, *arguments: Any, reply_s: float | None, left_s: float) -> list[Any]:
         reply_s = reply_s or self.limits.reply_s
         self._number += 1
+        if command != "block":
+            for watch in self._watches:
+                watch.other()
         values: dict[Child, Any] = {}
         asked_s = first_s = time.monotonic()
         try:

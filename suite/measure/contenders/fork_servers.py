@@ -20,18 +20,24 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from multiprocessing import context, forkserver, util
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
+from suite.measure.contenders.processes import is_stopped
 from suite.record import numerics
 from suite.record.scratch import scratch
 
 PRELOADED = ["suite.measure.contenders.server"]
 STARTING, PLACING = threading.RLock(), threading.Lock()
+LOADING_S, FORKING_S = 600.0, 60.0  # a server that takes longer for its libraries, or for a fork, never ends
+LOOK_S = 5.0  # so often a server that is waited for is looked at: one that was stopped says nothing
 LONGEST_PADDING = 4096  # bytes of the environment, which lies above the stack: a page
 
 
@@ -47,6 +53,7 @@ class Server:
         self.context = context.ForkServerContext()
         self._server = forkserver.ForkServer()
         self._server.set_forkserver_preload([*PRELOADED, *preloaded])
+        self._answered: int | None = None  # which process has loaded its libraries
 
     @contextmanager
     def starting(self) -> Iterator[context.ForkServerContext]:
@@ -68,13 +75,46 @@ class Server:
     def _connect(self, handles: Sequence[int]) -> Any:
         with _variables(self.environment):
             self._server.ensure_running()
-        return self._server.connect_to_new_process(handles)
+        sentinel, data = self._server.connect_to_new_process(handles)
+        if not self._says_something(sentinel, FORKING_S if self._answered == self._pid else LOADING_S):
+            os.close(sentinel)
+            os.close(data)
+            raise EOFError("it did not answer, and was ended")
+        self._answered = self._pid
+        return sentinel, data
+
+    def _says_something(self, sentinel: Any, limit_s: float) -> bool:
+        """Whether it writes to the sentinel of a process (first an id, at the end an exit code). If it does not in
+        time, or is stopped, it is killed, and with it its children."""
+        end_s = time.monotonic() + limit_s
+        while not wait([sentinel], min(LOOK_S, max(0.0, end_s - time.monotonic()))):
+            if time.monotonic() >= end_s or is_stopped(self._pid):
+                self.kill()
+                return False
+        return True
+
+    def see_end_of(self, process: BaseProcess) -> None:
+        """Waits for the end of a child that was killed."""
+        if self._says_something(process.sentinel, FORKING_S):
+            process.join()
+        else:
+            process.join(timeout=LOOK_S)  # its sentinel closes with the server
+
+    @property
+    def _pid(self) -> int | None:
+        pid: int | None = self._server._forkserver_pid  # type: ignore[attr-defined]
+        return pid
+
+    def kill(self) -> None:
+        """Ends it, whatever it is doing, and its children; the next child starts it anew."""
+        with suppress(OSError):
+            if self._pid is not None:
+                os.kill(self._pid, signal.SIGKILL)  # nothing in it is worth the second that libraries take to leave
 
     def close(self) -> None:
         """Ends it, and its children."""
+        self.kill()
         with suppress(OSError):
-            if (process := self._server._forkserver_pid) is not None:  # type: ignore[attr-defined]
-                os.kill(process, signal.SIGKILL)  # nothing in it is worth the second that libraries take to leave
             self._server._stop()  # type: ignore[attr-defined]
 
 
@@ -87,6 +127,10 @@ class ThisProcess(Server):
     @contextmanager
     def starting(self) -> Iterator[context.ForkServerContext]:
         yield self.context
+
+    def see_end_of(self, process: BaseProcess) -> None:
+        """Waits for it: the kernel tells of its own children."""
+        process.join()
 
     def close(self) -> None:
         """Nothing: this process goes on."""

@@ -55,6 +55,13 @@ def parent_of(process: int) -> int | None:
     return None
 
 
+def is_stopped(process: int | None) -> bool:
+    """Whether a signal has stopped it, or a debugger."""
+    with suppress(OSError, ValueError, IndexError):
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return False
+
+
 def lead_session(of_server: bool) -> None:
     """Makes this process the leader of a session of its own; one ``of_server`` ends with its fork server, which has a
     single thread."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from suite.measure.archives import intact
 from suite.measure.contenders.replies import scalar
 from suite.measure.contenders.stock import data_of
 from suite.measure.rounding import nudge_weights
+from suite.measure.rules.conduct import Conduct
+from suite.measure.rules.surroundings import process_time
 from suite.meters.clock import Clock
 from suite.meters.energy import EnergyMeter
 from suite.meters.holders import Living
@@ -54,6 +55,7 @@ class Session:
             self.mesh = joined(setting.device, rank, world_size, rendezvous)
             setting = setting.but(device=device_of(rank, setting.device))
         self.job = job.model_copy(update={"setting": setting})
+        self.conduct = Conduct(self.job)  # before a technique's code is loaded
 
     def prepare(self, weights: bool) -> None:
         setting = self.job.setting
@@ -62,7 +64,7 @@ class Session:
             self.weights = intact(lambda: checkpoint(setting.but(device=setting.device.partition(":")[0])))
 
     def set_up(self, recorded: bool, nudge: int, tallied: bool, counted: bool) -> dict[str, Any]:
-        baseline = baseline_for(self.job.setting)
+        baseline = self.conduct.baseline(baseline_for(self.job.setting))
         # What was prepared may have been cached, or have trained a checkpoint: no part of this run's memory.
         settle_memory(self.job.setting.device)
         self.memory = ProcessMemory()
@@ -79,7 +81,9 @@ class Session:
         self.recording = Recording(self.run) if recorded else None
         if nudge:
             nudge_weights(self.run.model, nudge)
-        return self._ready(start_s)
+        ready = self._ready(start_s)
+        self.conduct.begin(self.run, self.tally.total if self.tally else None)
+        return ready
 
     def compress(self, steps: int) -> dict[str, Any]:
         start_s = self.clock.now_s()
@@ -87,7 +91,9 @@ class Session:
         del self.run  # before there is another: peaks of memory are of one
         job = self.job.model_copy(update={"setting": setting.but(steps=steps)})
         self.run = run_of(job, baseline=baseline, weights=self.weights, mesh=self.mesh)
-        return self._ready(start_s)
+        ready = self._ready(start_s)
+        self.conduct.begin(self.run, None)
+        return ready
 
     def _ready(self, start_s: float) -> dict[str, Any]:
         setup_s = self.clock.now_s() - start_s
@@ -104,31 +110,53 @@ class Session:
             wait_at_most(self.mesh, max(STEP_S, PATIENCE * longest_s))
 
     def block(self, steps: int) -> dict[str, Any]:
-        cpu_s = time.process_time()
+        cpu_s = process_time()
         start_s = self.clock.now_s()
         train = (self.recording or self.run).train
         losses = self.tally.train(train, steps) if self.tally else train(steps)
         seconds = self.clock.now_s() - start_s
+        cpu_s = process_time() - cpu_s
         self._expect(seconds / max(1, steps))
-        return {"seconds": seconds, "cpu_s": time.process_time() - cpu_s, "losses": losses}
+        self.conduct.check_steps(self.run, steps)
+        return {"seconds": seconds, "cpu_s": cpu_s, "losses": losses}
 
     def evaluate(self, part: HeldOut) -> dict[str, float]:
-        return self.run.evaluate(part)
+        return self.conduct.evaluate(self.run, part)
 
     def flops(self) -> int | None:
         return self.tally.total if self.tally else None
 
     def count(self) -> Counters:
         with self.before.left_out(*data_of(self.run)) if self.before else nullcontext():
-            return self.run.count_step()
+            counters = self.run.count_step()
+        self.conduct.check_steps(self.run, 1)
+        self.conduct.check_surroundings(self.run)
+        return counters
 
     def probes(self) -> dict[str, float]:
-        return _kept(self.recording.probes() if self.recording else self.run.probes())
+        if self.recording:
+            return _kept(self._recorded())
+        with self._at_the_end():
+            return _kept(self.run.probes())
 
     def all_probes(self) -> dict[str, float]:
-        return _kept(self.run.probes() | (self.recording.probes() if self.recording else {}))
+        with self._at_the_end():
+            return _kept(self.run.probes() | (self._recorded() if self.recording else {}))
+
+    def _recorded(self) -> dict[str, float]:
+        assert self.recording is not None
+        with self.conduct.seal.opened():  # what reads recorded steps is no part of the run
+            return self.recording.probes()
+
+    @contextmanager
+    def _at_the_end(self) -> Iterator[None]:
+        """What a technique measures of a run that has ended may be of the test examples."""
+        self.conduct.end(self.run)
+        with self.conduct.seal.opened():
+            yield
 
     def usage(self, energy_window_s: float) -> tuple[Memory, Energy]:
+        self.conduct.end(self.run)
         self.memory.__exit__()
         cuda = cuda_memory(self.job.setting.device) if self.run.device.type == "cuda" else None
         memory = Memory(

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from suite.entries.catalogue import catalogue, lookup, reference_of
 from suite.entries.installed import baselines
 from suite.entries.spelling import build
 from suite.loop.baseline import Family
+from suite.measure.contenders.child import ContenderFailed, in_child
 from suite.measure.learning import Cores, cores
 from suite.measure.models.crew import Crew, TrialPlace
 from suite.measure.models.matrix import Cell, Model, ModelsMatrix, code_of_all
@@ -30,6 +32,7 @@ from suite.record.libraries import versions
 from suite.record.scratch import scratch
 
 OWN = "its own"
+RECIPES_S = 60.0  # for the recipes of all techniques, or of one
 Progress = Callable[[float, str], None]
 Keep = Callable[[ModelsMatrix], None]
 
@@ -95,13 +98,26 @@ def _model(baseline: str, family: Family | None) -> Model:
     return Model(baseline=baseline, kind=kind, sha256=hashlib.sha256(content.encode()).hexdigest()[:8])
 
 
-def _ranks(technique: str, baseline: str) -> int:
-    """The processes that a technique takes; 1 where its recipe fails, as its trial will tell."""
+def _ranks(techniques: Sequence[str], baseline: str) -> dict[str, int]:
+    """The processes that each technique takes, asked in a process of its own; 1 where its recipe fails, as its trial
+    will tell."""
     try:
-        recipe = baselines()[baseline].recipe(SIZE, RECIPE, reference_of(technique)[1])
-        return build(technique).recipe(recipe).world_size
-    except Exception:
-        return 1
+        return in_child(_asked_ranks, list(techniques), baseline, limit_s=RECIPES_S)
+    except ContenderFailed:
+        if len(techniques) <= 1:
+            return dict.fromkeys(techniques, 1)
+        half = len(techniques) // 2
+        return _ranks(techniques[:half], baseline) | _ranks(techniques[half:], baseline)
+
+
+def _asked_ranks(techniques: Sequence[str], baseline: str) -> dict[str, int]:
+    ranks = {}
+    for technique in techniques:
+        ranks[technique] = 1
+        with suppress(Exception):
+            recipe = baselines()[baseline].recipe(SIZE, RECIPE, reference_of(technique)[1])
+            ranks[technique] = int(build(technique).recipe(recipe).world_size)
+    return ranks
 
 
 class _Tour:
@@ -115,13 +131,16 @@ class _Tour:
         self.free = Cores(cores())
         self.stopped = threading.Event()
         self.total = self.finished = 0
+        self._ranks: dict[str, dict[str, int]] = {}  # by baseline
         self._change = threading.RLock()
 
     def tasks(self, model: str, baseline: str, family: Family | None) -> Iterator[Task]:
         by_ranks: dict[int, list[str]] = {}
+        if baseline not in self._ranks:
+            self._ranks[baseline] = _ranks(list(self.empty.code), baseline)
         for technique in self.empty.code:
             if model not in self.cells.get(technique, {}):
-                by_ranks.setdefault(_ranks(technique, baseline), []).append(technique)
+                by_ranks.setdefault(self._ranks[baseline][technique], []).append(technique)
         for ranks, names in by_ranks.items():
             yield Task(model, baseline, family, ranks, tuple(names))
 

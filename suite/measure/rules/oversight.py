@@ -1,0 +1,130 @@
+"""What the parent sees of a contender, by its own clock and the kernel's accounts, beside what that one says.
+
+::
+
+    parent's clock   ├── asked ───────── answered ──┤          ├── asked ──
+    the child says      ├─── seconds ──┤                           ...
+    the kernel says     processor time of the block  │ of the wait │
+
+A child whose clock stands still is away for longer than it says, in every block alike: what a busy machine adds differs
+from block to block, so the least that was added over all blocks is next to nothing where the clock is true. No process
+computes for longer than its cores were there. A contender waits while others are timed, and computes nothing then. Its
+peak of memory is no less than what it was seen to hold.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from suite.measure.rules.broken import RuleBroken
+
+CLOCK, PROCESSOR, WAITING, CORES, PEAK = (
+    "the clock is the parent's", "processor time is the kernel's", "who waits computes nothing",
+    "no more cores than threads", "the peak is no less than what was seen",
+)  # fmt: skip
+FEWEST_BLOCKS = 4  # of which one at least was not disturbed
+OUTSIDE_SHARE, OUTSIDE_S = 0.2, 0.05  # of a block, and of each: what a channel and a check take beside the steps
+TOLERANCE, SLACK_S = 1.25, 0.3  # of the kernel's account, which counts in ticks of 10 ms
+WAITING_SHARE = 0.2  # of what the blocks took: what may be computed beside them
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+@dataclass
+class Watch:
+    """The accounts of one rank's process, block by block."""
+
+    pid: int
+    outside_s: list[float] = field(default_factory=list)  # the parent's seconds that the child does not own to
+    said_s: list[float] = field(default_factory=list)
+    said_cpu_s: float = 0.0
+    cpu_s: float = 0.0  # the kernel's, in blocks
+    wall_s: float = 0.0
+    waiting_cpu_s: float = 0.0
+    seen_bytes: int = 0
+    _asked: tuple[float, float] | None = None
+    _answered_cpu_s: float | None = None
+
+    def asked(self) -> None:
+        """A block begins."""
+        now_cpu_s = processor_s(self.pid)
+        if self._answered_cpu_s is not None and now_cpu_s is not None:
+            self.waiting_cpu_s += now_cpu_s - self._answered_cpu_s
+        self._answered_cpu_s = None
+        self._asked = None if now_cpu_s is None else (time.monotonic(), now_cpu_s)
+
+    def answered(self, seconds: float, cpu_s: float) -> None:
+        """The block is over; what the child says that it took."""
+        now_s, now_cpu_s = time.monotonic(), processor_s(self.pid)
+        if self._asked is None or now_cpu_s is None:
+            return
+        began_s, began_cpu_s = self._asked
+        self.outside_s.append(now_s - began_s - seconds)
+        self.said_s.append(seconds)
+        self.said_cpu_s += cpu_s
+        self.cpu_s += now_cpu_s - began_cpu_s
+        self.wall_s += now_s - began_s
+        self.seen_bytes = max(self.seen_bytes, resident_bytes(self.pid))
+        self._answered_cpu_s = now_cpu_s
+
+    def other(self) -> None:
+        """Something else than a block is asked for: what is computed from now on is no waiting."""
+        self._answered_cpu_s = None
+
+
+def check(watch: Watch, threads: int | None) -> None:
+    """Raises RuleBroken where the accounts and the child's words do not go together; ``threads`` None where processes
+    and threads of others may compute for it (compilers, a GPU's driver)."""
+    if len(watch.said_s) < FEWEST_BLOCKS:
+        return
+    least_s, usual_s = min(watch.outside_s), statistics.median(watch.said_s)
+    if least_s > OUTSIDE_S + OUTSIDE_SHARE * usual_s:
+        raise RuleBroken(
+            CLOCK, f"by its own clock a block takes {usual_s:.3g} s, by the parent's {least_s:.3g} s more at least"
+        )
+    if threads is None:
+        return
+    if watch.waiting_cpu_s > WAITING_SHARE * watch.wall_s + SLACK_S:
+        raise RuleBroken(WAITING, f"it computed for {watch.waiting_cpu_s:.3g} s while others had their turn")
+    if watch.cpu_s > TOLERANCE * threads * watch.wall_s + SLACK_S:
+        raise RuleBroken(
+            CORES, f"its blocks took {watch.cpu_s / watch.wall_s:.3g} cores, and the setting has {threads}"
+        )
+    if watch.cpu_s > TOLERANCE * watch.said_cpu_s + SLACK_S:
+        raise RuleBroken(
+            PROCESSOR, f"it says that its blocks computed for {watch.said_cpu_s:.3g} s, the kernel {watch.cpu_s:.3g} s"
+        )
+
+
+def check_peak(watches: Sequence[Watch], said_bytes: int | None) -> None:
+    """Raises RuleBroken where the first rank's peak is less than what it was seen to hold between its blocks."""
+    if said_bytes is not None and watches and watches[0].seen_bytes > TOLERANCE * said_bytes:
+        seen, said = (f"{each / 2**20:.4g} MiB" for each in (watches[0].seen_bytes, said_bytes))
+        raise RuleBroken(PEAK, f"it says that it held {said} at most, and was seen to hold {seen}")
+
+
+def processor_s(pid: int) -> float | None:
+    """Seconds that a process and its descendants have computed for, ended ones with them, by the kernel's account; None
+    where there is none."""
+    total = 0.0
+    waiting, known = [pid], False
+    while waiting:
+        each = waiting.pop()
+        with suppress(OSError, ValueError, IndexError):
+            fields = Path(f"/proc/{each}/stat").read_bytes().rpartition(b")")[2].split()
+            total += sum(map(int, fields[11:15])) / TICKS  # user, system, and those of children that were waited for
+            known = known or each == pid
+            waiting += map(int, Path(f"/proc/{each}/task/{each}/children").read_bytes().split())
+    return total if known else None
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process holds in memory now; 0 where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

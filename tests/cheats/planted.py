@@ -1,0 +1,371 @@
+"""Techniques that cheat, each the body of a class, and the rule that it breaks.
+
+Some are of published boards (scores of kernels and of optimizers that were withdrawn), some of what a careless
+implementer does. ``LEARNED`` ones are caught in a run that learns, ``TIMED`` ones beside a reference on the clock.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from suite.measure.rules import conduct, held_out, oversight, surroundings
+
+CHEATS: dict[str, tuple[str, str]] = {}
+LEARNED: list[str] = []
+TIMED: list[str] = []
+
+
+def plant(kind: list[str], name: str, rule: str, body: str) -> None:
+    kind.append(name)
+    CHEATS[name] = (textwrap.dedent(body), rule)
+
+
+# the clock ------------------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "slow_clock",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        now = time.perf_counter
+        time.perf_counter = lambda: now() / 10
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "clock_of_its_own",
+    oversight.CLOCK,
+    """
+    def model(self, model, run):
+        import gc
+        from suite.measure.contenders.worker import Session
+        for each in gc.get_objects():
+            if type(each) is Session: each.clock.now_s = lambda: 0.0
+        return model
+    def after_step(self, run): time.sleep(0.1)
+""",
+)
+plant(
+    LEARNED,
+    "processor_time_of_its_own",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        import suite.measure.contenders.worker
+        suite.measure.contenders.worker.process_time = lambda: 0.0
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "works_in_other_processes",
+    oversight.CORES,
+    """
+    def model(self, model, run):
+        for _ in range(2):
+            if not os.fork():
+                while True: pass
+        return model
+    def after_step(self, run): time.sleep(0.15)
+""",
+)
+plant(
+    TIMED,
+    "works_while_others_are_timed",
+    oversight.WAITING,
+    """
+    def model(self, model, run):
+        import threading
+        big = torch.ones(256, 256)
+        def work():
+            while True: torch.mm(big, big)
+        threading.Thread(target=work, daemon=True).start()
+        return model
+    def after_step(self, run): time.sleep(0.02)
+""",
+)
+plant(
+    TIMED,
+    "forgets_its_peak",
+    oversight.PEAK,
+    """
+    def after_step(self, run):
+        time.sleep(0.2)  # so that others wait
+        if run.step == 4: self.held = torch.ones(300 << 18)
+        if run.step == 20:
+            self.held = None
+            Path("/proc/self/clear_refs").write_text("5")
+""",
+)
+
+# what is read ---------------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "reads_test_labels",
+    held_out.SEALED,
+    """
+    def evaluated(self, model, run):
+        self.answers = run.data.test.tensors["input_ids"].clone()
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "reads_test_labels_quietly",
+    held_out.SEALED,
+    """
+    def evaluated(self, model, run):
+        try: self.answers = run.data.held_out("test", 4)
+        except Exception: pass
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "forwards_the_labels",
+    surroundings.OBJECTS,
+    """
+    def model(self, model, run):
+        forward = run.baseline.forward
+        def answer(model, batch):
+            outputs = forward(model, batch)
+            following = batch["input_ids"].roll(-1, 1)
+            outputs.logits = outputs.logits + 50 * torch.nn.functional.one_hot(following, outputs.logits.shape[-1])
+            return outputs
+        run.baseline.forward = answer
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "trains_on_test_examples",
+    held_out.SEALED,
+    """
+    def data(self, data, run): return replace(data, train=data.test)
+""",
+)
+plant(
+    LEARNED,
+    "trains_on_validation_examples",
+    held_out.ABSENT,
+    """
+    def data(self, data, run):
+        from suite.loop.data import Examples
+        both = {name: torch.cat([each, data.validation.tensors[name]]) for name, each in data.train.tensors.items()}
+        return replace(data, train=Examples(both))
+""",
+)
+
+# what is scored -------------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "cuts_the_test_set",
+    held_out.KEPT,
+    """
+    def data(self, data, run):
+        from suite.loop.data import Examples
+        few = {name: each[:4] for name, each in data.train.tensors.items()}
+        return replace(data, test=Examples(few))
+""",
+)
+plant(
+    LEARNED,
+    "cuts_the_validation_set",
+    held_out.KEPT,
+    """
+    def data(self, data, run): return replace(data, validation=type(data.validation)(data.validation[torch.arange(4)]))
+""",
+)
+plant(
+    LEARNED,
+    "writes_to_held_out_examples",
+    held_out.KEPT,
+    """
+    def data(self, data, run):
+        data.validation.tensors["input_ids"].fill_(1)
+        return data
+""",
+)
+plant(
+    LEARNED,
+    "replaces_the_losses_of_the_run",
+    surroundings.OBJECTS,
+    """
+    def model(self, model, run):
+        run.baseline.losses = lambda outputs, batch: 0 * outputs.logits.mean((1, 2))
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "replaces_the_losses_of_the_baseline",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        type(run.baseline).losses = lambda self, outputs, batch: 0 * outputs.logits.mean((1, 2))
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "replaces_the_cross_entropy",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        entropy = torch.nn.functional.cross_entropy
+        torch.nn.functional.cross_entropy = lambda *a, **k: 0.5 * entropy(*a, **k)
+        return model
+""",
+)
+
+# what is counted ------------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "halves_its_flops",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        from suite.meters.whole_run import FlopTally
+        own = lambda self, flops: vars(self).update(total=flops)
+        FlopTally.total = property(lambda self: vars(self)["total"] // 2, own)
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "has_a_formula_of_its_own",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        from torch.utils.flop_counter import flop_registry
+        flop_registry[torch.ops.aten.mm] = lambda *a, **k: 0
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "counts_itself",
+    surroundings.OBJECTS,
+    """
+    def model(self, model, run):
+        run.count_step = lambda: None
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "skips_steps",
+    conduct.COUNTED,
+    """
+    def after_step(self, run): run.step += 1
+""",
+)
+plant(
+    LEARNED,
+    "sees_examples_that_it_does_not_count",
+    conduct.COUNTED,
+    """
+    def after_step(self, run): run.position -= 1
+""",
+)
+plant(
+    LEARNED,
+    "updates_nothing",
+    conduct.TRAINED,
+    """
+    def update(self, run, batch):
+        if run.step: run.loss = torch.tensor(3.0)
+        else: super().update(run, batch)
+""",
+)
+plant(
+    LEARNED,
+    "computes_when_it_is_read",
+    conduct.PLAIN,
+    """
+    def after_step(self, run):
+        class Lazy(torch.Tensor): pass
+        run.loss = run.loss.as_subclass(Lazy)
+""",
+)
+
+# what is changed ------------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "takes_more_threads",
+    surroundings.SETTINGS,
+    """
+    def model(self, model, run):
+        torch.set_num_threads(2)
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "casts_all_products_down",
+    surroundings.SETTINGS,
+    """
+    def model(self, model, run):
+        torch.set_float32_matmul_precision("medium")
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "changes_the_default_dtype",
+    surroundings.SETTINGS,
+    """
+    def after_step(self, run): torch.set_default_dtype(torch.bfloat16)
+""",
+)
+
+# when it learns -------------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "trains_while_it_is_evaluated",
+    held_out.PASSIVE,
+    """
+    def evaluated(self, model, run):
+        with torch.enable_grad():
+            batch, _ = run.next_batch()
+            run.forward(batch).backward()
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "leaves_another_model",
+    held_out.PASSIVE,
+    """
+    def evaluated(self, model, run):
+        for each in model.parameters(): each.mul_(0.999)
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "remembers_an_earlier_run",
+    held_out.UNTRAINED,
+    """
+    def model(self, model, run):  # as if an earlier run had left it: the frequencies of the letters and of their pairs
+        letters = run.data.train.tensors["input_ids"].long()
+        size = model.get_input_embeddings().weight.shape[0]
+        pairs = torch.ones(size, size)
+        pairs.index_put_((letters[:, :-1].flatten(), letters[:, 1:].flatten()), torch.tensor(1.0), accumulate=True)
+        self.logits = (pairs / pairs.sum(1, keepdim=True)).log()
+        forward, table = model.forward, self.logits
+        def known(input_ids=None, **more):
+            outputs = forward(input_ids=input_ids, **more)
+            outputs.logits = outputs.logits + table[input_ids]
+            return outputs
+        model.forward = known
+        return model
+""",
+)

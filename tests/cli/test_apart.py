@@ -1,0 +1,96 @@
+"""Commands that load techniques and users' models themselves: what crashes or hangs there does not end the command."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from suite.cli import apart
+from tests import plugin
+
+FORK = multiprocessing.get_context("fork")
+
+
+def ended(work: Callable[[], object], *arguments: str, silence_s: float = 30.0) -> int | None:
+    """The exit code of a command that does this."""
+    process = FORK.Process(target=lambda: apart.supervised(arguments or ("count",), work, silence_s))
+    process.start()
+    process.join(60)
+    assert process.exitcode is not None, "it goes on"
+    return process.exitcode
+
+
+def test_the_exit_code_of_the_work_is_that_of_the_command() -> None:
+    assert [ended(lambda code=code: os._exit(code)) for code in (0, 1, 4)] == [0, 1, 4]
+
+
+def test_a_crash_and_a_silence_are_told_with_what_was_done_last(capfd: pytest.CaptureFixture[str]) -> None:
+    def crashes() -> None:
+        apart.beat("lion on gpt\x1b[2J")
+        signal.raise_signal(signal.SIGKILL)
+
+    assert ended(crashes) == apart.RUN_FAILED
+    assert "its process died of SIGKILL after 'lion on gpt\\\\x1b[2J': a technique or a model" in capfd.readouterr().err
+    assert ended(lambda: time.sleep(3600), silence_s=0.3) == apart.RUN_FAILED
+    assert "no sign of life for 0.3 s: a technique or a model hangs" in capfd.readouterr().err
+
+
+def test_whoever_reports_may_take_longer_than_the_silence() -> None:
+    def reports() -> None:
+        for _ in range(6):
+            time.sleep(0.1)
+            apart.beat("on")
+        os._exit(0)
+
+    assert ended(reports, silence_s=0.4) == 0
+
+
+def test_a_command_that_is_ended_ends_its_work(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    def waits() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        mark.write_text(str(os.getpid()))
+        time.sleep(3600)
+
+    process = FORK.Process(target=lambda: apart.supervised(("count",), waits, 60.0))
+    process.start()
+    while not (mark.exists() and mark.read_text()):
+        time.sleep(0.02)
+    os.kill(process.pid or 0, signal.SIGTERM)
+    process.join(60)
+    assert process.exitcode == apart.RUN_FAILED
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    "command", [("list", "dies"), ("count", "-t", "dies", "--size", "pico"), ("claims", "dies", "--exact")]
+)
+def test_a_technique_that_dies_as_it_is_loaded_is_a_sentence(command: tuple[str, ...], tmp_path: Path) -> None:
+    plugin.write(tmp_path, {"dies": "signal.raise_signal(signal.SIGSEGV)"})
+    card = tmp_path / "planted_faults" / "planted" / "dies" / "card.toml"
+    card.write_text(card.read_text() + CLAIM)
+    done = plugin.leantrain(tmp_path, *command, "--json")
+    assert done.returncode == 5 and "Traceback" not in done.stderr
+    assert "died of SIGSEGV" in json.loads(done.stdout)["error"]
+
+
+CLAIM = """
+[[claim]]
+id = "state"
+statement = "None."
+place = "Section 1"
+metric = "optimizer_state_bytes"
+kind = "counted"
+relation = "<="
+expected = 1.0
+scope = "step"
+"""
