@@ -216,10 +216,10 @@ def _claims(entry: Entry, report: Report) -> Iterator[str]:
     by_worth = claims.sort([each for each in report.verdicts if each.technique == entry.id])
     if not by_worth.parts:
         return
-    yield f"## Claims of the paper\n\n{escape(by_worth.sentence)} Ratios are costs: below 1 is better.\n"
+    yield f"## Claims of the paper\n\n{escape(by_worth.sentence)} {escape(claims.READING)}\n"
     for title, part in by_worth.parts:
         yield f"### {escape(title)}\n"
-        yield from _grid(("verdict", "what the paper says", "claimed", "seen", "why"), part)
+        yield from _grid(("verdict", "what the paper says", "claimed", "seen", "distance", "why"), part)
         yield ""
 
 

@@ -96,4 +96,4 @@ def test_a_new_technique_plugs_in_beside_an_installed_leantrain(plugged_in: Inst
 def test_its_own_test_passes_and_its_claim_holds(plugged_in: Installed) -> None:
     ran([plugged_in.python, "-m", "pytest", "-p", "no:cacheprovider", "my_idea/tests"], plugged_in.work)
     claim = ("my_idea.scaled_gradients", "--exact", "-b", "gpt", "--size", "pico", "--json")
-    assert [each["verdict"] for each in json.loads(plugged_in.leantrain("claims", *claim))] == ["reproduced"]
+    assert [each["outcome"] for each in json.loads(plugged_in.leantrain("claims", *claim))] == ["holds"]

@@ -29,7 +29,7 @@ from suite.cli.options import (
     setting_of,
     task_of,
 )
-from suite.cli.shared import MEASURE, Exit, app, bar, escape, out, show_table, understandable
+from suite.cli.shared import MEASURE, Exit, app, bar, escape, many, out, show_table, understandable
 from suite.record.amounts import bytes_of
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ def count(
     ] = None,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Keep the counts in the results folder, for the board; count what is new there."),
+        typer.Option(
+            "--keep", help="Keep the counts, with --gpu the modelled times, in the results folder, for the board."
+        ),
     ] = False,
     folder: Results = RESULTS,
     as_json: Json = False,
@@ -138,12 +140,12 @@ def count(
             sequence_length=sequence_length,
             ranks=ranks,
         )
-        if keep and gpu:
-            raise ValueError("--keep keeps counts, and no modelled times: leave out --gpu")
-        if keep:
-            return _keep(stacks, scale, task_of(training), folder, as_json)
         if gpu and scale.setting.device != "cuda":
             raise ValueError(f"{gpu} runs the operators of a GPU: leave out --device {device}")
+        if keep and gpu:
+            return _keep_times(stacks, scale, task_of(training), gpu, folder, as_json)
+        if keep:
+            return _keep(stacks, scale, task_of(training), folder, as_json)
         if not stacks and not gpu:
             raise ValueError("name a technique with -t, or count all of them for the board with --keep")
         with bar(quiet=as_json) as progress:
@@ -187,19 +189,62 @@ def _show_times(times: TimesBeside, counts: SideBySide) -> None:
         out.print(escape(note))
 
 
+def _check_kept(scale: Scale) -> None:
+    """Raises ValueError where a scale is none that the board shows."""
+    from suite.measure.at_scale.paper_scale import STEPS
+
+    if scale.setting.model or scale.batch_size or scale.sequence_length or scale.ranks or scale.setting.steps != STEPS:
+        at = scale.setting.baseline
+        raise ValueError(
+            f"what is kept is of {at}'s own model, batch and length, after {STEPS} steps: leave out --keep"
+        )
+
+
+def _keep_times(
+    stacks: list[str] | None, scale: Scale, task: Task | None, gpu: str, folder: Path, as_json: bool
+) -> None:
+    """Models for the board the steps of these stacks, or of all, on a GPU, and keeps each when it is known."""
+    from suite.entries.catalogue import catalogue
+    from suite.measure.at_scale.paper_scale import side_by_side
+    from suite.record import gpu_times
+    from suite.record.devices import by_any_name
+    from suite.record.paper_scale import CountPlace
+
+    _check_kept(scale)
+    at, name = scale.setting, by_any_name()[gpu].name
+    wanted = stacks or [id for id, entry in catalogue().items() if at.baseline in entry.card.baselines]
+    known = gpu_times.read(folder)
+    with bar(quiet=as_json) as progress:
+        for pair in side_by_side(wanted, scale, task, progress):
+            (times,) = _times([pair], gpu)
+            place = CountPlace(at.baseline, at.size, at.recipe, at.device, pair.scale.setting.task)
+            band = times.ratio_band
+            known = known.with_newer(
+                gpu_times.ModelledTime(
+                    place=place, gpu=name, stack=pair.stack.stack,
+                    reference=pair.reference.stack if pair.reference else "",
+                    step_s=times.stack.step.step_s if times.stack.step else None, ratio=times.ratio,
+                    half_width=band.half_width if band else None, unavailable=times.stack.unavailable,
+                )
+            )  # fmt: skip
+            gpu_times.write(known, folder)
+    shown = [each for each in known.times if each.gpu == name and each.stack in wanted]
+    if as_json:
+        print(json.dumps([each.model_dump() for each in shown], indent=1))
+    else:
+        out.print(f"{many(len(shown), 'modelled step')} on {name}: {folder / gpu_times.NAME}")
+
+
 def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Path, as_json: bool) -> None:
     """Counts for the board what its file lacks, and shows what it has of these stacks."""
     from suite.entries.catalogue import catalogue
-    from suite.measure.at_scale.paper_scale import STEPS, survey
+    from suite.measure.at_scale.paper_scale import survey
     from suite.record import paper_scale
     from suite.record.job import canonical
     from suite.show.paper_scale import HEADINGS, cells, tables
 
     at = scale.setting.baseline
-    if scale.setting.model or scale.batch_size or scale.sequence_length or scale.ranks or scale.setting.steps != STEPS:
-        raise ValueError(
-            f"what is kept is of {at}'s own model, batch and length, after {STEPS} steps: leave out --keep"
-        )
+    _check_kept(scale)
     wanted = stacks or [name for name, entry in catalogue().items() if at in entry.card.baselines]
     with bar(quiet=as_json) as progress:
         known = survey(

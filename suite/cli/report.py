@@ -196,15 +196,19 @@ def claims(
     folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Judge the papers' claims by the records: verdict, interval, evidence, and the command that reproduces it.
+    """Judge the papers' claims by the records: outcome, distance from the paper's setting, interval, evidence, and the
+    command that repeats it.
+
+    Only near the paper's setting, and of a statement that somebody read there, a claim is reproduced or contradicted.
+    Far from it, it holds at a size, or is not seen at it.
 
     What an implementation must satisfy besides (its properties) is judged too, and counted apart.
 
     With --mutants: each method of a technique is taken away, and each edit in its mutants.toml is made, one at a time;
     a mutant that no claim notices survives.
 
-    Exit code 1 if a claim is contradicted or a mutant survives, 3 if one claim was asked for and the records cannot
-    decide it.
+    Exit code 1 if a claim is contradicted, one that --exact counts does not hold, or a mutant survives; 3 if one claim
+    was asked for and the records cannot decide it.
     """
     with understandable(as_json):
         from suite.entries.catalogue import lookup
@@ -213,6 +217,7 @@ def claims(
         from suite.judge import claims as judging
         from suite.judge import rows
         from suite.judge.at_scale import counts_at_scale
+        from suite.judge.verdicts import FAILS
         from suite.record.job import SIZES
         from suite.record.store import Store
         from suite.show import claims as showing
@@ -238,14 +243,14 @@ def claims(
             none = f"{folder} holds no records; measure some with: leantrain run --results {folder}"
             for problem in problems or ([] if records.lines else [none]):
                 warn(problem)
-            named = {card.id for card in cards}
+            named = judging.stacks_of(cards)
             at_scale, unread = counts_at_scale(folder, named)
             for problem in unread:
                 warn(problem)
             judgements = judging.verdicts(rows.rows(records, named.__contains__), cards, at_scale)
             judgements = [each for each in judgements if not on or each.baseline in ("", *on)]
-    verdicts = {each.verdict for each in judgements}
-    if not verdicts:
+    outcomes = {each.outcome for each in judgements}
+    if not outcomes:
         fail("none of these claims is exact on these baselines" if exact else "no claims here", Exit.NOTHING, as_json)
     if as_json:
         print(json.dumps([each.as_dict() for each in judgements], indent=1))
@@ -253,15 +258,17 @@ def claims(
         by_worth = showing.sort(judgements)
         for title, part in by_worth.parts:
             lines = [(line.verdict, line.name, *line.cells[3:]) for line in part]
-            show_table(("verdict", "claim", "claimed", "seen", "why"), lines, title=title, whole=(0, 1))
+            heads = ("verdict", "claim", "claimed", "seen", "distance", "why")
+            show_table(heads, lines, title=title, whole=(0, 1))
         out.print(by_worth.sentence)
         if "." in name:
             for each in judgements:
                 records_of = f" (records {' '.join(each.evidence)})" if each.evidence else ""
                 out.print(escape(f"{each.claim.id}, {each.place.title or 'quoted'}: {each.command}{records_of}"))
-    if "contradicted" in verdicts:
+    if any(each.contradicted or (exact and each.outcome == FAILS) for each in judgements):
         raise typer.Exit(int(Exit.REGRESSED))
-    if "." in name and verdicts <= {"inconclusive", "not testable here"} and "inconclusive" in verdicts:
+    open_ones = {"undecided", "not exercised", "tuning open"}
+    if "." in name and outcomes & open_ones and outcomes <= open_ones | {"not measured"}:
         raise typer.Exit(int(Exit.INCONCLUSIVE))
 
 

@@ -32,6 +32,15 @@ from suite.record.job import RecipeName, Size, Task, split
 
 Scope = Literal["kernel", "module", "step", "end_to_end", "time_to_quality"]
 PROPERTIES = "properties.toml"
+Good = Literal["trainable parameters", "communication", "memory", "time", "FLOPs", "robustness"]
+GOODS: Mapping[Good, tuple[str, ...]] = {
+    "trainable parameters": ("trainable_parameter_count",),
+    "communication": ("communication_bytes",),
+    "memory": ("peak_tensor_bytes", "saved_activation_bytes", "optimizer_state_bytes", "parameter_count", "peak."),
+    "time": ("time_to_quality", "step_time", "training_time", "whole_time", "first_crossing", "equivalent_budget"),
+    "FLOPs": ("flops", "training_flops"),
+}
+"""What a technique sells, by the metrics of claims that promise less of it; the first of these that it promises."""
 Kind = Literal["identity", "counted", "quality", "measured", "modelled", "literature"]
 
 
@@ -56,32 +65,40 @@ class Paper(Strict):
 
 class Needs(Strict):
     """What a run must have for a claim to be judged by it: at least so many steps of the reference, examples a batch,
-    parameters; and ``tuned`` learning rates."""
+    parameters; and ``tuned`` learning rates. Where the probe ``active`` is zero in every seed, the mechanism did
+    nothing, and the claim was not exercised."""
 
     steps: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
     parameters: int | None = Field(default=None, ge=1)
     tuned: bool = False
+    active: str = ""
 
 
 class PaperSetting(Strict):
-    """Where the paper saw what it claims, in its words; empty where it does not say. ``tuned``: what was searched for
-    each side; ``clock``: what the time covers."""
+    """Where the paper saw what it claims, in its words; empty where it does not say, or nobody has read it there.
+    ``architecture`` is ``any`` where the statement is of every model.
+
+    ``baselines``: those of this suite that have the paper's architecture, at their own sizes. ``optimizer``: that
+    trains the reference. ``tuned``: what was searched for each side; ``clock``: what the time covers.
+    """
 
     architecture: str = ""
+    baselines: tuple[str, ...] = ()
     parameters: float | None = Field(default=None, gt=0)
     tokens: float | None = Field(default=None, gt=0)  # or images
     data: str = ""
     device: str = ""
     metric: str = ""
     reference: str = ""
+    optimizer: str = ""
     tuned: str = ""
     clock: str = ""
 
     @property
     def sentence(self) -> str:
         """``architecture GPT-2 small; device 8 A100``."""
-        said = {name: value for name, value in self if value}
+        said = {name: value for name, value in self if value and name != "baselines"}
         return "; ".join(
             f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in said.items()
         )
@@ -101,7 +118,8 @@ class Claim(Strict):
     ``expected`` is its value: a cost ratio to the reference (a speedup's inverse) unless ``absolute``, as a probe's
     always is. ``tolerance`` is relative. ``baselines``, ``recipes``, ``sizes`` and ``devices`` are where the
     claim can be judged: everywhere that the card names when empty; ``needs`` is what a run must have for it. Elsewhere
-    it is not testable, and never contradicted.
+    it is not measured, and never contradicted. ``settings`` are the hyper-parameters that it is about, where those are
+    not the defaults; ``against`` is the stack that it is compared with, where that is not the card's reference.
     """
 
     id: str = Field(pattern=r"^[a-z0-9_]+$")
@@ -120,6 +138,8 @@ class Claim(Strict):
     sizes: tuple[Size, ...] = ()
     devices: tuple[Literal["cpu", "cuda"], ...] = ()
     needs: Needs = Needs()
+    settings: str = ""
+    against: str = ""
     conditions: str = ""  # hardware, shape, precision, batch of the paper's number, in words
     setting: PaperSetting | None = None
     verified: bool = False  # read in the paper or its code, not from memory
@@ -313,15 +333,30 @@ class Card(Strict):
     counter_evidence: str = ""
     own_loop: str = ""  # why it has no meaning in a loop of a user's own, in one sentence; empty where it has one
     peers: tuple[str, ...] = ()
+    sells: Good | None = None  # where the claims do not say so
     tune: tuple[Literal["rate"], ...] = ()  # what is chosen on validation data, of one grid for both sides
     claim: tuple[Claim, ...] = ()
     study: SharedStudy | None = None  # the one that it takes part in; a study of its own is a study.py beside the card
     properties: tuple[Property, ...] = ()  # of the file beside the card
 
     @property
+    def good(self) -> Good:
+        """What it sells, by which it is grouped: what the claims promise less of, else robustness."""
+        promised = [each.metric for each in self.claim if _promises_less(each)]
+        for good, names in GOODS.items():
+            if not self.sells and any(each.startswith(names) for each in promised):
+                return good
+        return self.sells or "robustness"
+
+    @property
     def judged(self) -> tuple[Claim, ...]:
         """Claims and properties."""
         return (*self.claim, *self.properties)
+
+
+def _promises_less(claim: Claim) -> bool:
+    less = claim.expected is not None and (claim.expected < 1 or (claim.expected == 1 and claim.relation == "<"))
+    return less and claim.relation in ("==", "<=", "<")
 
 
 class _Properties(Strict):

@@ -1,26 +1,30 @@
 """Judge each claim of a technique's card by the evidence.
 
-A verdict is a pure function of the claim and of an *observation*, the interval of the claim's metric under one set of
-conditions. In this order:
+A verdict is a pure function of the claim, of an *observation* (the interval of the claim's metric under one set of
+conditions), and of how far the evidence is from the paper's setting. The outcome, in this order:
 
-1. quoted              a literature number: repeated with its source, never judged;
-2. not testable here   no evidence, other hardware or scale, a missing dependency: never counted as a failure;
-3. modelled            a model's number: compared with the claim, never judged as a measurement;
-4. quality constraint violated   the loss is worse than the claim allows, a seed diverged, or the quality was missed;
-5. contradicted        the whole interval lies on the wrong side of "no change" (or outside what a bound allows);
-6. reproduced          the whole interval satisfies the claim, so the claimed number is compared with the interval's
-                       conservative end and never with the point estimate;
-7. direction only      the whole interval is better than "no change" and misses the claimed number;
-8. not supported       the whole interval misses the claimed number and does not exclude "no change";
-9. inconclusive        the interval contains both; the reason says how many replicates would tell.
+1. quoted           a literature number: repeated with its source, never judged;
+2. not measured     no evidence, other hardware or scale, a missing dependency: never counted as a failure;
+3. modelled         a model's number: compared with the claim, never judged as a measurement;
+4. not exercised    the runs are the reference's to the bit, or a probe shows that the mechanism did nothing;
+5. tuning open      a quality, and a rate that was to be tuned is not bracketed yet;
+6. does not hold    no value of the interval satisfies the claim; or the loss is worse than the claim allows, a seed
+                    diverged, the quality was missed;
+7. holds            every value of the interval does, so the claimed number is compared with the interval's
+                    conservative end and never with the point estimate;
+8. undecided        the interval contains both; the reason says how many replicates would tell.
+
+Whether it is *reproduced* or *contradicted* is for :mod:`suite.judge.verdicts` to say, from the outcome, the distance
+(:mod:`suite.judge.distance`), and whether somebody read the statement in the paper.
 
 All ratios are costs, contender over reference: a claimed speedup of 1.25 is a cost ratio ``<= 0.8``. A claim is
 *directional* if it claims a gain or a price (``<= 0.8``, ``== 2``); a bound that "no change" satisfies (``<= 1.33``)
 and equality (``== 1``) have no direction. The claim's tolerance widens what satisfies it, but never across "no change".
 Containing a 95 % interval in the band of an ``== 1`` claim is the two one-sided tests of equivalence at level 2.5 %.
 
-Claims of kind ``identity`` and ``counted`` are exact: every seed must satisfy them, and one that does not contradicts.
-Beyond the ends of the reference's scaling curve a number is a bound: the interval has one end, and the same rules hold.
+Claims of kind ``identity`` and ``counted`` are exact: every seed must satisfy them, and with one that does not they do
+not hold. Beyond the ends of the reference's scaling curve a number is a bound: the interval has one end, and the same
+rules hold.
 """
 
 from __future__ import annotations
@@ -34,17 +38,18 @@ from suite.entries.card import Card, Claim, Property
 from suite.entries.cards import with_cards
 from suite.entries.catalogue import catalogue, lookup
 from suite.judge.at_scale import CountsAtScale
-from suite.judge.known import Facts, counters_of
-from suite.judge.metrics import MetricKind, metric_of
-from suite.judge.rows import Row, finite, interval_as_dict, of_version
+from suite.judge.distance import EvidenceSetting, differences, out_of_reach
+from suite.judge.known import Facts, Known, LearnedPair, counters_of
+from suite.judge.metrics import MetricKind, metric_of, values
+from suite.judge.rows import Row, finite, interval_as_dict, of_version, probes_of
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
     Interval,
     detectable_effect,
     required_replicates,
 )
-from suite.judge.verdicts import ClaimVerdict
-from suite.record.job import Setting, Size
+from suite.judge.verdicts import CONTRADICTED, FAILS, HOLDS, Outcome, Unjudged, word
+from suite.record.job import Setting, Size, canonical
 from suite.record.paper_scale import PROVENANCE, Beside, CountPlace
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
@@ -60,7 +65,8 @@ class Observation:
     ``interval``: on the claim's scale, a cost ratio or the metric's own unit; None with the ``reason`` when there is
     none. ``spread``: the same where its standard error means something, the logarithm of a ratio. ``exact``: the ends
     are the least and the largest seed's, each known exactly. ``quality``: of the loss ratio. ``missed``: how the
-    quality was not reached, with ``certain`` when that is no accident of the seeds.
+    quality was not reached, with ``certain`` when that is no accident of the seeds. ``inactive``: why the mechanism was
+    not exercised; ``open``: why a choice of rates is not settled.
     """
 
     interval: Interval | None = None
@@ -69,6 +75,8 @@ class Observation:
     quality: Interval | None = None
     missed: str = ""
     certain: bool = False
+    inactive: str = ""
+    open: str = ""
     reason: str = ""
     note: str = ""
 
@@ -76,7 +84,11 @@ class Observation:
 @dataclass(frozen=True)
 class ClaimPlace:
     """Where a claim was judged, and the command that measures the evidence again. ``size`` may be a model's name.
-    ``unverified``: kinds of evidence whose code has changed since."""
+
+    ``unverified``: kinds of evidence whose code has changed since. ``differs``: what sets it apart from the paper's
+    setting; empty where it is near. ``cpu_s``: processor seconds of the evidence, None where they were not recorded;
+    ``newest``: the date of its newest part, ISO 8601. ``version``: of the baseline, None where no row is behind it.
+    """
 
     baseline: str = ""
     recipe: str = ""
@@ -85,6 +97,10 @@ class ClaimPlace:
     records: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
     command: str = ""
+    differs: tuple[str, ...] = ()
+    cpu_s: float | None = None
+    newest: str = ""
+    version: int | None = None
 
     @property
     def title(self) -> str:
@@ -93,7 +109,7 @@ class ClaimPlace:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one claim at one place.
+    """The verdict on one claim at one place, in two fields: ``outcome`` and ``place.differs``.
 
     ``evidence``: its ids. ``detectable``: the smallest effect that the test had 80 % power to see, in log units of a
     ratio or in the metric's own unit; None for exact verdicts and where nothing was tested.
@@ -101,11 +117,28 @@ class Judgement:
 
     claim: Claim
     technique: str
-    verdict: ClaimVerdict
+    outcome: Outcome | Unjudged
     reason: str
     place: ClaimPlace
     interval: Interval | None = None
     detectable: float | None = None
+
+    @property
+    def near(self) -> bool:
+        """Whether the evidence is from a setting like the paper's."""
+        return not self.place.differs
+
+    @property
+    def word(self) -> str:
+        """What is said: ``reproduced``, ``holds at nano``; of a property its outcome."""
+        if isinstance(self.claim, Property):
+            return self.outcome
+        return word(self.outcome, self.near, self.claim.verified, self.place.size)
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the paper's statement, or what the implementation must satisfy, was found false."""
+        return self.word == CONTRADICTED or (isinstance(self.claim, Property) and self.outcome == FAILS)
 
     @property
     def baseline(self) -> str:
@@ -135,7 +168,10 @@ class Judgement:
             "conditions": self.claim.conditions,
             "setting": self.claim.setting and self.claim.setting.model_dump(exclude_defaults=True),
             "verified": self.claim.verified,
-            "verdict": self.verdict,
+            "outcome": self.outcome,
+            "near": self.near,
+            "differs": list(self.place.differs),
+            "word": self.word,
             "reason": self.reason,
             "baseline": self.place.baseline,
             "recipe": self.place.recipe,
@@ -145,6 +181,8 @@ class Judgement:
             "smallest_detectable_effect": None if self.detectable is None else finite(self.detectable),
             "records": list(self.evidence),
             "unverified": list(self.place.unverified),
+            "cpu_s": self.place.cpu_s,
+            "newest": self.place.newest,
             "command": self.command,
         }
 
@@ -154,52 +192,63 @@ class Judgement:
 
 def judge(claim: Claim, technique: str, seen: Observation, place: ClaimPlace) -> Judgement:
     """Judge one claim at one place by what was observed there."""
-    verdict, reason = decide(claim, seen)
-    tested = seen.spread if verdict not in ("quoted", "not testable here") and not seen.exact else None
+    outcome, reason = decide(claim, seen)
+    tested = seen.spread if outcome not in ("quoted", "not measured") and not seen.exact else None
     return Judgement(
-        claim, technique, verdict, "; ".join(filter(None, (reason, seen.note))), place,
-        interval=None if verdict == "quoted" else seen.interval,
+        claim, technique, outcome, "; ".join(filter(None, (reason, seen.note))), place,
+        interval=None if outcome == "quoted" else seen.interval,
         detectable=detectable_effect(tested) if tested else None,
     )  # fmt: skip
 
 
-def decide(claim: Claim, seen: Observation) -> tuple[ClaimVerdict, str]:
-    """Decide the verdict and its reason by the rules at the head of this module."""
+def decide(claim: Claim, seen: Observation) -> tuple[Outcome | Unjudged, str]:
+    """Decide the outcome and its reason by the rules at the head of this module."""
     if claim.kind == "literature":
         return "quoted", f"{claim.place}{': ' if claim.conditions else ''}{claim.conditions}"
     interval = seen.interval
     if interval is None and not seen.missed:
-        return "not testable here", seen.reason
+        return "not measured", seen.reason
     if interval is not None and claim.kind == "modelled":
         return "modelled", f"the model {'agrees' if _inside(claim, interval) else 'does not agree'} with the claim"
+    if seen.inactive:
+        return "not exercised", seen.inactive
+    if seen.open:
+        return "tuning open", seen.open
     if seen.missed:
         if seen.certain:
-            return "quality constraint violated", seen.missed
-        return "inconclusive", f"{seen.missed}, in too few seeds to be sure: measure 3 or more"
+            return FAILS, seen.missed
+        return "undecided", f"{seen.missed}, in too few seeds to be sure: measure 3 or more"
     assert interval is not None
     if seen.exact:
-        return ("reproduced", "exactly") if _inside(claim, interval) else ("contradicted", "an exact count differs")
+        return (HOLDS, "exactly") if _inside(claim, interval) else (FAILS, "an exact count differs")
     return _compared(claim, seen, interval)
 
 
-def _compared(claim: Claim, seen: Observation, interval: Interval) -> tuple[ClaimVerdict, str]:
+def _compared(claim: Claim, seen: Observation, interval: Interval) -> tuple[Outcome, str]:
     if not _bounded(interval):
-        return "inconclusive", "one replicate cannot tell how far others are: measure 3 or more"
+        return "undecided", "one replicate cannot tell how far others are: measure 3 or more"
     limit = None if claim.quality_within is None else 1 + claim.quality_within
     if limit is not None and seen.quality is not None and seen.quality.low > limit:
-        return "quality constraint violated", f"the loss is {seen.quality.low - 1:.1%} or more above the reference's"
-    direction = _direction(claim)
-    if _wrong_way(claim, interval):
-        return "contradicted", "no gain but a loss" if direction else "outside what the claim allows"
+        return FAILS, f"the loss is {seen.quality.low - 1:.1%} or more above the reference's"
     if _inside(claim, interval):
         if limit is not None and (seen.quality is None or not seen.quality.high <= limit):
-            return "inconclusive", "the number holds, but whether the quality does is not known: learn from more seeds"
-        return "reproduced", "the interval's conservative end reaches the claim"
-    if direction and _outside(claim, interval):
-        if _right_way(claim, interval):
-            return "direction only", "a change in the claimed direction, not of the claimed size"
-        return "not supported", "the claimed size is excluded, no change at all is not"
-    return "inconclusive", _needed(claim, seen)
+            return "undecided", "the number holds, but whether the quality does is not known: learn from more seeds"
+        return HOLDS, "the interval's conservative end reaches the claim"
+    if _outside(claim, interval):
+        return FAILS, _how_far(claim, interval)
+    return "undecided", _needed(claim, seen)
+
+
+def _how_far(claim: Claim, interval: Interval) -> str:
+    """Which side of "no change" an interval lies on that excludes the claimed number."""
+    direction = _direction(claim)
+    if direction == 0:
+        return "outside what the claim allows"
+    if interval.low > 1 if direction < 0 else interval.high < 1:
+        return "no gain but a loss"
+    if interval.high < 1 if direction < 0 else interval.low > 1:
+        return "a change in the claimed direction, not of the claimed size"
+    return "the claimed size is excluded, no change at all is not"
 
 
 def band(claim: Claim) -> tuple[float, float]:
@@ -237,17 +286,6 @@ def _outside(claim: Claim, interval: Interval) -> bool:
     if claim.relation == "<":
         return interval.low >= high
     return interval.high <= low if claim.relation == ">" else interval.low > high or interval.high < low
-
-
-def _right_way(claim: Claim, interval: Interval) -> bool:
-    return interval.high < 1 if _direction(claim) < 0 else interval.low > 1
-
-
-def _wrong_way(claim: Claim, interval: Interval) -> bool:
-    direction = _direction(claim)
-    if direction == 0:
-        return _outside(claim, interval)
-    return interval.low > 1 if direction < 0 else interval.high < 1
 
 
 def _bounded(interval: Interval) -> bool:
@@ -330,7 +368,26 @@ def observed(claim: Claim, row: Row) -> Observation:
         seen = Observation(missed=f"diverged in {diverged} of {seeds} seeds", certain=diverged > 1)
     else:
         seen = _seen(claim, row)
-    return replace(seen, note="; ".join(filter(None, (seen.note, failed, old))))
+    note = "; ".join(filter(None, (seen.note, failed, old)))
+    return replace(seen, note=note, inactive=_inactive(claim, row), open=_untuned(claim, row))
+
+
+def _inactive(claim: Claim, row: Row) -> str:
+    """Why nothing of the technique took part in what was observed; "" where something did, or nobody knows."""
+    if is_exact(claim):
+        return ""
+    if row.known.does_the_same:
+        return "its runs and counts are the reference's to the bit"
+    if name := claim.needs.active:
+        active = row.probes.get(probe(claim.model_copy(update={"metric": name}), _technique(row)))
+        if active is not None and active.high <= 0:
+            return f"{name} is 0 in every seed: the mechanism never acted"
+    return ""
+
+
+def _technique(row: Row) -> str:
+    """The id of a row's technique, without its settings."""
+    return row.stack.partition(":")[0]
 
 
 def _about_quality(claim: Claim) -> bool:
@@ -340,11 +397,11 @@ def _about_quality(claim: Claim) -> bool:
 
 def _seen(claim: Claim, row: Row) -> Observation:
     if is_exact(claim) or (claim.kind == "modelled" and claim.metric.startswith("probe.")):
-        seen = exactly(claim, row.stack, row.known.facts())
+        seen = exactly(claim, _technique(row), row.known.facts())
         return seen if seen.interval else Observation(reason=_failure(claim, row) or seen.reason)
     loss = row.value("loss")
     if claim.metric.startswith("probe."):
-        spread = row.probes.get(probe(claim, row.stack))
+        spread = row.probes.get(probe(claim, _technique(row)))
         if spread is None:
             return Observation(reason=_failure(claim, row) or f"no run reported {claim.metric}")
         return Observation(spread, spread, quality=loss.interval)
@@ -381,7 +438,7 @@ def _kinds_behind(claim: Claim, row: Row) -> tuple[str, ...]:
     if metric:
         return NEEDED[metric.kind]
     counted = row.known.counted[1]
-    return ("counted",) if counted and probe(claim, row.stack) in counted.probes else ("learned",)
+    return ("counted",) if counted and probe(claim, _technique(row)) in counted.probes else ("learned",)
 
 
 def _failure(claim: Claim, row: Row) -> str:
@@ -428,9 +485,51 @@ def verdicts(
         for card in chosen
         for claim in card.judged
         for judgement in _of_claim(
-            card, claim, known.get((card.id, card.reference), ()), _counted_at_scale(card, claim, at_scale, besides)
+            card, claim, rows_about(card, claim, known), _counted_at_scale(card, claim, at_scale, besides)
         )
     ]
+
+
+def stack_of(card: Card, claim: Claim) -> str:
+    """The stack that a claim is about: the card's technique, with the claim's settings."""
+    return canonical(f"{card.id}:{claim.settings}") if claim.settings else card.id
+
+
+def stacks_of(cards: Iterable[Card]) -> set[str]:
+    """The stacks by whose rows claims of the cards are judged."""
+    stacks = {
+        stack for card in cards for each in card.judged for stack in (card.id, stack_of(card, each), each.against)
+    }
+    return stacks - {""}
+
+
+def rows_about(card: Card, claim: Claim, known: Mapping[tuple[str, str], Sequence[Row]]) -> Sequence[Row]:
+    """The rows that a claim is judged by. Against another stack than the card's reference: of what both learned, and
+    had counted, under equal conditions."""
+    own = known.get((stack_of(card, claim), card.reference), ())
+    if not claim.against:
+        return own
+    others = {(row.conditions.key, row.machine.key): row for row in known.get((claim.against, card.reference), ())}
+    pairs = ((row, others.get((row.conditions.key, row.machine.key))) for row in own)
+    return [_beside(row, other) for row, other in pairs if other is not None]
+
+
+def _beside(row: Row, other: Row) -> Row:
+    """A row against another of the same reference: the two contenders, seed by seed where both ended."""
+    theirs = {each.seed: each.contender for each in other.known.learned}
+    learned = [LearnedPair(theirs[each.seed], each.contender) for each in row.known.learned if each.seed in theirs]
+    known = Known((other.known.counted[1], row.known.counted[1]), tuple(learned))
+    return replace(
+        row,
+        reference=other.stack,
+        known=known,
+        metrics=values(known, {}),
+        probes=probes_of(known),
+        records=tuple(dict.fromkeys((*row.records, *other.records))),
+        unverified=tuple(dict.fromkeys((*row.unverified, *other.unverified))),
+        tuned=(other.tuned[1], row.tuned[1]) if other.tuned and row.tuned else None,
+        to_tune=row.to_tune or other.to_tune,
+    )
 
 
 def _counted_at_scale(
@@ -444,7 +543,8 @@ def _counted_at_scale(
         and (place.task, unfit(claim, place.recipe, place.size, place.device)) == (card.task, "")
         and place.baseline in (claim.baselines or card.baselines)
         for each in every
-        if (each.stack.stack, each.stack.reference) == (card.id, card.reference)
+        if not claim.against
+        and (each.stack.stack, each.stack.reference) == (stack_of(card, claim), card.reference)
         and (value := each.of(claim.metric, claim.absolute)) is not None
     ]
 
@@ -455,9 +555,16 @@ def _by_count(card: Card, claim: Claim, counted: Beside, value: float, changed: 
     seen = Observation(
         Interval(value, value, value, 1.0, "every seed", 1), exact=True, note="; ".join(filter(None, (PROVENANCE, old)))
     )
-    command = f"leantrain count --keep -t {card.id} -b {place.baseline} --size {place.size} --recipe {place.recipe}"
+    stack = stack_of(card, claim)
+    command = f"leantrain count --keep -t {stack} -b {place.baseline} --size {place.size} --recipe {place.recipe}"
     unverified = ("counted",) if changed else ()
-    where = ClaimPlace(place.baseline, place.recipe, place.size, unverified=unverified, command=command)
+    here = EvidenceSetting(
+        place.baseline, place.size, parameters=counted.reference.quantities.get("parameter_count"), device=place.device
+    )
+    where = ClaimPlace(
+        place.baseline, place.recipe, place.size, unverified=unverified, command=command,
+        differs=differences(claim, is_exact(claim), here),
+    )  # fmt: skip
     return judge(claim, card.id, seen, where)
 
 
@@ -468,16 +575,21 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[
     judgements: list[Judgement] = []
     for baseline in claim.baselines or card.baselines:
         near = [row for row in rows if (row.conditions.baseline, row.conditions.task) == (baseline, card.task)]
-        fitting = best(row for row in near if not _unfit(claim, row))
-        judgements += [judge(claim, card.id, observed(claim, row), _place(card, row)) for row in fitting]
+        fitting = best(row for row in near if not unfit_row(claim, row))
+        judgements += [judge_row(card, claim, row) for row in fitting]
         counted = [each for each in at_scale if each.baseline == baseline]
         judgements += counted
         if not fitting and not counted:
-            others = sorted({_unfit(claim, row) for row in near})
+            others = sorted({unfit_row(claim, row) for row in near})
             reason = "no evidence" + (f", only of {' and of '.join(others)}" if others else "")
             place = ClaimPlace(baseline, command=_command(card, claim, baseline))
             judgements.append(judge(claim, card.id, Observation(reason=reason), place))
     return judgements
+
+
+def judge_row(card: Card, claim: Claim, row: Row) -> Judgement:
+    """Judge a claim by one row."""
+    return judge(claim, card.id, observed(claim, row), _place(card, claim, row))
 
 
 def best(rows: Iterable[Row]) -> list[Row]:
@@ -493,7 +605,8 @@ def best(rows: Iterable[Row]) -> list[Row]:
     return [row for (*place, version, _), row in sorted(places.items()) if version == newest[tuple(place)]]
 
 
-def _unfit(claim: Claim, row: Row) -> str:
+def unfit_row(claim: Claim, row: Row) -> str:
+    """Name what a row is of or lacks that the claim is not about; "" where the claim can be judged by it."""
     place = unfit(claim, row.conditions.recipe, row.conditions.size, row.conditions.device)
     return place or ("" if is_exact(claim) else _lacks(claim, row))
 
@@ -516,13 +629,19 @@ def _lacks(claim: Claim, row: Row) -> str:
             what = name.replace("_", " ")
             held = f"an unknown {what}" if number is None else f"{number} {what}"
             return f"{held} (claimed for {least} or more)"
+    return ""
+
+
+def _untuned(claim: Claim, row: Row) -> str:
+    """Why a quality says as much of the learning rate as of the technique; "" where rates are settled, or not asked
+    for."""
     metric = metric_of(claim.metric)
     of_quality = metric is not None and metric.quality and row.to_tune
-    if not (needs.tuned or of_quality):
+    if is_exact(claim) or not (claim.needs.tuned or of_quality):
         return ""
     if row.tuned is None:
-        return "learning rates that were not tuned"
-    return "learning rates whose tuning is open" if row.tuning_open else ""
+        return "learning rates were not tuned"
+    return "the search for the rates has not bracketed the best" if row.tuning_open else ""
 
 
 def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:
@@ -536,16 +655,50 @@ def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:
     return ""
 
 
-def _place(card: Card, row: Row) -> ClaimPlace:
+def _place(card: Card, claim: Claim, row: Row) -> ClaimPlace:
     c = row.conditions
     setting = {
         "-b": c.baseline, "--recipe": c.recipe, "--size": c.size, "--task": c.task, "--steps": c.steps,
         "--seeds": max(3, len(row.seeds)), "--model": c.model, "--device": c.device, "--threads": c.threads,
     }  # fmt: skip
-    size = c.model or c.size
     return ClaimPlace(
-        c.baseline, c.recipe, size, row.machine.name, row.records, row.unverified, _compare(card, setting)
-    )
+        c.baseline, c.recipe, c.model or c.size, row.machine.name, row.records, row.unverified,
+        _compare(stack_of(card, claim), claim.against, card.task, setting), _distance(claim, row), cpu_seconds(row),
+        row.newest, c.baseline_version,
+    )  # fmt: skip
+
+
+def _distance(claim: Claim, row: Row) -> tuple[str, ...]:
+    """What sets a row apart from the paper's setting, and what arithmetic keeps it from."""
+    exact = is_exact(claim)
+    flops, budget = row.value("training_flops"), row.value("equivalent_budget")
+    high = budget.speedup.high if budget.speedup else None
+    reach = "" if exact else out_of_reach(claim, flops.number if flops.known else None, high)
+    return (*differences(claim, exact, setting_of(row)), *([reach] if reach else []))
+
+
+def setting_of(row: Row) -> EvidenceSetting:
+    """Where a row's evidence comes from, as papers say it of theirs."""
+    c, counters = row.conditions, row.known.counters[0]
+    recipes = [each.reference.recipe for each in row.known.learned]
+    recipes += [each.reference.recipe for each in row.known.timed]
+    batch = recipes[0].get("batch_size") if recipes else None
+    return EvidenceSetting(
+        c.baseline, "" if c.model else c.size, c.model or "",
+        parameters=counters.parameter_count if counters else None,
+        examples=c.steps * batch if batch else None,
+        data=c.data,
+        device=str(row.machine.facts.get("gpu") or c.device) if c.device != "cpu" else "cpu",
+        tuned=row.tuned is not None and not row.tuning_open,
+    )  # fmt: skip
+
+
+def cpu_seconds(row: Row) -> float | None:
+    """Processor seconds of both sides' learned and timed steps; None where any were not recorded."""
+    learned = [side.cpu_s for each in row.known.learned for side in each.sides]
+    every = [*learned, *(side.cpu_s for each in row.known.timed for side in each.sides)]
+    known = [each for each in every if each is not None]
+    return sum(known) if every and len(known) == len(every) else None
 
 
 def _command(card: Card, claim: Claim, baseline: str) -> str:
@@ -553,7 +706,8 @@ def _command(card: Card, claim: Claim, baseline: str) -> str:
     if is_exact(claim):
         return exact_command(card, claim, baseline, *claim.sizes[:1])
     options = {"--recipe": claim.recipes, "--size": claim.sizes, "--device": claim.devices}
-    return _compare(card, {"-b": baseline} | {name: values[0] for name, values in options.items() if values})
+    chosen = {"-b": baseline} | {name: values[0] for name, values in options.items() if values}
+    return _compare(stack_of(card, claim), claim.against, card.task, chosen)
 
 
 def exact_command(card: Card, claim: Claim, baseline: str, size: Size = "nano", settings: str = "") -> str:
@@ -561,11 +715,11 @@ def exact_command(card: Card, claim: Claim, baseline: str, size: Size = "nano", 
     return f"leantrain claims {name} --exact -b {baseline}" + (f" --size {size}" if size != "nano" else "")
 
 
-def _compare(card: Card, options: Mapping[str, Any]) -> str:
+def _compare(stack: str, against: str, task: str, options: Mapping[str, Any]) -> str:
     plain = Setting(baseline="")
-    usual = {"--device": plain.device, "--threads": plain.threads, "--model": None, "--task": card.task}
+    usual = {"--device": plain.device, "--threads": plain.threads, "--model": None, "--task": task}
     written = [f"{name} {value}" for name, value in options.items() if name not in usual or value != usual[name]]
-    return " ".join(["leantrain compare", card.id, *written])
+    return " ".join(["leantrain compare", stack, *([against] if against else []), *written])
 
 
 # for people ---------------------------------------------------------------------------------------------------------

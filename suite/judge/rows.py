@@ -439,7 +439,7 @@ class _Draft:
             failures=self.failures,
             metrics=metrics,
             setup=replicate_interval(setup) if setup else None,
-            probes=_probes(self.known),
+            probes=probes_of(self.known),
             newest=max(each.started for each in self.evidence),
             records=tuple(dict.fromkeys(each.id for each in self.evidence)),
             learned_on=self.learned_on,
@@ -517,7 +517,7 @@ def _nearest(by_machine: Mapping[str, Counted], own: str) -> Counted | None:
     return by_machine.get(own) or next(iter(by_machine.values()), None)
 
 
-def _probes(known: Known) -> dict[str, Interval]:
+def probes_of(known: Known) -> dict[str, Interval]:
     """Each probe of recorded steps, which is exact, and the mean of each other over the seeds in which it is finite."""
     _, counted = known.counted
     of_steps = counted.probes if counted else {}

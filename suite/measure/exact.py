@@ -18,6 +18,7 @@ import torch
 
 from suite.entries.card import Card, Claim
 from suite.judge.claims import ClaimPlace, Judgement, Observation, exact_command, exactly, is_exact, judge, unfit
+from suite.judge.distance import EvidenceSetting, differences
 from suite.judge.known import Facts
 from suite.loop.run import Diverged
 from suite.measure.at_scale import paper_scale
@@ -58,13 +59,16 @@ def exact_verdicts(
     judgements = []
     for done, (card, claim, baseline) in enumerate(asked):
         progress(done / len(asked), f"{card.id} on {baseline}")
-        place = ClaimPlace(baseline, RECIPE, size, command=exact_command(card, claim, baseline, size, settings))
+        command = exact_command(card, claim, baseline, size, settings)
+        differs = differences(claim, True, EvidenceSetting(baseline, size))
+        place = ClaimPlace(baseline, RECIPE, size, command=command, differs=differs)
         judgements.append(judge(claim, card.id, _count(card, claim, baseline, size, settings), place))
     return judgements
 
 
 def _count(card: Card, claim: Claim, baseline: str, size: Size, settings: str) -> Observation:
-    stack = canonical(f"{card.id}:{settings}")
+    stack = canonical(f"{card.id}:{settings or claim.settings}")
+    reference = claim.against or card.reference
     if why := unfit(claim, RECIPE, size, "cpu"):
         return Observation(reason=f"counted under {why}")
     setting = Setting(baseline=baseline, size=size, recipe=RECIPE, task=card.task)
@@ -73,13 +77,13 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size, settings: str) -
         if (kind is None or kind.needs_values) and not claim.metric.startswith("peak."):
             why = f" ({kind.needs_values})" if kind else ""
             return Observation(reason=f"{claim.metric} is no count of a step without values{why}: judged at {SIZE}")
-        reference, contender = at_scale(setting, card.reference), at_scale(setting, stack)
+        theirs, ours = at_scale(setting, reference), at_scale(setting, stack)
     else:
-        reference, contender = sides(setting, stack, card.reference)
-    for side in (contender, reference):
+        theirs, ours = sides(setting, stack, reference)
+    for side in (ours, theirs):
         if side.unavailable:
             return Observation(reason=f"{side.stack}: {side.unavailable}")
-    seen = exactly(claim, card.id, [(reference, contender)])
+    seen = exactly(claim, card.id, [(theirs, ours)])
     return seen if size in TRAINED else replace(seen, note=PROVENANCE)
 
 

@@ -33,6 +33,7 @@ from types import CodeType, ModuleType
 from typing import Any, cast
 
 from suite.entries.catalogue import Entry, catalogue
+from suite.judge.verdicts import FAILS
 from suite.loop.technique import CHAINED, SLOTS, Technique, overrides
 from suite.measure.contenders import contender, fork_servers
 from suite.measure.contenders.child import first_line
@@ -67,7 +68,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Notice:
-    """What noticed a mutant on the ``baseline`` that was tried last: ``claims`` that are contradicted, or the ``error``
+    """What noticed a mutant on the ``baseline`` that was tried last: ``claims`` that do not hold, or the ``error``
     it ended with. Else it survives."""
 
     mutant: Mutant
@@ -134,8 +135,8 @@ def processes(number: int) -> Iterator[Executor]:
 def noticed(entries: Sequence[Entry], on: Sequence[str], by: Executor, progress: Progress = silent) -> Iterator[Notice]:
     """What notices each mutant of the entries on these baselines, entry by entry in the order in which they are ready.
 
-    A mutant is tried on one baseline after the other until one notices it. Raises ValueError where an exact claim is
-    contradicted there without any mutant: it can notice none.
+    A mutant is tried on one baseline after the other until one notices it. Raises ValueError where an exact claim does
+    not hold there without any mutant: it can notice none.
     """
     number = sum(len(mutants_of(entry)) for entry in entries)
     done = 0
@@ -217,11 +218,11 @@ def _notice(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozen
         _break(mutant)
         entry = catalogue()[mutant.technique]
         judgements = exact_verdicts([entry.card], [baseline], _size(entry), mutant.settings)
-        broken = {f"{each.claim.id} on {baseline}": None for each in judgements if each.verdict == "contradicted"}
+        broken = {f"{each.claim.id} on {baseline}": None for each in judgements if each.outcome == FAILS}
         if claims := [claim for claim in broken if claim not in of_the_whole]:
             return Notice(mutant, tuple(claims))
         failures = [each.reason for each in judgements if each.reason.startswith(f"{entry.id}:")]
-        if failures and all(each.verdict == "not testable here" for each in judgements):  # of several ranks
+        if failures and all(each.outcome == "not measured" for each in judgements):  # of several ranks
             return Notice(mutant, error=failures[0])
     except Exception as error:  # whatever a broken technique does
         return Notice(mutant, error=first_line(error))

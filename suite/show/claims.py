@@ -9,75 +9,90 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from suite.entries.card import Property
 from suite.judge.claims import Judgement, expectation, is_exact, shown
-from suite.judge.verdicts import CLAIM_VERDICTS, ClaimVerdict
+from suite.judge.distance import summary
+from suite.judge.negative import NegativeResult
+from suite.judge.verdicts import HOLDS, UNREAD, Unjudged, rank
 
-COLUMNS = ("verdict", "claim", "what the paper says", "claimed", "seen", "why")
+COLUMNS = ("verdict", "claim", "what the paper says", "claimed", "seen", "distance from the paper", "why")
 EXACT_AND_SO = "Exact, and so"
-NEVER_JUDGED: tuple[ClaimVerdict, ...] = ("not testable here", "modelled", "quoted")
+UNREAD_TITLE = "Statements that nobody has read in the paper: seen, not judged"
+READING = (
+    "A claim is reproduced or contradicted only by evidence from near the paper's setting; far from it, it holds at a "
+    "size or is not seen at it. Ratios are costs: below 1 is better."
+)
+NEVER_JUDGED = get_args(Unjudged)
 
 
 @dataclass(frozen=True)
 class ClaimLine:
     """One claim with one verdict, over all places where it got that."""
 
-    verdict: ClaimVerdict
+    verdict: str
     name: str
     says: str
     claimed: str
     seen: str
+    distance: str
     why: str
+    cost: str = ""
+    date: str = ""
+    command: str = ""
 
     @property
     def cells(self) -> tuple[str, ...]:
-        return self.verdict, self.name, self.says, self.claimed, self.seen, self.why
+        return self.verdict, self.name, self.says, self.claimed, self.seen, self.distance, self.why
 
 
 @dataclass(frozen=True)
 class Sorted:
     """The judgements of a report. ``measured``: of time, memory, quality, as measured; ``exact``: what one step
-    decides; ``others``: quoted, modelled, not testable here; ``properties``: of the implementation."""
+    decides; ``unread``: of statements that nobody has read in the paper; ``others``: quoted, modelled, not measured;
+    ``properties``: of the implementation."""
 
     measured: Sequence[Judgement]
     exact: Sequence[Judgement]
+    unread: Sequence[Judgement]
     others: Sequence[Judgement]
     properties: Sequence[Judgement] = ()
 
     @property
     def sentence(self) -> str:
-        """``Measured: 3 reproduced, 12 contradicted. Exact: 229 hold, 2 do not. 31 quoted. 9 of 9 properties hold``"""
+        """``Measured: 3 holds at nano, 12 tuning open. Exact: 229 reproduced, 2 not seen at nano. 31 quoted. …``"""
         parts = []
         if self.measured:
             parts.append(f"Measured: {tally(self.measured)}.")
         if self.exact:
-            hold = sum(each.verdict == "reproduced" for each in self.exact)
-            fail = len(self.exact) - hold
-            parts.append(f"Exact: {f'{hold} hold, {fail} do not' if fail else f'all {hold} hold'}.")
+            parts.append(f"Exact: {tally(self.exact)}.")
+        if self.unread:
+            parts.append(f"Of statements that nobody has read in the paper, not judged: {len(self.unread)}.")
         if self.others:
             parts.append(f"{tally(self.others)}.")
         if names := _names(self.properties):
             failing = _names(self._broken)
             parts.append(f"{len(names - failing)} of {len(names)} properties hold.")
-            if unseen := names - _names(each for each in self.properties if each.verdict not in NEVER_JUDGED):
+            if unseen := names - _names(each for each in self.properties if each.outcome not in NEVER_JUDGED):
                 parts[-1] = f"{len(names - failing - unseen)} of {len(names)} properties hold, {len(unseen)} not seen."
         return " ".join(parts)
 
     @property
     def _broken(self) -> list[Judgement]:
-        return [each for each in self.properties if each.verdict not in ("reproduced", *NEVER_JUDGED)]
+        return [each for each in self.properties if each.outcome not in (HOLDS, *NEVER_JUDGED)]
 
     @property
     def parts(self) -> list[tuple[str, list[ClaimLine]]]:
         """Titled lists of lines, those that people came for first."""
-        failing = [each for each in self.exact if each.verdict != "reproduced"]
-        holding = [each for each in self.exact if each.verdict == "reproduced"]
+        failing = [each for each in self.exact if each.outcome != HOLDS]
+        holding = [each for each in self.exact if each.outcome == HOLDS]
         named = {
             "Measured": self.measured,
             "Exact, and not so": failing,
             EXACT_AND_SO: holding,
-            "Not judged: quoted, modelled, not testable here": self.others,
+            UNREAD_TITLE: self.unread,
+            "Not judged: quoted, modelled, not measured": self.others,
             "Properties that do not hold": self._broken,
         }
         shown = [(title, lines(of)) for title, of in named.items() if of]
@@ -88,11 +103,13 @@ def sort(judgements: Iterable[Judgement]) -> Sorted:
     """Sort judgements by what they are worth."""
     given = list(judgements)
     every = [each for each in given if not isinstance(each.claim, Property)]
-    judged = [each for each in every if each.verdict not in NEVER_JUDGED]
+    known = [each for each in every if each.outcome not in NEVER_JUDGED]
+    judged = [each for each in known if each.word != UNREAD]
     return Sorted(
         [each for each in judged if not is_exact(each.claim)],
         [each for each in judged if is_exact(each.claim)],
-        [each for each in every if each.verdict in NEVER_JUDGED],
+        [each for each in known if each.word == UNREAD],
+        [each for each in every if each.outcome in NEVER_JUDGED],
         [each for each in given if isinstance(each.claim, Property)],
     )
 
@@ -102,18 +119,24 @@ def _names(judgements: Iterable[Judgement]) -> set[str]:
 
 
 def tally(judgements: Iterable[Judgement]) -> str:
-    """``3 reproduced, 12 contradicted``, in the order of the verdicts."""
-    number = Counter(each.verdict for each in judgements)
-    return ", ".join(f"{number[verdict]} {verdict}" for verdict in CLAIM_VERDICTS if number[verdict])
+    """``3 holds at nano, 12 tuning open``, in the order of the words."""
+    number = Counter(each.word for each in judgements)
+    return ", ".join(f"{number[word]} {word}" for word in sorted(number, key=rank))
 
 
 def lines(judgements: Iterable[Judgement]) -> list[ClaimLine]:
     """A line for each claim and verdict, by technique, claim and verdict."""
-    groups: dict[tuple[str, str, ClaimVerdict], list[Judgement]] = {}
+    groups: dict[tuple[str, str, str], list[Judgement]] = {}
     for each in judgements:
-        groups.setdefault((each.technique, each.claim.id, each.verdict), []).append(each)
-    order = sorted(groups, key=lambda key: (key[0], CLAIM_VERDICTS.index(key[2])))
+        groups.setdefault((each.technique, each.claim.id, _verdict(each)), []).append(each)
+    order = sorted(groups, key=lambda key: (key[0], rank(key[2])))
     return [_line(groups[key]) for key in order]
+
+
+def _verdict(judgement: Judgement) -> str:
+    """The word; of what is not judged, what was seen in brackets."""
+    said = judgement.word
+    return f"{said} ({judgement.outcome})" if said == UNREAD else said
 
 
 def _line(group: Sequence[Judgement]) -> ClaimLine:
@@ -124,11 +147,48 @@ def _line(group: Sequence[Judgement]) -> ClaimLine:
         where = each.place.title if several else each.place.baseline
         places.setdefault(shown(each), []).append(where)
     seen = "; ".join(f"{', '.join(filter(None, where))} {number}".strip() for number, where in places.items())
+    judged = [each for each in group if each.outcome not in NEVER_JUDGED and not isinstance(each.claim, Property)]
     return ClaimLine(
-        first.verdict,
+        _verdict(first),
         f"{first.technique}.{first.claim.id}",
         f"{first.claim.statement}{f' ({first.claim.place})' if first.claim.place else ''}",
         expectation(first.claim),
         seen,
+        summary(tuple(dict.fromkeys(words for each in judged for words in each.place.differs))) if judged else "",
         "; ".join(dict.fromkeys(filter(None, (each.reason for each in group)))),
+        f"{sum(costs):.0f} s"
+        if (costs := [each.place.cpu_s for each in group if each.place.cpu_s is not None])
+        else "",
+        max((each.place.newest[:10] for each in group), default=""),
+        first.command,
+    )
+
+
+LOG_TITLE = "Negative results"
+LOG_READING = (
+    "What papers say and records did not show, by the date of the newest evidence, with what later versions of a "
+    "baseline made of it. A line far from the paper's setting speaks against nothing but that setting."
+)
+LOG_COLUMNS = ("date", "claim", "what was believed", "measured", "verdict", "since then")
+
+
+def log_lines(results: Iterable[NegativeResult]) -> list[tuple[str, ...]]:
+    """The cells below LOG_COLUMNS."""
+    return [_log_line(each) for each in results]
+
+
+def _log_line(result: NegativeResult) -> tuple[str, ...]:
+    own = result.judgement
+    version = f" (version {own.place.version})" if own.place.version is not None else ""
+    later = [
+        f"{each.place.newest[:10]}, version {each.place.version}: {each.word} {shown(each)}".strip()
+        for each in result.later
+    ]
+    return (
+        result.date,
+        f"{own.technique}.{own.claim.id}",
+        f"{own.claim.statement} {expectation(own.claim)}",
+        f"{own.place.title}{version}: {shown(own)}",
+        f"{own.word}; {summary(own.place.differs)}",
+        "; ".join(later) or "nothing newer",
     )

@@ -45,7 +45,7 @@ def test_the_new_claims_hold_and_notice_every_mutant(checkout: Path) -> None:
     scaffold("my_idea", "thoughts", checkout)
     held = plugin.leantrain(checkout, "claims", "my_idea.scaled_gradients", "--exact", "--size", "pico", "--json")
     assert held.returncode == 0, held.stderr
-    assert {each["verdict"] for each in json.loads(held.stdout)} == {"reproduced"}
+    assert {each["outcome"] for each in json.loads(held.stdout)} == {"holds"}
     tried = plugin.leantrain(checkout, "claims", "my_idea", "--mutants", "-b", "gpt", "--json")
     assert tried.returncode == 0, tried.stdout + tried.stderr
     notices = {each["mutant"]: each["claims"] for each in json.loads(tried.stdout)}

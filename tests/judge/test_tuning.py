@@ -143,9 +143,9 @@ def test_claims_of_quality_wait_for_the_tuning_that_a_card_asks_for() -> None:
         update={"claim": (claim(metric="loss", expected=1.0),), "properties": (), "baselines": ("gpt",)}
     )
     (untuned,) = verdicts([row([*lines, *timings("lion")])], [about])
-    assert (untuned.verdict, "not tuned" in untuned.reason) == ("not testable here", True)
+    assert (untuned.outcome, "not tuned" in untuned.reason) == ("tuning open", True)
     (fixed,) = verdicts([row([*lines, *timings("lion")], tuned=False)], [about])
-    assert fixed.verdict == "contradicted"
+    assert fixed.outcome == "does not hold"
 
 
 def test_a_claim_of_quality_is_not_contradicted_while_tuning_is_open() -> None:
@@ -155,14 +155,14 @@ def test_a_claim_of_quality_is_not_contradicted_while_tuning_is_open() -> None:
     )
     lines: list[Line] = [*searched({"baseline": 1.0}), *searched({"lion": 3.0}, end=4.0), *timings("lion")]
     (settled,) = verdicts([row(lines)], [about])
-    assert settled.verdict == "contradicted"
+    assert settled.outcome == "does not hold"
     last = [
         each
         for each in lines
         if not (isinstance(each, Learned) and each.stack == "lion" and each.conditions.rate == 5.5)
     ]
     (still_open,) = verdicts([row(last)], [about])
-    assert (still_open.verdict, "tuning is open" in still_open.reason) == ("not testable here", True)
+    assert (still_open.outcome, "not bracketed" in still_open.reason) == ("tuning open", True)
 
 
 def test_what_test_data_say_chooses_nothing() -> None:

@@ -41,7 +41,7 @@ CASES = [
 def test_exact_claims_hold(card: Card, baseline: str) -> None:
     """At pico; at nano where a claim's number depends on the depth or the width."""
     verdicts = judged(card, baseline, "pico")
-    if any(each.verdict != "reproduced" for each in verdicts):
+    if any(each.outcome != "holds" for each in verdicts):
         verdicts = judged(card, baseline, "nano")
     assert_reproduced(verdicts)
 
@@ -51,7 +51,7 @@ def judged(card: Card, baseline: str, size: Size) -> list[Judgement]:
     verdicts = exact_verdicts([card], (baseline,), size)
     settings = sorted({each.settings for each in mutants_of(catalogue()[card.id])} - {""})
     for other in settings:
-        silent = {each.claim.id for each in verdicts if each.verdict == "not testable here"}
+        silent = {each.claim.id for each in verdicts if each.outcome == "not measured"}
         if not silent:
             break
         verdicts = [each for each in verdicts if each.claim.id not in silent]
@@ -97,10 +97,10 @@ def assert_reproduced(verdicts: list[Judgement]) -> None:
     wrong = [
         f"{each.claim.id}: {expectation(each.claim)}, counted {shown(each)}"
         for each in verdicts
-        if each.claim.verified and each.verdict != "reproduced"
+        if each.claim.verified and each.outcome != "holds"
     ]
     assert not wrong
-    assert {each.verdict for each in verdicts} <= {"reproduced", "contradicted"}, [each.reason for each in verdicts]
+    assert {each.outcome for each in verdicts} <= {"holds", "does not hold"}, [each.reason for each in verdicts]
 
 
 @pytest.mark.parametrize("card", [entry.card for entry in catalogue().values()], ids=lambda card: card.id)

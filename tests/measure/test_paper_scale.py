@@ -331,11 +331,11 @@ def test_exact_claims_of_bytes_and_flops_are_judged_at_larger_sizes() -> None:
     cards = [catalogue()[name].card for name in ("lion", "zero1")]
     verdicts = {each.claim.id: each for each in exact_verdicts(cards, ("gpt",), "micro")}
     state = verdicts["state_bytes"]
-    assert (state.verdict, state.reason) == ("reproduced", "exactly; counted at paper scale")
+    assert (state.outcome, state.reason) == ("holds", "exactly; counted at paper scale")
     assert state.interval is not None and state.interval.estimate == 0.5
     assert state.place.size == "micro" and state.command.endswith("--size micro")
-    assert verdicts["sign_step"].verdict == "not testable here" and "no count" in verdicts["sign_step"].reason
-    assert verdicts["state_divided_by_ranks"].verdict == "reproduced"
+    assert verdicts["sign_step"].outcome == "not measured" and "no count" in verdicts["sign_step"].reason
+    assert verdicts["state_divided_by_ranks"].outcome == "holds"
     assert CliRunner().invoke(app, ["claims", "lion", "--size", "base"]).exit_code == 2
 
 

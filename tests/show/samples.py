@@ -79,7 +79,7 @@ def lean(stack: str, peak_tensor_bytes: int, **changes: Any) -> list[Line]:
 
 def card(id: str, category: str = "evil", words: str = "") -> Card:
     paper = Paper(title=words, authors=words, venue=words, arxiv=words)
-    return Card(id=id, name=words, category=category, summary=words, paper=paper, baselines=("gpt",))
+    return Card(id=id, name=words, category=category, sells="time", summary=words, paper=paper, baselines=("gpt",))
 
 
 SWEEP = StudyTable(

@@ -42,7 +42,7 @@ def small_page() -> str:
         lines, on(lines, baseline="vit"), failing("broken", "crashed", "no reason"), changed=("fast", "broken")
     )
     cards = {name: card(name, f"{name}_ones") for name in ("fast", "slow")}
-    judged = [judge(claim(), "fast", between(0.4, 0.6), ClaimPlace("gpt"))]
+    judged = [judge(claim(verified=True), "fast", between(0.4, 0.6), ClaimPlace("gpt"))]
     studies = [Studied(study()), Studied(study("fast"), unverified=True)]
     return render(Report(rows, verdicts=judged, cards=cards, studies=studies))
 
@@ -237,7 +237,7 @@ def test_one_recipe_is_shown_until_another_or_all_are_chosen(silent, tmp_path):
 
 def test_groups_have_headings_until_another_order_is_asked_for(board):
     headings = "[...document.querySelectorAll('.group')].filter(e => e.checkVisibility()).map(e => e.textContent)"
-    assert board.run(headings) == ["Sooner at the same quality", "Saves none of these, as far as is known"]
+    assert board.run(headings) == ["Time: sooner at the same quality", "Saves none of these, as far as is known"]
     every = board.run(MATRIX)
     board.run("[...document.querySelectorAll('#answer thead button')].find(e => e.textContent == 'gpt').click()")
     assert board.run(headings) == []
@@ -344,3 +344,18 @@ def test_what_plots_share_has_the_styles_of_each(board):
     fill, stroke, own = board.run(shared)
     assert fill == "none" and stroke != "none"
     assert own  # a reference's copy is matched by selectors alone, without what stands around it
+
+
+def test_a_goal_leaves_what_serves_it_the_best_first_until_it_is_pressed_again(board):
+    every = board.run(MATRIX)
+    board.run("document.querySelector('button[data-goal=time]').click()")
+    served = board.run(MATRIX)
+    assert served and set(served) < set(every) and "slow" not in served
+    costs = board.run(
+        "[...document.querySelectorAll('#answer tr[data-name]')].filter(each => each.checkVisibility())"
+        ".map(each => Number(each.dataset.goalTime))"
+    )
+    assert costs == sorted(costs) and costs[-1] < 1
+    assert board.run("location.search").endswith("goal=time")
+    board.run("document.querySelector('button[data-goal=time]').click()")
+    assert board.run(MATRIX) == every

@@ -13,14 +13,28 @@ def exactly(value: float) -> Observation:
     return Observation(Interval(value, value, value, 1.0, "every seed", 1), exact=True)
 
 
+def at(baseline: str, *differs: str) -> ClaimPlace:
+    return ClaimPlace(baseline, "modern", "nano", "m", differs=differs)
+
+
 def some() -> list[Judgement]:
-    half = claim(id="half", kind="counted", metric="optimizer_state_bytes", expected=0.5, relation="==", tolerance=0.0)
+    read = claim(verified=True)
+    half = claim(
+        id="half",
+        verified=True,
+        kind="counted",
+        metric="optimizer_state_bytes",
+        expected=0.5,
+        relation="==",
+        tolerance=0.0,
+    )
     return [
-        judge(claim(), "fast", between(0.4, 0.6), ClaimPlace("gpt", "modern", "nano", "m")),
-        judge(claim(), "fast", between(0.4, 0.6), ClaimPlace("vit", "modern", "nano", "m")),
-        judge(claim(), "fast", between(1.4, 1.6), ClaimPlace("bert", "modern", "nano", "m")),
-        judge(half, "fast", exactly(0.5), ClaimPlace("gpt")),
-        judge(half, "slow", exactly(0.6), ClaimPlace("gpt")),
+        judge(read, "fast", between(0.4, 0.6), at("gpt")),
+        judge(read, "fast", between(0.4, 0.6), at("vit")),
+        judge(read, "fast", between(1.4, 1.6), at("bert", "cpu, not 8 A100")),
+        judge(claim(id="from_memory"), "fast", between(1.4, 1.6), at("bert")),
+        judge(half, "fast", exactly(0.5), at("gpt")),
+        judge(half, "slow", exactly(0.6), at("gpt")),
         judge(claim(), "none", Observation(reason="no evidence"), ClaimPlace("gpt")),
         judge(claim(kind="literature"), "fast", Observation(), ClaimPlace()),
     ]
@@ -29,17 +43,19 @@ def some() -> list[Judgement]:
 def test_what_holds_by_construction_is_not_added_to_what_was_measured() -> None:
     by_worth = claims.sort(some())
     assert by_worth.sentence == (
-        "Measured: 2 reproduced, 1 contradicted. Exact: 1 hold, 1 do not. 1 not testable here, 1 quoted."
+        "Measured: 2 reproduced, 1 not seen at nano. Exact: 1 contradicted, 1 reproduced. Of statements that nobody "
+        "has read in the paper, not judged: 1. 1 not measured, 1 quoted."
     )
     assert [title for title, _ in by_worth.parts] == [
-        "Measured", "Exact, and not so", "Exact, and so", "Not judged: quoted, modelled, not testable here",
+        "Measured", "Exact, and not so", "Exact, and so", claims.UNREAD_TITLE,
+        "Not judged: quoted, modelled, not measured",
     ]  # fmt: skip
-    assert claims.sort(some()[:4]).sentence == "Measured: 2 reproduced, 1 contradicted. Exact: all 1 hold."
 
 
 def test_a_line_is_a_claim_with_a_verdict_and_names_the_places_with_their_numbers() -> None:
     first, second = claims.lines(some()[:3])
-    assert (first.verdict, second.verdict) == ("reproduced", "contradicted")
+    assert (first.verdict, second.verdict) == ("reproduced", "not seen at nano")
+    assert (first.distance, second.distance) == ("near", "far: cpu, not 8 A100")
     assert first.seen.startswith("gpt, vit 0.") and second.seen.startswith("bert 1.")
     assert claim().statement in first.says and claim().place in first.says
 
@@ -69,4 +85,4 @@ def test_a_property_that_does_not_hold_is_shown() -> None:
     by_worth = claims.sort([*some()[:1], *judged, of_implementation("odd", "fast", None)])
     assert by_worth.sentence.endswith("1 of 3 properties hold, 1 not seen.")
     title, (line,) = by_worth.parts[-1]
-    assert (title, line.name, line.verdict) == ("Properties that do not hold", "fast.even", "contradicted")
+    assert (title, line.name, line.verdict) == ("Properties that do not hold", "fast.even", "does not hold")

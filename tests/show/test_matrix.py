@@ -26,8 +26,8 @@ def several():
 def test_techniques_stand_in_groups_of_what_they_save_and_each_in_one():
     groups = {title: [each.stack for each in entries] for title, entries in matrix(several()).groups}
     assert groups == {
-        "Sooner at the same quality": ["faster", "fast"],
-        "Less memory": ["small", "smaller"],
+        "Time: sooner at the same quality": ["faster", "fast"],
+        "Memory": ["small", "smaller"],
         "Saves none of these, as far as is known": ["same", "useless", "worst", "broken"],
     }
 

@@ -30,7 +30,7 @@ def test_every_technique_has_a_line_with_its_numbers_and_colour_where_it_is_sure
     said = " ".join(text or "" for kind, text in texts if kind == "faint")
     assert "2 better, 1 worse, 0 undecided, 1 failed" in said and "Left out" not in said
     assert [text for kind, text in texts if kind == "group"] == [
-        "Sooner at the same quality", "Saves none of these, as far as is known",
+        "Time: sooner at the same quality", "Saves none of these, as far as is known",
     ]  # fmt: skip
 
 
@@ -39,7 +39,8 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [(each.get("class"), each.text) for each in drawn().iter(f"{SVG}text")]
     assert [text for kind, text in texts if kind == "name"] == ["far"]
     said = " ".join(text or "" for kind, text in texts if kind == "faint")
-    assert "Left out here: 3 more techniques of the leaderboard, 1 under “Sooner at the same quality”, 2 under" in said
+    left_out = "3 more techniques of the leaderboard, 1 under “Time: sooner at the same quality”, 2 under"
+    assert f"Left out here: {left_out}" in said
 
 
 def test_no_word_is_cut_off_and_none_runs_out_of_the_picture() -> None:

@@ -22,6 +22,7 @@ from suite.entries.jobs import run_of
 from suite.entries.spelling import build
 from suite.judge.claims import decide, exactly, is_exact, unfit
 from suite.judge.known import Facts
+from suite.judge.verdicts import FAILS
 from suite.loop.run import Diverged
 from suite.loop.technique import Unavailable
 from suite.measure.contenders.stock import data_of
@@ -156,7 +157,7 @@ class Trials:
             if not judged or baseline not in (claim.baselines or card.baselines):
                 continue
             seen = exactly(claim, technique, [(reference, own)])
-            if decide(claim, seen)[0] == "contradicted" and seen.interval:
+            if decide(claim, seen)[0] == FAILS and seen.interval:
                 value, expected = seen.interval.estimate, f"{claim.relation} {claim.expected:g}"
                 unmet[claim.id] = f"claim {claim.id}: {claim.metric} is {value:.6g}, not {expected}"
         return unmet

@@ -48,22 +48,23 @@ function passes(data, wanted) {
       data[key] === undefined || (key === "category" ? data[key].split(" ").includes(value) : data[key] === value));
 }
 
-// What the columns that are shown say of a technique: better or worse surely, sooner on more hardware, else why it is
-// not known.
+// What the columns that are shown say of what a technique sells: better somewhere and worse nowhere, or the other way,
+// or both; else why it is not known. What was not measured has no verdict.
 function verdictsOf(row) {
+  if ("unmeasured" in row.dataset) return [];
   const said = new Set([...row.querySelectorAll("td[data-verdict]:not([hidden])")].map((each) => each.dataset.verdict));
-  const sure = ["better", "worse"].filter((each) => said.has(each));
-  if (!sure.length && said.has("sooner on more hardware")) return ["sooner on more hardware"];
-  return sure.length ? sure : [said.size === 1 && said.has("failed") ? "failed" : "undecided"];
+  if (said.has("better") && said.has("worse")) return ["mixed"];
+  const sure = ["better", "worse", "sooner on more hardware"].find((each) => said.has(each));
+  return [sure ?? (said.size === 1 ? [...said][0] : "undecided")];
 }
 
-const pressed = () => document.querySelector("#verdicts [aria-pressed=true]");
+const pressed = (group = "verdicts") => document.querySelector(`#${group} [aria-pressed=true]`);
 const selects = () => [...document.querySelectorAll("select[data-filter]")];
 const first = (select) => [...select.options].find((each) => each.defaultSelected)?.value ?? "";
 
 // The filters stand in the address, so that a link keeps them.
 function remember(wanted) {
-  const asked = { name: wanted.name, verdict: wanted.verdict, fresh: wanted.fresh ? "1" : "" };
+  const asked = { name: wanted.name, verdict: wanted.verdict, goal: wanted.goal, fresh: wanted.fresh ? "1" : "" };
   for (const each of selects()) asked[each.dataset.filter] = each.value === first(each) ? "" : each.value || "all";
   const words = new URLSearchParams(Object.entries(asked).filter(([, value]) => value)).toString();
   history.replaceState(null, "", location.pathname + (words && `?${words}`) + location.hash);
@@ -77,11 +78,13 @@ function recall() {
     if (select) select.value = value === "all" ? "" : value;
     const verdict = [...document.querySelectorAll("#verdicts button")].find((each) => each.dataset.verdict === value);
     if (key === "verdict" && verdict) verdict.setAttribute("aria-pressed", "true");
+    const goal = [...document.querySelectorAll("#goals button")].find((each) => each.dataset.goal === value);
+    if (key === "goal" && goal) goal.setAttribute("aria-pressed", "true");
   }
 }
 
 function press(button) {
-  const before = pressed();
+  const before = pressed(button.parentElement.id);
   before?.setAttribute("aria-pressed", "false");
   if (before !== button) button.setAttribute("aria-pressed", "true");
   filterPage();
@@ -96,9 +99,26 @@ function filterMatrix(part, wanted, counts) {
     const verdicts = verdictsOf(row);
     const asked = passes(row.dataset, wanted);
     if (asked && !part.hidden) verdicts.forEach((each) => { counts[each] = (counts[each] ?? 0) + 1; });
-    row.hidden = !asked || (Boolean(wanted.verdict) && !verdicts.includes(wanted.verdict));
+    row.hidden = !asked || (Boolean(wanted.verdict) && !verdicts.includes(wanted.verdict))
+      || (Boolean(wanted.goal) && goalOf(row, wanted.goal) === undefined);
   }
-  headGroups(part.querySelector("table"));
+  const table = part.querySelector("table");
+  orderBy(table, wanted.goal);
+  headGroups(table);
+}
+
+// The cost by which a line serves a goal; undefined where it surely does not, or nobody knows.
+const goalOf = (row, goal) => row.dataset[`goal${goal[0].toUpperCase()}${goal.slice(1)}`];
+
+// A goal puts what serves it best first; without one the groups stand as the page begins.
+function orderBy(table, goal) {
+  if ((table.dataset.goal ?? "") === (goal ?? "")) return;
+  table.dataset.goal = goal ?? "";
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head) => head.removeAttribute("aria-sort"));
+  if (!goal) heads.at(-1).setAttribute("aria-sort", "ascending");
+  const key = (row) => (goal ? (goalOf(row, goal) ?? "") : row.dataset.position);
+  table.tBodies[0].append(...[...table.tBodies[0].rows].sort((a, b) => compared(key(a), key(b), 1)));
 }
 
 // What the controls ask for.
@@ -108,7 +128,7 @@ function asked() {
     if (select.value) values[select.dataset.filter] = select.value;
   }
   return { name: document.getElementById("filter").value.trim().toLowerCase(), values,
-    verdict: pressed()?.dataset.verdict, fresh: document.getElementById("fresh").checked };
+    verdict: pressed()?.dataset.verdict, goal: pressed("goals")?.dataset.goal, fresh: document.getElementById("fresh").checked };
 }
 
 // Hides what is filtered within a part of the page.
@@ -190,7 +210,7 @@ async function reveal() {
   if (target.closest("[hidden]")) {
     document.getElementById("controls").reset();
     for (const select of selects()) select.value = "";
-    pressed()?.setAttribute("aria-pressed", "false");
+    for (const group of ["verdicts", "goals"]) pressed(group)?.setAttribute("aria-pressed", "false");
     filterPage();
   }
   const inside = target.matches("section") && target.querySelector(":scope > details");
@@ -243,12 +263,12 @@ if (typeof document !== "undefined") {
   document.getElementById("csv").addEventListener("click", async () => save("leantrain.csv", "text/csv", csv(await rows())));
   document.getElementById("json").addEventListener("click", async () => save("leantrain.json", "application/json", JSON.stringify(await rows())));
   window.addEventListener("hashchange", reveal);
-  for (const button of document.querySelectorAll("#verdicts button")) {
+  for (const button of document.querySelectorAll("#verdicts button, #goals button")) {
     button.addEventListener("click", () => press(button));
   }
   const filters = document.getElementById("filters");
   filters.open = !matchMedia("(max-width: 40rem)").matches;  // a small screen is for the answer
-  for (const each of [filters, ...document.querySelectorAll("#verdicts")]) each.hidden = false;
+  for (const each of [filters, ...document.querySelectorAll("#verdicts, #goals")]) each.hidden = false;
   recall();
   filterPage();
   if (location.hash) reveal();

@@ -18,10 +18,12 @@ from typing import Any
 from suite.entries.card import Card
 from suite.judge.claims import Judgement
 from suite.judge.metrics import Metric
+from suite.judge.negative import NegativeResult
 from suite.judge.rows import Row, as_dict
-from suite.judge.verdicts import CLAIM_VERDICTS
+from suite.judge.verdicts import rank
 from suite.record.text import in_html
 from suite.show import claims, models, paper_scale, references, stacks, studies
+from suite.show.answer import at_paper_sizes
 from suite.show.packing import Pack, packed
 from suite.show.pages import markup, matrix, overview, sections
 from suite.show.pages.board import (
@@ -64,6 +66,7 @@ def render(report: Report) -> str:
         sentences.append(older)
     if report.problems:
         sentences.append(f"Lines of the records that could not be read and are left out: {len(report.problems)}.")
+    sized = at_paper_sizes(report.paper_scale, report.gpu_times)
     pack = Pack()
     of_boards = "\n".join(
         pack.fold(_board([each for each in placed if each.board is board], report)) for board in all_boards
@@ -74,6 +77,7 @@ def render(report: Report) -> str:
         pack.fold(stacks.html(of_stacks)),
         pack.fold(studies.html(of_studies, cards)),
         pack.fold(_claims(report.verdicts, cards)) if report.verdicts else "",
+        pack.fold(_log(report.negative)) if report.negative else "",
         pack.fold(paper_scale.html(report.paper_scale)),
         pack.fold(models.html(report.models)),
         references.html(report.references),
@@ -86,7 +90,7 @@ def render(report: Report) -> str:
         style=style,
         script=script,
         summary=in_html(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
-        answer=overview.matrix(placed, cards) if placed else "",
+        answer=overview.matrix(placed, cards, sized) if placed else "",
         machines=overview.machines(rows, report.calibrations) if rows else "",
         reading=markup.items(map(in_html, sentences)),
         contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), report),
@@ -111,6 +115,7 @@ def _contents(
     entries += ['<li><a href="#stacks">Stacks</a></li>'] if has_stacks else []
     entries += ['<li><a href="#studies">Studies</a></li>'] if has_studies else []
     entries += ['<li><a href="#claims">Claims of the papers</a></li>'] if has_claims else []
+    entries += [f'<li><a href="#log">{claims.LOG_TITLE}</a></li>'] if report.negative else []
     entries += [f'<li><a href="#paper-scale">{paper_scale.TITLE}</a></li>'] if report.paper_scale else []
     entries += ['<li><a href="#models">Models</a></li>'] if report.models else []
     entries += [f'<li><a href="#references">{references.TITLE}</a></li>'] if report.references else []
@@ -242,15 +247,25 @@ def _claims(judgements: Sequence[Judgement], cards: Mapping[str, Card]) -> str:
         for title, part in others
         if title != claims.EXACT_AND_SO  # a footnote, which each technique's own section has
     ]
-    introduction = f"{by_worth.sentence} Ratios are costs: below 1 is better."
+    introduction = f"{by_worth.sentence} {claims.READING}"
     return markup.folded_section("claims", "Claims of the papers", introduction, "".join(parts))
+
+
+def _log(results: Sequence[NegativeResult]) -> str:
+    """Negative results as a dated table."""
+    lines = [
+        f"<tr>{''.join(markup.cell(words, kind='words') for words in line)}</tr>" for line in claims.log_lines(results)
+    ]
+    body = "\n" + "\n".join(lines) + "\n"
+    drawn = markup.table("log-lines", claims.LOG_TITLE, markup.head(claims.LOG_COLUMNS), body, "claims")
+    return markup.folded_section("log", claims.LOG_TITLE, f"{len(lines)} lines. {claims.LOG_READING}", drawn)
 
 
 def _claims_table(title: str, part: Sequence[claims.ClaimLine], cards: Mapping[str, Card]) -> str:
     lines = []
     for each in part:
         cells = [
-            markup.cell(each.verdict, CLAIM_VERDICTS.index(each.verdict), "words"),
+            markup.cell(each.verdict, rank(each.verdict)[0], "words"),
             markup.row_head(each.name, markup.code(each.name)),
             *(markup.cell(words, kind="words") for words in each.cells[2:]),
         ]

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
+from suite.entries.card import Good
 from suite.guard.calibrated import Calibration, report
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.claims import Judgement
 from suite.judge.metrics import METRICS
+from suite.judge.negative import NegativeResult
 from suite.judge.rows import Row
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
@@ -47,9 +49,10 @@ NOTHING = "No records yet. Measure some: `leantrain run`"
 def render(report: Report) -> str:
     """Everything on one page."""
     of_papers = claims_section(report.verdicts) if report.verdicts else []
+    of_log = log_section(report.negative) if report.negative else []
     of_sizes = paper_scale_section(report.paper_scale) if report.paper_scale else []
     of_models = models_section(report.models) if report.models else []
-    further = [line for section in (of_papers, of_sizes, of_models) if section for line in ("", *section)]
+    further = [line for section in (of_papers, of_log, of_sizes, of_models) if section for line in ("", *section)]
     return _page([*_front(report), *_numbers(report), *further])
 
 
@@ -75,6 +78,9 @@ def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
     if report.verdicts:
         names["claims of the papers"] = f"{free_anchor('claims', taken)}.md"
         pages[names["claims of the papers"]] = _page(claims_section(report.verdicts, "#"))
+    if report.negative:
+        names["negative results"] = f"{free_anchor('log', taken)}.md"
+        pages[names["negative results"]] = _page(log_section(report.negative, "#"))
     if report.paper_scale:
         names["the papers' own sizes"] = f"{free_anchor('paper-scale', taken)}.md"
         pages[names["the papers' own sizes"]] = _page(paper_scale_section(report.paper_scale, "#"))
@@ -101,14 +107,17 @@ def _front(report: Report, most_lines: int | None = None) -> list[str]:
     head = ["# Leaderboard", "", generated, "", escape(matrix.standing(report.rows))]
     end = ["", "## How to read it", "", *_reading(report)]
     room = None if most_lines is None else most_lines - len(head) - len(end)
-    return [*head, "", *matrix_section(report.rows, room), *end]
+    goods = {id: card.good for id, card in report.cards.items()}
+    return [*head, "", *matrix_section(report.rows, room, goods), *end]
 
 
-def matrix_section(rows: Sequence[Row], most_lines: int | None = None) -> list[str]:
+def matrix_section(
+    rows: Sequence[Row], most_lines: int | None = None, goods: Mapping[str, Good] | None = None
+) -> list[str]:
     """Every technique in a line, and a column for each baseline on which a time to the same quality is known: of the
     recipe and size of the most; what others there are is said below."""
     first = matrix.first(rows)
-    whole = matrix.matrix(first)
+    whole = matrix.matrix(first, goods or {})
     known = [column for column in whole.columns if any(_is_known(each.best.get(column)) for each in whole.entries)]
     columns = known or whole.columns
     costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]
@@ -165,6 +174,8 @@ def _headline(row: Row, version: str) -> str:
 def _reading(report: Report) -> list[str]:
     summary = summarised(report.rows)
     lines = [f"- {escape(sentence)}" for sentence in HOW_TO_READ]
+    if alarms := matrix.alarms_in_words(report.rows):
+        lines.append(f"- {escape(alarms)}")
     lines += [f"- Machine {code(name)}: {escape(facts)}." for name, facts in summary.machines]
     lines += [f"- {line}" for line in _calibrated(report.rows, report.calibrations)]
     if summary.unverified:
@@ -284,11 +295,18 @@ def studies_section(placed: Sequence[PlacedStudy]) -> list[str]:
 def claims_section(judgements: Sequence[Judgement], level: str = "##") -> list[str]:
     """How often each verdict occurs, then a table of what was measured, and of the others."""
     by_worth = claims.sort(judgements)
-    lines = [f"{level} Claims of the papers", "", f"{by_worth.sentence} Ratios are costs: below 1 is better."]
+    lines = [f"{level} Claims of the papers", "", f"{by_worth.sentence} {claims.READING}"]
     for title, part in by_worth.parts:
         lines += ["", f"{level}# {title}", "", _line(claims.COLUMNS), _line([":--"] * len(claims.COLUMNS))]
         lines += [_line([each.verdict, code(each.name), *map(escape, each.cells[2:])]) for each in part]
     return lines
+
+
+def log_section(results: Sequence[NegativeResult], level: str = "##") -> list[str]:
+    """Negative results, the newest first."""
+    lines = [f"{level} {claims.LOG_TITLE}", "", escape(claims.LOG_READING), ""]
+    lines += [_line(claims.LOG_COLUMNS), _line([":--"] * len(claims.LOG_COLUMNS))]
+    return lines + [_line([date, code(name), *map(escape, cells)]) for date, name, *cells in claims.log_lines(results)]
 
 
 def references_section(shown: references.ShownReferences, stem: str) -> tuple[list[str], dict[str, str]]:

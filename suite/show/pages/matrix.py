@@ -1,8 +1,9 @@
 """The answer first: every technique in one line, by baseline the time to the same quality, then what else it costs.
 
 Colour, bold type and words follow the intervals: what may be chance is called so. Techniques are grouped by what they
-save. In a group one stands above another where it surely helps on more of the columns, then where its mean speedup is
-larger: an order to read in, no ranking, which is each board's.
+sell, and judged by that alone: what they take for it is their price. In a group one stands above another where it
+surely helps on more of the columns, then where its mean speedup is larger: an order to read in, no ranking, which is
+each board's.
 
 A cell shows the newest version of its baseline that says something of the technique. Where only an older one does, that
 stands there and is called by its version, and is compared with no newer row.
@@ -13,11 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, get_args
 
+from suite.entries.card import Good
 from suite.judge.metrics import METRICS, Metric, MetricValue
 from suite.judge.rows import Row
-from suite.judge.statistics import Interval
+from suite.judge.statistics import Interval, false_alarm_interval
+from suite.record.job import techniques_of
 from suite.show.pages.board import HEADLINE, bounded, leaning, number, version_text
 
 COSTS = tuple(METRICS[name] for name in ("peak_tensor_bytes", "training_flops", "energy"))
@@ -78,6 +82,7 @@ class MatrixEntry:
     cells: Mapping[str, Sequence[Row]]
     single_recipe: bool = field(repr=False)
     versions: Mapping[str, str] = field(default_factory=dict)
+    good: Good | None = None
 
     @property
     def best(self) -> dict[str, Row]:
@@ -108,7 +113,10 @@ class MatrixEntry:
 
     @property
     def saves(self) -> Saving:
-        """What it is grouped by: the first of these that it saves, memory and FLOPs in every row."""
+        """What it is grouped by: what it sells; of a stack, the first of these that it saves, memory and FLOPs in every
+        row."""
+        if self.good is not None:
+            return "split" if self.split_over > 1 else self.good
         if "better" in self.verdicts:
             return "time"
         costs: Mapping[str, Saving] = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs"}
@@ -144,10 +152,14 @@ class MatrixEntry:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What its columns say: better or worse surely, sooner on more hardware, else why it is not known."""
-        said = {verdict(row) for row in self.best.values()}
-        known = tuple(each for each in ("better", "worse") if each in said)
-        return known or ((MORE,) if MORE in said else ("failed",) if said == {"failed"} else ("undecided",))
+        """What its columns say of what it sells: better is better somewhere and worse nowhere, on equal hardware."""
+        said = {verdict(row, self.good) for row in self.best.values()}
+        if {"better", "worse"} <= said:
+            return ("mixed",)
+        for each in ("better", "worse", MORE):
+            if each in said:
+                return (each,)
+        return (next(iter(said)),) if len(said) == 1 else ("undecided",)
 
     def _changes(self, metric: str) -> int:
         """-1 where every row has less of it, by more than is not worth a word, 1 where every row has more; else 0."""
@@ -196,20 +208,30 @@ class MatrixEntry:
         return words if changes else ""
 
 
-Saving = Literal["time", "memory", "FLOPs", "split", "nothing"]
+Saving = Good | Literal["split", "nothing"]
 GROUPS: Mapping[Saving, str] = {
-    "time": "Sooner at the same quality",
-    "memory": "Less memory",
-    "FLOPs": "Fewer FLOPs",
+    "time": "Time: sooner at the same quality",
+    "memory": "Memory",
+    "FLOPs": "FLOPs",
+    "trainable parameters": "Cheap fine-tuning: fewer trained parameters",
+    "communication": "Traffic: less communication",
+    "robustness": "Robustness or quality",
     "split": "On more hardware than the reference",
     "nothing": "Saves none of these, as far as is known",
 }
-"""In the order in which they stand."""
+"""What techniques sell, in the order in which they stand."""
 
-Verdict = Literal["better", "worse", "undecided", "failed", "sooner on more hardware"]
+SOLD_AS: Mapping[Good, str] = {
+    "memory": "peak_tensor_bytes", "FLOPs": "training_flops", "trainable parameters": "trainable_parameter_count",
+    "communication": "communication_bytes", "robustness": "equivalent_budget",
+}  # fmt: skip
+"""The metric by which what is sold is judged; time by the headline."""
+
+Verdict = Literal["better", "worse", "undecided", "failed", "mixed", "control", "sooner on more hardware"]
 MORE: Verdict = "sooner on more hardware"
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-"""The last one is spoken of where there is one."""
+RARE: tuple[Verdict, ...] = ("mixed", "control", MORE)
+"""Spoken of where there is one. ``mixed``: better somewhere and worse elsewhere."""
 
 SPOKEN = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs", "energy": "energy"}
 FASTER, SLOWER, ALIKE, UNSURE = "sooner", "later", "no difference seen", "too uncertain to tell"
@@ -218,12 +240,44 @@ MISSED, FAILED, UNKNOWN = "diverged", "failed", "not known yet"
 WORDS = (FASTER, SLOWER, ALIKE, CONTROL, UNSURE, MISSED, FAILED)
 
 
-def verdict(row: Row) -> Verdict:
-    """What one row's headline says."""
-    words: Mapping[str, Verdict] = {
-        FASTER: "better", SLOWER: "worse", FAILED: "failed", MISSED: "failed", MORE: MORE,
-    }  # fmt: skip
-    return words.get(headline_in_words(row), "undecided")
+def verdict(row: Row, good: Good | None = None) -> Verdict:
+    """What one row says of what is sold, of a stack of the headline."""
+    words: Mapping[str, Verdict] = {FAILED: "failed", MISSED: "failed", CONTROL: "control"}
+    said = headline_in_words(row)
+    if said in words:
+        return words[said]
+    if good is None or good == "time":
+        by_time: Mapping[str, Verdict] = {FASTER: "better", SLOWER: "worse", MORE: MORE}
+        return by_time.get(said, "undecided")
+    value = row.value(SOLD_AS[good])
+    noticed = value.kind != "exact" or abs(value.number - 1) > WORTH_A_WORD
+    lean = leaning(value) if noticed else 0
+    if lean > 0 and row.split_over > 1:
+        return "undecided"  # each of several ranks has less, and all of them together do not
+    return "better" if lean > 0 else "worse" if lean < 0 else "undecided"
+
+
+def false_alarms(rows: Iterable[Row]) -> tuple[int, int]:
+    """How many of the headlines of controls exclude 1, which is chance, and of how many: each is of its own timings,
+    as a row's other times are not."""
+    values = [row.value(HEADLINE.name) for row in rows]
+    logs = [each.log for each in values if each.control and each.log and bounded(each.log)]
+    return sum(not log.contains(0.0) for log in logs), len(logs)
+
+
+def alarms_in_words(rows: Sequence[Row]) -> str:
+    """A sentence on the controls; empty where there is none."""
+    controls = sum(row.known.does_the_same for row in rows)
+    if not controls:
+        return ""
+    alarms, of = false_alarms(rows)
+    if not of:
+        return f"Controls, rows that are their reference to the bit: {controls}; none has an interval yet."
+    share = false_alarm_interval(alarms, of)
+    return (
+        f"Controls, rows that are their reference to the bit: {controls}. {alarms} of their {of} headlines exclude 1, "
+        f"a false-alarm rate of {alarms / of:.0%} [{share.low:.0%}, {share.high:.0%}], where 5 % is meant."
+    )
 
 
 def headline_in_words(row: Row) -> str:
@@ -292,7 +346,7 @@ class Matrix:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """Those that a reader may choose among."""
-        return VERDICTS if self.count(MORE) else VERDICTS[:-1]
+        return tuple(each for each in VERDICTS if each not in RARE or self.count(each))
 
     @property
     def tally(self) -> str:
@@ -402,8 +456,8 @@ def first(rows: Iterable[Row]) -> list[Row]:
     return next(iter(parts(rows).values()), [])
 
 
-def matrix(rows: Iterable[Row]) -> Matrix:
-    """The matrix of all rows."""
+def matrix(rows: Iterable[Row], goods: Mapping[str, Good] = MappingProxyType({})) -> Matrix:
+    """The matrix of all rows; ``goods``: what techniques sell, by their stack."""
     known = list(rows)
     title, shared = _titles(known)
     columns = sorted({title(row) for row in known})
@@ -428,10 +482,17 @@ def matrix(rows: Iterable[Row]) -> Matrix:
     for stack, of in cells.items():
         versions = {column: version_text(rows_of_cell[0]) for column, rows_of_cell in of.items() if column not in older}
         here = {column: of[column] for column in columns if column in of}
-        entries.append(MatrixEntry(stack, here, single, {column: each for column, each in versions.items() if each}))
+        of_cells = {column: each for column, each in versions.items() if each}
+        entries.append(MatrixEntry(stack, here, single, of_cells, sold(stack, goods)))
     order = list(GROUPS)
     entries.sort(key=lambda each: (order.index(each.saves), each.place))
     return Matrix(tuple(columns), shared, tuple(entries), older)
+
+
+def sold(stack: str, goods: Mapping[str, Good]) -> Good | None:
+    """What a stack of one technique sells; None of several, which have no card."""
+    names = techniques_of(stack)
+    return goods.get(names[0]) if len(names) == 1 else None
 
 
 def _preference(row: Row) -> tuple[bool, bool, bool, int, int, str]:

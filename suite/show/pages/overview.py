@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from suite.entries.card import Card
+from suite.entries.card import Card, Good
 from suite.guard.calibrated import ALPHA, TABLE_PAIRS, VALID, Calibration
 from suite.judge.metrics import METRICS, Metric, MetricValue
 from suite.judge.rows import Row, of_version
 from suite.record.job import techniques_of
 from suite.record.text import in_html
+from suite.show import answer
+from suite.show.answer import AtPaperSize
 from suite.show.pages import matrix as matrices
 from suite.show.pages.board import (
     HEADLINE,
@@ -139,21 +142,29 @@ AXIS = math.log(2)
 LEANS = {1: "better", -1: "worse", 0: ""}
 
 
-def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
-    """Draw every technique in a line, its intervals on one axis, a matrix for each recipe, size and machine; and list
-    those that were not measured."""
+def matrix(
+    placed: Sequence[PlacedRow], cards: Mapping[str, Card], sized: Mapping[str, AtPaperSize] = MappingProxyType({})
+) -> str:
+    """Draw every technique in a line: what a larger model would take, then what was measured here, its intervals on one
+    axis, a matrix for each recipe, size and machine; those that were not measured stand last in the first."""
     by_row = {id(each.row): each for each in placed}
+    every: dict[str, list[Row]] = {}
+    for each in placed:
+        every.setdefault(each.row.stack, []).append(each.row)
+    known = LineSources(cards, sized, every)
     parts = [
-        _part([by_row[id(row)] for row in of], cards, number)
+        _part([by_row[id(row)] for row in of], known, number)
         for number, of in enumerate(matrices.parts(each.row for each in placed).values())
     ]
     missing = unmeasured((each.row for each in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'
     return (
-        f'<section id="answer">{_verdicts(placed)}{"".join(parts)}'
+        f'<section id="answer">{_verdicts(placed, cards)}{_goals()}{"".join(parts)}'
+        f'<p class="legend">{in_html(matrices.alarms_in_words([each.row for each in placed]))}</p>'
         f'<p class="legend">{in_html(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1. '
         "Form says what a number is: = exact, ≈ <i>modelled</i>, <u>&lt; &gt;</u> a bound, † of older code, else "
-        "measured; a version: that older one of the baseline. Colour says only that an interval excludes 1.</p>"
+        "measured; a version: that older one of the baseline. Colour says only that an interval excludes 1. Behind an "
+        "equivalent budget its trend per decade of compute: ↗ ↘, or ? where it cannot be told.</p>"
         + (
             folded(f"Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue", absent)
             if missing
@@ -163,29 +174,45 @@ def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     )
 
 
-def _part(placed: Sequence[PlacedRow], cards: Mapping[str, Card], position: int) -> str:
+@dataclass(frozen=True)
+class LineSources:
+    """What lines take from beyond their own rows: cards, what is known at the papers' sizes, and all rows by stack."""
+
+    cards: Mapping[str, Card]
+    sized: Mapping[str, AtPaperSize]
+    every: Mapping[str, Sequence[Row]]
+
+    @property
+    def goods(self) -> dict[str, Good]:
+        return {id: card.good for id, card in self.cards.items()}
+
+
+def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> str:
     """The matrix of one recipe, size and machine, with its answers above."""
     by_row = {id(each.row): each for each in placed}
-    whole = matrices.matrix(each.row for each in placed)
+    whole = matrices.matrix((each.row for each in placed), known.goods)
     costs = [metric for metric in matrices.COSTS if any(each.cost(metric.name) for each in whole.entries)]
-    has_mean = any(each.mean for each in whole.entries)
+    has_mean = not known.sized and any(each.mean for each in whole.entries)  # there is no room for all
     heads = [
+        *((title, " data-sized", largest) for title, largest in answer.heads(known.sized)),
         *((whole.title(column), data(baseline=column), True) for column in whole.columns),
         *([("mean", data(baseline=""), True)] if has_mean else []),
-        *((f"{metric.heading}\xa0{metric.arrow}", "", False) for metric in costs),
+        *((f"{metric.heading}\xa0{metric.arrow}", " data-cost", False) for metric in costs),
         ("in words", "", False),
     ]
     titles = head(["technique"]) + "".join(map(_head, heads))
     lines, order = [], 0
     for title, entries in whole.groups:
         lines.append(
-            f'<tr class="group" data-position="{order + 0.5}"><th colspan="{len(heads) + 1}" scope="rowgroup">'
-            f"{in_html(title)}</th></tr>"
+            f'<tr class="group" data-position="{order + 0.5}"><th colspan="{len(heads) + 1 - len(costs)}" '
+            f'scope="rowgroup">{in_html(title)}</th></tr>'
         )
         for each in entries:
             order += 1
             rows = {column: [by_row[id(row)] for row in rows] for column, rows in each.cells.items()}
-            lines.append(_entry(each, rows, whole.columns, costs, has_mean, cards, order))
+            lines.append(_entry(each, rows, whole.columns, costs, has_mean, known, order))
+    if position == 0:
+        lines += _unmeasured_lines(known, len(heads) - len(costs), order, len(costs))
     shown = [each.row for each in placed]
     example = shown[0]
     at = data(recipe=example.conditions.recipe, size=example.conditions.size, machine=example.machine.name)
@@ -211,13 +238,15 @@ def _head(each: tuple[str, str, bool]) -> str:
 def _entry(
     each: matrices.MatrixEntry, rows: Mapping[str, Sequence[PlacedRow]], columns: Sequence[str],
     costs: Sequence[Metric],
-    has_mean: bool, cards: Mapping[str, Card], order: int,
+    has_mean: bool, known: LineSources, order: int,
 ) -> str:  # fmt: skip
     section = next(iter(rows.values()))[0].technique
+    own, shown = known.sized.get(each.stack, answer.NOTHING), list(each.best.values())
     cells = [
         row_head(each.stack, link(section, code(each.stack))),
+        *answer.cells(own, shown, known.every.get(each.stack, shown), known.sized),
         *(
-            _headline_cell(rows[column], column, each.versions.get(column, ""))
+            _headline_cell(rows[column], column, each.versions.get(column, ""), each.good)
             if column in rows
             else f'<td data-sort=""{data(baseline=column)}></td>'
             for column in columns
@@ -226,8 +255,42 @@ def _entry(
         *(cell(each.cost(metric.name), _worst(each, metric.name), _cost_kind(each, metric.name)) for metric in costs),
         cell(each.sentence, order, "words"),
     ]
-    kind = data(category=kinds(each.stack, cards), name=each.stack, position=str(order))
+    kind = data(
+        category=kinds(each.stack, known.cards), name=each.stack, position=str(order), **answer.goals(own, shown)
+    )
     return f"<tr{kind}>{''.join(cells)}</tr>"
+
+
+def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) -> list[str]:
+    """A heading and a line for each technique that nothing was measured of here: its counts at the papers' sizes.
+    ``columns``: without those of the first, and of the ``costs``."""
+    missing = unmeasured((row for rows in known.every.values() for row in rows), known.cards)
+    if not missing:
+        return []
+    lines = [
+        f'<tr class="group" data-position="{order + 0.5}"><th colspan="{columns + 1}" scope="rowgroup">'
+        "Not measured here yet</th></tr>"
+    ]
+    width = columns - len(answer.heads(known.sized)) - 1
+    for name in missing:
+        order += 1
+        own, card = known.sized.get(name, answer.NOTHING), known.cards[name]
+        kind = data(category=card.category, name=name, position=str(order), unmeasured="", **answer.goals(own, ()))
+        empty = f'<td colspan="{width}" class="unavailable">not measured</td>' if width else ""
+        empty += '<td class="cost"></td>' * costs
+        words = f"Not measured yet; its paper promises {matrices.GROUPS[card.good].partition(':')[0].lower()}."
+        drawn = "".join(answer.cells(own, (), (), known.sized))
+        lines.append(f"<tr{kind}>{row_head(name, code(name))}{drawn}{empty}{cell(words, order, 'words')}</tr>")
+    return lines
+
+
+def _goals() -> str:
+    """A button for each goal, by which the script orders the matrix and leaves what serves it."""
+    buttons = "".join(
+        f'<button type="button" aria-pressed="false" data-goal="{name}">{words}</button>'
+        for name, words in answer.GOALS.items()
+    )
+    return f'<div id="goals" role="group" aria-label="I want" hidden>I want {buttons}</div>'
 
 
 def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
@@ -253,20 +316,22 @@ def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
         )
         entries.append(
             f"<li{data(baseline=each.column)}><b>{in_html(f'{each.column} {each.version}'.strip())}</b><dl>"
-            f"<dt>best for time</dt><dd>{time}</dd><dt>best for memory</dt><dd>{least}</dd>"
+            f"<dt>best for time here</dt><dd>{time}</dd><dt>best for memory here</dt><dd>{least}</dd>"
             f"<dt>does not help</dt><dd>{useless}</dd></dl></li>"
         )
     return f'<ul class="best">{"".join(entries)}</ul>'
 
 
-def _verdicts(placed: Sequence[PlacedRow]) -> str:
+def _verdicts(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     """A button for each verdict, by which the script filters the matrix, and in which it counts its rows."""
-    said = {matrices.verdict(each.row) for each in placed}
+    goods = {id: card.good for id, card in cards.items()}
+    said = {matrices.verdict(each.row, matrices.sold(each.row.stack, goods)) for each in placed}
+    said |= {"mixed"} if {"better", "worse"} <= said else set()
     buttons = "".join(
         f'<button type="button" class="{slug(verdict)}" aria-pressed="false" data-verdict="{verdict}">'
         f"<b></b> {verdict}</button>"
         for verdict in matrices.VERDICTS
-        if verdict != matrices.MORE or verdict in said
+        if verdict not in matrices.RARE or verdict in said
     )
     return f'<div id="verdicts" role="group" aria-label="Show techniques that are" hidden>{buttons}</div>'
 
@@ -277,7 +342,7 @@ def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
     return sorted(set(cards) - measured)
 
 
-def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str) -> str:
+def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str, good: Good | None) -> str:
     """The headline of the first row, which leads to the technique's section, and a link to each of the others."""
     first, *others = placed
     value = first.row.value(HEADLINE.name)
@@ -301,7 +366,7 @@ def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str) -> st
     )
     kind = f"{value.kind} {LEANS[matrices.surely(first.row)]}".strip()
     hovered = in_html(_hovered(first.row, value))
-    attributes = data(sort=sort, baseline=column, verdict=matrices.verdict(first.row))
+    attributes = data(sort=sort, baseline=column, verdict=matrices.verdict(first.row, good))
     return f'<td{attributes} class="{kind}" title="{hovered}">{markup}</td>'
 
 

@@ -17,10 +17,13 @@ from suite.entries.catalogue import Entry, catalogue
 from suite.guard.calibrated import Calibration, beside
 from suite.judge.at_scale import CountsAtScale, counts_at_scale
 from suite.judge.claims import Judgement, verdicts
+from suite.judge.negative import NegativeResult, negative_results
 from suite.judge.rows import Currency, Row, rows
 from suite.judge.studies import read_studies
 from suite.judge.versions import installed_quality, installed_version
+from suite.record import gpu_times
 from suite.record import references as of_references
+from suite.record.gpu_times import GpuTimes
 from suite.record.job import techniques_of
 from suite.record.references import Kind
 from suite.record.schema import Counted, Learned
@@ -101,10 +104,12 @@ class Report:
         records: how many were read.
         models: which technique works on which model; None where that was not tried.
         paper_scale: what techniques take at the papers' own sizes.
+        gpu_times: of steps there, modelled.
         references: what they have learned and can tell apart.
         folders: of techniques by their id.
         origins: of records by their id.
         qualities: by baseline what its loss is, in words.
+        negative: what did not hold, the newest first.
     """
 
     rows: Sequence[Row] = ()
@@ -117,10 +122,12 @@ class Report:
     records: int = 0
     models: Shown | None = None
     paper_scale: CountsAtScale = field(default_factory=CountsAtScale)
+    gpu_times: GpuTimes = field(default_factory=GpuTimes)
     references: ShownReferences = field(default_factory=ShownReferences)
     folders: Mapping[str, Folder] = field(default_factory=dict)
     origins: Mapping[str, Origin] = field(default_factory=dict)
     qualities: Mapping[str, str] = field(default_factory=dict)
+    negative: Sequence[NegativeResult] = ()
 
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
@@ -135,6 +142,7 @@ class Report:
         models = tried.of(named if stacks else tried.cells, on) if tried else None
         counts, unread_counts = counts_at_scale(folder, named if stacks else (), on)
         references, unread_references = _references(folder, records, on)
+        times, unread_times = _modelled(folder, named if stacks else (), on)
         sound, broken = with_cards(catalogue())
         cards = {id: entry.card for id, entry in sound.items() if not stacks or id in named}
         chosen = [
@@ -148,6 +156,7 @@ class Report:
             verdicts=[
                 each for each in verdicts(chosen, cards.values(), counts) if not on or each.baseline in ("", *on)
             ],
+            negative=negative_results(chosen, cards.values()),
             calibrations=calibrations,
             cards=cards,
             studies=[
@@ -155,15 +164,32 @@ class Report:
                 for study in studies
                 if (not stacks or study.technique in named) and (not on or study.baseline in on)
             ],
-            unreadable=[*damaged, *unread, *unread_models, *unread_counts, *unread_references, *broken.values()],
+            unreadable=[
+                *damaged,
+                *unread,
+                *unread_models,
+                *unread_counts,
+                *unread_times,
+                *unread_references,
+                *broken.values(),
+            ],
             records=len(records.lines),
             models=Shown(models, matrix.changed(models)) if models and models.cells else None,
             paper_scale=counts,
+            gpu_times=times,
             references=references,
             folders={id: Folder.of(entry) for id, entry in catalogue().items() if id in cards},
             origins=origins(records),
             qualities={name: installed_quality(name) for name in sorted({row.conditions.baseline for row in chosen})},
         )
+
+
+def _modelled(folder: Path, stacks: Collection[str], on: Collection[str]) -> tuple[GpuTimes, list[str]]:
+    """The modelled times of the folder, with a sentence where they cannot be read."""
+    try:
+        return gpu_times.read(folder).only(stacks, on), []
+    except (ValueError, OSError) as error:
+        return GpuTimes(), [str(error)]
 
 
 def _references(folder: Path, records: Records, on: Collection[str]) -> tuple[ShownReferences, list[str]]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from suite.entries.card import Card
+from suite.entries.card import Card, Good
 from suite.judge.claims import Judgement
 from suite.judge.metrics import METRICS, Metric
 from suite.judge.rows import Row, of_version
-from suite.judge.verdicts import CLAIM_VERDICTS
+from suite.judge.verdicts import rank
 from suite.record.job import techniques_of
 from suite.record.text import in_html
 from suite.show import claims
@@ -84,12 +84,18 @@ def techniques(report: Report, placed: Sequence[PlacedRow], studies: Mapping[str
     for judgement in report.verdicts:
         judged.setdefault(judgement.technique, []).append(judgement)
     ranges = Ranges.of(placed, report.qualities)
-    sentences = {each.stack: each.sentence for each in matrix.matrix(each.row for each in placed).entries}
+    sentences = {
+        each.stack: each.sentence for each in matrix.matrix((each.row for each in placed), _goods(report)).entries
+    }
     parts = "\n".join(
         pack.fold(_technique(stack, by_stack[stack], sentences[stack], report, judged, ranges, studies))
         for stack in sorted(by_stack)
     )
     return f'<section id="techniques"><h2>Techniques</h2>{ranges.definitions}\n{parts}\n</section>'
+
+
+def _goods(report: Report) -> dict[str, Good]:
+    return {id: card.good for id, card in report.cards.items()}
 
 
 def _technique(
@@ -211,20 +217,20 @@ def _claims(stack: str, anchor: str, own: Sequence[Judgement]) -> str:
     by_worth = claims.sort(own)
     lines = [line for _, part in by_worth.parts for line in part]
     body = "\n".join(map(_claim, lines))
-    drawn = markup.table(
-        f"{anchor}--claims", f"Claims of {stack}'s paper", markup.head(claims.COLUMNS), f"\n{body}\n", "claims"
-    )
+    heads = markup.head((*claims.COLUMNS, "cost of the evidence, CPU", "seen last", "to repeat it"))
+    drawn = markup.table(f"{anchor}--claims", f"Claims of {stack}'s paper", heads, f"\n{body}\n", "claims")
     return (
-        f"<h4>Claims of the paper</h4><p>{in_html(by_worth.sentence)} Ratios are costs: below 1 is better.</p>"
+        f"<h4>Claims of the paper</h4><p>{in_html(by_worth.sentence)} {in_html(claims.READING)}</p>"
         f"{markup.folded(f'Every claim with what was seen: {len(lines)}', drawn)}"
     )
 
 
 def _claim(line: claims.ClaimLine) -> str:
     cells = [
-        markup.cell(line.verdict, CLAIM_VERDICTS.index(line.verdict), "words"),
+        markup.cell(line.verdict, rank(line.verdict)[0], "words"),
         markup.row_head(line.name, markup.code(line.name.partition(".")[2] or line.name)),
-        *(markup.cell(words, kind="words") for words in line.cells[2:]),
+        *(markup.cell(words, kind="words") for words in (*line.cells[2:], line.cost, line.date)),
+        markup.cell_of(markup.code(line.command) if line.command else "", line.command, "words"),
     ]
     return f"<tr>{''.join(cells)}</tr>"
 

@@ -49,7 +49,7 @@ text.same { fill: var(--text); stroke: none; }
 
 def render(report: Report) -> str:
     """The picture of the matrix that the page shows first. Raises ValueError where nothing was measured."""
-    whole = matrix.matrix(matrix.first(report.rows))
+    whole = matrix.matrix(matrix.first(report.rows), {id: card.good for id, card in report.cards.items()})
     if not whole.entries:
         raise ValueError("there is nothing to draw yet; measure some with: leantrain run")
     costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]

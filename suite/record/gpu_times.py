@@ -1,0 +1,71 @@
+"""Modelled step times at the papers' own sizes, in one file of a results folder: modelled, never measured."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from suite.record.files import Stored, parse_versioned, read_plain, write_json
+from suite.record.paper_scale import CountPlace
+
+NAME = "gpu_times.json"
+SCHEMA = 1
+
+
+class ModelledTime(Stored):
+    """One step of a stack on a named GPU beside its reference's, modelled; or the reason why it is not.
+
+    Attributes:
+        gpu: its name among :mod:`suite.record.devices`.
+        step_s: of the stack, in s.
+        ratio: stack over reference.
+        half_width: 0.2 says that the ratio is believed from a factor of 1/1.2 to one of 1.2; None where both run equal
+            operators, or nothing is modelled.
+    """
+
+    place: CountPlace
+    gpu: str
+    stack: str
+    reference: str
+    step_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    ratio: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    half_width: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    unavailable: str = ""
+
+
+class GpuTimes(Stored):
+    schema_version: int = SCHEMA
+    times: Sequence[ModelledTime] = ()
+
+    def with_newer(self, newer: ModelledTime) -> GpuTimes:
+        """The same with one more, in the place of an older one of its stack there."""
+        known = {(each.place, each.gpu, each.stack): each for each in [*self.times, newer]}
+        return self.model_copy(update={"times": [known[key] for key in sorted(known)]})
+
+    def only(self, stacks: Collection[str], baselines: Collection[str]) -> GpuTimes:
+        """Those of some stacks on some baselines; all where none is named."""
+        wanted = [
+            each
+            for each in self.times
+            if (not baselines or each.place.baseline in baselines) and (not stacks or each.stack in stacks)
+        ]
+        return self.model_copy(update={"times": wanted})
+
+
+def read(folder: Path) -> GpuTimes:
+    """The modelled times of a results folder. Raises ValueError or OSError where they cannot be read."""
+    path = folder / NAME
+    try:
+        return parse_versioned(read_plain(path), GpuTimes, SCHEMA)
+    except FileNotFoundError:
+        return GpuTimes()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; delete it and model again: leantrain count --keep --gpu A100-80") from None
+
+
+def write(times: GpuTimes, folder: Path) -> Path:
+    """Writes the times into a results folder, whole or not at all. Raises OSError."""
+    write_json(times, folder / NAME)
+    return folder / NAME

@@ -1,0 +1,190 @@
+"""A sceptic recomputes verdicts from the stored files alone: cards and records as text, arithmetic written out here.
+
+Nothing of ``suite.judge`` takes part in the recomputation; it only makes the verdicts that are drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import t
+
+from suite.entries.card import Property
+from suite.entries.catalogue import catalogue
+from suite.judge.at_scale import counts_at_scale
+from suite.judge.claims import Judgement, verdicts
+from suite.judge.rows import rows
+from suite.record.store import Store
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+DRAWN = 30
+UNJUDGED = ("not measured", "modelled", "quoted")
+OWN_SIZES = ("base", "large")
+COUNTS = ("flops", "peak_tensor_bytes", "saved_activation_bytes", "optimizer_state_bytes", "parameter_count",
+          "trainable_parameter_count", "operators", "communication_bytes")  # fmt: skip
+
+
+def lines() -> dict[str, dict[str, Any]]:
+    """Every stored line by its id."""
+    return {
+        line["id"]: line
+        for path in sorted(RESULTS.glob("*/*.jsonl"))
+        for line in map(json.loads, path.read_text("utf-8").splitlines())
+    }
+
+
+def claim_of(technique: str, id: str) -> dict[str, Any]:
+    """As the card has it."""
+    (card,) = (ROOT / "techniques").glob(f"*/{technique}/card.toml")
+    (found,) = (each for each in tomllib.loads(card.read_text("utf-8"))["claim"] if each["id"] == id)
+    return found
+
+
+def holds(claim: dict[str, Any], low: float, high: float) -> str:
+    """The predicate over an interval: the band of the claimed number, never across no change."""
+    expected, relation, slack = claim["expected"], claim.get("relation", "=="), claim.get("tolerance", 0.0)
+    bottom = expected - slack * abs(expected) if relation in ("==", ">=", ">") else -math.inf
+    top = expected + slack * abs(expected) if relation in ("==", "<=", "<") else math.inf
+    if not claim.get("absolute") and not claim["metric"].startswith("probe."):
+        top = min(top, 1.0) if expected < 1 and relation in ("==", "<=", "<") else top
+        bottom = max(bottom, 1.0) if expected > 1 and relation in ("==", ">=", ">") else bottom
+
+    def satisfies(x: float) -> bool:
+        return bottom <= x <= top and (relation != "<" or x < top) and (relation != ">" or x > bottom)
+
+    if satisfies(low) and satisfies(high):
+        return "holds"
+    outside = low > top or high < bottom or (relation == "<" and low >= top) or (relation == ">" and high <= bottom)
+    return "does not hold" if outside else "undecided"
+
+
+def near(claim: dict[str, Any], baseline: str, size: str, parameters: float | None) -> bool:
+    """Of a count, which depends on the model's shapes alone."""
+    setting = claim.get("setting", {})
+    if not setting.get("architecture") and not setting.get("parameters"):
+        return True
+    alike = baseline in setting.get("baselines", ()) and ("parameters" in setting or size in OWN_SIZES)
+    if not alike and setting.get("architecture", "any") != "any":
+        return False
+    return "parameters" not in setting or (
+        parameters is not None and 0.5 <= parameters / setting["parameters"] <= 2
+    )  # fmt: skip
+
+
+def said(claim: dict[str, Any], outcome: str, is_near: bool, size: str) -> str:
+    if not claim.get("verified"):
+        return "statement not read"
+    words = {
+        "holds": "reproduced" if is_near else f"holds at {size}",
+        "does not hold": "contradicted" if is_near else f"not seen at {size}",
+    }
+    return words.get(outcome, outcome)
+
+
+def recomputed(judgement: Judgement, stored: dict[str, dict[str, Any]], kept: list[dict[str, Any]]) -> str | None:
+    """The word for a judgement on an exact count or a final loss; None where this reader knows no such metric."""
+    claim, place = claim_of(judgement.technique, judgement.claim.id), judgement.place
+    metric, technique = claim["metric"], judgement.technique
+    if not place.records:  # counted at the paper's own size
+        sides = [
+            each
+            for each in kept
+            if tuple(each["place"][:3]) == (place.baseline, place.size, place.recipe)
+            and each["stack"] in (technique, "baseline")
+        ]
+        ours, theirs = (
+            next(each["quantities"] for each in sides if (each["stack"] == technique) == own) for own in (True, False)
+        )
+        value = ours[metric] if claim.get("absolute") else ours[metric] / theirs[metric]
+        return said(
+            claim, holds(claim, value, value), near(claim, place.baseline, place.size, theirs.get("parameter_count")),
+            place.size,
+        )  # fmt: skip
+    evidence = [stored[id] for id in place.records]
+    counted = {each["stack"]: each for each in evidence if each["kind"] == "counted"}
+    own = next((each for stack, each in counted.items() if stack.partition(":")[0] == technique), None)
+    reference = next((each for each in counted.values() if each is not own), None)
+    parameters = reference["points"][0]["counters"]["parameter_count"] if reference and reference["points"] else None
+    if claim["kind"] in ("counted", "identity") and metric.startswith("probe.") and own:
+        name = metric.removeprefix("probe.")
+        name = name if name.startswith(f"{technique}.") else f"{technique}.{name}"
+        if name not in own["probes"]:
+            return None
+        value = own["probes"][name]
+        return said(claim, holds(claim, value, value), near(claim, place.baseline, place.size, parameters), place.size)
+    if claim["kind"] != "counted" or metric not in COUNTS or not own or not reference:
+        return None
+    if len(own["points"]) != 1 or len(reference["points"]) != 1 or metric == "flops":
+        return None  # of runs whose cost changes, and of whole runs, the registry says which share counts
+    value, base = (each["points"][0]["counters"][metric] for each in (own, reference))
+    value = value if claim.get("absolute") else value / base
+    return said(claim, holds(claim, value, value), near(claim, place.baseline, place.size, parameters), place.size)
+
+
+@cache
+def of_claims() -> list[Judgement]:
+    """All verdicts on claims; those on properties are left out."""
+    records, _ = Store(RESULTS).read()
+    at_scale, _ = counts_at_scale(RESULTS)
+    every = verdicts(rows(records), [entry.card for entry in catalogue().values()], at_scale)
+    return [each for each in every if not isinstance(each.claim, Property)]
+
+
+def test_thirty_verdicts_drawn_at_random_are_recomputed_from_the_stored_files() -> None:
+    judged = [each for each in of_claims() if each.outcome not in UNJUDGED]
+    stored = lines()
+    kept = json.loads((RESULTS / "paper_scale.json").read_text("utf-8"))["counts"]
+    random.Random(39).shuffle(judged)
+    differing, done = [], 0
+    for judgement in judged:
+        word = recomputed_noise(judgement, stored) or recomputed(judgement, stored, kept)
+        if word is None:
+            continue
+        done += 1
+        if word != judgement.word:
+            differing.append((judgement.technique, judgement.claim.id, judgement.place.title, judgement.word, word))
+        if done == DRAWN:
+            break
+    assert done == DRAWN and not differing, differing
+
+
+def recomputed_noise(judgement: Judgement, stored: dict[str, dict[str, Any]]) -> str | None:
+    """Of a final loss: one seed tells nothing; where several do, the far word of a plain t interval of its ratios,
+    where that is far from the claim's edge. None for other metrics, and near an edge."""
+    claim, place = claim_of(judgement.technique, judgement.claim.id), judgement.place
+    if claim["metric"] != "loss" or claim["kind"] != "quality":
+        return None
+    runs = [stored[id] for id in place.records if stored[id]["kind"] == "learned"]
+    losses: dict[bool, dict[int, float]] = {True: {}, False: {}}
+    for run in runs:
+        if run["status"] == "ok" and run["final"]:
+            losses[run["stack"].partition(":")[0] == judgement.technique][run["seed"]] = run["final"]["loss"]
+    ratios = [math.log(loss / losses[False][seed]) for seed, loss in losses[True].items() if seed in losses[False]]
+    if judgement.outcome in ("tuning open", "not exercised") or not ratios:
+        return None
+    if len(ratios) == 1:
+        return said(claim, "undecided", False, place.size)
+    middle = sum(ratios) / len(ratios)
+    spread = math.sqrt(sum((each - middle) ** 2 for each in ratios) / (len(ratios) - 1))
+    half = float(t.ppf(0.975, len(ratios) - 1)) * spread / math.sqrt(len(ratios))
+    plain = holds(claim, math.exp(middle - half), math.exp(middle + half))
+    return said(claim, plain, False, place.size) if plain != "undecided" else None
+
+
+def test_far_words_name_the_size_and_near_ones_are_few() -> None:
+    """What no reader of a paper may be told: that it is contradicted by something that it does not speak of."""
+    judged = of_claims()
+    contradicted = [each for each in judged if each.word == "contradicted"]
+    assert len(contradicted) < 10 and all(each.near and each.claim.verified for each in contradicted)
+    unread = [each for each in judged if not each.claim.verified]
+    assert {each.word for each in unread} <= {"statement not read", *UNJUDGED}
+    far = [each for each in judged if re.match("holds at|not seen at", each.word)]
+    assert far and all(each.place.differs and each.word.endswith(each.place.size) for each in far)
