@@ -146,7 +146,9 @@ class Session:
     def _recorded(self) -> dict[str, float]:
         assert self.recording is not None
         with self.conduct.seal.opened():  # what reads recorded steps is no part of the run
-            return self.recording.probes()
+            shown = self.recording.probes()
+        self.conduct.count_from(self.run)
+        return shown
 
     @contextmanager
     def _at_the_end(self) -> Iterator[None]:

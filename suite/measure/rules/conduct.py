@@ -56,19 +56,24 @@ class Conduct:
         self._objects = [(run, {}), (run.attachment, {}), (run.baseline, {"data": vars(run.baseline).get("data")})]
         self._set_up_flops = set_up_flops
         self._seen = run.step, held_out.state_of(run.model)
-        self._steps = run.step
+        self.count_from(run)
         assert self._scorer is not None
         self._scorer.check_data(run)
         surroundings.check_definitions(self._definitions)
 
+    def count_from(self, run: Run) -> None:
+        """Counts steps from here on: what reads recorded steps may have made some of its own."""
+        self._began, self._asked = (run.step, run.position), 0
+
     def check_steps(self, run: Run, steps: int) -> None:
         """After a block: raises RuleBroken where other steps were made than were asked for."""
-        self._steps += steps
-        if run.step != self._steps or run.position != self._steps * run.recipe.batch_size:
+        self._asked += steps
+        made, examples = run.step - self._began[0], run.position - self._began[1]
+        if made != self._asked or examples != self._asked * run.recipe.batch_size:
             raise RuleBroken(
                 COUNTED,
-                f"{self._steps} steps of {run.recipe.batch_size} examples were asked for, and the run made {run.step} "
-                f"on {run.position} examples",
+                f"{self._asked} steps of {run.recipe.batch_size} examples were asked for, and the run made {made} on "
+                f"{examples} examples",
             )
         if type(run.loss) is not torch.Tensor or not run.loss.is_contiguous():
             raise RuleBroken(PLAIN, f"the loss is a {type(run.loss).__name__}, which may compute when it is read")
