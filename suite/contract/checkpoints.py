@@ -18,7 +18,6 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from suite.model.anatomy import anatomy
-from suite.record.files import open_plain, read_plain_text
 from suite.record.text import printable
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -46,7 +45,7 @@ def weight_files(folder: str | Path) -> list[Path]:
         return [path / SINGLE]
     if (path / INDEX).exists():
         try:
-            shards = sorted(set(json.loads(read_plain_text(path / INDEX))["weight_map"].values()))
+            shards = sorted(set(json.loads((path / INDEX).read_text("utf-8"))["weight_map"].values()))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise ValueError(f"--model {folder}: cannot read {INDEX}: {AGAIN}") from None
         if foreign := [each for each in shards if not isinstance(each, str) or Path(each).name != each]:
@@ -80,7 +79,7 @@ def places(folder: str | Path) -> dict[str, Place]:
 def _header(folder: str | Path, file: Path) -> dict[str, tuple[int, ...]]:
     """The shapes of a file's tensors. It is an 8-byte length, as much JSON, then the tensors' bytes to its end."""
     size = file.stat().st_size
-    with open_plain(file) as opened:
+    with file.open("rb") as opened:
         beginning = opened.read(8)
         length = struct.unpack("<Q", beginning)[0] if len(beginning) == 8 else 0
         whole = 0 < length <= min(size - 8, HEADER_LIMIT_BYTES)
@@ -171,6 +170,6 @@ def content_of(folder: str | Path) -> str:
     """SHA-256 of a checkpoint's weights."""
     digest = hashlib.sha256()
     for file in weight_files(folder):
-        with open_plain(file) as opened:
+        with file.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()

@@ -287,15 +287,19 @@ class _Pool:
         return newest if newest > conditions.baseline_version else None
 
     def ruler(self, conditions: Conditions, rate: float) -> Ruler | None:
-        """The reference's scaling curve at a learning rate, of the bits that have most of it."""
+        """The reference's scaling curve at a learning rate: ours where there is one, of the bits that have most."""
         key = conditions.family, rate, conditions.steps
         if key not in self._rulers:
             by_bits: dict[str, list[Learned]] = defaultdict(list)
             for each in self.curves.get((conditions.family, rate), ()):
                 by_bits[each.bits].append(each)
-            candidates = [ruler_of(learned, conditions.steps) for learned in by_bits.values()]
-            known = [each for each in candidates if each]
-            self._rulers[key] = max(known, key=lambda each: each.losses.size, default=None)
+            candidates = [
+                (not all(each.source for each in learned), ruler_of(learned, conditions.steps))
+                for learned in by_bits.values()
+            ]
+            known = [(ours, ruler) for ours, ruler in candidates if ruler]
+            best = max(known, key=lambda each: (each[0], each[1].losses.size), default=None)
+            self._rulers[key] = best[1] if best else None
         return self._rulers[key]
 
     def choice(self, key: str, stack: str, bits: str) -> tuning.Choice | None:

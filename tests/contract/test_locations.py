@@ -137,8 +137,8 @@ def test_a_file_that_is_an_archive_under_another_name_is_refused(data: Path, sec
 @pytest.mark.parametrize(
     "text",
     [
-        '{"a": "\u2028", "image": {"path": "SECRET"}, "label": 0}\n{"label": 1}\n',
-        '{"a": "\x85", "image": {"path": "SECRET"}, "label": 0}\n{"label": 1}\n',
+        '{"label": 1}\n{"a": "\u2028", "image": {"path": "SECRET"}, "label": 0}\n',
+        '{"label": 1}\n{"a": "\x85", "image": {"path": "SECRET"}, "label": 0}\n',
         '\ufeff{"image": {"path": "SECRET"}, "label": 0}\n{"label": 1}',
         '{"image": {"p\\u0061th": "SECRET", "path": ""}, "label": 0}',
         '{"label": 0}\r{"image": {"path": "SECRET"}}',
