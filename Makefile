@@ -13,7 +13,7 @@ ENTRY_TESTS = tests/techniques tests/measure/test_exact.py tests/measure/test_pa
 # What may differ in this machine's own arithmetic, which timed runs have: a second time, in it.
 NATIVE_TESTS = tests/record tests/kernels tests/baselines tests/techniques/optimizers tests/measure/test_learning.py
 
-.PHONY: bench learn gpu test torture docs lint numbers axe clean
+.PHONY: bench learn gpu test mutants torture docs lint numbers axe clean
 
 # What was measured is drawn whatever the run said, whose exit code is that of all: not 0 where nothing was measured.
 bench: $(READY)
@@ -33,6 +33,10 @@ gpu:
 test: $(READY)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=20 $(if $(ONLY),--only $(ONLY) $(ENTRY_TESTS))
 	$(if $(ONLY),,LEANTRAIN_TESTS=native $(VENV)/bin/python -m pytest -n 2 --dist worksteal $(NATIVE_TESTS))
+
+# Breaks each technique on purpose, where it, its claims or its probes changed since that was tried last.
+mutants: $(READY)
+	$(VENV)/bin/python -m tests.techniques.tried_mutants
 
 # The documentation, from the README, the cards and the committed records: site/index.html opens without a server;
 # its search needs one: python -m http.server -d site.

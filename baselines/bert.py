@@ -24,9 +24,9 @@ from baselines import classical, models
 from baselines.initialisation import begin_at_sinusoids, shrink_branches, weight_deviation
 from baselines.recipes import named
 from baselines.text import CHARACTERS, CLS, MASK, SEP, SPECIAL, VOCABULARY, spelled, text_data
-from suite.contract.baseline import Baseline, Family, Predictor, Sample
-from suite.contract.data import Batch, Data
-from suite.contract.recipe import Recipe
+from suite.loop.baseline import Baseline, Family, Predictor, Sample
+from suite.loop.data import Batch, Data
+from suite.loop.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
 
 MASKED_SHARE: dict[Size, float] = {"pico": 0.3, "nano": 0.3, "micro": 0.3, "mini": 0.3, "base": 0.15, "large": 0.15}

@@ -18,8 +18,8 @@ from baselines.initialisation import begin_at_sinusoids, shrink_branches
 from baselines.labelled_text import LabelledText, is_labelled, labelled_text
 from baselines.text import VOCABULARY, text_data
 from baselines.tokens import Tokens, check_known, tokens_of
-from suite.contract.baseline import Baseline, Predictor, Sample
-from suite.contract.data import Batch, Data
+from suite.loop.baseline import Baseline, Predictor, Sample
+from suite.loop.data import Batch, Data
 from suite.record.job import Setting, Size
 
 LENGTH: dict[Size, int] = {"pico": 32, "nano": 64, "micro": 128, "mini": 128, "base": 128, "large": 128}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from suite.contract.data import Batch
+from suite.loop.data import Batch
 
 DISCOUNT = 0.75  # of absolute discounting, as Kneser and Ney's experiments have it
 PRIOR_COUNTS = 5.0  # what the next shorter context weighs, in observations

@@ -5,7 +5,7 @@ Each is the ``config.json`` of a folder that ``--model`` takes: transformers' fo
 
 from typing import Any
 
-from suite.contract.baseline import Family
+from suite.loop.baseline import Family
 
 DEPTH, WIDTH, HEADS, INNER = 4, 32, 4, 64
 _TEXT: dict[str, Any] = {"vocab_size": 64, "max_position_embeddings": 64}

@@ -23,9 +23,9 @@ from baselines import classical, models
 from baselines.initialisation import begin_at_sinusoids, weight_deviation
 from baselines.recipes import named
 from baselines.text import CHARACTERS, PAD, SEP, SPECIAL, VOCABULARY, spelled, text_data
-from suite.contract.baseline import Baseline, Family, Predictor, Sample
-from suite.contract.data import Batch, Data, generator
-from suite.contract.recipe import Recipe
+from suite.loop.baseline import Baseline, Family, Predictor, Sample
+from suite.loop.data import Batch, Data, generator
+from suite.loop.recipe import Recipe
 from suite.record.job import RecipeName, Size, Task
 
 LENGTH: dict[Size, int] = {"pico": 16, "nano": 32, "micro": 32, "mini": 32, "base": 1024, "large": 1024}

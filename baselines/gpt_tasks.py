@@ -19,8 +19,8 @@ from baselines.initialisation import begin_at_sinusoids
 from baselines.instructions import IGNORED, instruction_data, is_instructions
 from baselines.text import text_data
 from baselines.tokens import Tokens, check_known, tokens_of
-from suite.contract.baseline import Baseline, Predictor, Sample
-from suite.contract.data import Batch, Data
+from suite.loop.baseline import Baseline, Predictor, Sample
+from suite.loop.data import Batch, Data
 from suite.record.job import Setting, Size
 
 CUTOFF = 256

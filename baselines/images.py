@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from baselines import cache, source
-from suite.contract.data import Data, Examples, Transform
+from suite.loop.data import Data, Examples, Transform
 from suite.record.job import Size
 
 DIGITS = 10

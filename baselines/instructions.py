@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from baselines import cache, source
 from baselines.labelled_text import LIMITS, splits_of
 from baselines.tokens import Tokens
-from suite.contract.data import Batch, Data, Examples
+from suite.loop.data import Batch, Data, Examples
 
 FIELDS = ("instruction", "input", "output")
 IGNORED = -100

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from baselines import cache, source
 from baselines.tokens import Tokens
-from suite.contract.data import Batch, Data, Examples
+from suite.loop.data import Batch, Data, Examples
 
 LIMITS = {"train": 100_000, "validation": 1000, "test": 4000}  # examples that are taken of each part
 

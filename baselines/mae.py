@@ -21,9 +21,9 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from baselines import classical, models
 from baselines.images import FULL, ImageData, PictureShape, image_data, mosaic, normalised, picture_shape
 from baselines.recipes import named
-from suite.contract.baseline import Baseline, Family, Predictor, Sample
-from suite.contract.data import Batch, Data, generator
-from suite.contract.recipe import Recipe
+from suite.loop.baseline import Baseline, Family, Predictor, Sample
+from suite.loop.data import Batch, Data, generator
+from suite.loop.recipe import Recipe
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.record.job import RecipeName, Size, Task
 

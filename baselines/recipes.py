@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from suite.record.job import RecipeName, Size
 
 _MODERN: dict[str, Any] = {"precision": "bf16", "fused_attention": True, "fused_optimizer": True}

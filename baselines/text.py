@@ -26,7 +26,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from baselines import cache, documents, source
-from suite.contract.data import Data, Examples, Transform
+from suite.loop.data import Data, Examples, Transform
 from suite.record.job import Size
 
 PAD, MASK, CLS, SEP = range(4)

@@ -22,7 +22,7 @@ from transformers import PreTrainedConfig
 
 from baselines import cache, models, text
 from baselines.text import CHARACTERS, CLS, PAD, SEP, VOCABULARY, Encoder
-from suite.contract.checkpoints import weight_files
+from suite.entries.checkpoints import weight_files
 from suite.record.job import Size
 
 _FILE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"

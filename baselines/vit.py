@@ -36,9 +36,9 @@ from baselines.images import (
     shifted,
 )
 from baselines.recipes import named
-from suite.contract.baseline import Baseline, Family, Predictor, Sample
-from suite.contract.data import Batch, Data, generator
-from suite.contract.recipe import Recipe
+from suite.loop.baseline import Baseline, Family, Predictor, Sample
+from suite.loop.data import Batch, Data, generator
+from suite.loop.recipe import Recipe
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.record.job import RecipeName, Size, Task
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from suite.contract.catalogue import catalogue
-from suite.contract.technique import Unavailable
+from suite.entries.catalogue import catalogue
 from suite.kernels.bench import FLUSH_BYTES, Bench, transformer_sizes
+from suite.loop.technique import Unavailable
 
 ROUNDS = 30
 WARMUP = 3

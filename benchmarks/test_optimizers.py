@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import catalogue
-from suite.contract.stack import build
-from suite.contract.technique import Unavailable, overrides
+from suite.entries.catalogue import catalogue
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
+from suite.loop.technique import Unavailable, overrides
 from suite.meters.counters import count_step
 from suite.meters.state import state_bytes
 from suite.record.job import BASELINE

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from suite.contract.catalogue import catalogue
-from suite.contract.technique import Unavailable
-from suite.measure.contender import world_size
+from suite.entries.catalogue import catalogue
+from suite.loop.technique import Unavailable
+from suite.measure.contenders.contender import world_size
 from suite.record.job import Job, Setting, Task
 from suite.record.schema import Counters
 from tests.runs import new_run

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from suite.contract.baseline import Baseline, baselines
-from suite.contract.recipe import Recipe
+from suite.entries.installed import baselines
+from suite.loop.baseline import Baseline
+from suite.loop.recipe import Recipe
 from suite.record.job import Size
 from suite.record.references import LearnedReference, Power
 from suite.show import references
-from suite.show.charts import by_curve, ruler
-from suite.show.markdown import escape
-from suite.show.report import Report
+from suite.show.pages.markdown import escape
+from suite.show.pages.report import Report
+from suite.show.pictures.charts import by_curve, ruler
 
 SIZES: tuple[Size, ...] = ("nano", "micro", "mini", "base", "large")
 

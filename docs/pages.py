@@ -19,11 +19,11 @@ import command_pages
 import technique_pages
 import yaml
 
-from suite.contract.catalogue import catalogue
-from suite.show import html
-from suite.show.drawing import COLOURS, charts_css
-from suite.show.markdown import code, escape
-from suite.show.report import Report
+from suite.entries.catalogue import catalogue
+from suite.show.pages import html
+from suite.show.pages.markdown import code, escape
+from suite.show.pages.report import Report
+from suite.show.pictures.drawing import COLOURS, charts_css
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

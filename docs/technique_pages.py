@@ -9,21 +9,22 @@ from html import escape as html_escape
 from typing import Any
 
 import leantrain
-from suite.contract.catalogue import Entry, catalogue
-from suite.contract.stack import build
+from suite.entries.catalogue import Entry, catalogue
+from suite.entries.spelling import build
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
 from suite.measure.mutants import mutants_of
 from suite.pipeline.schedule import PipelineSchedule
 from suite.record.job import StackError
-from suite.show import claims, matrix
+from suite.show import claims
 from suite.show.bibtex import bibtex
-from suite.show.board import HEADLINE, leaning, seeds_text, shown_interval, text, timings_text, unverified_text
-from suite.show.charts import curves, span, whisker
-from suite.show.markdown import code, escape
-from suite.show.markup import unverified
+from suite.show.pages import matrix
+from suite.show.pages.board import HEADLINE, leaning, seeds_text, shown_interval, text, timings_text, unverified_text
+from suite.show.pages.markdown import code, escape
+from suite.show.pages.markup import unverified
+from suite.show.pages.report import Report
+from suite.show.pictures.charts import curves, span, whisker
 from suite.show.pipelines import picture
-from suite.show.report import Report
 
 DRAWN_RANKS = 4
 SHOWN = [HEADLINE, *(METRICS[name] for name in ("step_time", "peak_tensor_bytes", "training_flops", "loss"))]

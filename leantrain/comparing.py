@@ -8,13 +8,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suite.contract.setting import check_model, chosen, setting_of
+from suite.entries.setting import check_model, chosen, setting_of
 from suite.judge.rows import Row
 from suite.measure.campaign import Effort, measure
-from suite.measure.contender import Limits, check_buildable
+from suite.measure.contenders.contender import Limits, check_buildable
+from suite.measure.contenders.result import result_of
 from suite.measure.evidence import Progress, silent
 from suite.measure.plan import Wanted, pair_of
-from suite.measure.result import result_of
 from suite.measure.timing import ROUNDS
 from suite.record.job import TASKS
 from suite.record.store import Store
@@ -116,9 +116,9 @@ def compare(
         ValueError: for a stack that cannot be built, or whose cards do not name the baseline (with ``model``, anything
             may be tried); or data or a model that do not fit.
         OSError: for data or a model that is not there.
-        suite.contract.technique.Unavailable: for a device that this machine does not have.
-        suite.measure.child.ContenderFailed: where a technique's module fails as it is loaded, or data does not arrive.
-        suite.record.store.StoreError: if the folder cannot be written, or another run writes to it.
+        suite.loop.technique.Unavailable: for a device that this machine does not have.
+        suite.measure.contenders.child.ContenderFailed: where a technique's module fails as it is loaded, or data does
+        not arrive. suite.record.store.StoreError: if the folder cannot be written, or another run writes to it.
 
     A contender that fails is no exception: the result says how it ended.
     """

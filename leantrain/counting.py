@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from suite.contract.setting import DEVICES, chosen, setting_of
-from suite.contract.stack import build
-from suite.contract.technique import Unavailable
-from suite.measure.paper_scale import Scale, SideBySide, side_by_side
+from suite.entries.setting import DEVICES, chosen, setting_of
+from suite.entries.spelling import build
+from suite.loop.technique import Unavailable
+from suite.measure.at_scale.paper_scale import Scale, SideBySide, side_by_side
 from suite.record.job import TASKS
 from suite.show.counts import lines, notes, title
 
@@ -101,7 +101,7 @@ def count(
     Raises:
         LookupError: for a name that does not exist, with the nearest ones.
         ValueError: for a stack that cannot be built, or a batch or sequence that does not fit the model.
-        suite.contract.technique.Unavailable: if the step depends on values; it says where.
+        suite.loop.technique.Unavailable: if the step depends on values; it says where.
     """
     setting = setting_of(baseline=baseline, size=size, recipe=recipe, task=task, steps=steps, model=model)
     build(stack)

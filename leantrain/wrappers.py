@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.kernels.sharded import is_distributed
+from suite.kernels.wrapped import WrappedOptimizer
 from techniques.sharpness.esam.technique import drawn, sharpest
 from techniques.sharpness.saf.technique import PastOutputs
 from techniques.sharpness.saf_mesa.technique import average_in, frozen
@@ -30,60 +31,16 @@ from techniques.sharpness.shared.ascent import ascend, check_radius, restore
 from techniques.sharpness.shared.trajectory import check_trajectory, trajectory_losses
 
 
-class Wrapper(torch.optim.Optimizer):
-    """``optimizer`` itself, apart from what a subclass overrides; what that keeps is under ``wrapper`` in the state."""
+class Wrapper(WrappedOptimizer):
+    """One whose step needs its caller's help."""
 
     _step_supports_amp_scaling = False  # a GradScaler unscales the gradients before a step
     help: ClassVar[str] = ""
     """What the caller is to do before each step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"{type(self).__name__} wraps an optimizer of torch's, not a {type(optimizer).__name__}")
-        self.optimizer = optimizer
         self._helped = False
-        super().__init__(optimizer.param_groups, optimizer.defaults)
-        self._share()
-
-    def _share(self) -> None:
-        self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
-        self.defaults = self.optimizer.defaults
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("param_groups", "state", "step")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._share()
-        super().__setstate__({})
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if all(each is not param_group for each in self.optimizer.param_groups):  # torch's constructor gives those
-            self.optimizer.add_param_group(param_group)
-            self._share()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.optimizer.zero_grad(set_to_none)
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        return self.optimizer.step(closure)
-
-    def state_dict(self) -> dict[str, Any]:
-        own = self.own_state()
-        return self.optimizer.state_dict() | ({"wrapper": own} if own else {})
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict({name: each for name, each in state_dict.items() if name != "wrapper"})
-        self._share()
-        if "wrapper" in state_dict:
-            self.load_own_state(state_dict["wrapper"])
-
-    def own_state(self) -> dict[str, Any]:
-        """What the wrapper keeps beside the optimizer."""
-        return {}
-
-    def load_own_state(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`own_state`."""
+        super().__init__(optimizer)
 
     def _use_help(self) -> None:
         """Raises RuntimeError where the caller gave none since the last step, but for steps of rate 0: checkpoints of
@@ -93,9 +50,6 @@ class Wrapper(torch.optim.Optimizer):
                 f"a step of {type(self).__name__} alone is one of the optimizer that it wraps: before each, {self.help}"
             )
         self._helped = False
-
-    def _with_gradient(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
 
 
 class SAM(Wrapper):
@@ -126,7 +80,7 @@ class SAM(Wrapper):
     @contextmanager
     def worst_point(self) -> Iterator[None]:
         """Moves the weights along the gradients that are there, and clears those; back at the end, also by an error."""
-        parameters = self._with_gradient()
+        parameters = self.with_gradient()
         if not parameters:
             raise RuntimeError("SAM climbs along the gradient, and there is none: call loss.backward() before")
         weights = ascend(parameters, self.rho, adaptive=self.adaptive)

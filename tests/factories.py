@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.contract.card import Claim
+from suite.entries.card import Claim
 from suite.judge.claims import Observation
 from suite.judge.rows import Row, pairs
 from suite.judge.ruler import BUDGETS, steps_at

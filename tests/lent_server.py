@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import context
 
-from suite.measure import fork_servers
+from suite.measure.contenders import fork_servers
 from suite.record.numerics import on_the_clock
 
 ITS_OWN = fork_servers.of_one_timing

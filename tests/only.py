@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from suite.contract.catalogue import UnknownId, catalogue, lookup
+from suite.entries.catalogue import UnknownId, catalogue, lookup
 
 FOLDER = Path(__file__).parent / "techniques"
 

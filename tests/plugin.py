@@ -49,8 +49,8 @@ from pathlib import Path
 import numpy
 import torch
 
-from suite.contract.sites import Act
-from suite.contract.technique import Technique, Unavailable
+from suite.loop.sites import Act
+from suite.loop.technique import Technique, Unavailable
 
 
 @dataclass

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.contract.card import Card
-from suite.contract.catalogue import catalogue
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.entries.card import Card
+from suite.entries.catalogue import catalogue
+from suite.entries.jobs import run_of
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
+from suite.reading.recording import Recording
 from suite.record.job import Job, Setting, Split
 
 OF_SEVERAL_RANKS = {"parallelism", "communication"}  # categories; starting ranks takes longest
@@ -43,7 +44,7 @@ def new_run(
     """``technique``: a stack's spelling, or an instance that stands in for what no spelling names."""
     stack, instance = (technique, None) if isinstance(technique, str) else ("baseline", technique)
     job = Job(setting=Setting(baseline=baseline, **setting), stack=stack, seed=seed)
-    return Run(job, technique=instance, weights=weights, split=split, mesh=mesh)
+    return run_of(job, technique=instance, weights=weights, split=split, mesh=mesh)
 
 
 def new_recording(baseline: str, technique: str | Technique = "baseline", **setting: Any) -> Recording:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 
 pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed: pip install 'leantrain[bench]'")
 FOLDER = Path(__file__).parents[1] / "benchmarks"

@@ -26,8 +26,8 @@ from torch.nn import functional
 
 import leantrain
 from suite.cli import app
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
+from suite.entries.installed import baselines
 from suite.record import references
 from suite.record.store import Store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 from tests import only
 
 FOLDER = Path(__file__).parent

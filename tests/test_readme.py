@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")

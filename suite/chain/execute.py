@@ -34,12 +34,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from suite.chain.schedule import Op, Schedule, Value
 from suite.device.random_state import RandomState, replayed
 from suite.meters.storage import storages
-from suite.model.segments import SegmentError, _Replays, _without_cache, split_hidden
+from suite.model.segments import Replays, SegmentError, split_hidden, without_cache
 
 if TYPE_CHECKING:
-    from suite.chain.tiers import Stored, Tier
+    from suite.chain.tiers import StoredTensor, Tier
 
-Around = Callable[[Op, "Pass"], AbstractContextManager[Any]]
+Around = Callable[[Op, "ModelPass"], AbstractContextManager[Any]]
 """Active while an operation of a pass runs: for clocks, meters and counts. The turn comes when it is over."""
 
 
@@ -59,7 +59,7 @@ class Weights(Protocol):
         """Takes them off the device, and the gradients that they have."""
 
 
-def unwatched(_: Op, __: Pass) -> AbstractContextManager[None]:
+def unwatched(_: Op, __: ModelPass) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -106,7 +106,7 @@ class Slot:
     def __init__(self, tensor: Tensor) -> None:
         self.tensor: Tensor | None = tensor
         self.kept: Tensor | None = None
-        self.stored: Stored | None = None
+        self.stored: StoredTensor | None = None
 
     def keep(self) -> None:
         """Hands the tensor to autograd's saved-tensor hooks, as of what a forward pass leaves behind."""
@@ -198,7 +198,7 @@ class Graph:
         self.holds_output = False
 
 
-class Call:
+class BlockCall:
     """A block's call by the model: everything but the hidden states."""
 
     def __init__(
@@ -206,8 +206,8 @@ class Call:
         index: int = 0,
     ) -> None:  # fmt: skip
         self.function = function
-        args = tuple(_without_cache(value, index) for value in args)
-        kwargs = {key: _without_cache(value, index) for key, value in (kwargs or {}).items()}
+        args = tuple(without_cache(value, index) for value in args)
+        kwargs = {key: without_cache(value, index) for key, value in (kwargs or {}).items()}
         self.leaves, self.form = tree_flatten((args, kwargs))
         self.flowing = [n for n, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
 
@@ -252,7 +252,7 @@ class Executor:
         self.leaving = {op.value for op in schedule.ops if op.kind == "offload"}
         self.moving = {value.block for value in self.leaving}
         self.again = {block for block in range(schedule.depth) if schedule.runs(block) > 1}
-        self.current: Pass | None = None
+        self.current: ModelPass | None = None
 
     def called(self, index: int) -> Callable[..., Any]:
         """What stands in for a block's forward."""
@@ -262,13 +262,13 @@ class Executor:
                 return self.forwards[index](*args, **kwargs)
             hidden, args, kwargs = split_hidden(args, kwargs)
             if index == 0:
-                self.current = Pass(self)
+                self.current = ModelPass(self)
             if self.current is None or self.current.due != index:
                 raise SegmentError(
                     f"block {index} of {self.name} runs out of order, so that no schedule holds; leave out what skips "
                     "or repeats blocks, or take a technique that plans no schedule"
                 )
-            return self.current.forward(index, hidden, Call(self.forwards[index], args, kwargs, index))
+            return self.current.forward(index, hidden, BlockCall(self.forwards[index], args, kwargs, index))
 
         return forward
 
@@ -279,7 +279,7 @@ class Executor:
             self.weights[op.block].free()
 
 
-class Pass:
+class ModelPass:
     """One forward pass of the model, and its backward pass.
 
     ``activations`` and ``graphs`` are what the schedule keeps now, by block; ``turned``: the way back has begun.
@@ -291,19 +291,19 @@ class Pass:
         self.position = 0
         self.due = 0
         self.turned = False
-        self.calls: list[Call] = []
+        self.calls: list[BlockCall] = []
         self.activations: dict[int, Slot] = {}
         self.graphs: dict[int, Graph] = {}
         self.random: dict[int, RandomState] = {}
         self.autocast: dict[int, tuple[str, torch.dtype, bool]] = {}
-        self.replays = [_Replays(list(block.modules())) for block in executor.blocks]
+        self.replays = [Replays(list(block.modules())) for block in executor.blocks]
         self.passed: Tensor | None = None  # what the last block gave to the model
         self.output: list[Any] = []
         self.form: Any = None
 
     # the way there ------------------------------------------------------------------------------------------------
 
-    def forward(self, index: int, hidden: Tensor, call: Call) -> Any:
+    def forward(self, index: int, hidden: Tensor, call: BlockCall) -> Any:
         if index and hidden is not self.passed:
             raise SegmentError(
                 f"the model changes the hidden states before block {index} of {self.executor.name}, so that its blocks "
@@ -311,7 +311,7 @@ class Pass:
             )
         self.calls.append(call)
         anchor = torch.empty(0, requires_grad=True)
-        outputs = _Block.apply(self, index, anchor, hidden, *call.differentiable)
+        outputs = _BlockFunction.apply(self, index, anchor, hidden, *call.differentiable)
         leaves, tensors = list(self.output), iter(outputs)
         leaves = [next(tensors) if leaf is _TENSOR else leaf for leaf in leaves]
         self.output = []
@@ -414,7 +414,7 @@ class Pass:
         self.activations[index + 1] = self.shared(index, leaves[0])
         return leaves
 
-    def save(self, index: int, hidden: Tensor, call: Call) -> list[Any]:
+    def save(self, index: int, hidden: Tensor, call: BlockCall) -> list[Any]:
         graph = self.graphs[index] = Graph()
         graph.others = [each.detach().requires_grad_() for each in call.differentiable]
         with torch.enable_grad(), self.packing(index, graph):
@@ -489,11 +489,11 @@ class Pass:
 _TENSOR = object()
 
 
-class _Block(torch.autograd.Function):
+class _BlockFunction(torch.autograd.Function):
     """A block as the model's graph sees it."""
 
     @staticmethod
-    def forward(ctx: Any, one: Pass, index: int, anchor: Tensor, hidden: Tensor, *others: Tensor) -> Any:
+    def forward(ctx: Any, one: ModelPass, index: int, anchor: Tensor, hidden: Tensor, *others: Tensor) -> Any:
         ctx.one, ctx.index = one, index
         ctx.set_materialize_grads(False)
         outputs = one.go_there(index, hidden)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from suite.chain.chain import Chain, Stage
-from suite.chain.execute import Around, Pass, executed
+from suite.chain.execute import Around, ModelPass, executed
 from suite.chain.schedule import Op, Schedule, every_input, plain
 from suite.chain.simulate import Prediction, predicted
 from suite.meters.clock import Clock
@@ -208,7 +208,7 @@ class _Watch:
         """Watches the chain of that number."""
 
         @contextmanager
-        def watched(op: Op, one: Pass) -> Iterator[None]:
+        def watched(op: Op, one: ModelPass) -> Iterator[None]:
             if op.kind == "turn":
                 self.gap(number, "between the last block and its backward pass")
             elif op == Op("run", 0):  # in the turn of the chain before, or before all
@@ -267,7 +267,7 @@ class _Clock:
 
     def around(self, number: int) -> Around:
         @contextmanager
-        def watched(op: Op, _: Pass) -> Iterator[None]:
+        def watched(op: Op, _: ModelPass) -> Iterator[None]:
             started = self.now()
             turn = number if op.kind == "turn" else number - 1 if op == Op("run", 0) else BEGIN
             self.turns[turn] += started - self.left_at

@@ -16,7 +16,7 @@ from itertools import groupby, product
 
 from torch import Tensor, nn
 
-from suite.chain.execute import Call, Executor, Pass, Slot, Weights
+from suite.chain.execute import BlockCall, Executor, ModelPass, Slot, Weights
 from suite.chain.schedule import Op, Schedule
 from suite.chain.tiers import Tier
 
@@ -31,12 +31,12 @@ class Relay:
         self, blocks: Sequence[nn.Module], schedule: Schedule, tier: Tier | None, weights: Sequence[Weights]
     ) -> None:
         self.executor = Executor(blocks, schedule, tier, weights=weights)
-        self.passes: list[Pass] = []
+        self.passes: list[ModelPass] = []
 
     def enter(self, hidden: Tensor, layers: Sequence[Layer]) -> None:
         """One more micro-batch, whose hidden states go through its own ``layers``."""
-        one = Pass(self.executor)
-        one.calls = [Call(layer) for layer in layers]
+        one = ModelPass(self.executor)
+        one.calls = [BlockCall(layer) for layer in layers]
         one.activations[0] = Slot(hidden.detach())
         self.passes.append(one)
 
@@ -66,7 +66,7 @@ class Relay:
             else:
                 one.move(op)
 
-    def _each(self, ops: Iterable[Op]) -> Iterator[tuple[Pass, Op]]:
+    def _each(self, ops: Iterable[Op]) -> Iterator[tuple[ModelPass, Op]]:
         """What is a micro-batch's own to do, in order; moves of weights are done."""
         for of_weights, group in groupby(ops, lambda op: op.moves_weights):
             between = list(group)

@@ -24,7 +24,7 @@ KEPT = -1  # holds what no graph does
 
 
 @dataclass(frozen=True)
-class Moment:
+class Instant:
     """An operation of a simulated schedule: when it ran, in seconds, and the bytes alive at its start and its peak."""
 
     op: Op
@@ -52,7 +52,7 @@ class Prediction:
     turn_bytes: int
     out_bytes: int
     in_bytes: int
-    moments: tuple[Moment, ...]
+    moments: tuple[Instant, ...]
 
     @property
     def stalled_s(self) -> float:
@@ -92,7 +92,7 @@ class _Simulation:
         self.beside = chain.forward_bytes
         self.weights: dict[int, float] = {}  # of which blocks loaded ones are there, and from which second on
         self.gone_back: set[int] = set()
-        self.moments: list[Moment] = []
+        self.moments: list[Instant] = []
         self.turn_bytes = 0
 
     def of(self, schedule: Schedule) -> Prediction:
@@ -102,7 +102,7 @@ class _Simulation:
             start, live = self.now, self.live()
             above = self._do(op)
             self._release()
-            self.moments.append(Moment(op, start, self.now, live, max(live + above, self.live())))
+            self.moments.append(Instant(op, start, self.now, live, max(live + above, self.live())))
         return Prediction(
             time_s=max(self.now, self.out_free_s if self.out_bytes else 0.0),
             compute_s=self.compute_s,

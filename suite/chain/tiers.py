@@ -2,7 +2,7 @@
 
 ::
 
-    tier.store(tensor) ── out ──▶ the tier's copy ── Stored.fetch() ── in ──▶ Stored.take()
+    tier.store(tensor) ── out ──▶ the tier's copy ── StoredTensor.fetch() ── in ──▶ StoredTensor.take()
                       one at a time               one at a time
 
 The second tier is the host's memory (:class:`HostTier`) or files (:class:`FileTier`). On a GPU transfers go by a side
@@ -57,7 +57,7 @@ class TierFull(MemoryError):
     """The tier cannot hold one more tensor; the message says what would fit. What it holds stays whole."""
 
 
-class Stored:
+class StoredTensor:
     """A tensor in a tier: its shape, and a share in the copy of its storage."""
 
     def __init__(self, copy: _Copy, tensor: Tensor) -> None:
@@ -201,11 +201,11 @@ class Tier:
         self.bytes_out = self.bytes_in = self.held_bytes = self.peak_bytes = 0
         self._copies: dict[tuple[int, int], tuple[weakref.ref[torch.UntypedStorage], _Copy]] = {}
 
-    def store(self, tensor: Tensor) -> Stored:
+    def store(self, tensor: Tensor) -> StoredTensor:
         """Copies a tensor out, with its storage, and returns at once where the link is paced or the tensor on a GPU.
 
-        The tensor may be dropped; it must not be written to before :meth:`Stored.wait` returns. Raises TierFull where
-        there is no room, and TypeError for what is no dense tensor.
+        The tensor may be dropped; it must not be written to before :meth:`StoredTensor.wait` returns. Raises TierFull
+        where there is no room, and TypeError for what is no dense tensor.
         """
         if is_traceable_wrapper_subclass(tensor) or tensor.layout is not torch.strided or tensor.is_conj():
             raise TypeError(f"a tier stores dense tensors, not {type(tensor).__name__} of layout {tensor.layout}")
@@ -214,15 +214,15 @@ class Tier:
         key = storage._cdata, 0 if tensor.is_inference() else tensor._version
         known = self._copies.get(key)
         if known is not None and known[0]() is not None:  # a dead storage's place may be another's now
-            return Stored(known[1], tensor)
+            return StoredTensor(known[1], tensor)
         nbytes = storage.nbytes()
         memory = self._reserved(nbytes, of_values=not isinstance(tensor, FakeTensor))
         copy = _Copy(self, tensor.device, nbytes, memory, self._move_out(storage, tensor.device, nbytes, memory))
         copy.key = key
         self._copies[key] = weakref.ref(storage), copy
-        return Stored(copy, tensor)
+        return StoredTensor(copy, tensor)
 
-    def zeros(self, like: Stored, dtype: torch.dtype) -> Stored:
+    def zeros(self, like: StoredTensor, dtype: torch.dtype) -> StoredTensor:
         """Zeros in a stored tensor's shape and for its device, which begin in the tier: at no traffic."""
         with torch.utils._python_dispatch._disable_current_modes():
             shape = torch.empty(like.shape, dtype=dtype, device="meta")
@@ -230,7 +230,7 @@ class Tier:
         memory = self._reserved(nbytes, like.has_values)
         if memory is not None:
             memory[:] = 0
-        return Stored(_Copy(self, like.device, nbytes, memory, _done()), shape)
+        return StoredTensor(_Copy(self, like.device, nbytes, memory, _done()), shape)
 
     @cached_property
     def worker(self) -> ThreadPoolExecutor:

@@ -32,8 +32,8 @@ from suite.cli.shared import MEASURE, Exit, app, bar, escape, out, show_table, u
 from suite.record.amounts import bytes_of
 
 if TYPE_CHECKING:
-    from suite.measure.gpu_time import TimesBeside
-    from suite.measure.paper_scale import Scale, SideBySide
+    from suite.measure.at_scale.gpu_time import TimesBeside
+    from suite.measure.at_scale.paper_scale import Scale, SideBySide
     from suite.record.job import Task
 
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")]
@@ -66,7 +66,7 @@ def _gpu_names(incomplete: str) -> list[str]:
 
 
 def _check_gpu(name: str) -> None:
-    from suite.contract.catalogue import lookup
+    from suite.entries.catalogue import lookup
     from suite.record.devices import by_any_name
 
     lookup("GPU", name, by_any_name())
@@ -119,8 +119,8 @@ def count(
     the techniques can be counted so; the reason says which value it asked for.
     """
     with understandable(as_json):
-        from suite.contract.stack import build
-        from suite.measure import paper_scale
+        from suite.entries.spelling import build
+        from suite.measure.at_scale import paper_scale
         from suite.show.counts import lines, notes, title
 
         for stack in stacks or ():
@@ -163,7 +163,7 @@ def count(
 
 def _times(counts: list[SideBySide], gpu: str) -> list[TimesBeside]:
     """The modelled times of what was counted."""
-    from suite.measure.gpu_time import times_beside
+    from suite.measure.at_scale.gpu_time import times_beside
     from suite.record.devices import by_any_name
 
     return [times_beside(each, by_any_name()[gpu]) for each in counts]
@@ -183,8 +183,8 @@ def _show_times(times: TimesBeside, counts: SideBySide) -> None:
 
 def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Path, as_json: bool) -> None:
     """Counts for the board what its file lacks, and shows what it has of these stacks."""
-    from suite.contract.catalogue import catalogue
-    from suite.measure.paper_scale import STEPS, survey
+    from suite.entries.catalogue import catalogue
+    from suite.measure.at_scale.paper_scale import STEPS, survey
     from suite.record import paper_scale
     from suite.record.job import canonical
     from suite.show.paper_scale import HEADINGS, cells, tables
@@ -259,7 +259,7 @@ def plan(
     """
     with understandable(as_json):
         from suite.measure import memory_plan
-        from suite.measure.paper_scale import Scale
+        from suite.measure.at_scale.paper_scale import Scale
         from suite.show.memory_plan import lines, title
 
         scale = Scale(

@@ -46,7 +46,7 @@ def kernels(
     is wrong or over its budget.
     """
     with understandable(as_json):
-        from suite.contract.setting import check_device
+        from suite.entries.setting import check_device
         from suite.guard import kernel_report as report
 
         check_device(device)
@@ -93,7 +93,7 @@ def calibrate(
     leaderboard. Ctrl-C keeps the gates that were made. Exit code 4 if the machine must not gate.
     """
     with understandable(as_json):
-        from suite.contract.setting import check_device
+        from suite.entries.setting import check_device
         from suite.guard import calibration as calibrations
         from suite.record.machine import fingerprint, fitness
 
@@ -198,7 +198,7 @@ def check(
             raise ValueError("--speed times code: name a git revision, --against REV")
         if not (calibrate_ or kernels_):
             check_installed()
-        from suite.contract.setting import check_device, chosen
+        from suite.entries.setting import check_device, chosen
         from suite.guard import check as checks
         from suite.guard import regression
         from suite.guard.trees import top_of
@@ -235,7 +235,7 @@ def check(
                 findings = checks.against_revision(against, top_of(Path()), selection, timed, progress, relative)
         if badge:
             from suite.record.files import replacing
-            from suite.show.badge import of_check
+            from suite.show.pictures.badge import of_check
 
             with replacing(badge) as file:
                 file.write_text(of_check(findings, regression.exit_code(findings, accept_changes)), encoding="utf-8")

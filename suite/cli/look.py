@@ -28,7 +28,7 @@ from suite.cli.options import (
 from suite.cli.shared import LOOK, Exit, app, bar, escape, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
-    from suite.contract.catalogue import Entry
+    from suite.entries.catalogue import Entry
     from suite.guard.rehearsal import Outcome
     from suite.measure.evidence import Progress
     from suite.record.job import Setting
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def _categories_and_techniques(incomplete: str) -> list[str]:
-    from suite.contract.catalogue import catalogue
+    from suite.entries.catalogue import catalogue
 
     names = dict.fromkeys(name for id, entry in catalogue().items() for name in (entry.folder.parent.name, id))
     return [name for name in names if name.startswith(incomplete)]
@@ -60,8 +60,8 @@ def list_(
     A card has the paper, the variant, the hyper-parameters, the claims.
     """
     with understandable(as_json):
-        from suite.contract.cards import known_as, with_cards
-        from suite.contract.catalogue import catalogue
+        from suite.entries.cards import known_as, with_cards
+        from suite.entries.catalogue import catalogue
 
         sound, broken = with_cards(catalogue())
         if what in broken:
@@ -115,7 +115,7 @@ def _show_by_category(entries: Sequence[Entry], broken: Mapping[str, str]) -> No
 
 
 def _show(entry: Entry, as_json: bool) -> None:
-    from suite.contract.technique import CHAINED, SLOTS, overrides
+    from suite.loop.technique import CHAINED, SLOTS, overrides
 
     card, cls = entry.card, entry.technique
     settings = {each.name: None if each.default is MISSING else each.default for each in fields(cls) if each.init}
@@ -170,7 +170,7 @@ def baselines(
     than a classical method: ratios to such a reference mean little.
     """
     with understandable(as_json):
-        from suite.contract.baseline import baselines as installed
+        from suite.entries.installed import baselines as installed
         from suite.measure.exact import one_thread
 
         settings = [setting_of(TargetOptions([name], size, recipes)) for name in names or installed()]
@@ -276,7 +276,7 @@ def doctor(
     ends with what works, what does not and why, and what to do next. Exit code 5 if something does not work.
     """
     with understandable(as_json):
-        from suite.contract.catalogue import catalogue, lookup
+        from suite.entries.catalogue import catalogue, lookup
         from suite.measure.doctor import examine
 
         for id in techniques or ():

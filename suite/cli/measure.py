@@ -73,8 +73,8 @@ def new(
     it is installed (pip install -e).
     """
     with understandable():
-        from suite.contract.catalogue import catalogue
-        from suite.contract.scaffold import is_checkout, plugin, scaffold
+        from suite.entries.catalogue import catalogue
+        from suite.entries.scaffold import is_checkout, plugin, scaffold
 
         if name in catalogue():
             raise ValueError(f"there is a technique called {name} already; choose another name")
@@ -133,17 +133,17 @@ def run(
     keep the machine too busy to time, 5 if a run failed.
     """
     with understandable(as_json):
-        from suite.contract.baseline import baselines
-        from suite.contract.cards import with_cards
-        from suite.contract.catalogue import catalogue, lookup
-        from suite.contract.setting import check_model, chosen
+        from suite.entries.cards import with_cards
+        from suite.entries.catalogue import catalogue, lookup
+        from suite.entries.installed import baselines
+        from suite.entries.setting import check_model, chosen
         from suite.measure.campaign import measure
-        from suite.measure.contender import check_buildable
+        from suite.measure.contenders.contender import check_buildable
+        from suite.measure.contenders.world import is_distributed
         from suite.measure.peers import peer_pairs
         from suite.measure.plan import pairs_of
-        from suite.measure.world import is_distributed
         from suite.record.job import RECIPES, SIZES
-        from suite.show.beside import HEAD, beside
+        from suite.show.pages.beside import HEAD, beside
 
         sound, broken = with_cards(catalogue())
         stacks, names = (
@@ -234,7 +234,7 @@ def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool)
 
 def _measured(pairs: Sequence[Pair], folder: Path) -> list[Row]:
     """The row of each pair that has one now."""
-    from suite.measure.result import result_of
+    from suite.measure.contenders.result import result_of
     from suite.record.store import NoRecord, Store
 
     records, _ = Store(folder).read()
@@ -262,7 +262,7 @@ def _rows(pairs: Sequence[Pair], folder: Path) -> list[Row]:
 def _table(rows: Sequence[Row], most: int = 24) -> tuple[list[str], list[list[str]]]:
     """Heading and lines of what each row cost: each baseline's fastest steps first."""
     from suite.judge.metrics import METRICS
-    from suite.show.board import text
+    from suite.show.pages.board import text
 
     shown = [METRICS[name] for name in ("step_time", "peak_tensor_bytes", "flops")]
     best = sorted(rows, key=lambda row: (row.conditions.baseline, row.value("step_time").number, row.stack))
@@ -278,7 +278,7 @@ def _table(rows: Sequence[Row], most: int = 24) -> tuple[list[str], list[list[st
 def _answers(rows: Sequence[Row], made: Collection[str], most: int = 12) -> list[str]:
     """What is known of the rows now: a sentence each, those of which something was ``made`` now first, then the best;
     each says whose curves they are."""
-    from suite.show.board import HEADLINE
+    from suite.show.pages.board import HEADLINE
     from suite.show.terminal import answer
 
     known = [row for row in rows if answer(row)]
@@ -318,15 +318,15 @@ def compare(
     keep the machine too busy to time, 5 if a run failed.
     """
     with understandable(as_json):
-        from suite.contract.setting import check_model
+        from suite.entries.setting import check_model
         from suite.judge.rows import as_dict
         from suite.measure.campaign import measure
-        from suite.measure.contender import check_buildable
+        from suite.measure.contenders.contender import check_buildable
+        from suite.measure.contenders.result import result_of
         from suite.measure.plan import pair_of
-        from suite.measure.result import result_of
         from suite.record.store import Store
-        from suite.show.drawing import check_format, save
-        from suite.show.plots import figure
+        from suite.show.pictures.drawing import check_format, save
+        from suite.show.pictures.plots import figure
         from suite.show.terminal import summary
 
         setting = setting_of(target, training, machine)
@@ -373,12 +373,12 @@ def stack(
     The interaction is the stack's speedup over the product of its parts' speedups, with its interval.
     """
     with understandable(as_json):
-        from suite.contract.setting import check_model
+        from suite.entries.setting import check_model
         from suite.judge import interaction, rows
         from suite.measure.campaign import measure
-        from suite.measure.contender import check_buildable
+        from suite.measure.contenders.contender import check_buildable
+        from suite.measure.contenders.result import result_of_stack
         from suite.measure.plan import pairs_of_stack
-        from suite.measure.result import result_of_stack
         from suite.record.store import Store
         from suite.show import stacks
 
@@ -404,14 +404,14 @@ def stack(
 
 
 def _studied(incomplete: str) -> list[str]:
-    from suite.contract.catalogue import catalogue
+    from suite.entries.catalogue import catalogue
 
     begun = [entry for name, entry in catalogue().items() if name.startswith(incomplete)]
     return [entry.id for entry in begun if entry.card.study or (entry.folder / "study.py").is_file()]
 
 
 def _check_studied(id: str) -> None:
-    from suite.contract.catalogue import catalogue, lookup
+    from suite.entries.catalogue import catalogue, lookup
 
     if id not in catalogue():  # one without a study says so itself
         lookup("technique with a study", id, dict.fromkeys(_studied("")))
@@ -439,11 +439,11 @@ def study(
     machine's records, and shown by `leantrain leaderboard`.
     """
     with understandable(as_json):
-        from suite.contract.catalogue import catalogue
+        from suite.entries.catalogue import catalogue
         from suite.measure.lab import Lab
         from suite.measure.study import baseline_for, stored_form, study_of, write_study
         from suite.record.files import replacing
-        from suite.show.study_plots import keep as keep_plot
+        from suite.show.pictures.study_plots import keep as keep_plot
 
         setting = setting_of(target, machine=machine)
         entry = catalogue()[id]
@@ -498,9 +498,9 @@ def repro(
     large.
     """
     with understandable(as_json):
-        from suite.contract.setting import check_device
+        from suite.entries.setting import check_device
         from suite.guard import agreement
-        from suite.measure.contender import Limits
+        from suite.measure.contenders.contender import Limits
         from suite.record.machine import fingerprint
         from suite.record.store import Store
 

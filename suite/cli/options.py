@@ -30,7 +30,7 @@ THREADS = 1  # more would wait for each other whenever a neighbour takes a core
 
 def technique_names(incomplete: str) -> list[str]:
     """The techniques that ``incomplete``, the last part of a stack, may become."""
-    from suite.contract.catalogue import catalogue
+    from suite.entries.catalogue import catalogue
 
     stack, plus, begun = incomplete.rpartition("+")
     return [stack + plus + id for id in catalogue() if id.startswith(begun)]
@@ -40,7 +40,7 @@ def having(*files: str) -> Callable[[str], list[str]]:
     """Completes the techniques whose folder has one of these files."""
 
     def complete(incomplete: str) -> list[str]:
-        from suite.contract.catalogue import catalogue
+        from suite.entries.catalogue import catalogue
 
         entries = [entry for id, entry in catalogue().items() if id.startswith(incomplete)]
         return [entry.id for entry in entries if any((entry.folder / file).is_file() for file in files)]
@@ -86,7 +86,7 @@ def check_installed() -> None:
 @contextmanager
 def looking_up() -> Iterator[None]:
     """Says of a technique that nobody knows that its package is not installed, where that is why."""
-    from suite.contract.catalogue import UnknownId
+    from suite.entries.catalogue import UnknownId
 
     try:
         yield
@@ -96,7 +96,7 @@ def looking_up() -> Iterator[None]:
 
 
 def _check_stack(stack: str) -> None:
-    from suite.contract.catalogue import catalogue, lookup
+    from suite.entries.catalogue import catalogue, lookup
     from suite.record.job import BASELINE, split
 
     with looking_up():
@@ -106,7 +106,7 @@ def _check_stack(stack: str) -> None:
 
 
 def _check_baseline(name: str) -> None:
-    from suite.contract.catalogue import lookup
+    from suite.entries.catalogue import lookup
 
     lookup("baseline", name, dict.fromkeys(baseline_names("")))
 
@@ -115,7 +115,7 @@ def one_of(kind: str, *known: str) -> dict[str, Any]:
     """Completes to the ``known`` words and refuses all others."""
 
     def check(value: str) -> None:
-        from suite.contract.catalogue import lookup
+        from suite.entries.catalogue import lookup
 
         lookup(kind, value, dict.fromkeys(known))
 
@@ -185,7 +185,7 @@ ModelOption = Annotated[
 
 
 def _check_device(device: str) -> None:
-    from suite.contract.setting import check_device
+    from suite.entries.setting import check_device
 
     if device != "cuda":  # whether it is here, torch knows, which takes seconds to load
         check_device(device)
@@ -323,7 +323,7 @@ class EvidenceOptions(Options):
 
     def effort(self, learning: LearningOptions) -> Effort:
         from suite.measure.campaign import Effort
-        from suite.measure.contender import Limits
+        from suite.measure.contenders.contender import Limits
         from suite.measure.plan import Wanted
         from suite.measure.timing import ROUNDS
 
@@ -350,7 +350,7 @@ def setting_of(
     Raises UnknownId with the nearest names, ValueError where one is wanted and several are named, and Unavailable for
     a device that is not here.
     """
-    from suite.contract import setting
+    from suite.entries import setting
 
     return setting.setting_of(
         baseline=target.baseline or baseline, size=target.size, recipe=target.recipe, task=training.task,
@@ -360,7 +360,7 @@ def setting_of(
 
 def task_of(training: TrainingOptions) -> Task | None:
     """The task, where one was named, in place of what a technique's card says. Raises UnknownId."""
-    from suite.contract.setting import chosen
+    from suite.entries.setting import chosen
     from suite.record.job import TASKS
 
     return chosen("task", training.task, TASKS) if training.task else None
@@ -368,8 +368,8 @@ def task_of(training: TrainingOptions) -> Task | None:
 
 def device_named(device: str) -> str:
     """The device, whether it is here or not. Raises UnknownId with the nearest name for one that is none."""
-    from suite.contract.setting import check_device
-    from suite.contract.technique import Unavailable
+    from suite.entries.setting import check_device
+    from suite.loop.technique import Unavailable
 
     with suppress(Unavailable):
         check_device(device)

@@ -15,7 +15,7 @@ from suite.cli.options import OF_SIZES, RESULTS, Baselines, Json, Results, Techn
 from suite.cli.shared import REPORT, Exit, app, bar, escape, fail, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
-    from suite.show.report import Report
+    from suite.show.pages.report import Report
 
 SUFFIXES = {".md": "markdown", ".html": "html", ".svg": "svg", ".csv": "csv", ".parquet": "parquet"}
 FORMS = ("markdown", "html", "svg", "badge", "csv", "parquet", "model-index")
@@ -73,15 +73,17 @@ def leaderboard(
     In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
     """
     with understandable(as_json):
-        from suite.contract.setting import chosen
-        from suite.contract.stack import build
+        from suite.entries.setting import chosen
+        from suite.entries.spelling import build
         from suite.judge.rows import as_dict
         from suite.record.files import read_plain_text, replacing
         from suite.record.job import canonical
         from suite.record.text import lines
-        from suite.show import badge, drawing, export, html, markdown, plots, poster
-        from suite.show.report import Report
-        from suite.show.stamp import check, stamp
+        from suite.show import export
+        from suite.show.pages import html, markdown
+        from suite.show.pages.report import Report
+        from suite.show.pictures import badge, drawing, plots, poster
+        from suite.show.pictures.stamp import check, stamp
 
         pages = {"markdown": markdown.render, "html": html.render, "svg": poster.render, "badge": badge.render}
         whole = not (techniques or on)
@@ -136,7 +138,7 @@ def leaderboard(
 def _split(report: Report, path: Path, boards: Path) -> bytes:
     """Writes the boards of each baseline into ``boards`` and returns the front page that ``path`` becomes."""
     from suite.record.files import replacing
-    from suite.show import markdown
+    from suite.show.pages import markdown
 
     front, pages = markdown.split(report, Path(os.path.relpath(boards, path.parent)).as_posix())
     for name, content in pages.items():
@@ -161,7 +163,7 @@ def _targets(paths: list[Path] | None, form: str | None) -> list[tuple[Any, Path
 
 
 def _techniques_and_claims(incomplete: str) -> list[str]:
-    from suite.contract.catalogue import catalogue
+    from suite.entries.catalogue import catalogue
 
     names = list(catalogue())
     if (id := incomplete.partition(".")[0]) in names:
@@ -205,9 +207,9 @@ def claims(
     decide it.
     """
     with understandable(as_json):
-        from suite.contract.baseline import baselines
-        from suite.contract.catalogue import lookup
-        from suite.contract.setting import chosen
+        from suite.entries.catalogue import lookup
+        from suite.entries.installed import baselines
+        from suite.entries.setting import chosen
         from suite.judge import claims as judging
         from suite.judge import rows
         from suite.judge.at_scale import counts_at_scale
@@ -268,7 +270,7 @@ def claims(
 
 def _try_mutants(ids: Sequence[str], on: Sequence[str], as_json: bool) -> None:
     """Prints what notices each mutant. Raises typer.Exit if one survives."""
-    from suite.contract.catalogue import catalogue
+    from suite.entries.catalogue import catalogue
     from suite.measure.learning import cores
     from suite.measure.mutants import noticed, processes
 
@@ -317,16 +319,16 @@ def history(
     Exit code 1 for a confirmed change for the worse, 3 for one that is only suspected: --confirm decides it.
     """
     with understandable(as_json):
-        from suite.contract.setting import chosen
-        from suite.contract.stack import build
+        from suite.entries.setting import chosen
+        from suite.entries.spelling import build
         from suite.guard.confirm import confirm as confirmed
         from suite.judge import history as times
         from suite.record.job import canonical
         from suite.record.store import Store
 
         if write:
-            from suite.show.drawing import check_format
-            from suite.show.timelines import draw
+            from suite.show.pictures.drawing import check_format
+            from suite.show.pictures.timelines import draw
 
             check_format(write)
         metrics = [chosen("metric", each, times.METRICS) for each in metric or times.METRICS]

@@ -146,9 +146,9 @@ def escape(text: str) -> str:
 @contextmanager
 def understandable(as_json: bool = False) -> Iterator[None]:
     """Turns the errors that a user can mend into one sentence and an exit code."""
-    from suite.contract.catalogue import UnknownId
-    from suite.contract.sites import NotAttached
-    from suite.contract.technique import Unavailable
+    from suite.entries.catalogue import UnknownId
+    from suite.loop.sites import NotAttached
+    from suite.loop.technique import Unavailable
     from suite.record.store import NoRecord, StoreError
 
     try:
@@ -163,7 +163,7 @@ def understandable(as_json: bool = False) -> Iterator[None]:
         why = f"{error.filename}: {error.strerror}; name another place" if error.filename else str(error)
         fail(_no_room() if error.errno in (errno.ENOSPC, errno.EDQUOT) else why, Exit.USAGE, as_json)
     except RuntimeError as error:
-        from suite.measure.child import ContenderFailed  # loads torch: only where something has run
+        from suite.measure.contenders.child import ContenderFailed  # loads torch: only where something has run
 
         if not isinstance(error, ContenderFailed):
             raise

@@ -115,7 +115,7 @@ def _options(context: typer.Context) -> dict[str, Any]:
 
 
 def _option(name: str, options: Mapping[str, Any]) -> Any:
-    from suite.contract.catalogue import lookup
+    from suite.entries.catalogue import lookup
 
     if name not in options and OTHER_WORDS.get(name) in options:
         raise ValueError(f"no field is called {name!r}; did you mean {OTHER_WORDS[name]}?")

@@ -17,8 +17,8 @@ kernels' dispatch   ``launchable`` beside each kernel (shared: :mod:`suite.kerne
                     tensors that it takes, PyTorch's operators on all others
 CUDA graphs         none are captured here; optimizers allow it (``GroupedOptimizer.counter_device``)
 which operators     :mod:`suite.meters.gpu_operators`, for tensors without values
-start               :mod:`suite.measure.server` loads libraries and must not ask CUDA anything: a process that forks
-                    after it has cannot use the GPU in its children
+start               :mod:`suite.measure.contenders.server` loads libraries and must not ask CUDA anything: a process
+                    that forks after it has cannot use the GPU in its children
 ==================  ========================================================  ==================================
 
 ``tests/device`` runs every technique's steps and probes, and each concern, on a GPU that is pretended.

@@ -30,9 +30,9 @@ from pathlib import Path
 
 import numpy as np
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import catalogue, lookup
-from suite.contract.sources import installed_code
+from suite.entries.catalogue import catalogue, lookup
+from suite.entries.installed import baselines
+from suite.entries.sources import installed_code
 from suite.guard.calibration import Calibration, Uncalibrated, stored
 from suite.guard.findings import Difference, Finding, changes_between, flat
 from suite.judge.known import timed_pair
@@ -41,8 +41,8 @@ from suite.judge.repetition import envelope, repetition
 from suite.judge.rows import pairs
 from suite.judge.statistics import Floats, median, replication_interval
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.child import KILLED
-from suite.measure.contender import Limits
+from suite.measure.contenders.child import KILLED
+from suite.measure.contenders.contender import Limits
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, conditions_of, silent
 from suite.measure.learning import equal_to_the_bit, learn, renewal_of

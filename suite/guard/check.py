@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from suite.contract.catalogue import lookup
+from suite.entries.catalogue import lookup
 from suite.guard import speed
 from suite.guard.calibration import Uncalibrated, stored
 from suite.guard.findings import Finding
@@ -21,7 +21,7 @@ from suite.guard.regression import CountedJob, Reference, compare, count, here, 
 from suite.guard.trees import RevisionError, TreeWorker, checked_out
 from suite.guard.votes import FALSE_ALARMS, SLOWER, Rule
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.child import ContenderFailed
+from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import Progress, silent
 from suite.record.job import BASELINE, Job, RecipeName, Size, split
 from suite.record.machine import fingerprint

@@ -37,8 +37,8 @@ from suite.judge.statistics import (
     smallest_detectable_effect,
 )
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.child import ContenderFailed
-from suite.measure.lockstep import in_rounds, steps_of_blocks
+from suite.measure.contenders.child import ContenderFailed
+from suite.measure.contenders.lockstep import in_rounds, steps_of_blocks
 from suite.record.job import Job
 
 MARGIN = 0.03  # a slow-down that is worth an alarm; also what noise may shift a process by without one

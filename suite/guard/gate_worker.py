@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from suite.measure.contender import Contender
+    from suite.measure.contenders.contender import Contender
 
 COUNTED_STEPS = 4  # optimizers make their state in the first; the rest is a trajectory to compare
 SEED = 0
@@ -40,8 +40,8 @@ class Worker:
         """Where the code comes from, its catalogue (technique id -> baselines, task, folder), and the arithmetic that
         it counts under, where it chooses one."""
         import suite
-        from suite.contract.baseline import baselines
-        from suite.contract.catalogue import catalogue
+        from suite.entries.catalogue import catalogue
+        from suite.entries.installed import baselines
 
         cards = {}
         for name, entry in catalogue().items():
@@ -73,7 +73,7 @@ class Worker:
 
     def start(self, job: dict[str, Any], numerics: str = "native", counted: bool = False) -> dict[str, Any]:
         """Starts and sets up a contender, whose steps may be ``counted``; answers its steps."""
-        from suite.measure.contender import Contender, Limits
+        from suite.measure.contenders.contender import Contender, Limits
         from suite.record.job import Job
 
         self._contender = Contender(Job.model_validate(job), Limits(reply_s=REPLY_LIMIT_S), **_server(numerics)).start()
@@ -105,7 +105,7 @@ class Worker:
 
     def code(self, job: dict[str, Any]) -> str:
         """A hash of all definitions that a run of the job may reach, also those that its functions import."""
-        from suite.contract.sources import code_of
+        from suite.entries.sources import code_of
         from suite.record.job import Job
 
         known = Job.model_validate(job)
@@ -142,7 +142,7 @@ def _server(numerics: str) -> dict[str, Any]:
     machine's own."""
     if _off_the_clock() is None:
         return {}
-    from suite.measure.fork_servers import shared
+    from suite.measure.contenders.fork_servers import shared
 
     return {"server": shared(numerics)}
 

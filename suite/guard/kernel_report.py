@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from suite.contract.catalogue import Entry, catalogue, lookup
-from suite.contract.technique import Unavailable
+from suite.entries.catalogue import Entry, catalogue, lookup
 from suite.kernels import gates
 from suite.kernels.bench import Examination, examinations
 from suite.kernels.gates import MachineCode
 from suite.kernels.manifest import Manifest
+from suite.loop.technique import Unavailable
 from suite.measure.evidence import Progress
 
 MOST_AT_ONCE = 4  # processes that examine side by side: each has torch and Triton

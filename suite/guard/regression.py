@@ -19,7 +19,7 @@ from pydantic import Field
 from suite.guard.findings import Difference, Finding, changes_between, speed
 from suite.guard.gate_worker import COUNTED_STEPS, SEED, Worker
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.child import ContenderFailed, first_line
+from suite.measure.contenders.child import ContenderFailed, first_line
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task, split
 from suite.record.libraries import LIBRARIES

@@ -28,14 +28,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from suite.contract.catalogue import Entry, catalogue, package_folder
-from suite.contract.technique import Unavailable
+from suite.entries.catalogue import Entry, catalogue, package_folder
 from suite.kernels.bench import examinations
-from suite.measure.child import ContenderFailed
-from suite.measure.contender import Contender, Limits
+from suite.loop.technique import Unavailable
+from suite.measure.contenders.child import ContenderFailed
+from suite.measure.contenders.contender import Contender, Limits
+from suite.measure.contenders.fork_servers import of_one_timing
+from suite.measure.contenders.lockstep import in_rounds
 from suite.measure.evidence import Progress, silent
-from suite.measure.fork_servers import of_one_timing
-from suite.measure.lockstep import in_rounds
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.machine import fingerprint
 

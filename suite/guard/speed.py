@@ -1,7 +1,7 @@
 """The relative speed gate: the working tree's steps against a revision's, on a machine that nobody calibrated.
 
-A set is three fresh processes in lock-step (:mod:`suite.measure.lockstep`): the revision, the revision again, and the
-working tree::
+A set is three fresh processes in lock-step (:mod:`suite.measure.contenders.lockstep`): the revision, the revision
+again, and the working tree::
 
     start, set up     warm-up            round 1              ...   round ROUNDS
     old new again     again old new ...  new old again again old new
@@ -38,7 +38,7 @@ from suite.guard.trees import TreeWorker
 from suite.guard.votes import MOST_SETS, Rule, errors, sets_needed, threshold_for
 from suite.judge.statistics import median_interval, round_log_ratios
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.child import ContenderFailed
+from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import Progress, silent
 from suite.record.job import Job
 

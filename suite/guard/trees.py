@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from suite.guard import gate_worker
-from suite.measure.child import ContenderFailed
-from suite.measure.processes import end_with_parent
+from suite.measure.contenders.child import ContenderFailed
+from suite.measure.contenders.processes import end_with_parent
 from suite.record.machine import ENVIRONMENT
 from suite.record.scratch import PREFIX, scratch
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from suite.contract.sources import code_of
+from suite.entries.sources import code_of
 from suite.record import paper_scale
 from suite.record.job import Setting
 from suite.record.paper_scale import Beside, CountPlace, PaperScale, SizeCount

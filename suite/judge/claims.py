@@ -30,9 +30,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from suite.contract.card import Card, Claim, Property
-from suite.contract.cards import with_cards
-from suite.contract.catalogue import catalogue, lookup
+from suite.entries.card import Card, Claim, Property
+from suite.entries.cards import with_cards
+from suite.entries.catalogue import catalogue, lookup
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.known import Facts, counters_of
 from suite.judge.metrics import MetricKind, metric_of

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from suite.contract.card import CardError
-from suite.contract.catalogue import reference_of, tunes
-from suite.contract.sources import CodeOf, installed_code
+from suite.entries.card import CardError
+from suite.entries.catalogue import reference_of, tunes
+from suite.entries.sources import CodeOf, installed_code
 from suite.judge import tuning
 from suite.judge.known import Known, LearnedPair, TimedPair, completed, timed_pair
 from suite.judge.metrics import METRICS, MetricValue, Priors, priors, unavailable, values

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict
 
-from suite.contract.sources import CodeOf, installed_code
+from suite.entries.sources import CodeOf, installed_code
 from suite.record.files import OlderSchema, Stored, parse_versioned, printable, read_plain
 from suite.record.job import Setting
 from suite.record.schema import Machine
@@ -68,7 +68,7 @@ class StudyTable:
 class Study(Stored):
     """A study's tables, and what they were made with; ``seeds`` is what each run got at most.
 
-    ``code``: the trajectory hash of the technique alone on the baseline (:func:`suite.contract.sources.code_of`).
+    ``code``: the trajectory hash of the technique alone on the baseline (:func:`suite.entries.sources.code_of`).
     """
 
     model_config = ConfigDict(revalidate_instances="always")

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from suite.contract.sources import GROUP
+from suite.entries.sources import GROUP
 
 
 def installed_version(baseline: str) -> int | None:

@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from suite.contract.adapting import baseline_for
-from suite.contract.sites import NotAttached
+from suite.entries.adapting import baseline_for
 from suite.judge.repetition import envelope, repetition
 from suite.judge.rows import rows, undecided
-from suite.measure.child import ContenderFailed, end_all, in_child
-from suite.measure.contender import Limits
+from suite.loop.sites import NotAttached
+from suite.measure.contenders.child import ContenderFailed, end_all, in_child
+from suite.measure.contenders.contender import Limits
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, conditions_of, portion, silent
 from suite.measure.learning import (

@@ -2,17 +2,17 @@
 
 Counts depend on the code, the shapes and the schedule, and on no weight: a run of STEPS reference steps, in which every
 schedule by progress comes round, gives those of the whole run, in seconds. So does another, recorded, what single steps
-show of the techniques (:mod:`suite.contract.recording`).
+show of the techniques (:mod:`suite.reading.recording`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from suite.contract.catalogue import catalogue
-from suite.contract.sources import code_of
-from suite.measure.child import ContenderFailed
-from suite.measure.contender import Contender, Limits
+from suite.entries.catalogue import catalogue
+from suite.entries.sources import code_of
+from suite.measure.contenders.child import ContenderFailed
+from suite.measure.contenders.contender import Contender, Limits
 from suite.measure.evidence import Heading
 from suite.record.job import Job, Setting, techniques_of
 from suite.record.numerics import off_the_clock

@@ -11,8 +11,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from suite.contract.adapting import baseline_for
-from suite.contract.setting import check_locations
+from suite.entries.adapting import baseline_for
+from suite.entries.setting import check_locations
 from suite.record.job import Setting
 from suite.record.machine import fingerprint
 from suite.record.schema import Conditions

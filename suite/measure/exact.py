@@ -2,7 +2,7 @@
 
 The counters and probes that ``identity`` and ``counted`` claims are about depend on the code alone, so a few steps of
 a small size decide them, in seconds. A technique of several ranks runs as it would in a comparison. At a larger size
-a step is counted without values (:mod:`suite.measure.paper_scale`): claims about bytes, FLOPs and parameters
+a step is counted without values (:mod:`suite.measure.at_scale.paper_scale`): claims about bytes, FLOPs and parameters
 need none.
 """
 
@@ -16,17 +16,17 @@ from functools import cache
 
 import torch
 
-from suite.contract.card import Card, Claim
-from suite.contract.recording import Recording
-from suite.contract.run import Diverged
+from suite.entries.card import Card, Claim
 from suite.judge.claims import ClaimPlace, Judgement, Observation, exact_command, exactly, is_exact, judge, unfit
 from suite.judge.known import Facts
-from suite.measure import paper_scale
-from suite.measure.child import ContenderFailed
-from suite.measure.contender import Contender, world_size
-from suite.measure.paper_scale import Scale
-from suite.measure.stock import data_of
+from suite.loop.run import Diverged
+from suite.measure.at_scale import paper_scale
+from suite.measure.at_scale.paper_scale import Scale
+from suite.measure.contenders.child import ContenderFailed
+from suite.measure.contenders.contender import Contender, world_size
+from suite.measure.contenders.stock import data_of
 from suite.meters.holders import Living
+from suite.reading.recording import Recording
 from suite.record.job import Job, RecipeName, Setting, Size, canonical
 from suite.record.paper_scale import PROVENANCE
 from suite.record.schema import COUNTS, Evaluation

@@ -1,9 +1,9 @@
 """What every solver would do with a budget of memory: on a model of any size, in seconds, without its memory.
 
-The model's blocks are profiled on tensors without values (:mod:`suite.measure.paper_scale`); seconds are FLOPs over a
-rate that the device reaches, so predicted times are modelled, and peaks are exact. Parameters, optimizer state and the
-batch are in the device's memory besides. The optimizer's step, with all gradients and what it makes for a moment, is
-the peak where it takes more than a pass: no schedule changes that.
+The model's blocks are profiled on tensors without values (:mod:`suite.measure.at_scale.paper_scale`); seconds are FLOPs
+over a rate that the device reaches, so predicted times are modelled, and peaks are exact. Parameters, optimizer state
+and the batch are in the device's memory besides. The optimizer's step, with all gradients and what it makes for a
+moment, is the peak where it takes more than a pass: no schedule changes that.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible, Plan, Solver, least, planned, unplanned
 from suite.chain.schedule import ScheduleError
-from suite.contract.catalogue import catalogue
-from suite.contract.chains import chains_of
-from suite.contract.stack import build
+from suite.entries.catalogue import catalogue
+from suite.entries.spelling import build
+from suite.loop.chains import chains_of
+from suite.measure.at_scale.paper_scale import Scale, shapes_of, trained_at
 from suite.measure.evidence import Progress, silent
-from suite.measure.paper_scale import Scale, shapes_of, trained_at
 from suite.meters.live import LiveBytes
 from suite.meters.state import state_tensors
 from suite.meters.storage import unique_bytes
@@ -122,7 +122,7 @@ def solvers(names: Iterable[str] = ()) -> dict[str, Solver]:
     known: dict[str, Solver] = {}
     for spelling in wanted or list(catalogue()):
         technique = build(spelling)
-        alone = next(iter(getattr(technique, "techniques", {spelling: technique}).values()))
+        alone = next(iter(technique.techniques.values()))
         if isinstance(alone, Solver):
             known[spelling] = alone
         elif wanted:

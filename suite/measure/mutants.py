@@ -32,13 +32,13 @@ from importlib.util import find_spec, spec_from_file_location
 from types import CodeType, ModuleType
 from typing import Any, cast
 
-from suite.contract.catalogue import Entry, catalogue
-from suite.contract.technique import CHAINED, SLOTS, Technique, overrides
-from suite.measure import contender, fork_servers
-from suite.measure.child import first_line
+from suite.entries.catalogue import Entry, catalogue
+from suite.loop.technique import CHAINED, SLOTS, Technique, overrides
+from suite.measure.contenders import contender, fork_servers
+from suite.measure.contenders.child import first_line
+from suite.measure.contenders.fork_servers import ThisProcess
 from suite.measure.evidence import Progress, silent
 from suite.measure.exact import exact_verdicts, know_reference
-from suite.measure.fork_servers import ThisProcess
 from suite.record.job import Job, Setting, Size
 from suite.record.numerics import off_the_clock
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import get_args, get_type_hints
 
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 from suite.measure.plan import Pair
 from suite.record.job import join, split, techniques_of
 

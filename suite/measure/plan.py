@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 
-from suite.contract.catalogue import catalogue, lookup, reference_of, tunes
-from suite.contract.sources import installed_code
+from suite.entries.catalogue import catalogue, lookup, reference_of, tunes
+from suite.entries.sources import installed_code
 from suite.judge import tuning
 from suite.judge.known import completed, equals_reference
 from suite.judge.metrics import PROBE_RATIO
 from suite.judge.rows import Currency
 from suite.judge.ruler import BUDGETS, steps_at
-from suite.measure.child import ENVIRONMENT
+from suite.measure.contenders.child import ENVIRONMENT
+from suite.measure.contenders.world import reference_with_ranks, with_ranks
 from suite.measure.evidence import conditions_of
-from suite.measure.world import reference_with_ranks, with_ranks
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, join, parts_of, techniques_of
 from suite.record.machine import fingerprint

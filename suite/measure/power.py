@@ -22,11 +22,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from suite.contract.data import generator
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.sources import code_of
-from suite.contract.technique import Technique
+from suite.entries.jobs import run_of
+from suite.entries.sources import code_of
 from suite.judge.ruler import Ruler, ruler_of
 from suite.judge.statistics import (
     Interval,
@@ -35,6 +32,10 @@ from suite.judge.statistics import (
     pooled_variance,
     replicate_interval,
 )
+from suite.loop.data import generator
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.measure.campaign import Effort, measure
 from suite.measure.evidence import Progress, conditions_of, part, silent
 from suite.measure.plan import CampaignPlan, Pair, Wanted
@@ -190,6 +191,6 @@ def _ruler(setting: Setting, records: Records) -> Ruler:
 
 def _perturbed_loss(job: Job) -> float:
     """The final test loss of a perturbed run, in this process."""
-    run = Run(job, technique=Perturbed())
+    run = run_of(job, technique=Perturbed())
     run.train(run.recipe.steps)
     return run.evaluate("test")["loss"]

@@ -14,9 +14,11 @@ from io import BytesIO
 
 from PIL import Image
 
-from suite.contract.baseline import Sample, baseline_of
-from suite.contract.run import Diverged, Run
-from suite.contract.sources import code_of
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.entries.sources import code_of
+from suite.loop.baseline import Sample
+from suite.loop.run import Diverged
 from suite.measure.evidence import Progress, conditions_of, silent
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.references import Bar, LearnedReference, Picture, means
@@ -34,7 +36,7 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
     samples: list[Sample] = []
     why = ""
     for seed in seeds:
-        run = Run(Job(setting=setting, seed=seed))
+        run = run_of(Job(setting=setting, seed=seed))
         try:
             run.train(run.recipe.steps)
             ends.append(run.evaluate("test"))

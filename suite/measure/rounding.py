@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from suite.contract.data import generator
-from suite.measure.contender import Contender, Limits
+from suite.loop.data import generator
+from suite.measure.contenders.contender import Contender, Limits
 from suite.record.job import Job
 
 NUDGES = 3

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from suite.contract.catalogue import Entry
-from suite.contract.sources import code_of
+from suite.entries.catalogue import Entry
+from suite.entries.sources import code_of
 from suite.judge.studies import Study as Study
 from suite.judge.studies import path_of
 from suite.judge.studies import read_studies as read_studies

@@ -7,13 +7,14 @@
                                   order  its reverse
 
 Every letter is a block of STEPS training steps of one side; only one computes at a time
-(:mod:`suite.measure.lockstep`). What a step costs does not depend on what was learned, so all begin with fresh weights.
-Where the cost changes during a run, as the counts tell, the run is compressed: it goes through its whole schedule in
-as few steps as the rounds take, and every fifth of it is a window of its own; else one window serves the whole run.
-Set-up is timed before that, of the whole run: what searches or trains beforehand does so at full length.
+(:mod:`suite.measure.contenders.lockstep`). What a step costs does not depend on what was learned, so all begin with
+fresh weights. Where the cost changes during a run, as the counts tell, the run is compressed: it goes through its whole
+schedule in as few steps as the rounds take, and every fifth of it is a window of its own; else one window serves the
+whole run. Set-up is timed before that, of the whole run: what searches or trains beforehand does so at full length.
 
 The processes are the replicate: rounds of one set of processes agree with each other about a wrong number. A set has a
-fork server of its own (:mod:`suite.measure.fork_servers`). Several contenders may share a set, and so the reference.
+fork server of its own (:mod:`suite.measure.contenders.fork_servers`). Several contenders may share a set, and so the
+reference.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suite.contract.data import mixed_seed
-from suite.contract.sources import code_of
-from suite.measure.child import ContenderFailed
-from suite.measure.contender import Contender, Limits, TimedBlock
+from suite.entries.sources import code_of
+from suite.loop.data import mixed_seed
+from suite.measure.contenders.child import ContenderFailed
+from suite.measure.contenders.contender import Contender, Limits, TimedBlock
+from suite.measure.contenders.fork_servers import Server, of_one_timing
+from suite.measure.contenders.lockstep import in_rounds
 from suite.measure.evidence import Heading, Progress, conditions_of, silent
-from suite.measure.fork_servers import Server, of_one_timing
-from suite.measure.lockstep import in_rounds
 from suite.record.job import Job, Setting
 from suite.record.numerics import on_the_clock
 from suite.record.schema import LEAST_BLOCKS, Side, Timed, Window

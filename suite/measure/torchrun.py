@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from suite.contract.adapting import baseline_for
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import lookup
-from suite.contract.run import Run
 from suite.device.ranks import STEP_S, device_of, joined, wait_at_most
-from suite.measure.world import with_ranks
+from suite.entries.adapting import baseline_for
+from suite.entries.catalogue import lookup
+from suite.entries.installed import baselines
+from suite.entries.jobs import run_of
+from suite.measure.contenders.world import with_ranks
 from suite.record.job import RECIPES, SIZES, Job, Setting
 
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     mesh = joined(asked.device, rank, ranks, "env://")
     try:
-        run = Run(Job(setting=setting, stack=stack), baseline=baseline_for(setting), mesh=mesh)
+        run = run_of(Job(setting=setting, stack=stack), baseline=baseline_for(setting), mesh=mesh)
         wait_at_most(mesh, STEP_S)
         losses = run.train(run.recipe.steps)
         scores = run.evaluate()

@@ -4,7 +4,7 @@ same (averaged weights, a teacher, a buffer of a technique's own).
 ::
 
     before = Living()               what the process holds without the run: libraries' constants
-    run = Run(...); ...
+    run = run_of(...); ...
     with before.left_out(data):     what has come since, and lives, counts: tensors of the run's device, and host bytes
         counters = run.count_step()
 

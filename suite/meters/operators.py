@@ -6,7 +6,7 @@
         step()
     trace.step()            # a TracedStep: signatures and counts
 
-It takes tensors with values and without (:mod:`suite.measure.weightless`), whose operators are those of a GPU.
+It takes tensors with values and without (:mod:`suite.measure.at_scale.weightless`), whose operators are those of a GPU.
 
 What is read and written: each storage once, no more of it than its views show. An operator that gathers reads as much
 as it writes; one that only writes reads nothing of its target. Under torch.compile, where a caller marks what runs

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Wrapper = Callable[[Callable[[Tensor], Any], Tensor], Any]
 
 
-class _Replays:
+class Replays:
     """Keeps a segment's running statistics (the persistent buffers of modules that train) at one update a step."""
 
     def __init__(self, modules: list[nn.Module]) -> None:
@@ -135,10 +135,10 @@ class _Segment:
         """The first block's forward: the whole segment."""
         hidden, args, kwargs = split_hidden(args, kwargs)
         self.given = args, kwargs
-        own_args = tuple(_without_cache(value, self.start) for value in args)
-        own_kwargs = {key: _without_cache(value, self.start) for key, value in kwargs.items()}
+        own_args = tuple(without_cache(value, self.start) for value in args)
+        own_kwargs = {key: without_cache(value, self.start) for key, value in kwargs.items()}
 
-        replays = _Replays(self.modules)
+        replays = Replays(self.modules)
 
         def run(hidden: Tensor) -> Any:
             output: Any = hidden
@@ -191,7 +191,7 @@ def split_hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor,
     raise SegmentError(f"no hidden states among the block's arguments {list(kwargs)}; pass them first, by position")
 
 
-def _without_cache(value: Any, layer: int) -> Any:
+def without_cache(value: Any, layer: int) -> Any:
     """Returns None for a key-value cache that holds nothing of this layer, and any other value as it is."""
     if hasattr(value, "get_seq_length") and hasattr(value, "update"):
         if value.get_seq_length(layer):  # blocks before the segment have filled their own layers

@@ -2,7 +2,7 @@
 not count, nor does where a definition stands.
 
 A file is read as the statements of its top level, each as text that does not depend on Python's version, with the
-names that it uses; what a name stands for :mod:`suite.contract.sources` finds out. Annotations in the bodies of classes
+names that it uses; what a name stands for :mod:`suite.entries.sources` finds out. Annotations in the bodies of classes
 and modules stay, since dataclasses read them, and so do those that Triton compiles by (``tl.constexpr``).
 """
 

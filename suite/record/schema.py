@@ -224,7 +224,7 @@ class Energy(Stored):
 
 
 class Code(Stored):
-    """Hashes of the code that a run loads (:func:`suite.contract.sources.code_of`).
+    """Hashes of the code that a run loads (:func:`suite.entries.sources.code_of`).
 
     Attributes:
         trajectory: of what decides every number of a training run: loop, model, data, techniques.
@@ -477,7 +477,7 @@ def parse(line: bytes | str) -> Line:
     except ValidationError:
         parsed = None
     content = line if isinstance(line, bytes) else line.encode()
-    known = parsed if parsed and parsed.schema_version == SCHEMA_VERSION else None
+    known: Stored | None = parsed if parsed and parsed.schema_version == SCHEMA_VERSION else None
     as_written = known is not None and known.model_dump_json().encode() == content
     if not as_written and (known is None or not repeats_nothing(content)):
         # What is damaged, e.g. has a member twice, goes the slow way, which finds out why.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from suite.contract.card import Card
+from suite.entries.card import Card
 
 BETWEEN = re.compile(r",\s*(?:and\s+)?|\s+and\s+|\s*&\s*")  # authors
 SPECIAL = re.compile(r"([&%$#_{}])")

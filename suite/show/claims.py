@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from suite.contract.card import Property
+from suite.entries.card import Property
 from suite.judge.claims import Judgement, expectation, is_exact, shown
 from suite.judge.verdicts import CLAIM_VERDICTS, ClaimVerdict
 

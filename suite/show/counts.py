@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from suite.judge.metrics import METRICS
-from suite.measure.paper_scale import SideBySide, StepCount
+from suite.measure.at_scale.paper_scale import SideBySide, StepCount
 from suite.record.paper_scale import PROVENANCE
 from suite.record.schema import COUNTS
 from suite.show.amounts import amount

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from suite.contract.baseline import baselines
+from suite.entries.installed import baselines
 from suite.judge.known import LearnedPair, TimedPair, counters_of
 from suite.judge.metrics import COUNTERS, METRICS, Metric, MetricValue, metric_of, samples
 from suite.judge.rows import EXACT, Row, as_dict

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from suite.judge.roofline import ModelledStep
-from suite.measure.gpu_time import TimesBeside
-from suite.measure.paper_scale import SideBySide, StepCount
+from suite.measure.at_scale.gpu_time import TimesBeside
+from suite.measure.at_scale.paper_scale import SideBySide, StepCount
 from suite.record.modelled import PROVENANCE
 
 LISTED = 0.005

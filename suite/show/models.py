@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from suite.guard.models.matrix import Cell, ModelsMatrix, Placed, Verdict
+from suite.measure.models.matrix import Cell, ModelsMatrix, Placed, Verdict
 from suite.record.text import in_html
-from suite.show import markup
+from suite.show.pages import markup
 
 TITLE = "Models"
 SIGNS: dict[Verdict, str] = {"works": "✓", "refused": "–", "defect": "✗"}

@@ -9,8 +9,8 @@ from suite.judge.at_scale import CountsAtScale
 from suite.judge.metrics import METRICS
 from suite.record.paper_scale import Beside, CountPlace, PaperScale
 from suite.record.text import in_html
-from suite.show import markup
 from suite.show.amounts import amount
+from suite.show.pages import markup
 
 TITLE = "At the papers' own sizes"
 READING = (

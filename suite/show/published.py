@@ -21,8 +21,8 @@ from suite.judge.published import Comparison, Residual, StudySummary, peaks, stu
 from suite.record.files import replacing
 from suite.record.modelled import write
 from suite.record.published import FOLDER, rows
-from suite.show.axes import Axis, Frame, around
-from suite.show.drawing import Dot, Drawing, Line, Mark, Words, save
+from suite.show.pictures.axes import Axis, Frame, around
+from suite.show.pictures.drawing import Dot, Drawing, Line, Mark, Words, save
 
 COLUMNS = ("of", "by", "group", "rows", "median absolute error", "median signed error", "inside others' bands")
 SHAPES = ("dot", "open", "triangle", "square", "cross")

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from suite.record.references import LearnedReference, OfReference, Picture, Power, References
 from suite.record.text import in_html
-from suite.show import markup
+from suite.show.pages import markup
 
 TITLE = "References"
 READING = (

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from suite.judge.interaction import Interaction, interactions
 from suite.judge.metrics import IN_STACKS, METRICS, Direction, MetricValue
 from suite.record.text import in_html
-from suite.show import markup
-from suite.show.board import Board, against_text, how_many, shown_number, text
+from suite.show.pages import markup
+from suite.show.pages.board import Board, against_text, how_many, shown_number, text
 
 DIRECTION: Direction = "higher"  # of an interaction, whatever the metric's own is
 READING = (

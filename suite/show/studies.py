@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from suite.contract.card import Card
+from suite.entries.card import Card
 from suite.judge.studies import Cell, Study, StudyTable
 from suite.record.job import techniques_of
 from suite.record.text import in_html
-from suite.show import markup, study_plots
-from suite.show.board import how_many
-from suite.show.overview import PlacedRow, kinds
-from suite.show.study_plots import MOST_ROWS
+from suite.show.pages import markup
+from suite.show.pages.board import how_many
+from suite.show.pages.overview import PlacedRow, kinds
+from suite.show.pictures import study_plots
+from suite.show.pictures.study_plots import MOST_ROWS
 
 READING = (
     "Questions over many runs. Their tables and plots are as the study made them; † unverified: code changed since."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from suite.judge.metrics import COLUMNS
 from suite.judge.rows import Row, of_version
-from suite.show.board import (
+from suite.show.pages.board import (
     HEADLINE,
     SAID,
     against_text,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace, Values
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 
 DROPPED = 0.1  # what the twin of a run drops out: baselines of few examples drop out nothing
 PASSES = "passes_of_the_twin"

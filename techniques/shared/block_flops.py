@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import Block, in_features, out_features
 from suite.model.calls import calls

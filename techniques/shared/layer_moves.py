@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Moment, Update
+from suite.reading.recording import Recording
+from suite.reading.trace import Moment, Update
 
 FAR = 1e9  # stands for a distance that is not finite, which no claim would take for a value
 TIMES = 2.0**12

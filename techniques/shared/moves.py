@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recipe import Recipe
-from suite.contract.recording import Recording
-from suite.contract.trace import Moment, Trace, Update
+from suite.loop.recipe import Recipe
+from suite.reading.recording import Recording
+from suite.reading.trace import Moment, Trace, Update
 
 
 @dataclass(frozen=True)

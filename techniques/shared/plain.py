@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace, Values
 from suite.device.random_state import replayed, unchanged_randomness
 from suite.model.anatomy import is_transposed
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 
 SMALL = 0.01  # of the largest norm
 WRAPPED = "linear"  # what suite.model.anatomy.AroundLinear calls the layer that it wraps

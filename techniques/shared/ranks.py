@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
 
 REPLICA = "module."  # what DistributedDataParallel calls the model that it wraps

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Values
 from suite.meters.live import LiveBytes
 from suite.model.anatomy import BlockStack
 from suite.model.calls import undisturbed
+from suite.reading.recording import Recording
+from suite.reading.trace import Values
 from techniques.shared.scheduled import Scheduled
 
 DROPPED = 0.5  # the baselines drop nothing out at the small sizes

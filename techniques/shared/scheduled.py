@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from suite.chain.chain import Chain, Link
-from suite.chain.execute import Pass, executed
+from suite.chain.execute import ModelPass, executed
 from suite.chain.plan import Plan, budget_between, planned, why_no_schedule
 from suite.chain.schedule import Op, Schedule
 from suite.chain.tiers import HostTier, Tier
-from suite.contract.chains import blocks_of, chains_of
-from suite.contract.run import Run
-from suite.contract.sites import Act, NotAttached, Site
-from suite.contract.technique import Technique, Unavailable
+from suite.loop.chains import blocks_of, chains_of
+from suite.loop.run import Run
+from suite.loop.sites import Act, NotAttached, Site
+from suite.loop.technique import Technique, Unavailable
 
 
 @dataclass
@@ -107,8 +107,7 @@ class Scheduled(Technique):
             if schedule.extra_forwards or schedule.moves:
                 self.acts[stack.path] = Act()
         if not self.acts:
-            others = getattr(run.technique, "techniques", {})
-            name = next((name for name, each in others.items() if each is self), type(self).__name__)
+            name = next(name for name, each in run.technique.techniques.items() if each is self)
             raise NotAttached(f"{name}: {why_no_schedule(self.chains, self.budget_bytes(self.chains))}")
         return self.acts
 
@@ -116,7 +115,7 @@ class Scheduled(Technique):
 def _counting(act: Act) -> Any:
     """Notes what a plain pass does not do: a second run of a block, a transfer."""
 
-    def around(op: Op, one: Pass) -> AbstractContextManager[None]:
+    def around(op: Op, one: ModelPass) -> AbstractContextManager[None]:
         if op.kind == "offload" or (op.kind in ("run", "save") and one.turned):
             act()
         return nullcontext()

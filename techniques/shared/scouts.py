@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from baselines.classical import (
     nearest_neighbours,
 )
 from baselines.text import CHARACTERS
-from suite.contract.baseline import baselines
+from suite.entries.installed import baselines
 
 VOCABULARY = 5
 MASK = 1

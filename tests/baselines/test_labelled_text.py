@@ -9,9 +9,9 @@ import torch
 from baselines.bert_tasks import LENGTH, BertClassifier
 from baselines.labelled_text import is_labelled
 from baselines.text import CLS, PAD, SEP, spelled
-from suite.contract.adapting import baseline_for
-from suite.contract.baseline import baseline_of
-from suite.contract.run import Run
+from suite.entries.adapting import baseline_for
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
 from suite.record.job import Job, Setting
 
 
@@ -72,7 +72,7 @@ def test_one_class_is_refused(tmp_path: Path) -> None:
 def test_it_learns_to_tell_them_apart_and_padding_is_not_seen(tmp_path: Path) -> None:
     location = written(tmp_path / "e", train=EXAMPLES)
     own = setting(location, steps=60)
-    run = Run(Job(setting=own), baseline=baseline_for(own))
+    run = run_of(Job(setting=own), baseline=baseline_for(own))
     run.train(60)
     assert run.evaluate("test")["accuracy"] > 0.8
     batch, _ = run.data.batch(0, 0, 4)
@@ -86,8 +86,8 @@ def test_the_checkpoint_is_trained_on_rows_as_long(tmp_path: Path) -> None:
     location = written(tmp_path / "f", train=EXAMPLES)
     own = setting(location)
     baseline = baseline_for(own)
-    source = Run(Job(setting=own.but(task="pretrain")), baseline=baseline, split="source")
-    adapted = Run(Job(setting=own), baseline=baseline)
+    source = run_of(Job(setting=own.but(task="pretrain")), baseline=baseline, split="source")
+    adapted = run_of(Job(setting=own), baseline=baseline)
     assert source.data.train.tensors["input_ids"].shape[1] == LENGTH["pico"]
     theirs, ours = source.model.state_dict(), adapted.model.state_dict()
     assert {name for name in ours if name.startswith("bert.")} <= theirs.keys()

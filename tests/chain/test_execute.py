@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.chain.execute import Pass, executed
+from suite.chain.execute import ModelPass, executed
 from suite.chain.plan import from_the_input
 from suite.chain.relay import Relay
 from suite.chain.schedule import TURN, Op, Schedule, backs, every_input, plain, segmented, tidied
@@ -216,7 +216,7 @@ def test_two_passes_may_be_under_way_at_once() -> None:
 def test_blocks_run_as_often_as_the_schedule_says() -> None:
     model, ran = build("gpt2"), Counter[str]()
 
-    def around(op: Op, one: Pass) -> ExitStack:
+    def around(op: Op, one: ModelPass) -> ExitStack:
         ran[op.kind] += 1
         return ExitStack()
 

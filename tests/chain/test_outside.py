@@ -15,8 +15,8 @@ from suite.chain.exhaustive import fastest
 from suite.chain.plan import Infeasible, least, outside, planned, unplanned, why_no_schedule
 from suite.chain.schedule import Schedule, every_input
 from suite.chain.simulate import predicted
-from suite.contract.sites import NotAttached
-from suite.measure.paper_scale import Scale, trained_at
+from suite.loop.sites import NotAttached
+from suite.measure.at_scale.paper_scale import Scale, trained_at
 from suite.record.job import Setting
 from techniques.rematerialization.rotor.technique import Rotor
 from tests.chain.chains import chains

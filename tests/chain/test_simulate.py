@@ -17,8 +17,8 @@ from suite.chain.plan import Infeasible, from_the_input, least, plan_of, planned
 from suite.chain.schedule import TURN, Op, Schedule, ScheduleError, backs, every_input, plain, segmented, tidied
 from suite.chain.simulate import predicted
 from suite.chain.tiers import HostTier
-from suite.contract.chains import FLOPS_PER_S
-from suite.contract.run import Run
+from suite.loop.chains import FLOPS_PER_S
+from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
 from suite.meters.live import LiveBytes
 from techniques.shared.scheduled import Scheduled, blocks_of

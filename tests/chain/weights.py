@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from suite.chain.tiers import Stored, Tier
+from suite.chain.tiers import StoredTensor, Tier
 from suite.model.anatomy import anatomy
 from techniques.offloading.shared.away import Away, Unit, sent_away
 
@@ -14,7 +14,7 @@ class Moved:
 
     def __init__(self, model: nn.Module, tier: Tier) -> None:
         self.model, self.tier = model, tier
-        self.received: dict[int, Stored] = {}
+        self.received: dict[int, StoredTensor] = {}
         stacks = [[block.module for block in stack.blocks] for stack in anatomy(model).stacks]
         self.units: list[list[Unit]] = [sent_away(model, blocks, tier, self.receive)[0] for blocks in stacks]
 

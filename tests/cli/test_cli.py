@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from suite.cli import Exit, app
 from suite.judge.rows import Row, rows
-from suite.measure.processes import living
+from suite.measure.contenders.processes import living
 from suite.record.schema import Ended, Learned, parse
 from suite.record.store import Store
 from tests import factories, plugin
@@ -478,7 +478,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("new", "My-Idea"), "cannot name a technique"),
     (("new", "my_idea", "--category", "optimisers"), "no category is called 'optimisers'; did you mean optimizers?"),
     (("run", "-t", "lion", "--data", "words.parqet"), "words.parqet: no such file or folder; a data set of the hub is"),
-    (("run", "-t", "lion", "--data", "suite/contarct"), "no such file or folder; did you mean suite/contract?"),
+    (("run", "-t", "lion", "--data", "suite/lopo"), "no such file or folder; did you mean suite/loop?"),
     (("publish", "--to", "hf:/me/mine"), "is neither a folder nor a data set of the Hub: hf://datasets/OWNER/NAME"),
     (("new", "my_idea", "--root", "/no/such/checkout"), "is no folder; name one with --root"),
 ]  # fmt: skip
@@ -571,7 +571,7 @@ def test_what_cannot_be_written_is_said_as_json_too(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_the_harness_is_no_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suite.contract.cards.lookup", lambda kind, name, among: among[name])
+    monkeypatch.setattr("suite.entries.cards.lookup", lambda kind, name, among: among[name])
     assert isinstance(CliRunner().invoke(app, ["list", "lionn"]).exception, KeyError)
 
 
@@ -618,7 +618,7 @@ def test_a_full_disk_is_named_with_a_way_out(monkeypatch: pytest.MonkeyPatch, tm
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("suite.show.report.Report.read", full)
+    monkeypatch.setattr("suite.show.pages.report.Report.read", full)
     code, _, error = called("leaderboard", "--results", tmp_path)
     assert code == Exit.USAGE
     assert "the disk is full: free some room" in error and "set LEANTRAIN_CACHE to a folder on another disk" in error

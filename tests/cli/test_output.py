@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from suite.cli import Exit, app, shared
 from suite.cli.shared import GROUPS, bar, show_table
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 from tests.factories import evidence, put
 from tests.plugin import called, command
 

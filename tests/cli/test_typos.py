@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from suite.cli import app
-from suite.contract.scaffold import plugin
+from suite.entries.scaffold import plugin
 
 TYPED = {
     "compare lionn -b gpt": "no technique is called 'lionn'; did you mean lion",

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from suite.contract.adapting import baseline_for
-from suite.contract.catalogue import catalogue
-from suite.contract.pretrained import checkpoint
-from suite.contract.run import Run
-from suite.contract.stack import build
 from suite.device.random_state import RandomState, replayed, unchanged_randomness
+from suite.entries.adapting import baseline_for
+from suite.entries.catalogue import catalogue
+from suite.entries.jobs import run_of
+from suite.entries.pretrained import checkpoint
+from suite.entries.spelling import build
+from suite.loop.run import Run
 from suite.record.job import BASELINE, Job, Setting
 from tests.device.pretend import GPU, OnGpu, pretended_gpu
 
@@ -46,7 +47,7 @@ def built(name: str, device: str) -> Run:
     baseline, task = (entry.card.baselines[0], entry.card.task) if entry else ("gpt", "pretrain")
     setting = Setting(baseline=baseline, size="pico", task=task, device=device)
     weights = checkpoint(setting.but(device="cpu")) if task == "adapt" else None
-    return Run(Job(setting=setting, stack=name), baseline=baseline_for(setting), weights=weights)
+    return run_of(Job(setting=setting, stack=name), baseline=baseline_for(setting), weights=weights)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -26,7 +26,7 @@ for owner, names in (
     for name in names:
         if hasattr(owner, name):
             noting(owner, name)
-import suite.measure.contender, suite.measure.worker
+import suite.measure.contenders.contender, suite.measure.contenders.worker
 eager = [name for name in ("datasets", "wandb", "bitsandbytes", "peft", "zeus", "pyarrow") if name in sys.modules]
 print(json.dumps([asked, eager]))
 """

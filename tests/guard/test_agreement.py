@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.contract.baseline import baselines
+from suite.entries.installed import baselines
 from suite.guard import agreement
 from suite.guard.agreement import (
     Noise,
@@ -33,7 +33,7 @@ from suite.guard.agreement import (
 from suite.guard.calibration import Uncalibrated
 from suite.guard.findings import Finding
 from suite.judge.rows import Currency
-from suite.measure.child import KILLED
+from suite.measure.contenders.child import KILLED
 from suite.measure.counting import count
 from suite.measure.learning import learn
 from suite.measure.timing import Protocol, time_together

@@ -16,7 +16,7 @@ from suite.guard.findings import Finding
 from suite.guard.gate_worker import Worker
 from suite.guard.speed import TimedSet
 from suite.guard.votes import FALSE_ALARMS, Rule
-from suite.measure.child import ContenderFailed
+from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import silent
 from suite.record.job import BASELINE, Job, Setting
 from tests import plugin

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from suite.guard.gate import ROUNDS, GateFailed, decide, finding, gate
-from suite.measure.child import ContenderFailed
+from suite.measure.contenders.child import ContenderFailed
 from suite.record.job import Job, Setting
 
 JOB = Job(setting=Setting(baseline="gpt"))

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.contract.catalogue import Entry, UnknownId
+from suite.entries.catalogue import Entry, UnknownId
 from suite.guard import kernel_report
 from suite.kernels.bench import BenchTiming, Examination
 from suite.kernels.gates import MachineCode

@@ -18,7 +18,7 @@ from suite.guard.gate_worker import waited_s
 from suite.guard.speed import TimedSet, finding, time_sets
 from suite.guard.trees import TreeWorker
 from suite.guard.votes import Rule
-from suite.measure.child import ContenderFailed
+from suite.measure.contenders.child import ContenderFailed
 from suite.record.job import Job, Setting
 
 JOB = Job(setting=Setting(baseline="gpt"))

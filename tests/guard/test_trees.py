@@ -18,7 +18,7 @@ from suite.cli.shared import end_by_signals
 from suite.guard.check import Selection, against_revision
 from suite.guard.regression import here
 from suite.guard.trees import ADDR_NO_RANDOMIZE, RevisionError, TreeWorker, checked_out
-from suite.measure.child import ContenderFailed
+from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import conditions_of, silent
 from suite.record.job import Job, Setting
 from suite.record.numerics import off_the_clock

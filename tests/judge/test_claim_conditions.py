@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from suite.contract.catalogue import catalogue, lookup
+from suite.entries.catalogue import catalogue, lookup
 from suite.judge.claims import verdicts
 from tests.factories import claim, row
 

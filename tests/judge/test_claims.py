@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from suite.cli import Exit, app
-from suite.contract.card import Card, Claim
+from suite.entries.card import Card, Claim
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.claims import (
     BEYOND,

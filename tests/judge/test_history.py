@@ -11,7 +11,7 @@ from scipy import stats
 
 from suite.judge import history as h
 from suite.record.schema import Code, Counted, Learned, Line, Timed
-from suite.show.timelines import figure
+from suite.show.pictures.timelines import figure
 from tests.factories import (
     MACHINE,
     conditions,

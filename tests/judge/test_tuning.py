@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.catalogue import catalogue, lookup
+from suite.entries.catalogue import catalogue, lookup
 from suite.judge.claims import verdicts
 from suite.judge.rows import Row, pairs
 from suite.judge.tuning import RATES, SEEDS, START, Choice, Trial, chosen, lacking, losses_of

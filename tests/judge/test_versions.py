@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.contract.baseline import baselines
+from suite.entries.installed import baselines
 from suite.judge import versions
 from suite.judge.versions import installed_quality, installed_version, stated
 

@@ -15,8 +15,8 @@ from torch import nn
 
 import leantrain
 from leantrain import layers, optim
-from suite.contract.catalogue import UnknownId
-from suite.contract.technique import Unavailable
+from suite.entries.catalogue import UnknownId
+from suite.loop.technique import Unavailable
 from suite.record.store import Store
 from tests import factories, plugin
 

@@ -22,7 +22,7 @@ assert all(here in Path(each.__file__).parents for each in (leantrain, suite, te
 assert {point.group for point in found.entry_points} == {
     "console_scripts", "leantrain.baselines", "leantrain.techniques"
 }
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 entries = catalogue()
 assert all(here in entry.folder.parents for entry in entries.values())
 assert entries["lion"].card.claim

@@ -1,4 +1,4 @@
-"""A fork server for tests: as :mod:`suite.measure.server`, without the libraries that take seconds to load.
+"""A fork server for tests: as :mod:`suite.measure.contenders.server`, without the libraries that take seconds to load.
 
 And a child for it. Imported in a test's own process this changes nothing.
 """
@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from suite.measure.processes import adopt_orphans, end_strays, lead_session
+from suite.measure.contenders.processes import adopt_orphans, end_strays, lead_session
 
 if sys.argv[0] == "-c":  # in a fork server
     atexit.register(lambda server: end_strays(server) if os.getpid() == server else None, os.getpid())

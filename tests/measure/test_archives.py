@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from suite.measure.archives import intact, is_whole
-from suite.measure.worker import Session
+from suite.measure.contenders.worker import Session
 from suite.record.job import Job, Setting
 
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from suite.measure import child, fork_servers
-from suite.measure.child import ContenderFailed, failure, in_child
-from suite.measure.contender import ranks_of
-from suite.measure.processes import living
-from suite.measure.replies import LONGEST_TEXT, plain
+from suite.measure.contenders import child, fork_servers
+from suite.measure.contenders.child import ContenderFailed, failure, in_child
+from suite.measure.contenders.contender import ranks_of
+from suite.measure.contenders.processes import living
+from suite.measure.contenders.replies import LONGEST_TEXT, plain
 from suite.record.job import Job, Setting, StackError
 from suite.record.numerics import PORTABLE, PORTABLE_ENVIRONMENT, environment
 from suite.record.schema import Counters

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from suite.measure.compiled_graphs import partitioned_graphs
-from suite.measure.weightless import weightless
+from suite.measure.at_scale.weightless import weightless
+from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.meters.activations import SavedActivations
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from suite.measure.child import ContenderFailed, end_all
-from suite.measure.contender import Contender, Limits
-from suite.measure.worker import Session
+from suite.measure.contenders.child import ContenderFailed, end_all
+from suite.measure.contenders.contender import Contender, Limits
+from suite.measure.contenders.worker import Session
 from suite.record.job import Job, Setting, StackError
 
 
@@ -196,7 +196,7 @@ def test_closing_ends_a_busy_process_at_once() -> None:
 
 UNGUARDED = """
 import sys
-from suite.measure.contender import Contender
+from suite.measure.contenders.contender import Contender
 from suite.record.job import Job, Setting
 
 main = sys.modules["__main__"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.sources import code_of
+from suite.entries.sources import code_of
+from suite.measure.contenders.stock import data_of
 from suite.measure.counting import STEPS, count, counted_steps
-from suite.measure.stock import data_of
 from suite.meters.holders import Living
 from suite.record.job import Setting
 from suite.record.schema import FIFTHS, parse

@@ -11,7 +11,7 @@ from suite.measure.doctor import among
 from suite.record import machine as machines
 from suite.record.schema import Line
 from suite.record.store import Store
-from suite.show.board import machine_line
+from suite.show.pages.board import machine_line
 from tests.factories import evidence, machine, put, records
 from tests.plugin import called
 

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import pytest
 
-from suite.contract.baseline import baselines
-from suite.contract.card import Card, Claim
-from suite.contract.catalogue import catalogue
+from suite.entries.card import Card, Claim
+from suite.entries.catalogue import catalogue
+from suite.entries.installed import baselines
 from suite.judge.claims import EXACT_KINDS, Judgement, expectation, is_exact, shown
 from suite.measure.exact import TRAINED, exact_verdicts
 from suite.measure.mutants import mutants_of

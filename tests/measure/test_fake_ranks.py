@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from suite.cli import app
 from suite.measure import torchrun
-from suite.measure.fake_ranks import fake_ranks
-from suite.measure.paper_scale import Scale, StepCount, counted
+from suite.measure.at_scale.fake_ranks import fake_ranks
+from suite.measure.at_scale.paper_scale import Scale, StepCount, counted
+from suite.measure.contenders.world import is_distributed, with_ranks
 from suite.measure.plan import pairs_of
-from suite.measure.world import is_distributed, with_ranks
 from suite.record.job import Setting
 
 # Rajbhandari et al., SC 2020, figure 1 and section 7, Adam in float32: bytes of states a parameter, volume in models.

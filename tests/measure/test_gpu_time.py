@@ -9,8 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 from suite.cli import app
-from suite.measure.gpu_time import OWN_UPDATE, TimesBeside, step_time, times_beside, traced
-from suite.measure.paper_scale import Scale, side_by_side
+from suite.measure.at_scale.gpu_time import OWN_UPDATE, TimesBeside, step_time, times_beside, traced
+from suite.measure.at_scale.paper_scale import Scale, side_by_side
 from suite.record.devices import by_any_name
 from suite.record.job import Setting
 from suite.record.operators import IN, OUT
@@ -29,7 +29,7 @@ def test_an_optimizer_s_own_kernel_moves_what_its_bench_declares() -> None:
 
 
 def _parameters() -> list[torch.Tensor]:
-    from suite.measure.paper_scale import trained_at
+    from suite.measure.at_scale.paper_scale import trained_at
 
     with trained_at("baseline", AT) as run:
         return [torch.empty(each.shape, device="meta") for each in run.model.parameters()]

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.measure.lockstep import in_rounds, steps_of_blocks
+from suite.measure.contenders.lockstep import in_rounds, steps_of_blocks
 
 
 @given(st.integers(0, 500), st.integers(1, 90))

@@ -9,9 +9,9 @@ import pytest
 from transformers import LlamaConfig
 
 from suite.chain.plan import budget_between, unplanned
+from suite.measure.at_scale.paper_scale import Scale, trained_at
 from suite.measure.lab import Lab
 from suite.measure.memory_plan import Device, plan_all, solvers
-from suite.measure.paper_scale import Scale, trained_at
 from suite.measure.studies import memory_budgets
 from suite.record.job import RecipeName, Setting
 from techniques.shared.scheduled import Scheduled

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.contract.catalogue import Entry, catalogue
+from suite.entries.catalogue import Entry, catalogue
 from suite.measure import mutants
 from suite.measure.mutants import Mutant, mutants_of
 from tests import plugin

@@ -14,14 +14,15 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from typer.testing import CliRunner
 
 from suite.cli import app
-from suite.contract.baseline import baselines
-from suite.contract.card import Card
-from suite.contract.catalogue import catalogue
-from suite.contract.run import Run
+from suite.entries.card import Card
+from suite.entries.catalogue import catalogue
+from suite.entries.installed import baselines
+from suite.entries.jobs import run_of
+from suite.loop.run import Run
+from suite.measure.at_scale.paper_scale import Scale, SideBySide, StepCount, counted, side_by_side
+from suite.measure.at_scale.weightless import weightless
+from suite.measure.contenders.stock import data_of
 from suite.measure.exact import exact_verdicts, one_thread
-from suite.measure.paper_scale import Scale, SideBySide, StepCount, counted, side_by_side
-from suite.measure.stock import data_of
-from suite.measure.weightless import weightless
 from suite.meters.holders import Living
 from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count
 from suite.record.job import RECIPES, Job, Setting
@@ -37,7 +38,7 @@ def real(stack: str, setting: Setting) -> dict[str, Any]:
     """What a run with numbers counts."""
     with one_thread():
         before = Living()
-        run = Run(Job(setting=setting, stack=stack))
+        run = run_of(Job(setting=setting, stack=stack))
         for _ in range(run.recipe.steps):
             run.train_step(*run.next_batch())
         with before.left_out(*data_of(run)):

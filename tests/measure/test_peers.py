@@ -2,7 +2,7 @@
 
 import pytest
 
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 from suite.measure import peers
 from suite.measure.peers import done_by, peer_pairs, peers_of
 from suite.measure.plan import pair_of

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from suite.contract.catalogue import UnknownId
-from suite.contract.sources import code_of
+from suite.entries.catalogue import UnknownId
+from suite.entries.sources import code_of
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.judge.tuning import RATES, SEEDS
-from suite.measure.child import ENVIRONMENT
+from suite.measure.contenders.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
 from suite.measure.plan import TRIES, CampaignPlan, Pair, Wanted, pair_of, pairs_of, ruler_jobs, settled
 from suite.record.job import Job, Setting

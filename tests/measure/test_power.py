@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from suite.contract.sources import code_of
+from suite.entries.sources import code_of
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.measure import power as module
 from suite.measure.evidence import Heading, Progress, conditions_of

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from suite.measure.child import ContenderFailed
-from suite.measure.contender import Contender, Limits
-from suite.measure.processes import living
+from suite.measure.contenders.child import ContenderFailed
+from suite.measure.contenders.contender import Contender, Limits
+from suite.measure.contenders.processes import living
 from suite.record.job import Job, Setting
 
 JOB = Job(setting=Setting(baseline="gpt", size="pico", steps=1000), stack="dp_ddp")
@@ -77,8 +77,8 @@ OWN = ("failed", ("failed", "ValueError: a shape", "trace"))
     ],
 )
 def test_whose_failure_it_is(replies: Any, status: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suite.measure.contender.RANKS_APART_S", 0.05)
-    monkeypatch.setattr("suite.measure.contender.STRAGGLING_S", 0.05)
+    monkeypatch.setattr("suite.measure.contenders.contender.RANKS_APART_S", 0.05)
+    monkeypatch.setattr("suite.measure.contenders.contender.STRAGGLING_S", 0.05)
     run = Contender(JOB.model_copy(update={"stack": "baseline"}))
     run._ranks = [Said(each) for each in replies]  # type: ignore[misc]
     with pytest.raises(ContenderFailed, match=words) as caught:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from suite.contract.baseline import baselines
+from suite.entries.installed import baselines
 from suite.measure.references import at_least_as_good, learned
 from suite.record.job import Setting
 from tests import plugin

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.catalogue import UnknownId
+from suite.entries.catalogue import UnknownId
 from suite.measure.plan import Pair, pairs_of_stack
 from suite.record.job import Setting, parts_of
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import suite.measure.study
 from suite.cli import app
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 from suite.measure.lab import NOT_FINITE, StudyTable
 from suite.measure.study import Study, baseline_for, read_studies, study_of, write_study
 from tests.factories import CODE, MACHINE, installed

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from suite.contract.catalogue import UnknownId
-from suite.contract.data import mixed_seed
-from suite.contract.sources import code_of
+from suite.entries.catalogue import UnknownId
+from suite.entries.sources import code_of
 from suite.judge.known import timed_pair
+from suite.loop.data import mixed_seed
+from suite.measure.contenders.worker import Session
 from suite.measure.timing import LEAST_ROUNDS, STEPS, Protocol, time_together
-from suite.measure.worker import Session
 from suite.record.job import Job, Setting, StackError
 from suite.record.schema import FIFTHS, Timed, parse
 

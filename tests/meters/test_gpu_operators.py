@@ -16,7 +16,7 @@ from functorch.compile import aot_function, make_boxed_func
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from suite.measure.weightless import weightless
+from suite.measure.at_scale.weightless import weightless
 from suite.meters.activations import SavedActivations
 from suite.meters.flops import FlopCounter, attention_backward_flops, attention_flops
 from suite.meters.gpu_operators import FLOAT32, FLOAT32_BY_DTYPE, fused_attention_kernel

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from suite.measure.weightless import weightless
+from suite.measure.at_scale.weightless import weightless
 from suite.meters.counters import count_step
 from suite.meters.holders import Living
 from suite.record.schema import Counters

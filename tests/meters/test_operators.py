@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.measure.compiled_graphs import partitioned_graphs
-from suite.measure.gpu_time import compiled_graphs_marked
-from suite.measure.weightless import weightless
+from suite.measure.at_scale.gpu_time import compiled_graphs_marked
+from suite.measure.at_scale.weightless import weightless
+from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.meters.operators import OperatorTrace
 from suite.record.operators import Operator, TracedStep, deepened
 

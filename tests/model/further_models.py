@@ -10,10 +10,12 @@ import torch.nn.functional as F
 import transformers as hf
 from torch import Tensor, nn
 
-from suite.contract.baseline import baselines
-from suite.contract.data import Batch
-from suite.contract.run import Run
-from suite.contract.stack import Stack, build
+from suite.entries.installed import baselines
+from suite.entries.jobs import run_of
+from suite.entries.spelling import build
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from suite.record.job import Job, Setting
 from tests.model.transformer_models import SIZES, TEXT
 
@@ -103,4 +105,4 @@ def further_run(name: str, technique: Any, steps: int = 6) -> Run:
 
     job = Job(setting=Setting(baseline=baseline.id, size="pico", recipe="classic", steps=steps), stack="baseline")
     stack = build(technique) if isinstance(technique, str) else Stack({"technique": technique})
-    return Run(job, baseline=Own(), technique=stack)
+    return run_of(job, baseline=Own(), technique=stack)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from suite.contract.data import generator
+from suite.loop.data import generator
 from suite.model.anatomy import anatomy, in_features, out_features, weight_matrix
 from suite.model.pruning import attention_heads, mlp_neurons
 from suite.model.widening import deviation, widen

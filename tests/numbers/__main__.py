@@ -19,14 +19,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import catalogue, lookup
+from suite.entries.catalogue import catalogue, lookup
+from suite.entries.installed import baselines
 from suite.judge.known import timed_pair
 from suite.judge.statistics import Interval, false_alarm_interval, moderated_interval, pooled_variance
-from suite.measure.contender import Contender, Limits
+from suite.measure.contenders.contender import Contender, Limits
+from suite.measure.contenders.worker import Session
 from suite.measure.learning import cores, learn_all
 from suite.measure.timing import Protocol, time_together
-from suite.measure.worker import Session
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.machine import busy_cores, fingerprint, fitness
 from suite.record.schema import Learned, Timed

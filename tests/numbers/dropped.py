@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from suite.contract.catalogue import catalogue, reference_of
-from suite.contract.run import Run
+from suite.entries.catalogue import catalogue, reference_of
+from suite.entries.jobs import run_of
 from suite.record.job import SIZES, Job, Setting
 from tests.numbers.paired import entry, step_ratio
 
@@ -34,7 +34,7 @@ def main() -> None:
         against = reference_of(stack)[0]
         task = catalogue()[stack.partition(":")[0]].card.task
         setting = Setting(baseline=baseline, size=chosen.size, task=task)
-        ours, theirs = (Run(Job(setting=setting, stack=name)) for name in (stack, against))
+        ours, theirs = (run_of(Job(setting=setting, stack=name)) for name in (stack, against))
         ratio = step_ratio(ours, theirs)
         flops = ours.count_step().flops / theirs.count_step().flops
         apart = ratio.estimate / flops - 1

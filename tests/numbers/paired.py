@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import lookup
-from suite.contract.run import Run
-from suite.contract.stack import build
+from suite.entries.catalogue import lookup
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
 from suite.judge.statistics import Interval, median_interval
+from suite.loop.run import Run
 
 ROUNDS = 40
 

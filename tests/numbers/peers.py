@@ -27,10 +27,11 @@ from suite.chain.execute import executed
 from suite.chain.plan import Plan, plan_of, planned
 from suite.chain.schedule import segmented as schedule_of
 from suite.chain.tiers import HostTier
-from suite.contract.baseline import baselines
-from suite.contract.chains import blocks_of, chains_of
-from suite.contract.run import Run
+from suite.entries.installed import baselines
+from suite.entries.jobs import run_of
 from suite.judge.statistics import Interval
+from suite.loop.chains import blocks_of, chains_of
+from suite.loop.run import Run
 from suite.meters.live import LiveBytes
 from suite.meters.state import state_bytes
 from suite.model.segments import segmented
@@ -143,7 +144,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="micro")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    run = Run(Job(setting=Setting(baseline=chosen.baseline, size=chosen.size), stack=BASELINE))
+    run = run_of(Job(setting=Setting(baseline=chosen.baseline, size=chosen.size), stack=BASELINE))
     table = Table("what", "beside", "CPU time", "bytes", box=None, pad_edge=False)
     for row in (*optimizers(run), *recomputation(run)):
         table.add_row(*row)

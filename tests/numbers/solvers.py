@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from suite.chain.plan import budget_between
-from suite.contract.baseline import baselines
+from suite.entries.installed import baselines
+from suite.measure.at_scale.paper_scale import Scale
 from suite.measure.memory_plan import Device, profile_at, solved, solvers
-from suite.measure.paper_scale import Scale
 from suite.record.job import SIZES, Setting
 
 SHARES = (0.1, 0.5)

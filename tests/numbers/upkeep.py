@@ -20,10 +20,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from suite.contract.baseline import baseline_of
-from suite.contract.run import Run
-from suite.contract.stack import build
-from suite.contract.technique import overrides
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.entries.spelling import build
+from suite.loop.run import Run
+from suite.loop.technique import overrides
 from suite.record.job import BASELINE, SIZES, Job, Setting
 from tests.numbers.paired import entry, step_ratio
 
@@ -69,7 +70,7 @@ def main() -> None:
     for stack, baseline in chosen.entries:
         setting = Setting(baseline=baseline, size=chosen.size)
         whole = build(stack).recipe(baseline_of(setting).recipe_of(setting)).steps
-        run = Run(Job(setting=setting.but(steps=chosen.steps), stack=stack))
+        run = run_of(Job(setting=setting.but(steps=chosen.steps), stack=stack))
         steps, spent = run.recipe.steps, metered(run)
         start_s = time.process_time()
         run.train(steps)
@@ -79,7 +80,7 @@ def main() -> None:
         share = spent[0] / (spent[0] + step_s * (whole if grows else steps))
         beside = ""
         if grows:
-            ratio = step_ratio(run, Run(Job(setting=setting.but(steps=chosen.steps), stack=BASELINE)))
+            ratio = step_ratio(run, run_of(Job(setting=setting.but(steps=chosen.steps), stack=BASELINE)))
             beside = f"{ratio.estimate:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
         line = (stack, baseline, f"{spent[0]:.3f}", f"{1e3 * step_s:.1f}", f"{share:.2%}", beside)
         console.print("  ".join(line))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from suite.contract import sources
-from suite.contract.catalogue import catalogue
-from suite.contract.sources import Reach
+from suite.entries import sources
+from suite.entries.catalogue import catalogue
+from suite.entries.sources import Reach
 from suite.record.code import Source, read_source
 
 SOURCE = '''

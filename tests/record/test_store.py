@@ -276,8 +276,8 @@ def read_all(line: bytes) -> tuple[Records, list[str]]:
 @settings(max_examples=100, deadline=None)
 @given(bent())
 def test_a_bent_record_is_named_or_shown_and_costs_the_others_nothing(line):
-    from suite.show import html, markdown
-    from suite.show.report import Report
+    from suite.show.pages import html, markdown
+    from suite.show.pages.report import Report
 
     records, problems = read_all(line)
     assert len(records.lines) + len(problems) == 3

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from suite.contract.card import Card, Paper
+from suite.entries.card import Card, Paper
 from suite.judge.rows import Row, pairs
 from suite.measure.lab import StudyTable
 from suite.measure.studies.batch_sweep import SweepRow

@@ -10,9 +10,9 @@ import pytest
 
 from suite.guard.findings import Finding
 from suite.judge.verdicts import ChangeVerdict
-from suite.show import badge
-from suite.show.drawing import COLOURS
-from suite.show.report import Report
+from suite.show.pages.report import Report
+from suite.show.pictures import badge
+from suite.show.pictures.drawing import COLOURS
 from tests.factories import evidence
 from tests.show.samples import EVIL, failing, on, shown
 

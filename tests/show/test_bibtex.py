@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 from suite.show.bibtex import bibtex
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from suite.judge.claims import ClaimPlace, judge
-from suite.show.html import render
-from suite.show.report import Report
+from suite.show.pages.html import render
+from suite.show.pages.report import Report
 from suite.show.studies import Studied
 from tests.factories import between, claim, conditions, row
 from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium

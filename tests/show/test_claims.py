@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suite.contract.card import Property
+from suite.entries.card import Property
 from suite.judge.claims import ClaimPlace, Judgement, Observation, judge
 from suite.judge.statistics import Interval
 from suite.show import claims

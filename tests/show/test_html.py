@@ -14,16 +14,16 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 from suite.guard.calibration import Calibration, Gate, timed_job
 from suite.guard.gate import DESIGN
 from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.metrics import MetricValue
 from suite.judge.statistics import Interval
 from suite.measure.lab import StudyTable
-from suite.show import html
-from suite.show.charts import REFERENCE, CostPoint, front, learning_curves, ruler, ruler_points, whisker
-from suite.show.report import Folder, Report, origins
+from suite.show.pages import html
+from suite.show.pages.report import Folder, Report, origins
+from suite.show.pictures.charts import REFERENCE, CostPoint, front, learning_curves, ruler, ruler_points, whisker
 from suite.show.studies import Studied
 from tests.factories import MACHINE, between, claim, evidence, records, row, side, timed
 from tests.show.samples import EVIL, card, failing, lean, on, shown, study, whole

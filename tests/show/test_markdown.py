@@ -8,9 +8,9 @@ from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.metrics import MetricValue
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
-from suite.show.board import boards, leaning, text
-from suite.show.markdown import MOST_LINES, render, split
-from suite.show.report import Report
+from suite.show.pages.board import boards, leaning, text
+from suite.show.pages.markdown import MOST_LINES, render, split
+from suite.show.pages.report import Report
 from tests.factories import between, claim, evidence, heading, row
 from tests.show.samples import card, failing, of_every_sort, on, shown, study
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from suite.show.matrix import matrix, scope, standing
+from suite.show.pages.matrix import matrix, scope, standing
 from tests.factories import counters, evidence, row
 from tests.show.samples import failing, lean, on, shown
 

@@ -2,9 +2,9 @@
 
 import re
 
-from suite.guard.models.matrix import Cell, Model, ModelsMatrix
-from suite.show.markdown import models_section
+from suite.measure.models.matrix import Cell, Model, ModelsMatrix
 from suite.show.models import Shown, html, reasons, tables
+from suite.show.pages.markdown import models_section
 from tests.show.samples import EVIL
 
 MODELS = {name: Model(baseline="gpt" if name != "swin" else "vit") for name in ("llama", "opt", "swin")}

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from suite.cli import app
 from suite.judge.at_scale import CountsAtScale
-from suite.measure.paper_scale import Scale, survey
+from suite.measure.at_scale.paper_scale import Scale, survey
 from suite.record.job import Setting
 from suite.record.paper_scale import NAME, CountPlace, PaperScale, SizeCount, read, write
-from suite.show import html, markdown
+from suite.show.pages import html, markdown
+from suite.show.pages.report import Report
 from suite.show.paper_scale import tables
-from suite.show.report import Report
 from tests.show.samples import EVIL, whole
 
 PLACE = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
@@ -80,7 +80,7 @@ def test_what_was_counted_of_this_code_is_not_counted_again(monkeypatch: pytest.
     assert by_stack["lion"].ratio("optimizer_state_bytes") == pytest.approx(0.5, abs=0.01)
     assert (by_stack["dp_ddp"].reference.stack, by_stack["zero1"].reference.stack) == ("baseline", "dp_ddp")
     assert by_stack["zero1"].ratio("optimizer_state_bytes") == pytest.approx(0.5, abs=0.01)
-    monkeypatch.setattr("suite.measure.paper_scale.counted", lambda *_: pytest.fail("it is known"))
+    monkeypatch.setattr("suite.measure.at_scale.paper_scale.counted", lambda *_: pytest.fail("it is known"))
     assert survey(["lion", "zero1"], scale, first, kept.append) == first
 
 

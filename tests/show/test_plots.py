@@ -4,13 +4,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from suite.show.axes import Axis, even_ticks, log_ticks
-from suite.show.board import leaning
-from suite.show.charts import KINDS, CurveFrame, curves, forest, learning_curves, loss_range, pareto, ruler
-from suite.show.drawing import Dot, Line, MarkGroup, Words, save
-from suite.show.labels import Labels, point_box
-from suite.show.plots import PLOTS, figure, of_boards
-from suite.show.report import Report
+from suite.show.pages.board import leaning
+from suite.show.pages.labels import Labels, point_box
+from suite.show.pages.report import Report
+from suite.show.pictures.axes import Axis, even_ticks, log_ticks
+from suite.show.pictures.charts import KINDS, CurveFrame, curves, forest, learning_curves, loss_range, pareto, ruler
+from suite.show.pictures.drawing import Dot, Line, MarkGroup, Words, save
+from suite.show.pictures.plots import PLOTS, figure, of_boards
 from tests.factories import evidence, learned, row
 from tests.show.samples import failing, lean, on, shown
 

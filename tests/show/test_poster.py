@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from suite.show import poster
-from suite.show.report import Report
+from suite.show.pages.report import Report
+from suite.show.pictures import poster
 from tests.factories import counters, evidence
 from tests.show.samples import EVIL, failing, on, shown
 

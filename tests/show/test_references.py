@@ -16,17 +16,17 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
-from suite.contract.baseline import Sample
-from suite.contract.sources import code_of
+from suite.entries.sources import code_of
+from suite.loop.baseline import Sample
 from suite.measure.evidence import conditions_of
 from suite.measure.references import _picture
 from suite.record import references as record
 from suite.record.job import BASELINE, Setting
 from suite.record.references import Bar, Control, LearnedReference, Picture, Power, References
 from suite.record.schema import Code
-from suite.show import html, markdown
+from suite.show.pages import html, markdown
+from suite.show.pages.report import Report
 from suite.show.references import drawn
-from suite.show.report import Report
 
 MAE = Setting(baseline="mae", size="pico")
 GPT = Setting(baseline="gpt", size="pico")

@@ -6,18 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from suite.guard.models import matrix
-from suite.guard.models.matrix import Cell, Model, ModelsMatrix
+from suite.measure.models import matrix
+from suite.measure.models.matrix import Cell, Model, ModelsMatrix
 from suite.record.store import Store
-from suite.show import html, markdown
-from suite.show.report import Report
+from suite.show.pages import html, markdown
+from suite.show.pages.report import Report
 from tests.factories import MACHINE, evidence, records
 
 LIGHT = """
 import sys
 import suite.judge.claims, suite.judge.interaction, suite.judge.rows, suite.record.store
-import suite.show.export, suite.show.html, suite.show.markdown, suite.show.terminal
-heavy = ("torch", "matplotlib", "multiprocessing.forkserver", "suite.measure.contender")
+import suite.show.export, suite.show.pages.html, suite.show.pages.markdown, suite.show.terminal
+heavy = ("torch", "matplotlib", "multiprocessing.forkserver", "suite.measure.contenders.contender")
 sys.exit(", ".join(each for each in heavy if each in sys.modules) or None)
 """
 

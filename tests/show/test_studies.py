@@ -8,8 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from suite.measure.lab import StudyTable
-from suite.show import html, markdown, studies
-from suite.show.report import Report
+from suite.show import studies
+from suite.show.pages import html, markdown
+from suite.show.pages.report import Report
 from suite.show.studies import Studied
 from tests.factories import evidence
 from tests.show.samples import EVIL, shown, study, whole

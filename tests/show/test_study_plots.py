@@ -12,8 +12,9 @@ import pytest
 
 from suite.judge.studies import read_studies
 from suite.measure.lab import StudyTable
-from suite.show import html, study_plots
-from suite.show.report import Report
+from suite.show.pages import html
+from suite.show.pages.report import Report
+from suite.show.pictures import study_plots
 from suite.show.studies import Studied
 from tests.show.samples import study, whole
 from tests.show.test_html import Page
@@ -82,7 +83,7 @@ def test_attributes_that_do_something_are_left_out(tmp_path: Path) -> None:
 def test_the_committed_plots_are_of_the_committed_tables() -> None:
     studies, _ = read_studies(RESULTS)
     missing = [each.technique for each in studies if not study_plots.kept(each, RESULTS)]
-    assert not missing, "draw them: python -m suite.show.study_plots"
+    assert not missing, "draw them: python -m suite.show.pictures.study_plots"
 
 
 def test_a_page_of_records_loads_no_torch_and_draws_nothing(tmp_path: Path) -> None:
@@ -92,8 +93,8 @@ def test_a_page_of_records_loads_no_torch_and_draws_nothing(tmp_path: Path) -> N
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
     script = (
-        "import sys; from pathlib import Path; from suite.show import html, markdown; "
-        "from suite.show.report import Report; report = Report.read(Path(sys.argv[1])); "
+        "import sys; from pathlib import Path; from suite.show.pages import html, markdown; "
+        "from suite.show.pages.report import Report; report = Report.read(Path(sys.argv[1])); "
         "page = html.render(report) + markdown.render(report); assert 'Studies' in page; "
         "sys.exit(', '.join({'torch', 'transformers', 'matplotlib'} & sys.modules.keys()) or 0)"
     )

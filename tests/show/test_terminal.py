@@ -1,5 +1,5 @@
 from suite.judge.metrics import COLUMNS
-from suite.show.board import quantity
+from suite.show.pages.board import quantity
 from suite.show.terminal import summary
 from tests.factories import evidence, row
 from tests.show.samples import failing, shown

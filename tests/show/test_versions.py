@@ -13,12 +13,14 @@ import pytest
 from suite.judge.claims import best, observed
 from suite.judge.rows import Row, as_dict, pairs
 from suite.record.schema import Line, Machine
-from suite.show import badge, html, markdown, poster, terminal
-from suite.show.board import boards, older_sentence, remarks
+from suite.show import terminal
 from suite.show.export import row_values
-from suite.show.matrix import first, matrix, parts
+from suite.show.pages import html, markdown
+from suite.show.pages.board import boards, older_sentence, remarks
+from suite.show.pages.matrix import first, matrix, parts
+from suite.show.pages.report import Report
+from suite.show.pictures import badge, poster
 from suite.show.references import ShownReferences
-from suite.show.report import Report
 from tests.factories import CODE, MACHINE, claim, conditions, evidence, machine, put, records
 from tests.show.samples import CHANGED, failing, whole
 

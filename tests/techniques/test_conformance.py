@@ -21,12 +21,12 @@ import torch.multiprocessing
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import catalogue, reference_of
-from suite.contract.run import Run
-from suite.contract.sites import NotAttached
-from suite.contract.stack import build
-from suite.measure.fork_servers import shared
+from suite.entries.catalogue import catalogue, reference_of
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
+from suite.loop.run import Run
+from suite.loop.sites import NotAttached
+from suite.measure.contenders.fork_servers import shared
 from suite.record.job import Size, StackError, Task, canonical, join
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters

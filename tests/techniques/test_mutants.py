@@ -7,9 +7,10 @@ from concurrent.futures import Executor
 
 import pytest
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import Entry, catalogue
+from suite.entries.installed import baselines
 from suite.measure.mutants import mutants_of, noticed, processes
+from tests.techniques.tried_mutants import is_as_tried, is_in_every_run, kept
 
 WRITTEN = 4
 
@@ -22,8 +23,24 @@ def process() -> Iterator[Executor]:
 
 
 @pytest.mark.parametrize("name", sorted(catalogue()))
-def test_every_mutant_is_noticed(name: str, process: Executor) -> None:
+def test_every_mutant_is_noticed(name: str, process: Executor, request: pytest.FixtureRequest) -> None:
+    """Tried anew where the technique, its claims or its probes changed since they were noticed (``tried_mutants``)."""
     entry = catalogue()[name]
     assert sum(bool(each.old) for each in mutants_of(entry)) >= WRITTEN, "write mutants.toml beside the card"
+    if is_as_tried(entry) and not is_in_every_run(entry) and not request.config.getoption("--only"):
+        return
     notices = list(noticed([entry], list(baselines()), process))
     assert [each.mutant.name for each in notices if each.survives] == []
+
+
+def test_another_card_or_another_list_of_mutants_is_tried_again() -> None:
+    whole = next(entry for id, entry in catalogue().items() if id in kept() and is_as_tried(entry))
+    entry = Entry(whole.id, whole.folder, whole.module)
+    entry.__dict__["card"] = whole.card.model_copy(update={"title": "another"})
+    assert not is_as_tried(entry)
+    noticed_by = kept()[whole.id]["noticed_by"]
+    assert isinstance(noticed_by, dict)
+    name, sentence = noticed_by.popitem()
+    assert not is_as_tried(whole)
+    noticed_by[name] = sentence
+    assert is_as_tried(whole)

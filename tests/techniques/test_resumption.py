@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from tests.runs import new_run
 
 

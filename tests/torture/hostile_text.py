@@ -20,8 +20,9 @@ from suite.guard.regression import markdown as summary
 from suite.judge.rows import Row as BoardRow
 from suite.measure.lab import StudyTable
 from suite.record.text import FORMULA_STARTS
-from suite.show import export, html, markdown, terminal
-from suite.show.report import Report
+from suite.show import export, terminal
+from suite.show.pages import html, markdown
+from suite.show.pages.report import Report
 from suite.show.studies import Studied
 from tests import factories
 from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium

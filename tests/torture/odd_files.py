@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 from suite.record.store import Store
-from suite.show import html, markdown
-from suite.show.report import Report
+from suite.show.pages import html, markdown
+from suite.show.pages.report import Report
 from tests import factories
 from tests.torture import Row, Scale, row
 
@@ -29,6 +29,7 @@ PLACES = {
     "a study": "odd/studies/odd.json",
     "the matrix of models": "models.json",
     "the counts at the papers' sizes": "paper_scale.json",
+    "what the references learned": "references.json",
 }
 
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from suite.measure.child import ContenderFailed
-from suite.measure.contender import Contender, Limits
-from suite.measure.processes import living
+from suite.measure.contenders.child import ContenderFailed
+from suite.measure.contenders.contender import Contender, Limits
+from suite.measure.contenders.processes import living
 from suite.record.job import Job, Setting
 from suite.record.scratch import scratch
 from tests.torture import Row, Scale, row

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suite.contract.card import BatchSweep, filled
+from suite.entries.card import BatchSweep, filled
 from suite.judge.statistics import replicate_interval
 from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from suite.contract.baseline import baseline_of
-from suite.contract.card import LabelNoise
-from suite.contract.data import Data, generator
+from suite.entries.card import LabelNoise
+from suite.entries.installed import baseline_of
+from suite.loop.data import Data, generator
 from suite.measure.lab import Lab, StudyTable
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, canonical

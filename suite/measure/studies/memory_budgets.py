@@ -20,8 +20,9 @@ from suite.chain.chain import Chain, Link
 from suite.chain.execute import executed
 from suite.chain.plan import Plan, budget_between, unplanned
 from suite.chain.tiers import HostTier
-from suite.contract.chains import blocks_of, chains_of
-from suite.contract.run import Run
+from suite.entries.jobs import run_of
+from suite.loop.chains import blocks_of, chains_of
+from suite.loop.run import Run
 from suite.measure.exact import one_thread
 from suite.measure.lab import Lab, StudyTable
 from suite.measure.memory_plan import solved, solvers
@@ -126,7 +127,7 @@ def _seconds(one_pass: Callable[[], None]) -> float:
 
 def study(lab: Lab) -> list[StudyTable]:
     """The table ``time_against_memory``: a row for each solver and budget."""
-    run = Run(Job(setting=lab.setting, stack=BASELINE))
+    run = run_of(Job(setting=lab.setting, stack=BASELINE))
     keep_freed_memory()
     with one_thread(), undisturbed(run.model):
         run.model.train()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.contract.card import RateGrid, filled
+from suite.entries.card import RateGrid, filled
 from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Learned

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
 from suite.meters.activations import SavedActivations
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.activation_compression.acgc.technique import ACGC, fixed_point, restored
 from techniques.activation_compression.shared.compression_probes import one_pass
 
@@ -159,7 +159,7 @@ def _norms(recording: Recording, own: ACGC, paths: list[str]) -> tuple[float, fl
 def _first_bits(recording: Recording) -> float:
     """From the bytes of a pass before any norm is known."""
     twin = recording.twin()
-    (fresh,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    fresh = twin.run.technique.member(ACGC)
     trace = recording.traces[0]
     layers = _linears(twin, trace)
     inputs = [layers.inputs[paths[0]] for paths in layers.shared]

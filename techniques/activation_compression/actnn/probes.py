@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.activation_compression.actnn.technique import ActNN
 from techniques.activation_compression.shared import packed_probes
 from techniques.activation_compression.shared.packed_probes import GROUP, AtLayer

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from techniques.activation_compression.shared.bit_allocation import allocated
 from techniques.activation_compression.shared.saved_tensors import PRODUCTS, Packing, Saved
 from techniques.shared.packed import GROUP, WIDTHS, Rows, packed_rows, ranges

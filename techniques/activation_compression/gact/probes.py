@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.activation_compression.gact.technique import GACT
 from techniques.activation_compression.shared import packed_probes
 from techniques.activation_compression.shared.packed_probes import GROUP, AtLayer

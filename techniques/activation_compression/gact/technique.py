@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from suite.contract.data import Batch, generator
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
 from suite.device.random_state import RandomState, unchanged_randomness
+from suite.loop.data import Batch, generator
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from techniques.activation_compression.shared.bit_allocation import WHOLE, allocated
 from techniques.activation_compression.shared.saved_tensors import Packing, Saved
 from techniques.shared.packed import WIDTHS, Rows, packed_rows

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.activation_compression.mesa.codes import decode, encode
 from techniques.activation_compression.mesa.technique import Mesa
 from techniques.activation_compression.shared.compression_probes import one_pass, relative_error
@@ -69,7 +69,7 @@ def _kept(own: Mesa) -> Iterator[None]:
 
 def _ranges(recording: Recording) -> dict[str, float]:
     twin = recording.twin()
-    (technique,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    technique = twin.run.technique.member(Mesa)
     twin.record_step()
     begun: dict[str, Tensor] = technique.statistics
     now = _of_linears(twin, twin.trace)

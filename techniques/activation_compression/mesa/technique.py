@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.data import mixed_seed
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import mixed_seed
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from techniques.activation_compression.mesa.codes import Codes, followed, ranges
 from techniques.activation_compression.shared.saved_tensors import Forward, Place, blocks, head_wise, packing
 from techniques.shared.scaled_sum import launchable

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace, Values
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 
 
 def one_pass(recording: Recording, trace: Trace) -> tuple[Tensor, Values]:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace
 from suite.meters.activations import SavedActivations
 from suite.model.anatomy import Part
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 
 GROUP = 256
 Around = Callable[[], AbstractContextManager[Any]]

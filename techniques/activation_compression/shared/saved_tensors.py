@@ -32,8 +32,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
-from suite.contract.run import Run
-from suite.contract.technique import Unavailable
+from suite.loop.run import Run
+from suite.loop.technique import Unavailable
 from suite.model.anatomy import Anatomy, Part
 from techniques.shared.packed import from_bytes, in_bytes
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.attention.a3.heap import search
 from techniques.attention.a3.technique import A3
 from techniques.attention.shared.mask_probes import Seen, in_evaluation

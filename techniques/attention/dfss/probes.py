@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.attention.dfss.technique import Dfss
 from techniques.attention.shared.mask_probes import Seen, of_masks
 from techniques.shared.sparse.n_of_m import packed, unpacked

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.attention.dota.loads import in_order, out_of_order
 from techniques.attention.dota.technique import KEY, PROJECTION, QUERY, Dota, detector_cost, ternary
 from techniques.attention.shared.mask_probes import Seen, of_masks

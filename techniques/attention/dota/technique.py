@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch
-from suite.contract.run import Run
-from suite.contract.sites import Site
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.loop.sites import Site
 from suite.model.attention import eager
 from techniques.attention.dota.loads import in_order, out_of_order
 from techniques.attention.shared.kept_pairs import Pairs, largest_kept, pairs_of

@@ -10,8 +10,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from suite.contract.data import mixed_seed
-from suite.contract.recording import Recording
+from suite.loop.data import mixed_seed
+from suite.reading.recording import Recording
 from techniques.attention.elsa import hashing
 from techniques.attention.elsa.technique import THRESHOLD, Elsa, farthest
 from techniques.attention.shared.kept_pairs import Pairs

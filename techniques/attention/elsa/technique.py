@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import mixed_seed
-from suite.contract.run import Run
+from suite.loop.data import mixed_seed
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
 from techniques.attention.elsa.hashing import hamming, quantile_bias, signs
 from techniques.attention.shared.kept_pairs import Pairs, or_best, softmax_over

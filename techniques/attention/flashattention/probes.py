@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.attention.flashattention.technique import FlashAttention
 from techniques.attention.flashattention.tiles import Memory, backward, forward
 from techniques.shared.plain import apart

@@ -13,10 +13,10 @@ from functools import partial
 
 from torch import nn
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique, Unavailable
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique, Unavailable
 from suite.model.anatomy import anatomy
 from suite.model.fused import unfused_attention
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.attention.sanger.cost import layer_s
 from techniques.attention.sanger.packing import load_balance, sub_rows
 from techniques.attention.sanger.technique import LARGEST, Sanger

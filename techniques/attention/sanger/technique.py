@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
 from techniques.attention.sanger.packing import load_balance
 from techniques.attention.shared.kept_pairs import EmptyRows, Pairs, scored, softmax_over, with_empty_rows

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.attention.shared.masking import KeptInEvaluation, KeptPairs, MaskedAttention
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
 

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy
 from suite.model.attention import AttentionFunction, eager
 from techniques.attention.shared.kept_pairs import Pairs, kept_attention, pairs_of, worth

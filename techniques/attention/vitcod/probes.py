@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import mixed_seed
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.data import mixed_seed
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.attention.shared.kept_pairs import Pairs
 from techniques.attention.shared.mask_probes import Seen, of_masks
 from techniques.attention.vitcod.cost import total_cycles

@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch, mixed_seed
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
+from suite.loop.data import Batch, mixed_seed
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
 from suite.model.anatomy import anatomy
 from suite.model.leading import picture_row
 from techniques.attention.shared.kept_pairs import Pairs, softmax_over

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.communication.dgc.technique import DGC
 from techniques.communication.shared.probed_step import Exchanged, one_more
 from techniques.shared.ranks import mean_gradients, unequal

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.technique import ParameterGroups
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.technique import ParameterGroups
 from techniques.communication.shared.exchange import clipped, gathered, mean_over_ranks
 from techniques.communication.shared.ranks import CompressedRanks
 from techniques.communication.shared.sparse import scattered, top_k

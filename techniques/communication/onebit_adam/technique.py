@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.technique import ParameterGroups
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.technique import ParameterGroups
 from techniques.communication.onebit_adam.optimizer import FrozenAdam
 from techniques.communication.onebit_adam.two_sided import Layout, mean_of_signs
 from techniques.communication.shared.exchange import clipped, mean_over_ranks

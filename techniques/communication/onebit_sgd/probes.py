@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.communication.onebit_sgd.technique import OneBitSGD
 from techniques.communication.shared.probed_step import one_more
 from techniques.shared.ranks import unequal

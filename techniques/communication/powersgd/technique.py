@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.data import generator
-from suite.contract.run import Run
+from suite.loop.data import generator
+from suite.loop.run import Run
 from techniques.communication.shared.exchange import mean_over_ranks
 from techniques.communication.shared.matrices import split, with_memory
 from techniques.communication.shared.ranks import CompressedRanks

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.communication.qsgd.technique import QSGD
 from techniques.communication.shared.probed_step import one_more
 from techniques.shared.ranks import summed, unequal

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from suite.contract.data import generator
-from suite.contract.run import Run
+from suite.loop.data import generator
+from suite.loop.run import Run
 from techniques.communication.shared.exchange import Message, gathered
 from techniques.communication.shared.ranks import CompressedRanks
 from techniques.shared.packed import from_bytes, in_bytes, on_device

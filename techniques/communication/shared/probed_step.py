@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
 from suite.meters.communication import Communication
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.communication.shared.ranks import CompressedRanks
 from techniques.shared.plain import apart
 from techniques.shared.ranks import summed

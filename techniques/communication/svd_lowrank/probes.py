@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.communication.shared.probed_step import one_more
 from techniques.communication.svd_lowrank.technique import SVDLowRank
 from techniques.shared.ranks import unequal

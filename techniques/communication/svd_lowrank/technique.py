@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from techniques.communication.shared.exchange import Message, mean_over_ranks
 from techniques.communication.shared.matrices import as_matrix, split
 from techniques.communication.shared.ranks import GatheredRanks

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace
 from suite.model.anatomy import Part, anatomy, out_features
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.fine_tuning.adapter_houlsby.technique import Adapters
 from techniques.fine_tuning.shared.tuning_probes import (
     at_the_start_and_in_the_middle,

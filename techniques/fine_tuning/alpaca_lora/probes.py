@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.fine_tuning.alpaca_lora.technique import AlpacaLoRA
 from techniques.fine_tuning.shared.low_rank_probes import structure
 from techniques.shared.plain import apart, plain_model

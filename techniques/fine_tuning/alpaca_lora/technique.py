@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from suite.contract.data import Batch
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from techniques.fine_tuning.shared import adapters
 from techniques.fine_tuning.shared.adapters import Implementation, LowRank
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
 from suite.model.anatomy import anatomy, out_features
+from suite.reading.recording import Recording
 from techniques.fine_tuning.bitfit.technique import BitFit
 from techniques.fine_tuning.shared.tuning_probes import (
     at_the_start_and_in_the_middle,

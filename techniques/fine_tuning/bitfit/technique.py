@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy
 from techniques.fine_tuning.shared.frozen import freeze
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Moment
 from suite.model.anatomy import anatomy
+from suite.reading.recording import Recording
+from suite.reading.trace import Moment
 from techniques.fine_tuning.intrinsic_dim.technique import IntrinsicDimension
 from techniques.fine_tuning.shared.tuning_probes import (
     at_the_start_and_in_the_middle,

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.model.anatomy import weight_matrix
+from suite.reading.recording import Recording
 from techniques.fine_tuning.lora.technique import LoRA
 from techniques.fine_tuning.shared.low_rank_probes import Target, structure, targets_in
 from techniques.shared.moves import rate_over_the_baselines

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy, weight_matrix
 from techniques.fine_tuning.shared import adapters
 from techniques.fine_tuning.shared.adapters import Implementation, LowRank

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Values
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
 from suite.model.attention import AttentionFunction
+from suite.reading.recording import Recording
+from suite.reading.trace import Values
 from techniques.fine_tuning.prefix_tuning.technique import PrefixTuning, drop_mlp
 from techniques.fine_tuning.shared.tuning_probes import at_the_start_and_in_the_middle as records
 from techniques.fine_tuning.shared.tuning_probes import tuning_probes

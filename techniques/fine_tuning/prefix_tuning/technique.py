@@ -23,9 +23,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import Anatomy, anatomy, in_features
 from suite.model.attention import AttentionFunction, eager
 from suite.model.calls import undisturbed

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch
-from suite.contract.recording import Recording
+from suite.loop.data import Batch
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
+from suite.reading.recording import Recording
 from techniques.fine_tuning.prompt_tuning.technique import PromptTuning
 from techniques.fine_tuning.shared.tuning_probes import at_the_start_and_in_the_middle as records
 from techniques.fine_tuning.shared.tuning_probes import trained_numbers, tuning_probes

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
+from suite.loop.run import Run
+from suite.loop.sites import Site
 from suite.model.anatomy import anatomy, is_transposed
 from suite.model.projections import Rows
 from techniques.fine_tuning.shared.low_rank import (

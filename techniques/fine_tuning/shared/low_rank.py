@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, AroundLinear, Part, anatomy, is_transposed, out_features, weight_matrix
 from suite.model.projections import ROLES, Role, Rows, projection_rows
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from suite.contract.recording import Recording
 from suite.model.anatomy import anatomy, in_features, out_features, weight_matrix
+from suite.reading.recording import Recording
 from techniques.fine_tuning.shared.low_rank import merge
 from techniques.shared.plain import names_in, outputs_of
 

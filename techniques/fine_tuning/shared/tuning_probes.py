@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping
 
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.technique import Technique
-from suite.contract.trace import Trace
+from suite.loop.run import Run
+from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy, out_features
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.shared.moves import rate_over_the_baselines
 from techniques.shared.plain import names_in, outputs_of
 

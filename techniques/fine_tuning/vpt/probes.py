@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.fine_tuning.shared.tuning_probes import at_the_start_and_in_the_middle as records
 from techniques.fine_tuning.shared.tuning_probes import heads_in, trained_numbers, tuning_probes
 from techniques.fine_tuning.vpt.technique import Vpt

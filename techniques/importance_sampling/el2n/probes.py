@@ -9,11 +9,11 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from suite.contract.data import Data, generator, mixed_seed
-from suite.contract.recording import Recording
-from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
+from suite.loop.data import Data, generator, mixed_seed
+from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
+from suite.reading.recording import Recording
 from techniques.importance_sampling.el2n.technique import El2n
 from techniques.importance_sampling.shared.error_probes import error_norms
 from techniques.importance_sampling.shared.pruning_probes import shows

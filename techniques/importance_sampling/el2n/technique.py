@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from suite.contract.data import Data, generator, mixed_seed
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique
+from suite.loop.data import Data, generator, mixed_seed
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.stack import Stack
+from suite.loop.technique import Technique
 from techniques.importance_sampling.shared.data_pruning import shortened
 from techniques.importance_sampling.shared.error_norms import losses_and_scores
 

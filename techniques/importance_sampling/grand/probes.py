@@ -11,12 +11,12 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from suite.contract.baseline import Baseline
-from suite.contract.data import Batch, Data, generator
-from suite.contract.recording import Recording
-from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
+from suite.loop.baseline import Baseline
+from suite.loop.data import Batch, Data, generator
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.recording import Recording
 from techniques.importance_sampling.grand.technique import Grand, gradient_norms
 from techniques.importance_sampling.shared.pruning_probes import candidates_of, shows
 from techniques.shared.scouts import scouts_of

@@ -15,7 +15,8 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from suite.contract.run import Run
+from suite.entries.jobs import run_of
+from suite.loop.run import Run
 from suite.measure.lab import Lab, StudyTable
 from suite.record.job import Job
 from techniques.importance_sampling.grand.technique import Grand
@@ -48,7 +49,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 def stability(lab: Lab) -> StudyTable:
     """A row for each share of the steps before scoring, and number of networks."""
-    run = Run(Job(setting=lab.setting))
+    run = run_of(Job(setting=lab.setting))
     norms = input_norms(run)
     rows = []
     for scout in SCOUTS:

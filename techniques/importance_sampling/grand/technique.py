@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from suite.contract.data import Batch, Data, generator, mixed_seed
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.data import Batch, Data, generator, mixed_seed
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from techniques.importance_sampling.shared.data_pruning import DataPruning, highest, share_of
 
 Losses = Callable[[nn.Module, Batch], Tensor]

@@ -14,11 +14,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from suite.contract.data import Batch
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.data import Batch
+from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.importance_sampling.is_gradnorm.technique import GradientNormSampling, drawn
 from techniques.importance_sampling.shared.error_probes import (
     Look,
@@ -81,7 +81,7 @@ def probes(recording: Recording, own: GradientNormSampling) -> Mapping[str, floa
     known = [each for each in steps if each is not None]
     for each in known:
         tau = _tau(tau, own.momentum, each.s)
-    (technique,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    technique = twin.run.technique.member(GradientNormSampling)
     return {
         "closed_differs": sum(_differs(recording, each) for each in recording.traces[-2:]),
         "tau_off": max(_tau_off(recording, own), abs(technique.tau / tau - 1)),
@@ -182,7 +182,7 @@ def _loss_off(recording: Recording, step: Sampled) -> float:
 
 def _gate_off(recording: Recording, own: GradientNormSampling) -> int:
     recording.record_step()
-    (technique,) = recording.run.technique.techniques.values()  # type: ignore[attr-defined]
+    technique = recording.run.technique.member(GradientNormSampling)
     batch = recording.run.recipe.batch_size
     threshold = (own.presample * batch + 3 * batch) / (3 * batch)
     off = 0
@@ -227,6 +227,6 @@ def _cost(recording: Recording, twin: Recording) -> dict[str, float]:
     twin.record_step()
     with FlopCounter() as sampled:
         twin.record_step()
-    (technique,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    technique = twin.run.technique.member(GradientNormSampling)
     over = (sampled.total - step) / (technique.presample * forward.total)
     return {"cost": sampled.total / step, "cost_over_formula": over}

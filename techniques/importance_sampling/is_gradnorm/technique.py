@@ -22,10 +22,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from suite.contract.data import Batch, generator, mixed_seed
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch, generator, mixed_seed
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from techniques.importance_sampling.shared.importance import check_single, importance_weights, scored_forward, scores_of
 
 STREAM = 7  # of the seed, for what is drawn; the run's own streams come before

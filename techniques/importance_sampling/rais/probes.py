@@ -16,10 +16,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from suite.contract.data import mixed_seed
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.data import mixed_seed
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.importance_sampling.rais.technique import Rais
 from techniques.importance_sampling.shared.error_probes import draws_off, error_norms, sharpen, weighted_roundings
 from techniques.shared.ball import differing
@@ -79,7 +79,7 @@ def probes(recording: Recording, own: Rais) -> Mapping[str, float]:
     twin = recording.twin(f"rais:refit={REFIT},uniform={own.uniform},scale_rate={own.scale_rate}", STEPS)
     plain = recording.twin("baseline")
     run, examples = twin.run, len(twin.run.data.train)
-    (technique,) = run.technique.techniques.values()  # type: ignore[attr-defined]
+    technique = run.technique.member(Rais)
     sharpen(run)
     expected, batch = Expected(torch.zeros(examples, 3, dtype=torch.float64)), run.recipe.batch_size
     off: dict[str, list[float]] = {name: [0.0] for name in ("first", "p", "rate", "weight")}

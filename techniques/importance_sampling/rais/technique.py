@@ -19,10 +19,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from suite.contract.data import Batch, Data, generator
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch, Data, generator
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from techniques.importance_sampling.rais.robust import fitted, gain_ratio, robust_probabilities
 from techniques.importance_sampling.shared.importance import check_single, importance_weights, scored_forward
 

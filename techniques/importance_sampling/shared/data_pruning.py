@@ -22,12 +22,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from suite.contract.data import Data, generator, mixed_seed
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique
+from suite.loop.data import Data, generator, mixed_seed
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.stack import Stack
+from suite.loop.technique import Technique
 from techniques.importance_sampling.shared.saved_sets import kept_by, pruned_set, save
 
 Order = Literal["hard", "easy", "random"]
@@ -126,7 +126,7 @@ class DataPruning(Technique):
     def probes(self, run: Run) -> Mapping[str, float]:
         """Test scores over those of a run of the same seed and length on as many examples at random:
         ``loss_over_random`` and, where there are classes, ``accuracy_over_random``. Of the technique alone."""
-        alone = isinstance(run.technique, Stack) and len(run.technique.techniques) == 1
+        alone = len(run.technique.techniques) == 1
         if self.is_reference or self.order == "random" or not alone:
             return {}
         own = Stack({"control": replace(self, order="random", saved="")})

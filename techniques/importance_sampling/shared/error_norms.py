@@ -23,8 +23,8 @@ from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
-from suite.contract.baseline import Baseline
-from suite.contract.data import Batch
+from suite.loop.baseline import Baseline
+from suite.loop.data import Batch
 
 PLAIN = {"weight": None, "size_average": None, "reduce": None, "reduction": "mean", "label_smoothing": 0.0}
 OURS = {**PLAIN, "reduction": "none"}

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.contract.data import Batch
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
 from suite.device.random_state import replayed
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.shared.plain import apart
 
 SHARPENED = 30.0  # times the head's weights

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from suite.contract.data import Batch
-from suite.contract.run import Run
+from suite.loop.data import Batch
+from suite.loop.run import Run
 from techniques.importance_sampling.shared.error_norms import losses_and_scores
 
 

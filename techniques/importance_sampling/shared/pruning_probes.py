@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from suite.contract.data import Data, Examples, mixed_seed
-from suite.contract.recording import Recording
+from suite.loop.data import Data, Examples, mixed_seed
+from suite.reading.recording import Recording
 
 
 def candidates_of(recording: Recording) -> Data:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import torch
 
-from suite.contract.baseline import baseline_of
+from suite.entries.installed import baseline_of
 from suite.measure.lab import Lab, StudyTable
 from suite.measure.studies.label_noise import written
 from suite.record.files import cache_folder

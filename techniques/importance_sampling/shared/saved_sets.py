@@ -16,7 +16,7 @@ import torch
 from pydantic import AfterValidator, Field, StrictInt, model_validator
 from torch import Tensor
 
-from suite.contract.data import Data, Examples
+from suite.loop.data import Data, Examples
 from suite.record.files import Stored, parse_versioned, printable, read_plain, write_json
 
 SCHEMA_VERSION = 1

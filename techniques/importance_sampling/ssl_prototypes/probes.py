@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.contract.baseline import baseline_of
-from suite.contract.data import Data, Examples, generator, mixed_seed
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.loop.data import Data, Examples, generator, mixed_seed
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.reading.recording import Recording
 from suite.record.job import Job
 from techniques.importance_sampling.shared.pruning_probes import candidates_of, shows
 from techniques.importance_sampling.ssl_prototypes.technique import SslPrototypes
@@ -63,7 +64,7 @@ def _embeddings(recording: Recording, own: SslPrototypes, pool: Data) -> Tensor:
     baseline.data = lambda *which: replace(plain(*which), train=pool.train)  # type: ignore[method-assign]
     as_long = run.baseline.recipe_of(run.job.setting).steps / run.baseline.recipe(at.size, at.recipe, at.task).steps
     steps = round(own.scout * as_long * baseline.recipe(at.size, at.recipe, "pretrain").steps)
-    embedder = Run(
+    embedder = run_of(
         Job(setting=at.but(steps=steps), seed=mixed_seed(run.seed, 4)), technique=Stack({}), baseline=baseline
     )
     embedder.train(steps)

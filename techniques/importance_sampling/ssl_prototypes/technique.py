@@ -21,10 +21,12 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from suite.contract.baseline import Baseline, baseline_of
-from suite.contract.data import Data, Examples, generator, mixed_seed
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.loop.baseline import Baseline
+from suite.loop.data import Data, Examples, generator, mixed_seed
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from suite.model.embedding import embedded
 from suite.record.job import BaselineName, Job, Size, Split
 from techniques.importance_sampling.shared.data_pruning import DataPruning, highest, share_of
@@ -121,7 +123,7 @@ class SslPrototypes(DataPruning):
         steps = baseline.recipe(theirs.size, theirs.recipe, theirs.task).steps
         theirs = theirs.but(steps=max(1, round(self.scout * longer * steps)))
         try:
-            own = Run(Job(setting=theirs, seed=mixed_seed(run.seed, 4)), technique=Stack({}), baseline=baseline)
+            own = run_of(Job(setting=theirs, seed=mixed_seed(run.seed, 4)), technique=Stack({}), baseline=baseline)
             own.next_batch()
         except KeyError as missing:
             raise ValueError(

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Moment, Trace, Values
 from suite.device.random_state import unchanged_randomness
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.recording import Recording
+from suite.reading.trace import Moment, Trace, Values
 from techniques.incremental.autoprog.technique import AutoProg
 from techniques.incremental.shared.grids import resampling, triangles
 from techniques.incremental.shared.states import same_state
@@ -105,8 +105,8 @@ class _Plan:
         return [(each, size) for each in depths for size in sides]
 
 
-def _own(recording: Recording) -> Any:
-    return recording.run.technique.techniques["autoprog"]  # type: ignore[attr-defined]
+def _own(recording: Recording) -> AutoProg:
+    return recording.run.technique.member(AutoProg)
 
 
 def _smallest_always(recording: Recording) -> Recording:
@@ -117,7 +117,7 @@ def _smallest_always(recording: Recording) -> Recording:
         costs = [2.0**index for index in range(len(own.candidates))]
         return [cost**-0.25 * (0.97 if cost == 1 else 1.0) for cost in costs], costs
 
-    own.judged = judged
+    own.judged = judged  # type: ignore[method-assign]
     return recording
 
 

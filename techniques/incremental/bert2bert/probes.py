@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, anatomy, is_linear, is_transposed
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.incremental.bert2bert.technique import Bert2Bert
 from techniques.incremental.shared.growth import grown, narrowed
 from techniques.incremental.shared.growth_moves import off_state, off_values

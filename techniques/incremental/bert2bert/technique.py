@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.width import Narrowed
 from techniques.incremental.shared.growth import (
     LossJump,

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch, Data, Transform
-from suite.contract.run import Run
+from suite.loop.data import Batch, Data, Transform
+from suite.loop.run import Run
 from suite.model.anatomy import Block, anatomy
 from suite.model.calls import undisturbed
 from suite.model.replica import Replica, each_design

@@ -12,10 +12,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, Block, anatomy, is_transposed
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.incremental.compound_grow.technique import CompoundGrow
 from techniques.incremental.shared.growth import narrowed
 from techniques.incremental.shared.growth_moves import off_state, off_values

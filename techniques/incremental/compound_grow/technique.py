@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from suite.contract.data import Data
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import Data
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.width import Narrowed
 from techniques.incremental.compound_grow.length import can_pool, through_pools, with_shorter_rows
 from techniques.incremental.shared.growth import (

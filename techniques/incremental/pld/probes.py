@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import Block, anatomy, weight_matrix
 from suite.model.segments import split_hidden
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.incremental.pld.technique import ProgressiveLayerDropping
 from techniques.incremental.shared.states import same_state
 from techniques.shared.block_flops import block_step_flops, tokens_of_a_block

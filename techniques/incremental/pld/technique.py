@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from suite.contract.data import mixed_seed
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import mixed_seed
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import Anatomy, Part, anatomy
 from suite.model.branches import branch_ends
 from suite.model.skipping import check_skippable, skipping

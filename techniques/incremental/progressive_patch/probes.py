@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
 from suite.device.random_state import unchanged_randomness
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.incremental.progressive_patch.technique import ProgressivePatch
 from techniques.incremental.shared.grids import resampling, triangles
 from techniques.incremental.shared.states import same_state

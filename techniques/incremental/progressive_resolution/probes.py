@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch, mixed_seed
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
 from suite.device.random_state import unchanged_randomness
+from suite.loop.data import Batch, mixed_seed
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.incremental.progressive_resolution.technique import ProgressiveResolution
 from techniques.incremental.shared.grids import resampling, triangles
 from techniques.shared.block_flops import block_step_flops, counted_block_flops, tokens_of_a_block

@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.contract.data import Batch, Data
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch, Data
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.calls import undisturbed
 from suite.model.patches import PatchGrid, patch_grid
 from techniques.incremental.shared.any_size import AnySize

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import torch
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
 from suite.device.random_state import unchanged_randomness
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking
 
 OF_ITS_BASELINES = True  # whose blocks all train from the first step

@@ -5,7 +5,7 @@ For ``progressive_patch`` and ``autoprog``, which change or add some parameters 
 
 from __future__ import annotations
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 
 
 def readopt(run: Run) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
 from suite.model.calls import lacks_values, undisturbed
 from suite.model.width import Axis, Layout, Narrowed, Roles, Sources, layout, narrow

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from suite.contract.run import Run
+from suite.entries.jobs import run_of
 from suite.judge.statistics import replicate_interval
+from suite.loop.run import Run
 from suite.measure.lab import Lab, StudyTable
 from suite.meters.clock import Clock
 from suite.record.job import Job
@@ -50,7 +51,7 @@ def growth_costs(lab: Lab, *stacks: str) -> StudyTable:
 
 def _cost(lab: Lab, stack: str) -> Cost:
     setting = lab.setting
-    run, fresh = (Run(Job(setting=setting.but(steps=STEPS), stack=each)) for each in (stack, "baseline"))
+    run, fresh = (run_of(Job(setting=setting.but(steps=STEPS), stack=each)) for each in (stack, "baseline"))
     after_step, spent_s, growths_s, training_s = run.technique.after_step, list[float](), list[float](), 0.0
 
     def timed(run: Run) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.trace import Trace
+from suite.reading.trace import Trace
 
 DEGREES = {"exp_avg": 1, "exp_avg_sq": 2}  # of AdamW's moments in the gradient
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from suite.contract.data import Batch, Data, generator
+from suite.loop.data import Batch, Data, generator
 
 Change = Callable[[Batch, int], Batch]
 

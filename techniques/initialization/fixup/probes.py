@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
+from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, Block, Part, anatomy, weight_matrix
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.initialization.fixup.technique import Fixup
 from techniques.initialization.shared import branch_probes
 from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient, names_in, plain_model

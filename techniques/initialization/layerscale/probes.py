@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
 from suite.model.anatomy import Part, anatomy, weight_matrix
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.initialization.layerscale.technique import LayerScaleTechnique
 from techniques.initialization.shared.branch_probes import (
     added,

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy, out_features
 from suite.model.branches import branch_ends
 from techniques.shared.scaled_sum import scaled

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.model.anatomy import Block, anatomy
+from suite.reading.recording import Recording
 from techniques.initialization.rezero.technique import ReZero
 from techniques.initialization.shared import branch_probes
 from techniques.shared.plain import names_in, plain_model

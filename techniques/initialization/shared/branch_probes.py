@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Moment, Trace, Values
 from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import Part, anatomy, weight_matrix
 from suite.model.segments import split_hidden
+from suite.reading.recording import Recording
+from suite.reading.trace import Moment, Trace, Values
 from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient, names_in
 
 

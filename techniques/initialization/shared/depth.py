@@ -17,13 +17,15 @@ from statistics import linear_regression
 import torch
 from torch import Tensor, nn
 
-from suite.contract.baseline import Baseline, baseline_of
-from suite.contract.data import Batch, Data
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique
 from suite.device.random_state import unchanged_randomness
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.loop.baseline import Baseline
+from suite.loop.data import Batch, Data
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.stack import Stack
+from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy
 from suite.record.job import Job, Setting, Size
 from techniques.shared.residual import remove_norms
@@ -59,7 +61,7 @@ def redrawn(block: nn.Module) -> nn.Module:
 def deep_run(setting: Setting, stack: Stack, depth: int, seed: int = 0, baseline: Baseline | None = None) -> Run:
     """A run of a stack on the baseline with ``depth`` blocks."""
     whole = baseline or baseline_of(setting)
-    return Run(Job(setting=setting, seed=seed), technique=stack, baseline=deep(whole, depth))
+    return run_of(Job(setting=setting, seed=seed), technique=stack, baseline=deep(whole, depth))
 
 
 @dataclass

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from suite.contract.run import Diverged, Run
-from suite.contract.stack import Stack, build
+from suite.entries.spelling import build
+from suite.loop.run import Diverged, Run
+from suite.loop.stack import Stack
 from suite.measure.lab import Lab, StudyTable
 from techniques.initialization.shared.depth import WithoutNorms, deep_run, first_step, gradient_step, slope
 

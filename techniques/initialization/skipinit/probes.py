@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import torch
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.recording import Recording
 from techniques.initialization.shared import branch_probes
 from techniques.initialization.skipinit.technique import SkipInit
 from techniques.shared.plain import names_in, plain_model

@@ -16,9 +16,9 @@ from functools import partial
 import torch
 from torch import nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import Anatomy, Part, anatomy
 from suite.model.branches import branch_ends
 from techniques.shared.residual import ScaledBranch, remove_norms, scaled_branches

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.stack import build
-from suite.contract.trace import Values
+from suite.entries.spelling import build
+from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, anatomy, is_transposed
+from suite.reading.recording import Recording
+from suite.reading.trace import Values
 from techniques.initialization.shared import branch_probes
 from techniques.initialization.shared.depth import deep_run, first_step, gradient_step, slope
 from techniques.initialization.tfixup.technique import TFixup

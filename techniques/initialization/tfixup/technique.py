@@ -19,10 +19,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import PROJECTION_NAMES, Anatomy, Block, anatomy, weight_matrix
 from suite.model.inputs import scale_beginnings
 from suite.model.projections import Numbers, Role, Rows, projection_rows

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
+from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, weight_matrix
+from suite.reading.recording import Recording
 from techniques.large_batch.chinchilla.technique import Chinchilla
 
 OF_ITS_BASELINES = True  # the arithmetic of the baseline's own Transformer, whose depth and width are the recipe's

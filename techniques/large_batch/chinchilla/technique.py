@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy
 
 PROPORTIONAL = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.large_batch.lars.technique import LarsTechnique
 from techniques.shared.layer_moves import layers, moved_by_scale, roundings, sum_roundings
 from techniques.shared.moves import rate_over_the_baselines

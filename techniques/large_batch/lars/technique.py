@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from suite.contract.recipe import Recipe
-from suite.contract.technique import ParameterGroups, Technique
+from suite.loop.recipe import Recipe
+from suite.loop.technique import ParameterGroups, Technique
 from techniques.large_batch.lars.optimizer import Lars
 from techniques.large_batch.lars.variants import Variant
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Values
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Values
 from techniques.large_batch.lawa.technique import Lawa
 from techniques.shared.ball import differing
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.contract.recipe import Recipe
 from suite.judge.statistics import replicate_interval
+from suite.loop.recipe import Recipe
 from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Learned

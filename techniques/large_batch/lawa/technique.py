@@ -17,11 +17,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 
 Weights = dict[str, Tensor]
 
@@ -88,8 +87,7 @@ class Lawa(Technique):
 
     def _before(self, run: Run) -> Iterator[Technique]:
         """The techniques that come before this one in the run's stack."""
-        stack = run.technique.techniques.values() if isinstance(run.technique, Stack) else ()
-        return takewhile(lambda each: each is not self, stack)
+        return takewhile(lambda each: each is not self, run.technique.techniques.values())
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return {"averages checkpoints": self.averaged}

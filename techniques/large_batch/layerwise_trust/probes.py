@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.large_batch.layerwise_trust.technique import LayerwiseTrustTechnique
 from techniques.shared.layer_moves import layers, moved_by_scale, roundings, sum_roundings, uneven_by_weights
 from techniques.shared.moves import rate_over_the_baselines

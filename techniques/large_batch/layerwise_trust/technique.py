@@ -15,8 +15,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from suite.contract.recipe import Recipe
-from suite.contract.technique import ParameterGroups, Technique
+from suite.loop.recipe import Recipe
+from suite.loop.technique import ParameterGroups, Technique
 from techniques.large_batch.layerwise_trust.optimizer import Base, LayerwiseTrust
 from techniques.large_batch.shared.trust import Granularity, check_phi
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.large_batch.linear_scaling_warmup.technique import LinearScalingWarmup
 
 LONG = 900  # updates of a run whose warm-up, of 5 in 90, is 50 steps

@@ -9,7 +9,7 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import Schedule, Value, plain
 from suite.chain.simulate import predicted
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.offloading.autoswap.technique import AutoSwap
 from techniques.offloading.shared.offloaded import leaving
 from techniques.offloading.shared.offloaded_probes import budgets, left_in, offloaded_probes

@@ -9,7 +9,7 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import every_input, plain
 from suite.chain.simulate import predicted
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.offloading.capuchin.technique import Capuchin, hidden
 from techniques.offloading.shared.offloaded import candidates, leaving
 from techniques.offloading.shared.offloaded_probes import budgets, even_link, left_in, times

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from suite.chain.relay import Layer
-from suite.contract.data import Batch
-from suite.contract.run import Run
 from suite.device.random_state import RandomState, replayed
+from suite.loop.data import Batch
+from suite.loop.run import Run
 from suite.model.calls import lacks_values, undisturbed
 from suite.model.segments import split_hidden
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
 from suite.device.random_state import RandomState, replayed
+from suite.loop.run import Run
 from suite.meters.storage import unique_bytes
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.offloading.l2l.technique import L2L
 from techniques.offloading.shared.host_moves import accumulated, changed
 from techniques.shared.plain import apart
@@ -95,7 +95,7 @@ def traffic(twin: Recording) -> tuple[float, float, float]:
     """``down``, ``up`` and ``resident`` of a run's last step."""
     run = twin.run
     run.train(STEPS - 1)
-    own: L2L = run.technique.techniques["l2l"]  # type: ignore[attr-defined]
+    own = run.technique.member(L2L)
     down, up, on_device = own.weights.bytes_in, own.host.tier.bytes_out, [0]
     parameters = [each for block in run.anatomy.every_block for each in block.module.parameters()]
     handles = [

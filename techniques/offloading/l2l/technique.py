@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from suite.chain.relay import Relay
 from suite.chain.schedule import TURN, Op, Schedule, tidied
 from suite.chain.tiers import HostTier
-from suite.contract.chains import blocks_of
-from suite.contract.data import Batch
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import ParameterGroups, Technique, Unavailable
+from suite.loop.chains import blocks_of
+from suite.loop.data import Batch
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import ParameterGroups, Technique, Unavailable
 from techniques.offloading.l2l.layerwise import Cut, MicroBatch, micro_batches
 from techniques.offloading.shared.away import Unit, in_their_places, sent_away
 from techniques.offloading.shared.host_adam import HostAdamW, halved

@@ -11,7 +11,7 @@ from itertools import combinations
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import TURN, Op, Schedule, Value, plain, tidied
 from suite.chain.simulate import predicted
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.offloading.offload_dp.technique import OffloadDP
 from techniques.offloading.shared.offloaded import candidates, fastest_way, least_peak, nbytes
 from techniques.offloading.shared.offloaded_probes import even_link, offloaded_probes

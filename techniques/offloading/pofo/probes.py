@@ -8,7 +8,7 @@ from contextlib import suppress
 from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.simulate import predicted
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.offloading.pofo.technique import POFO
 from techniques.offloading.shared.offloaded import candidates, least_peak
 from techniques.offloading.shared.offloaded_probes import budgets, even_link, times

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from suite.chain.tiers import Stored, Tier
+from suite.chain.tiers import StoredTensor, Tier
 
 
 class Home:
     """Where a parameter's values are: in the tier, and, while it is loaded, on the device."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredTensor) -> None:
         self.stored = stored
         self.here: Tensor | None = None
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.adam import adam as torch_adam
 
-from suite.chain.tiers import Stored, Tier
-from suite.contract.recipe import Recipe
-from suite.contract.technique import ParameterGroups
+from suite.chain.tiers import StoredTensor, Tier
+from suite.loop.recipe import Recipe
+from suite.loop.technique import ParameterGroups
 from techniques.offloading.shared.away import Away
 
 
@@ -41,12 +41,12 @@ class HostState:
     """What the host keeps of a parameter, in float32; ``image`` is what the device gets, in the parameter's own type:
     the master itself where that is float32."""
 
-    master: Stored
-    first_moment: Stored
-    second_moment: Stored
-    image: Stored
+    master: StoredTensor
+    first_moment: StoredTensor
+    second_moment: StoredTensor
+    image: StoredTensor
     step: int = 0
-    gradient: Stored | None = None
+    gradient: StoredTensor | None = None
 
     @classmethod
     def of(cls, parameter: Tensor, tier: Tier) -> HostState:
@@ -164,7 +164,7 @@ class HostAdamW(Optimizer):
         for parameter, state in self.host.items():
             self.bring(parameter, state.image)
 
-    def bring(self, parameter: Tensor, image: Stored) -> None:
+    def bring(self, parameter: Tensor, image: StoredTensor) -> None:
         """Copies one tile to the device, unless it comes there when it is used."""
         if not isinstance(parameter, Away):
             parameter.copy_(image.take(keep=True))
@@ -198,7 +198,7 @@ class HostAdamW(Optimizer):
         self.working = self.on_host(_nothing) if state_dict["late"] else None
 
 
-Work = list[tuple[dict[str, Any], list[tuple[HostState, Stored]]]]
+Work = list[tuple[dict[str, Any], list[tuple[HostState, StoredTensor]]]]
 """Parameter groups as they were when the update was asked for, with the states that have a gradient."""
 
 
@@ -240,7 +240,7 @@ def _free(work: Work) -> None:
 
 
 @torch.no_grad()
-def _add(total: Stored, gradient: Stored) -> None:
+def _add(total: StoredTensor, gradient: StoredTensor) -> None:
     total.host().add_(gradient.host())
 
 

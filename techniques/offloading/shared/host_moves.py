@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 
 
 def changed(recording: Recording, delay_after: int | None = None) -> int:

@@ -18,7 +18,7 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import TURN, Op, Schedule, Value, plain, tidied
 from suite.chain.simulate import Prediction, predicted
-from suite.contract.chains import FLOPS_PER_S
+from suite.loop.chains import FLOPS_PER_S
 from techniques.shared.scheduled import Scheduled
 
 LAGS = (0, 1, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from suite.chain.chain import Chain, Link
 from suite.chain.plan import budget_between
 from suite.chain.schedule import Schedule, Value
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.offloading.shared.offloaded import Offloaded
 from techniques.shared.recomputation_probes import pass_peak_bytes, scheduled_probes
 

@@ -10,7 +10,7 @@ import numpy as np
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Schedule, Value, plain
 from suite.chain.simulate import Prediction, predicted
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.offloading.shared.offloaded import candidates, fastest_way, least_peak, nbytes
 from techniques.offloading.shared.offloaded_probes import budgets, even_link, offloaded_probes, times
 from techniques.offloading.swapadvisor.solver import Planner, evolved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.offloading.shared.offloaded_probes import left_in, offloaded_probes
 from techniques.offloading.tflms.technique import TFLMS
 from techniques.shared.persistent_probes import unlike_chains

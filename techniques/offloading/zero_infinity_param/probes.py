@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.meters.state import gradient_bytes, state_bytes
 from suite.meters.storage import unique_bytes
+from suite.reading.recording import Recording
 from techniques.offloading.shared.away import Away
 from techniques.offloading.shared.host_adam import HostAdamW
 from techniques.offloading.shared.host_moves import changed

@@ -21,11 +21,11 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from suite.chain.tiers import FileTier, HostTier, Tier
-from suite.contract.data import Batch
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import ParameterGroups, Technique, Unavailable
+from suite.loop.data import Batch
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import ParameterGroups, Technique, Unavailable
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
 from techniques.offloading.shared.away import Unit, in_their_places, sent_away

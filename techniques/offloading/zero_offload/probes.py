@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count, state_bytes
+from suite.reading.recording import Recording
 from techniques.offloading.shared.host_adam import HostAdamW
 from techniques.offloading.shared.host_moves import changed, waiting_gradients
 from techniques.offloading.zero_offload.technique import ZeroOffload

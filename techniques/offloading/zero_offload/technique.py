@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from suite.chain.tiers import HostTier
-from suite.contract.data import Batch
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import ParameterGroups, Technique
+from suite.loop.data import Batch
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import ParameterGroups, Technique
 from techniques.offloading.shared.host_adam import HostAdamW, halved
 
 

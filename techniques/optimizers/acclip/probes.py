@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.optimizers.acclip.technique import ACClipTechnique
 from techniques.shared.moves import Move, again, moves, off, over_the_baselines, scaled
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique
+from suite.entries.jobs import run_of
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.stack import Stack
+from suite.loop.technique import Technique
 from suite.measure.lab import Lab, StudyTable
 from suite.measure.studies.rate_grid import draw
 from suite.record.job import Job
@@ -56,7 +57,7 @@ def study(lab: Lab, batches: int = BATCHES) -> list[StudyTable]:
     for number, (name, baseline) in enumerate(MODELS.items()):
         lab.progress(number / len(MODELS), f"the gradient noise of {name}")
         stack = Stack({name: PlainNetwork()} if name == "mlp" else {})
-        run = Run(Job(setting=lab.setting.but(baseline=baseline)), technique=stack)
+        run = run_of(Job(setting=lab.setting.but(baseline=baseline)), technique=stack)
         run.train(run.recipe.steps // 2)
         norms[name] = noise(run, batches)
     rows = [(name, batches, each.quantile(0.5).item(), kurtosis(each), hill(each)) for name, each in norms.items()]

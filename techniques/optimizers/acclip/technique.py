@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from suite.contract.recipe import Recipe
-from suite.contract.technique import ParameterGroups, Technique
+from suite.loop.recipe import Recipe
+from suite.loop.technique import ParameterGroups, Technique
 from techniques.optimizers.acclip.optimizer import ACClip
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.optimizers.adam.technique import AdamTechnique
 from techniques.shared.adam_moves import bounds, direction, first_and_middle, moments_off, moved_by_scale, recipes
 from techniques.shared.moves import Move, off

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
-from suite.contract.recipe import Recipe
-from suite.contract.technique import ParameterGroups, Technique
+from suite.loop.recipe import Recipe
+from suite.loop.technique import ParameterGroups, Technique
 from techniques.shared.adam import Adam, Decay
 
 Form = Literal["none", "coupled", "decoupled"]

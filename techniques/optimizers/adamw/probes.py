@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Moment, Trace
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Moment, Trace
 from techniques.optimizers.adamw.technique import AdamWTechnique
 from techniques.shared.adam_moves import bounds, direction, first_and_middle, moments_off, moved_by_scale, recipes
 from techniques.shared.moves import off

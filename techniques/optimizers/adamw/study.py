@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from statistics import correlation, fmean
 from typing import TYPE_CHECKING
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Diverged, Run
-from suite.contract.stack import Stack
-from suite.contract.technique import ParameterGroups, Technique
+from suite.entries.jobs import run_of
+from suite.loop.recipe import Recipe
+from suite.loop.run import Diverged
+from suite.loop.stack import Stack
+from suite.loop.technique import ParameterGroups, Technique
 from suite.measure.lab import Cell, Lab, StudyTable
 from suite.record.job import Job
 from techniques.shared.adam import Adam, Decay
@@ -73,7 +74,7 @@ def study(lab: Lab) -> list[StudyTable]:
 def final_loss(lab: Lab, side: str, rate: float, decay: float, seed: int) -> float:
     """The validation loss after a run at one setting; infinite if it diverges."""
     technique = Decayed(SIDES[side], rate=rate, strength=decay)
-    run = Run(Job(setting=lab.setting, seed=seed), technique=Stack({"adam": technique}))
+    run = run_of(Job(setting=lab.setting, seed=seed), technique=Stack({"adam": technique}))
     try:
         run.train(run.recipe.steps)
         return run.evaluate()["loss"]

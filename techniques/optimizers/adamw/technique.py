@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from suite.contract.recipe import Recipe
-from suite.contract.technique import ParameterGroups, Technique
+from suite.loop.recipe import Recipe
+from suite.loop.technique import ParameterGroups, Technique
 from techniques.shared.adam import Adam, adam_step
 
 adamw_step = partial(adam_step, decay="decoupled")

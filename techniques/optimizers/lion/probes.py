@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.optimizers.lion.technique import LionTechnique
 from techniques.shared.moves import different, moves, off, over_the_baselines, scaled
 

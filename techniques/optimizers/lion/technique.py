@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recipe import Recipe
-from suite.contract.technique import ParameterGroups, Technique
 from suite.kernels.optimizer import GroupedOptimizer, compiled_over_lists, descend, rate_of
 from suite.kernels.refusals import at_least_0
+from suite.loop.recipe import Recipe
+from suite.loop.technique import ParameterGroups, Technique
 
 
 def lion_step(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.model.anatomy import weight_matrix
 
 ROWS, OUTPUTS = 512, 64  # at most, of the features and of the head

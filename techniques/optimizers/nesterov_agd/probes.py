@@ -14,10 +14,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.optimizers.nesterov_agd.head_regression import head_regression
 from techniques.optimizers.nesterov_agd.technique import NesterovAGD
 from techniques.optimizers.shared.sgd_moves import (

@@ -19,10 +19,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from suite.contract.recipe import Recipe
-from suite.contract.technique import ParameterGroups, Technique
 from suite.kernels.optimizer import GroupedOptimizer, rate_of
 from suite.kernels.refusals import at_least_0
+from suite.loop.recipe import Recipe
+from suite.loop.technique import ParameterGroups, Technique
 from techniques.optimizers.nesterov_agd.sequence import following
 from techniques.shared.sgd import SGD
 

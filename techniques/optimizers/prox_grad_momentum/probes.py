@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.optimizers.prox_grad_momentum.technique import ProxGradMomentum
 from techniques.shared.layer_moves import roundings
 from techniques.shared.moves import rate_over_the_baselines

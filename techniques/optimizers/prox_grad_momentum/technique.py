@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.data import Batch
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import ParameterGroups, Technique
 from suite.device.random_state import unchanged_randomness
+from suite.loop.data import Batch
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import ParameterGroups, Technique
 from suite.model.anatomy import is_transposed
 from techniques.optimizers.prox_grad_momentum.iterations import Penalty
 from techniques.optimizers.prox_grad_momentum.optimizer import APGnc

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Moment
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Moment
 from techniques.optimizers.sgd_momentum.technique import SGDMomentum
 from techniques.optimizers.shared.sgd_moves import recipes, step_off, strengths, terminal_off, velocity, velocity_off
 from techniques.shared.moves import again, scaled

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.contract.run import Run
+from suite.entries.jobs import run_of
 from suite.record.job import Job, Setting
 
 EXAMPLES = 600
@@ -74,7 +74,7 @@ def linear_probe(setting: Setting) -> LinearProbe:
 
     Raises ValueError for a baseline whose examples have no single label.
     """
-    run = Run(Job(setting=setting))
+    run = run_of(Job(setting=setting))
     if "labels" not in run.data.train.tensors:
         raise ValueError(f"the study classifies examples, and those of {setting.baseline} have no label: use -b vit")
     with torch.enable_grad():

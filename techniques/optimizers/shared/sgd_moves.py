@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Update
+from suite.reading.recording import Recording
+from suite.reading.trace import Update
 from techniques.shared.moves import Move, again, moves, off, over_the_baselines
 
 

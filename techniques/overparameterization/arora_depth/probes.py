@@ -14,10 +14,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy, weight_matrix
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.overparameterization.arora_depth.technique import AroraDepth
 from techniques.shared.plain import apart, filled, gradients_of, names_in, outputs_of, plain_model
 

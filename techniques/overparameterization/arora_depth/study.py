@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from suite.contract.data import generator
+from suite.loop.data import generator
 from suite.measure.lab import Lab, StudyTable
 from techniques.overparameterization.arora_depth.technique import balanced_factors, product
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy
 from suite.model.wrappers import innermost
 

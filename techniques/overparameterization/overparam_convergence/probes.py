@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.overparameterization.overparam_convergence.technique import OverparamConvergence
 from techniques.overparameterization.shared.width_probes import shows
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from suite.contract.data import generator
+from suite.loop.data import generator
 from suite.measure.lab import Lab, StudyTable
 
 if TYPE_CHECKING:

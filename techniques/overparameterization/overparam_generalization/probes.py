@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.overparameterization.overparam_generalization.technique import OverparamGeneralization
 from techniques.overparameterization.shared.width_probes import of_mlps, shows
 from techniques.shared.plain import plain_model

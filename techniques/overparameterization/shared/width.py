@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
 from suite.model.pruning import mlp_neurons
 from suite.model.widening import widen

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
 from suite.model.anatomy import anatomy, is_transposed
+from suite.reading.recording import Recording
 from techniques.shared.plain import plain_model
 
 

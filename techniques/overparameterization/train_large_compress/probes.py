@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import torch
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Values
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.recording import Recording
+from suite.reading.trace import Values
 from techniques.overparameterization.shared.width_probes import oriented, shows
 from techniques.overparameterization.train_large_compress.technique import TrainLargeCompress
 from techniques.shared.plain import plain_model

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from suite.contract.run import Run
+from suite.entries.jobs import run_of
+from suite.loop.run import Run
 from suite.measure.lab import Lab, StudyTable
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.record.job import Job, canonical
@@ -63,9 +64,9 @@ def study(lab: Lab) -> list[StudyTable]:
 
 def trained(lab: Lab, width: int, seed: int) -> tuple[Run, list[float]]:
     """A run of the reference's cost with ``width`` times the neurons, and its training losses."""
-    plain = Run(Job(setting=lab.setting, seed=seed))
+    plain = run_of(Job(setting=lab.setting, seed=seed))
     stack = canonical(f"train_large_compress:width={width},stop={1 / relative_cost(plain, width)},sparsity=0,bits=32")
-    run = Run(Job(setting=lab.setting, stack=stack, seed=seed))
+    run = run_of(Job(setting=lab.setting, stack=stack, seed=seed))
     return run, run.train(run.recipe.steps)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
 from suite.model.anatomy import anatomy
+from suite.reading.recording import Recording
 from techniques.parallelism.albert_sharing.technique import AlbertSharing
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
 from suite.device.random_state import RandomState, replayed
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.parallelism.comm_overlap.technique import CommunicationOverlap
 from techniques.shared.plain import apart
 from techniques.shared.ranks import summed, unequal, update_roundings

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.parallelism.dp_ddp.technique import DataParallel
 from techniques.shared.plain import apart
 from techniques.shared.ranks import mean_gradients, plainly, unequal, update_roundings, whole_batch_roundings

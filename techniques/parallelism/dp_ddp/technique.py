@@ -24,12 +24,12 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from suite.contract.data import mixed_seed
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
 from suite.device.random_state import unchanged_randomness
+from suite.loop.data import mixed_seed
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 
 
 def reached(loss: Tensor) -> set[Tensor]:

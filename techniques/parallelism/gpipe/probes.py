@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.parallelism.gpipe.technique import GPipe
 from techniques.parallelism.shared.pipeline_probes import first_steps, synchronous
 

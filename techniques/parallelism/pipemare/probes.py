@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.parallelism.pipemare.technique import PipeMare
 from techniques.parallelism.shared.pipeline_probes import copies, first_steps, holdings, lateness, of_all, steady_order
 

@@ -25,9 +25,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import ParameterGroups
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import ParameterGroups
 from suite.pipeline.schedule import Kind, PipelineOp, PipelineSchedule, steady
 from techniques.parallelism.shared.pipelined import Pipelined
 

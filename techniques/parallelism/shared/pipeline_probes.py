@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from suite.contract.data import mixed_seed
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Pass, Trace, Values
+from suite.loop.data import mixed_seed
+from suite.loop.run import Run
 from suite.pipeline.schedule import PipelineOp
 from suite.pipeline.simulate import simulated
+from suite.reading.recording import Recording
+from suite.reading.trace import Pass, Trace, Values
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
 
 STEPS = 4  # with as many, weights of two updates ago have been there

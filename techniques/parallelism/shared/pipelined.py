@@ -28,12 +28,12 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.contract.data import Batch, mixed_seed
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
 from suite.device.random_state import RandomState, replayed, unchanged_randomness
+from suite.loop.data import Batch, mixed_seed
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.pipeline.mail import Letter, Mail, Shape
 from suite.pipeline.schedule import PipelineOp, PipelineSchedule, Program
 from suite.pipeline.stages import HandedOn, Stages, cut

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.shared.ranks import summed, unequal, update_roundings
 
 MOMENTS = 2  # that AdamW keeps of a parameter

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
+from suite.loop.run import Run
 from suite.meters.communication import Communication
 from suite.model.anatomy import Anatomy, anatomy
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.parallelism.shared.pipeline_probes import of_all, whole_batch
 from techniques.parallelism.tp_megatron.technique import TensorParallel
 from techniques.shared.plain import apart, filled, gradients_of, plain_model

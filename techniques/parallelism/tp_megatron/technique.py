@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.contract.data import Batch, mixed_seed
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import ParameterGroups, Technique
 from suite.device.random_state import RandomState
+from suite.loop.data import Batch, mixed_seed
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import ParameterGroups, Technique
 from suite.model.anatomy import is_transposed, weight_matrix
 from suite.model.calls import undisturbed
 from techniques.parallelism.tp_megatron.division import Division, linear

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from techniques.parallelism.shared.collectives import reduce_scatter_mean
 from techniques.parallelism.shared.flat import FlatShards
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.parallelism.shared.shard_probes import partition
 from techniques.parallelism.zero2.technique import Zero2
 from techniques.shared.ranks import summed

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from suite.contract.run import Run
-from suite.contract.technique import ParameterGroups
+from suite.loop.run import Run
+from suite.loop.technique import ParameterGroups
 from techniques.parallelism.shared.collectives import begin_reduce_scatter_mean
 from techniques.parallelism.shared.flat import Bucket, FlatShards
 from techniques.parallelism.shared.in_backward import End, InBackward

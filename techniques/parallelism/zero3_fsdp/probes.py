@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from suite.contract.data import Batch
-from suite.contract.recording import Recording
-from suite.contract.run import Run
 from suite.device.random_state import RandomState, replayed
 from suite.kernels.sharded import local
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.parallelism.zero3_fsdp.technique import Zero3
 from techniques.shared.plain import apart, filled, plain_model
 from techniques.shared.ranks import summed

@@ -26,10 +26,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.tensor import Shard
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique, overrides
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique, overrides
 from suite.model.anatomy import anatomy
 from suite.record.job import StackError
 from techniques.parallelism.shared.collectives import reduce_scatter_mean
@@ -110,8 +110,8 @@ class Zero3(Technique):
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         """Raises StackError where another technique evaluates a copy of the model."""
-        others = getattr(run.technique, "techniques", {})
-        if copying := [name for name, each in others.items() if overrides(each, "evaluated")]:
+        techniques = run.technique.techniques
+        if copying := [name for name, each in techniques.items() if overrides(each, "evaluated")]:
             raise StackError(
                 f"zero3_fsdp and {' and '.join(copying)} cannot be stacked: FSDP's modules cannot be copied, and what "
                 "evaluates other weights copies the model; take zero2"

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.technique import ParameterGroups, Technique
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.technique import ParameterGroups, Technique
 from techniques.precision.adam4bit_rank1.optimizer import AdamW4bit
 from techniques.precision.shared.low_bit import NOTHING, check_smallest, embeddings_apart
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.precision.adam8bit_blockwise.technique import Adam8bit
 from techniques.precision.shared.low_bit_probes import ROUNDINGS, State, blocks, dynamic_map, low_bit_steps, not_nearest
 from techniques.shared.adam_moves import first_and_middle

@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Literal
 
 from torch.optim import Optimizer
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.technique import ParameterGroups, Technique
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.technique import ParameterGroups, Technique
 from techniques.precision.adam8bit_blockwise.optimizer import AdamW8bit, check_block
 from techniques.precision.shared.low_bit import NOTHING, check_smallest, embeddings_apart
 

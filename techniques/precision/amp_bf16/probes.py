@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.precision.amp_bf16.technique import BFloat16
 
 

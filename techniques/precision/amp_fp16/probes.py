@@ -14,8 +14,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace, Values
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.precision.amp_fp16.technique import MixedPrecision
 
 EPS = torch.finfo(torch.float32).eps
@@ -68,7 +68,7 @@ def _spelled(recording: Recording, variant: str) -> str:
 
 
 def _technique(recording: Recording) -> MixedPrecision:
-    return next(each for each in recording.run.technique.techniques.values() if isinstance(each, MixedPrecision))  # type: ignore[attr-defined]
+    return recording.run.technique.member(MixedPrecision)
 
 
 def _begin_at(recording: Recording, scale: float, good_steps: int) -> None:

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from suite.contract.data import Batch
-from suite.contract.run import Diverged, Run
-from suite.contract.sites import Site
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique, overrides
+from suite.loop.data import Batch
+from suite.loop.run import Diverged, Run
+from suite.loop.sites import Site
+from suite.loop.stack import Stack
+from suite.loop.technique import Technique, overrides
 
 Variant = Literal["autocast", "o2"]
 PATIENCE = 10  # overflows running, after which a smaller scale will not help

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
+from suite.loop.run import Run
 from suite.model.anatomy import Part, anatomy, is_transposed, weight_matrix
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.precision.fp8_hybrid.technique import Float8Hybrid
 
 OF_ITS_BASELINES = True  # whose layers run once a step
@@ -97,16 +97,9 @@ def _of_a_step(recording: Recording, trace: Trace, own: Float8Hybrid) -> dict[st
             (p, q, g), (s, t, u) = [_rounded(*each) for each in zip(operands, scales, FORMATS)], scales
             dw = gradients[names[each.layer.weight]].double()  # type: ignore[index]
             added = torch.zeros(len(w)) if bias is None else bias.double()
-            ours = {
-                "output_off": (each.y.double(), p, q, s * t, added),
-                "grad_input_off": (each.dx.double(), g, q.T, u * t, 0.0),
-                "grad_weight_off": (dw.T if is_transposed(each.layer) else dw, g.T, p.T, u * s, 0.0),
-            }
-            for name, (values, a, b, scale, more) in ours.items():
-                exact = a @ b.T / scale + more
-                bound = (a.shape[1] + OTHER_ROUNDINGS) * ROUNDING * (a.abs() @ b.abs().T / scale + abs(more))
-                beyond += int(((values - exact).abs() > bound).sum())
-                off[name] = max(off.get(name, 0.0), _distance(values, exact))
+            layer_off, layer_beyond = _products_off(each, dw, (p, q, g), (s, t, u), added)
+            off |= {name: max(off.get(name, 0.0), distance) for name, distance in layer_off.items()}
+            beyond += layer_beyond
             if bias is not None:
                 db, sizes = gradients[names[bias]].double(), each.dy.double().abs().sum(0).norm()
                 here = ((db - each.dy.double().sum(0)).norm() / sizes).item()  # the sum itself may be 0
@@ -118,12 +111,6 @@ def _of_a_step(recording: Recording, trace: Trace, own: Float8Hybrid) -> dict[st
             magnitudes = torch.stack([x.float().abs().amax() for x in operands])[:, None]
             remembered = torch.cat([magnitudes, histories], 1)[:, : histories.shape[1]]
             history_off += int((after.get(f"{each.path}.history", histories) != remembered).sum())
-    wrong = [
-        operand.dtype != wanted.dtype
-        for each in seen
-        for pair, formats in zip(each.products, OPERANDS)
-        for operand, wanted in zip(pair, formats, strict=True)
-    ]
     saved = [size for each in seen for size in each.saved]
     ours_before = trace.of("backward")[0].gradients
     return {
@@ -133,7 +120,7 @@ def _of_a_step(recording: Recording, trace: Trace, own: Float8Hybrid) -> dict[st
         "scaled_amax": max(_scaled_amax(before, each.path) for each in seen),
         "history_off": history_off,
         "products_a_layer": sum(len(each.products) for each in seen) / len(layers),
-        "wrong_formats": sum(wrong),
+        "wrong_formats": _wrong_formats(seen),
         "input_rounding": max(_relative(each.products[0][0], each.x, E4M3) for each in seen if each.products),
         "gradient_rounding": max(_relative(each.products[1][0], each.dy, E5M2) for each in seen if each.products),
         "largest_input": _largest(clipped, 0),
@@ -142,6 +129,40 @@ def _of_a_step(recording: Recording, trace: Trace, own: Float8Hybrid) -> dict[st
         "left_floating": floating + len(layers) - len(seen),
         "unlike_the_step": sum(not torch.equal(ours_before[name], each) for name, each in gradients.items()),
     }
+
+
+def _products_off(
+    layer: Seen,
+    dw: Tensor,
+    rounded: tuple[Tensor, Tensor, Tensor],
+    scales: tuple[Tensor, Tensor, Tensor],
+    added: Tensor,
+) -> tuple[dict[str, float], int]:
+    """The three products' distances from those of the rounded operands in float64, by name, and how many values lie
+    beyond the bound of their sums' roundings."""
+    (p, q, g), (s, t, u) = rounded, scales
+    products: dict[str, tuple[Tensor, Tensor, Tensor, Tensor, Any]] = {
+        "output_off": (layer.y.double(), p, q, s * t, added),
+        "grad_input_off": (layer.dx.double(), g, q.T, u * t, 0.0),
+        "grad_weight_off": (dw.T if is_transposed(layer.layer) else dw, g.T, p.T, u * s, 0.0),
+    }
+    off, beyond = dict[str, float](), 0
+    for name, (values, a, b, scale, more) in products.items():
+        exact = a @ b.T / scale + more
+        bound = (a.shape[1] + OTHER_ROUNDINGS) * ROUNDING * (a.abs() @ b.abs().T / scale + abs(more))
+        beyond += int(((values - exact).abs() > bound).sum())
+        off[name] = _distance(values, exact)
+    return off, beyond
+
+
+def _wrong_formats(seen: Sequence[Seen]) -> int:
+    """Operands of products that are not in the format of their kind."""
+    return sum(
+        operand.dtype != wanted.dtype
+        for layer in seen
+        for pair, formats in zip(layer.products, OPERANDS)
+        for operand, wanted in zip(pair, formats, strict=True)
+    )
 
 
 def _fits(linear: nn.Module) -> bool:

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy, in_features, out_features, weight_matrix
 from techniques.precision.shared.replaced_products import plain_linear
 

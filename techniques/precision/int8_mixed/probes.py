@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from suite.contract.recording import Recording
 from suite.model.anatomy import Part, anatomy, is_transposed, weight_matrix
+from suite.reading.recording import Recording
 from techniques.precision.int8_mixed.technique import Int8Mixed
 
 OF_ITS_BASELINES = True  # whose layers run once a step

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy, weight_matrix
 from techniques.precision.shared.integer_product import integer_product
 from techniques.precision.shared.replaced_products import plain_linear

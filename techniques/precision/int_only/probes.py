@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.recording import Recording
 from techniques.precision.int_only.technique import IntOnly
 
 OF_ITS_BASELINES = True  # whose layers run once a step

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from suite.contract.technique import ParameterGroups
 from suite.kernels.optimizer import rate_of
+from suite.loop.technique import ParameterGroups
 from suite.model.anatomy import Anatomy
 from techniques.precision.shared.dynamic_map import DynamicMap
 from techniques.shared.adam import Adam

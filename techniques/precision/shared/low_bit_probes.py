@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.shared.adam_moves import recipes
 from techniques.shared.moves import Move, off
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.rematerialization.checkmate_milp.technique import CheckmateMILP
 from techniques.rematerialization.shared.fastest_probe import over_fastest
 from techniques.shared.persistent_probes import of_any_ends, unlike_chains

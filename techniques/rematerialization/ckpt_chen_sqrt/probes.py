@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.rematerialization.ckpt_chen_sqrt.technique import ChenSqrt
 from techniques.shared.recomputation_probes import changed_gradients, order_of
 

@@ -24,9 +24,9 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import Schedule, plain, segmented
 from suite.chain.simulate import predicted
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import BlockStack
 from suite.model.segments import joinable, segment_name
 

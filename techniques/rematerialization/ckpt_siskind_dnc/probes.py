@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from suite.chain.schedule import TURN, Op, Schedule, tidied
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.rematerialization.ckpt_siskind_dnc import program
 from techniques.rematerialization.ckpt_siskind_dnc.technique import DivideAndConquer
 from techniques.shared.persistent_probes import (

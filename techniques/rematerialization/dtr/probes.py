@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.rematerialization.dtr.runtime import Name, Operator, Runtime, Tensor
 from techniques.rematerialization.dtr.technique import DTR
 from techniques.rematerialization.shared.fastest_probe import over_fastest

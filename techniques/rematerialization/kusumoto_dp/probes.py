@@ -10,7 +10,7 @@ from suite.chain.chain import Chain
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import Schedule, segmented
 from suite.chain.simulate import predicted
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.rematerialization.kusumoto_dp.solver import Graph, all_lower_sets, ancestor_sets, canonical
 from techniques.rematerialization.kusumoto_dp.technique import LowerSets
 from techniques.shared.persistent import persistent

@@ -9,7 +9,7 @@ from suite.chain.chain import Chain, Stage
 from suite.chain.plan import Infeasible, unplanned
 from suite.chain.schedule import every_input, segmented
 from suite.chain.simulate import predicted
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.rematerialization.remat_heuristic.technique import RematHeuristic
 from techniques.rematerialization.shared.fastest_probe import over_fastest
 from techniques.shared.recomputation_probes import scheduled_probes

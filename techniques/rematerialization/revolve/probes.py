@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.rematerialization.revolve.technique import Revolve
 from techniques.shared.persistent_probes import binomial_extra, equal_chain, kept_at_turn, most_graphs
 from techniques.shared.recomputation_probes import order_of, scheduled_probes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.rematerialization.rotor.technique import Rotor
 from techniques.shared.persistent_probes import beside_rivals, of_any_ends, unlike_chains
 from techniques.shared.recomputation_probes import scheduled_probes

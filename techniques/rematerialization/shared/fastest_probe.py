@@ -9,7 +9,7 @@ from suite.chain.chain import Chain
 from suite.chain.exhaustive import fastest
 from suite.chain.plan import Infeasible, budget_between
 from suite.chain.simulate import predicted
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.shared.recomputation_probes import order_of
 from techniques.shared.scheduled import Scheduled
 

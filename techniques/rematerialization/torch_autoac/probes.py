@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import torch
 
-from suite.contract.recording import Recording
 from suite.meters.activations import SavedActivations
 from suite.meters.flops import FlopCounter
 from suite.model.calls import undisturbed
+from suite.reading.recording import Recording
 from techniques.rematerialization.torch_autoac.technique import TorchAutoAC
 from techniques.shared.recomputation_probes import changed, dropping, pass_of
 

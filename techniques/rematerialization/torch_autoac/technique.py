@@ -21,10 +21,10 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointPolicy
 
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique, Unavailable
-from suite.model.segments import _without_cache, segment_name
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique, Unavailable
+from suite.model.segments import segment_name, without_cache
 
 Solver = Literal["dp", "greedy", "ilp"]
 SOLVERS: tuple[Solver, ...] = ("dp", "greedy", "ilp")
@@ -76,8 +76,8 @@ class Partitioned:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.bound(*args, **kwargs)
-        args = tuple(_without_cache(value, 0) for value in args)
-        kwargs = {name: _without_cache(value, 0) for name, value in kwargs.items()}
+        args = tuple(without_cache(value, 0) for value in args)
+        kwargs = {name: without_cache(value, 0) for name, value in kwargs.items()}
         leaves, form = tree_flatten((args, kwargs))
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors = [leaves[place] for place in places]

@@ -14,10 +14,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.meters.live import LiveBytes
 from suite.model.calls import undisturbed
+from suite.reading.recording import Recording
 from techniques.rematerialization.torch_sac.technique import TorchSAC
 from techniques.shared.recomputation_probes import changed_gradients, order_of
 

@@ -28,8 +28,8 @@ from torch.compiler import is_compiling
 from torch.utils.flop_counter import register_flop_formula
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
+from suite.loop.run import Run
+from suite.loop.sites import Site
 from suite.model.anatomy import AroundLinear, Part, anatomy, in_features, is_transposed, out_features
 from techniques.shared.sparse.masks import MASK, Masked, prunable
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Moment, Trace
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Moment, Trace
 from techniques.shared.sparse.masks import MASK, Masked
 
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch
-from suite.contract.recording import Recording
-from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
+from suite.loop.data import Batch
+from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
+from suite.reading.recording import Recording
 from techniques.shared.sparse.connections import changed, dead, dead_moved, mask, paths_of, sparse_flops
 from techniques.shared.sparse.masks import Masked
 from techniques.shared.sparse.saliency import PrunedAtStart

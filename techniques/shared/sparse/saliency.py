@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch, mixed_seed
-from suite.contract.run import Run
+from suite.loop.data import Batch, mixed_seed
+from suite.loop.run import Run
 from suite.model.calls import undisturbed
 from techniques.shared.sparse.block_sparse import BlockMasked, expanded, summed
 from techniques.shared.sparse.masks import attach, check_sparsity

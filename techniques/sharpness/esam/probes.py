@@ -9,9 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.shared.ball import along, differing, length, received, restored, with_noise
 from techniques.sharpness.esam.technique import Esam
 

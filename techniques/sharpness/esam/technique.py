@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from techniques.sharpness.shared.ascent import Ascent, Noise, ascend, check_radius, finite, restore
 from techniques.sharpness.shared.sharpness import sharpness
 

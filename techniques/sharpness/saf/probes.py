@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.sharpness.saf.technique import Saf
 from techniques.sharpness.shared.divergence import divergence, off_the_term, touched
 
@@ -35,7 +35,7 @@ def probes(recording: Recording, own: Saf) -> Mapping[str, float]:
     _, examples, classes = own.past.outputs.shape
     twin = recording.twin(LATE, STEPS)
     twin.train(STEPS)
-    (late,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    late = twin.run.technique.member(Saf)
     return {
         "off_the_term": _off(recording, own),
         "before_a_past": touched(recording, _new(recording.traces)),

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from suite.contract.data import Batch
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from techniques.sharpness.shared.sharpness import sharpness
 from techniques.sharpness.shared.trajectory import check_trajectory, trajectory_losses
 

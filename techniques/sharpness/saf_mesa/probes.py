@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from suite.contract.data import Batch
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.shared.ball import drop_out
 from techniques.sharpness.saf_mesa.technique import SafMesa
 from techniques.sharpness.shared.divergence import divergence, off_the_term, touched
@@ -35,7 +35,7 @@ def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
     if recording.run.world_size > 1 or own.teacher is None:
         return {}
     twin = recording.twin(steps=STEPS)
-    (mesa,) = twin.run.technique.techniques.values()  # type: ignore[attr-defined]
+    mesa = twin.run.technique.member(SafMesa)
     model = twin.run.model
     drop_out(model)
     for _ in range(LOOKED_AT):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.sharpness.sam.technique import Sam
 from techniques.sharpness.shared.sam_probes import sam_probes
 

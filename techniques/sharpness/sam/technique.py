@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from suite.contract.data import Batch
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from techniques.sharpness.shared.ascent import Ascent, check_radius, sharpness_aware_update
 
 

@@ -17,12 +17,12 @@ from torch._subclasses import FakeTensor
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from suite.contract.data import Batch
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
 from suite.device.random_state import RandomState
 from suite.kernels.optimizer import launchable
 from suite.kernels.sharded import distributed_as, local, local_gradient, total_norm
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
 
 ETA = 0.01  # of ASAM's experiments: weights of zero are perturbed too
 

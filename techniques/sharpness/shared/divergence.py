@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace, Values
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.shared.ball import differing, length
 
 

@@ -5,7 +5,7 @@ For ``sam`` and ``vit_sam``, whose step is one.
 
 from __future__ import annotations
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.shared.ball import along, differing, length, received, restored, with_noise
 
 SHIFT = 0.01  # of ASAM's |w| + eta

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from techniques.sharpness.shared.ascent import ascend, restore
 
 RADIUS = 0.2  # of the ascent, whatever a run's own: runs of different radii can be compared

@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from suite.contract.data import Batch
-from suite.contract.run import Run
-from suite.contract.sites import Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.loop.sites import Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import Block
 from techniques.sharpness.shared.ascent import Ascent, check_radius, sharpness_aware_update
 from techniques.sharpness.shared.sharpness import sharpness

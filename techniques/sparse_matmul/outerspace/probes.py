@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_matmul.outerspace.technique import Outerspace
 from techniques.sparse_matmul.outerspace.traffic import bound_s, outer_pays, traffic_bytes

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import in_features, is_transposed
+from suite.reading.recording import Recording
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
 from techniques.shared.sparse import pruned
 from techniques.shared.sparse.connections import mask, paths_of

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from suite.contract.run import Run
-from suite.contract.sites import Site
+from suite.loop.run import Run
+from suite.loop.sites import Site
 from suite.model.anatomy import AroundLinear, Part, anatomy, in_features, is_transposed, out_features
 from techniques.shared.sparse.block_sparse import OfMask
 from techniques.shared.sparse.masks import MASK, Masked, attach, check_sparsity, prunable

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
+from suite.loop.run import Run
 from suite.model.anatomy import is_transposed
+from suite.reading.recording import Recording
 from techniques.shared.scouts import scouts_of
 from techniques.shared.sparse import pruned
 from techniques.shared.sparse.n_of_m import packed, unpacked

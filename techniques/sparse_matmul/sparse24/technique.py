@@ -22,9 +22,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
-from suite.contract.technique import Unavailable
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.loop.technique import Unavailable
 from suite.model.anatomy import anatomy, in_features, is_transposed, out_features, weight_matrix
 from techniques.shared.sparse.masks import Masked, Ticket, prunable
 from techniques.shared.sparse.n_of_m import largest_of_each

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_matmul.shared.dataflows import dense, expanded, gustavson, in_rows, inner, outer, rows_of
 from techniques.sparse_matmul.shared.product_probes import of_products, operands

@@ -8,10 +8,10 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace, Values
+from suite.loop.run import Run
 from suite.model.anatomy import is_transposed
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.shared.plain import names_in, plain_model
 from techniques.sparse_training.early_bird.technique import EarlyBird
 from techniques.sparse_training.shared.gate_probes import (

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from techniques.sparse_training.shared.gates import Gates
 
 EPOCHS = 160  # of the paper's training on CIFAR

@@ -8,9 +8,9 @@ from statistics import fmean
 
 import torch
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
+from suite.loop.run import Run
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.shared.plain import plain_model
 from techniques.sparse_training.earlybert.technique import EarlyBert
 from techniques.sparse_training.shared.gate_probes import (

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import ParameterGroups, Technique
+from suite.loop.data import Batch
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import ParameterGroups, Technique
 from techniques.sparse_training.shared.gates import Gates
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from suite.contract.data import Batch
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.data import Batch
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.shared.sparse import pruned
 from techniques.shared.sparse.connections import paths_of, pooled
 from techniques.shared.sparse.pruned import records as records

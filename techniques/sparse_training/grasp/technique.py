@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from suite.contract.data import Batch, generator, mixed_seed
-from suite.contract.run import Run
+from suite.loop.data import Batch, generator, mixed_seed
+from suite.loop.run import Run
 from techniques.shared.sparse.saliency import PrunedAtStart, first_batch
 
 

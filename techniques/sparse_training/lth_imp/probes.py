@@ -10,9 +10,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
 from suite.device.random_state import unchanged_randomness
+from suite.loop.run import Run
+from suite.reading.recording import Recording
 from techniques.shared.scouts import Scout, scouts_of
 from techniques.shared.sparse import pruned
 from techniques.shared.sparse.connections import paths_of

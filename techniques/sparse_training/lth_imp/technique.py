@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from techniques.shared.sparse.masks import Masked, Ticket, masked, prunable
 from techniques.shared.sparse.topology import check_connected, highest
 

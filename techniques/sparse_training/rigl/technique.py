@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from techniques.shared.sparse.block_sparse import BlockMasked, expanded, magnitudes
 from techniques.shared.sparse.masks import attach, check_sparsity, density, masked, rewire
 from techniques.shared.sparse.topology import (

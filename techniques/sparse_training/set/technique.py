@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
 from techniques.shared.sparse.block_sparse import BlockMasked, expanded, magnitudes
 from techniques.shared.sparse.masks import attach, check_sparsity, masked, rewire
 from techniques.shared.sparse.topology import erk_densities

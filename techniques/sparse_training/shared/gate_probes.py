@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.trace import Trace, Values
 from suite.model.anatomy import Block, anatomy, in_features, is_transposed, out_features, weight_matrix
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace, Values
 from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient, names_in, outputs_of
 
 Kept = Mapping[str, Sequence[int]]

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, AroundLinear, Part, anatomy, weight_matrix
 from suite.model.pruning import Units, attention_heads, keep, mlp_neurons
 from suite.model.wrappers import innermost

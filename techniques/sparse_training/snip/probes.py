@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from suite.contract.data import mixed_seed
-from suite.contract.recording import Recording
+from suite.loop.data import mixed_seed
+from suite.reading.recording import Recording
 from techniques.shared.sparse import pruned
 from techniques.shared.sparse.connections import paths_of, pooled
 from techniques.shared.sparse.pruned import records as records

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from techniques.shared.sparse.saliency import PrunedAtStart, first_batch
 
 

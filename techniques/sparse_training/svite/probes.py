@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Moment, Trace
 from suite.device.random_state import unchanged_randomness
+from suite.loop.run import Run
 from suite.model.anatomy import out_features
 from suite.model.pruning import Units
+from suite.reading.recording import Recording
+from suite.reading.trace import Moment, Trace
 from techniques.shared.sparse.connections import (
     changed,
     count_change,

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Act
+from suite.loop.run import Run
+from suite.loop.sites import Act
 from suite.model.anatomy import Part, anatomy, is_transposed, out_features
 from suite.model.pruning import Units, attention_heads, keep, mlp_neurons
 from suite.model.wrappers import innermost

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
 from techniques.shared.sparse.masks import Masked, attach, check_sparsity, density, masked, prunable, rewire
 from techniques.shared.sparse.topology import counted_flops, erk_densities, moved_topology, random_mask
 from techniques.sparse_training.svite.structured import Structure

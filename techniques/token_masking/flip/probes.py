@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
-from suite.contract.trace import Trace
 from suite.device.random_state import replayed
+from suite.loop.run import Run
 from suite.meters.activations import SavedActivations
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
+from suite.reading.recording import Recording
+from suite.reading.trace import Trace
 from techniques.shared.block_flops import block_step_flops, counted_block_flops
 from techniques.shared.plain import apart, filled, gradients_of, outputs_of, plain_model
 from techniques.token_masking.flip.technique import Flip

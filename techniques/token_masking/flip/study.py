@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import CLIPConfig, CLIPModel
 
-from suite.contract.baseline import baseline_of
-from suite.contract.data import Batch, Data, generator, mixed_seed
-from suite.contract.recipe import Recipe
+from suite.entries.installed import baseline_of
+from suite.loop.data import Batch, Data, generator, mixed_seed
+from suite.loop.recipe import Recipe
 from suite.measure.lab import Lab, StudyTable
 from suite.meters.flops import FlopCounter
 from suite.model.patch_tokens import Entrance, patch_entrance

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.calls import undisturbed
 from suite.model.patch_tokens import Entrance, patch_entrance
 from suite.model.segments import split_hidden

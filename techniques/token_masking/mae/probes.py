@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from suite.contract.data import Batch
-from suite.contract.recording import Recording
-from suite.contract.run import Run
+from suite.loop.data import Batch
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
+from suite.reading.recording import Recording
 from techniques.shared.block_flops import block_step_flops, counted_block_flops
 from techniques.token_masking.mae.technique import Mae
 

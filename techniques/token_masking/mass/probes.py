@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.contract.data import generator
-from suite.contract.recording import Recording
 from suite.device.random_state import replayed
+from suite.loop.data import generator
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
+from suite.reading.recording import Recording
 from techniques.shared.plain import apart
 from techniques.token_masking.mass.technique import Mass
 

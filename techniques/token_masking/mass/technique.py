@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from suite.contract.data import Batch, Data, Transform, mixed_seed
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch, Data, Transform, mixed_seed
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.model.calls import lacks_values, undisturbed
 from techniques.token_masking.shared.masked_tokens import NO_LABEL, at_share, masks_of

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import generator
-from suite.contract.recording import Recording
+from suite.loop.data import generator
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy
 from suite.model.attention import eager
 from suite.model.segments import split_hidden
+from suite.reading.recording import Recording
 from techniques.shared.block_flops import block_step_flops
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
 from techniques.token_masking.mlm_mask_later.technique import MaskLater

@@ -20,10 +20,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from suite.contract.data import Batch, Data, Transform, mixed_seed
-from suite.contract.run import Run
-from suite.contract.sites import Act, Site
-from suite.contract.technique import Technique
+from suite.loop.data import Batch, Data, Transform, mixed_seed
+from suite.loop.run import Run
+from suite.loop.sites import Act, Site
+from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy
 from techniques.token_masking.mlm_mask_later.late_tokens import LateTokens
 from techniques.token_masking.shared.masked_tokens import NO_LABEL, at_share, masks_of

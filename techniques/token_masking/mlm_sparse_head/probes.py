@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.contract.recording import Recording
-from suite.contract.run import Run
 from suite.device.random_state import replayed
+from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
+from suite.reading.recording import Recording
 from techniques.shared.plain import apart, filled, gradients_of, outputs_of, plain_model
 from techniques.token_masking.mlm_sparse_head.technique import SparseHead
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from suite.contract.data import Batch, Data, Transform, generator
+from suite.loop.data import Batch, Data, Transform, generator
 from suite.model.calls import lacks_values
 
 NO_LABEL = -100  # what torch's cross-entropy ignores

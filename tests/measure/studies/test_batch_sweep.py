@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from suite.contract.card import BatchSweep
-from suite.contract.catalogue import catalogue
-from suite.contract.recipe import Recipe
-from suite.contract.stack import build
+from suite.entries.card import BatchSweep
+from suite.entries.catalogue import catalogue
+from suite.entries.spelling import build
+from suite.loop.recipe import Recipe
 from suite.measure.studies.batch_sweep import REFERENCE, SweepRow, SweepRun, best, plot, steps_to, study, sweep_row
 from suite.record.job import canonical
 from suite.record.schema import Evaluation, Learned

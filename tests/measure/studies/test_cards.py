@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from suite.contract.card import CardError, read_card
-from suite.contract.catalogue import Entry, catalogue
-from suite.contract.scaffold import CARD
-from suite.contract.stack import build
+from suite.entries.card import CardError, read_card
+from suite.entries.catalogue import Entry, catalogue
+from suite.entries.scaffold import CARD
+from suite.entries.spelling import build
 from suite.measure.lab import Lab
 from suite.measure.study import CardStudy, study_of
 from suite.record.job import Setting, canonical

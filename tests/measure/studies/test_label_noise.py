@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from baselines.images import DRAWS
-from suite.contract.baseline import baselines
-from suite.contract.card import LabelNoise
-from suite.contract.catalogue import catalogue
+from suite.entries.card import LabelNoise
+from suite.entries.catalogue import catalogue
+from suite.entries.installed import baselines
 from suite.measure.lab import Lab
 from suite.measure.studies.label_noise import NoiseRow, equal_time_budget, noise_row, noisy, plot, study
 from suite.record.job import Setting, canonical

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from suite.contract.card import RateGrid
-from suite.contract.catalogue import catalogue
-from suite.contract.recipe import Recipe
-from suite.contract.stack import build
+from suite.entries.card import RateGrid
+from suite.entries.catalogue import catalogue
+from suite.entries.spelling import build
+from suite.loop.recipe import Recipe
 from suite.measure.studies.rate_grid import BestRate, GridRow, best, grid_row, plot, study
 from suite.record.job import Setting, canonical
 from suite.record.schema import Evaluation, Learned

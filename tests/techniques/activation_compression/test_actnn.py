@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.measure.paper_scale import Scale, counted
+from suite.loop.run import Run
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.meters.activations import SavedActivations
 from suite.record.job import Setting
 from techniques.activation_compression.actnn.technique import ActNN, Layer, layer_bits, spreads

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
-from suite.measure.paper_scale import Scale, counted
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.activation_compression.gact.technique import GACT, as_it_was, distance, one_packed, sensitivity
 from techniques.activation_compression.shared.bit_allocation import allocated

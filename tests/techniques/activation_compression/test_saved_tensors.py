@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from suite.contract.run import Run
-from suite.contract.technique import Unavailable
+from suite.loop.run import Run
+from suite.loop.technique import Unavailable
 from suite.model.anatomy import Part
 from techniques.activation_compression.shared import saved_tensors
 from techniques.activation_compression.shared.saved_tensors import Place, Saver, blocks, head_wise, packing

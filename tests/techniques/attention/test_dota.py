@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.stack import Stack
+from suite.loop.stack import Stack
 from techniques.attention.dota.loads import in_order, out_of_order
 from techniques.attention.dota.technique import (
     KEY,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from suite.contract.recipe import Recipe
-from suite.contract.technique import Unavailable
+from suite.loop.recipe import Recipe
+from suite.loop.technique import Unavailable
 from techniques.attention.flashattention.technique import FlashAttention
 from techniques.attention.flashattention.tiles import (
     Memory,

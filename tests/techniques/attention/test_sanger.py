@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from suite.contract.stack import Stack
+from suite.loop.stack import Stack
 from techniques.attention.sanger.cost import layer_s
 from techniques.attention.sanger.packing import load_balance, sub_rows
 from techniques.attention.sanger.technique import LARGEST, Sanger, predicted, prediction_mask, quantised, unit

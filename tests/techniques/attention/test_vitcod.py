@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.stack import Stack
+from suite.loop.stack import Stack
 from techniques.attention.shared.kept_pairs import kept_attention, pairs_of
 from techniques.attention.vitcod.cost import compute_cycles, decode_cycles, total_cycles
 from techniques.attention.vitcod.masks import informative, polarised, split_attention

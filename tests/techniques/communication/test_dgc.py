@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from techniques.communication.dgc.technique import DGC, corrected, ratio_at
 from tests.techniques.communication.given import RANKS, SHAPES, STEPS, gradients, mean_gradients
 

@@ -16,9 +16,9 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
-from suite.contract.data import generator
-from suite.contract.run import Run
-from suite.measure.weightless import weightless
+from suite.loop.data import generator
+from suite.loop.run import Run
+from suite.measure.at_scale.weightless import weightless
 from suite.meters.state import state_bytes
 from suite.model.anatomy import anatomy
 from suite.model.branches import branch_ends

@@ -14,12 +14,13 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from baselines.gpt_tasks import CUTOFF, GptOnInstructions
 from baselines.instructions import IGNORED, prompt
 from baselines.text import PAD, SEP, normalised, spelled
-from suite.contract.adapting import baseline_for
-from suite.contract.baseline import baseline_of
-from suite.contract.run import Run
-from suite.contract.stack import build
+from suite.entries.adapting import baseline_for
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.entries.spelling import build
+from suite.loop.run import Run
+from suite.measure.at_scale.weightless import weightless
 from suite.measure.plan import pair_of
-from suite.measure.weightless import weightless
 from suite.model.anatomy import anatomy
 from suite.model.projections import projection_rows
 from suite.record.job import Job, Setting
@@ -43,7 +44,7 @@ def written(folder: Path, name: str, text: str) -> str:
 
 def run_on(location: str | Path, technique: AlpacaLoRA | None = None, **changes: object) -> Run:
     own = setting(location, **changes)
-    return Run(Job(setting=own), technique=technique, baseline=baseline_for(own))
+    return run_of(Job(setting=own), technique=technique, baseline=baseline_for(own))
 
 
 # the recipe -----------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
-from suite.contract.run import Run
-from suite.measure.weightless import weightless
+from suite.loop.run import Run
+from suite.measure.at_scale.weightless import weightless
 from suite.meters.state import state_bytes
 from suite.model.anatomy import anatomy
 from techniques.fine_tuning.bitfit.technique import BitFit, biases, train_biases

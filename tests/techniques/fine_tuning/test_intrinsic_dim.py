@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.contract.data import generator
-from suite.contract.run import Run
+from suite.loop.data import generator
+from suite.loop.run import Run
 from suite.meters.state import state_bytes
 from suite.model.anatomy import anatomy
 from techniques.fine_tuning.intrinsic_dim import study

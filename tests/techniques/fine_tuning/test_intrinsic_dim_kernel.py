@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.data import generator
 from suite.kernels import gates
+from suite.loop.data import generator
 from techniques.fine_tuning.intrinsic_dim import hadamard
 from techniques.fine_tuning.intrinsic_dim.technique import fastfood
 

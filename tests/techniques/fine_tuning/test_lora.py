@@ -10,10 +10,10 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertForTokenClassification, GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
-from suite.contract.data import generator
-from suite.contract.run import Run
-from suite.contract.stack import Stack
-from suite.measure.weightless import weightless
+from suite.loop.data import generator
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.measure.at_scale.weightless import weightless
 from suite.meters.activations import SavedActivations
 from suite.meters.state import state_bytes
 from suite.model.anatomy import anatomy, in_features, weight_matrix

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from suite.contract.data import generator
 from suite.kernels import gates
+from suite.loop.data import generator
 from techniques.fine_tuning.shared import low_rank
 
 kernel = pytest.importorskip("techniques.fine_tuning.shared.low_rank_kernel")  # not every platform has Triton

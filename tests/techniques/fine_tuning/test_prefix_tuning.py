@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from peft import PrefixTuningConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from suite.contract.data import generator
-from suite.contract.run import Run
-from suite.measure.weightless import weightless
+from suite.loop.data import generator
+from suite.loop.run import Run
+from suite.measure.at_scale.weightless import weightless
 from suite.model.anatomy import anatomy
 from suite.model.attention import eager
 from techniques.fine_tuning.prefix_tuning.technique import (

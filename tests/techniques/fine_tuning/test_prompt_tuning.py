@@ -10,8 +10,8 @@ from peft import PromptTuningConfig, get_peft_model
 from torch import nn
 from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from suite.contract.data import generator
-from suite.contract.run import Run
+from suite.loop.data import generator
+from suite.loop.run import Run
 from suite.model.anatomy import anatomy
 from suite.model.texts import text_input, text_positions
 from techniques.fine_tuning.prompt_tuning.technique import PromptTuning, before_text, prepend, sampled_tokens

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.meters.state import state_bytes
 from suite.model.anatomy import anatomy
 from suite.model.leading import picture_row

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from techniques.importance_sampling.el2n.technique import highest
 from techniques.importance_sampling.shared.error_norms import error_norms
 from tests.runs import new_recording, new_run

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from suite.contract.baseline import baselines
-from suite.contract.data import Batch
+from suite.entries.installed import baselines
 from suite.kernels import gates
+from suite.loop.data import Batch
 from techniques.importance_sampling.shared import error_norms
 from techniques.importance_sampling.shared.error_norms import ScoredCrossEntropy, losses_and_scores
 from tests.runs import new_run

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from baselines.vit import Vit
-from suite.contract.recording import with_few_examples
-from suite.contract.run import Run
+from suite.entries.jobs import run_of
+from suite.loop.run import Run
+from suite.reading.recording import with_few_examples
 from techniques.importance_sampling.grand import study
 from techniques.importance_sampling.grand.technique import Grand, gradient_norms
 from techniques.importance_sampling.shared import pruning_study
@@ -180,7 +181,7 @@ def test_study_compares_the_orders_and_the_networks(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(study, "HALVES", (1,))
     few = with_few_examples(Vit(), 24)
     monkeypatch.setattr(pruning_study, "baseline_of", lambda setting: few)
-    monkeypatch.setattr(study, "Run", lambda job: Run(job, baseline=few))
+    monkeypatch.setattr(study, "Run", lambda job: run_of(job, baseline=few))
     setting = new_run("vit", size="pico", steps=4).job.setting
     orders, stability = study.study(imagined_lab(setting, tmp_path))
     rows = [pruning_study.KeptRow(*row) for row in orders.rows]

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
-from suite.contract.baseline import baselines
-from suite.contract.data import mixed_seed
-from suite.contract.recording import with_few_examples
-from suite.contract.run import Run
-from suite.contract.sites import NotAttached
+from suite.entries.installed import baselines
+from suite.entries.jobs import run_of
+from suite.loop.data import mixed_seed
+from suite.loop.run import Run
+from suite.loop.sites import NotAttached
+from suite.reading.recording import with_few_examples
 from suite.record.job import Job, Setting
 from techniques.importance_sampling.rais.robust import fitted, gain_ratio, robust_probabilities
 from techniques.importance_sampling.rais.technique import Rais, Table, visit
@@ -135,7 +136,7 @@ def test_visits_leave_the_latest_norm_and_an_average() -> None:
 
 def run_on_few(baseline: str, stack: str, examples: int = 16, steps: int = 16) -> Run:
     job = Job(setting=Setting(baseline=baseline, size="pico", recipe="classic", steps=steps), stack=stack)
-    return Run(job, baseline=with_few_examples(baselines()[baseline], examples))
+    return run_of(job, baseline=with_few_examples(baselines()[baseline], examples))
 
 
 def rais_of(run: Run) -> Rais:

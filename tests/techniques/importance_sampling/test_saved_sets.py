@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.data import Data, Examples
-from suite.contract.run import Run
+from suite.loop.data import Data, Examples
+from suite.loop.run import Run
 from suite.record.files import replacing
 from techniques.importance_sampling.shared import saved_sets
 from techniques.importance_sampling.shared.saved_sets import examples_sha256, kept_by, pruned_set, save

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from baselines.vit import Vit
-from suite.contract.recording import with_few_examples
-from suite.contract.run import Run
+from suite.entries.jobs import run_of
+from suite.loop.run import Run
+from suite.reading.recording import with_few_examples
 from techniques.importance_sampling.shared import pruning_study
 from techniques.importance_sampling.ssl_prototypes import study
 from techniques.importance_sampling.ssl_prototypes.perceptron import error, kept, largest_margin
@@ -114,7 +115,7 @@ def test_permuted_labels_keep_the_same_pictures_unless_classes_are_balanced(monk
         few.data = data  # type: ignore[method-assign]
         job = new_run("vit", size="pico", steps=8).job
         stack = f"ssl_prototypes:clusters=3,keep=0.5{settings}"
-        return Run(job.model_copy(update={"stack": stack}), baseline=few).data.train.tensors["pixels"]
+        return run_of(job.model_copy(update={"stack": stack}), baseline=few).data.train.tensors["pixels"]
 
     assert torch.equal(kept_pictures("", False), kept_pictures("", True))
     assert not torch.equal(kept_pictures(",balance=1.0", False), kept_pictures(",balance=1.0", True))

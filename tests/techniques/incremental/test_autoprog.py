@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from techniques.incremental.autoprog.growth import best, block_cost, newcomers, sources
 from techniques.incremental.autoprog.technique import AutoProg, Candidate
 from tests.model.further_models import further_run

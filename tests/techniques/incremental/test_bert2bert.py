@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
-from suite.measure.paper_scale import Scale, counted
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.model.width import AXES, Role
 from suite.record.job import Setting
 from techniques.incremental.bert2bert.technique import Bert2Bert

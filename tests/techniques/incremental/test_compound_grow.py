@@ -7,10 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.data import generator
-from suite.contract.run import Run
-from suite.contract.stack import Stack, build
-from suite.measure.paper_scale import Scale, counted
+from suite.entries.spelling import build
+from suite.loop.data import generator
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.incremental.compound_grow.length import Shorter, neighbours, pooled, through_pools
 from techniques.incremental.compound_grow.study import Row, equal_flops, plot

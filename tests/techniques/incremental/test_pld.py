@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
-from suite.measure.paper_scale import Scale, counted
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.meters.activations import SavedActivations
 from suite.model.skipping import skipping
 from suite.record.job import Setting

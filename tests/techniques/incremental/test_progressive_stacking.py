@@ -9,10 +9,11 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.baseline import baselines
-from suite.contract.run import Run
-from suite.contract.stack import Stack
-from suite.measure.paper_scale import Scale, counted
+from suite.entries.installed import baselines
+from suite.entries.jobs import run_of
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.model.anatomy import anatomy
 from suite.record.job import Job, Setting
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, sources
@@ -134,7 +135,7 @@ def test_the_encoder_grows_though_the_decoder_is_larger_at_first():
             return transformers.ViTMAEForPreTraining(config)
 
     job = Job(setting=Setting(baseline="mae", size="pico", recipe="classic", steps=10), stack="progressive_stacking")
-    run = Run(job, baseline=Own())
+    run = run_of(job, baseline=Own())
     run.train(10)
     assert [stack.depth for stack in run.anatomy.stacks] == [12, 8]
     assert run.anatomy.main.path.startswith("vit")

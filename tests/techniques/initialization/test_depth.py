@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from suite.contract.baseline import baselines
-from suite.contract.catalogue import catalogue
-from suite.contract.stack import Stack
+from suite.entries.catalogue import catalogue
+from suite.entries.installed import baselines
+from suite.loop.stack import Stack
 from suite.measure.lab import Lab
 from suite.measure.study import study_of
 from suite.record.job import Setting

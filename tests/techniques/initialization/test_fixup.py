@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from suite.contract.stack import build
+from suite.entries.spelling import build
 from suite.model.anatomy import anatomy
 from suite.record.job import Setting
 from techniques.initialization.fixup.technique import Fixup, factor

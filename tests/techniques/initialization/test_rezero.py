@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from suite.model.anatomy import anatomy
 from techniques.initialization.rezero.technique import ReZero
 from techniques.shared.residual import norms, scaled_branches

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from techniques.shared import scaled_sum
 from techniques.shared.scaled_sum import Pending, ScaledSum
 from tests.runs import new_run

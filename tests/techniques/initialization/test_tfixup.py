@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from suite.contract.recipe import Recipe
-from suite.contract.stack import Stack, build
+from suite.entries.spelling import build
+from suite.loop.recipe import Recipe
+from suite.loop.stack import Stack
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.model.inputs import beginnings
 from suite.record.job import Setting

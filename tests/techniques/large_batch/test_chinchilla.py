@@ -12,7 +12,7 @@ from scipy.optimize import approx_fprime, minimize_scalar
 from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from suite.record.job import canonical
 from suite.record.schema import Counted, Evaluation, Learned
 from techniques.large_batch.chinchilla.law import (

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.stack import build
+from suite.entries.spelling import build
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
 from suite.record.schema import Evaluation, Learned
 from techniques.large_batch.lawa.study import Gain, plot, study
 from techniques.large_batch.lawa.technique import Lawa, mean, snapshot

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from techniques.shared.layer_moves import FAR, moved_by_scale, roundings
 from tests.runs import new_recording
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from suite.measure.studies.batch_sweep import SweepRow, sweep_row
 from suite.record.job import canonical
 from suite.record.schema import Evaluation, Learned

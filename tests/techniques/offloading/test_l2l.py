@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
-from suite.contract.technique import Unavailable
-from suite.measure.paper_scale import Scale, counted
-from suite.measure.stock import data_of
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.loop.technique import Unavailable
+from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.contenders.stock import data_of
 from suite.meters.holders import Living
 from suite.meters.state import parameter_bytes
 from suite.model.anatomy import anatomy

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from suite.chain.tiers import HostTier, TierFull
-from suite.contract.run import Run
-from suite.measure.paper_scale import Scale, counted
+from suite.loop.run import Run
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.offloading.shared.host_adam import HostAdamW
 from techniques.offloading.zero_offload.technique import ZeroOffload

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from suite.measure.lab import Lab, StudyTable
 from suite.measure.studies.rate_grid import GridRow
 from suite.record.job import Setting

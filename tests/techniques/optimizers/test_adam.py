@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from techniques.optimizers.adam.technique import AdamTechnique, Form
 from techniques.optimizers.adamw.technique import AdamW
 from techniques.shared.adam import Adam, adam_step

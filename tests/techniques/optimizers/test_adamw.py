@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from suite.measure.lab import Lab
 from suite.record.job import Setting
 from techniques.optimizers.adamw.study import Decayed, plot, tables

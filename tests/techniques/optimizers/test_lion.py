@@ -10,7 +10,7 @@ from lion_pytorch import Lion as LionPytorch
 from timm.optim import Lion as TimmLion
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from techniques.optimizers.lion.technique import Lion, LionTechnique, lion_step
 
 

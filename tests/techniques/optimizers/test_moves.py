@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from suite.contract.recording import Recording
+from suite.reading.recording import Recording
 from suite.record.job import Job, Setting
 from techniques.shared.adam_moves import cauchy_schwarz, in_rates
 from techniques.shared.moves import again, moves, off, over_the_baselines, scaled

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from suite.record.job import Setting
 from techniques.optimizers.nesterov_agd.probes import theorem
 from techniques.optimizers.nesterov_agd.sequence import accelerated, strongly_convex_momentum

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 from torch import Tensor, nn
 
-from suite.contract.stack import build
+from suite.entries.spelling import build
 from techniques.optimizers.prox_grad_momentum.iterations import (
     Penalty,
     apgnc,

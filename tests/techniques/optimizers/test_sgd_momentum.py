@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
+from suite.loop.recipe import Recipe
 from techniques.optimizers.sgd_momentum.technique import SGDMomentum
 from techniques.shared.sgd import SGD, Rate, sgd_step
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.stack import Stack
-from suite.measure.paper_scale import Scale, counted
+from suite.loop.stack import Stack
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.model.anatomy import anatomy
 from suite.record.job import Setting
 from techniques.overparameterization.arora_depth.study import (

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.stack import Stack
+from suite.loop.stack import Stack
 from techniques.overparameterization.overparam_generalization import study
 from techniques.overparameterization.overparam_generalization.technique import OverparamGeneralization, stay_near
 from techniques.overparameterization.shared.width import distances, matrices

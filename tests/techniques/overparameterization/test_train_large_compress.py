@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.stack import Stack
+from suite.loop.stack import Stack
 from suite.measure.lab import Lab
 from suite.record.job import Setting
 from techniques.overparameterization.train_large_compress import study

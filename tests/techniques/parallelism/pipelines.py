@@ -12,13 +12,13 @@ import torch.multiprocessing
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.contract.data import mixed_seed
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique
 from suite.device.ranks import joined
-from suite.measure.fork_servers import shared
+from suite.loop.data import mixed_seed
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.loop.technique import Technique
+from suite.measure.contenders.fork_servers import shared
 from suite.meters.communication import Communication
 from suite.pipeline.delayed import Correction, Delayed
 from suite.pipeline.schedule import Delay

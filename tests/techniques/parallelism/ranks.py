@@ -11,13 +11,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from suite.contract.data import Batch
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.sites import NotAttached
-from suite.contract.stack import Stack
-from suite.contract.technique import Technique
-from suite.measure.paper_scale import noted_state
+from suite.loop.data import Batch
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.sites import NotAttached
+from suite.loop.stack import Stack
+from suite.loop.technique import Technique
+from suite.measure.at_scale.paper_scale import noted_state
 from suite.meters.communication import Communication
 from suite.meters.state import parameter_count, state_bytes
 from suite.meters.tensors import TensorBytes

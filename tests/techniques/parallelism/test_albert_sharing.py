@@ -6,8 +6,8 @@ import pytest
 import torch
 import transformers
 
-from suite.contract.stack import build
-from suite.measure.paper_scale import Scale, counted
+from suite.entries.spelling import build
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.parallelism.albert_sharing.technique import (
     AlbertSharing,

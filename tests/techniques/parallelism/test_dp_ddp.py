@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from suite.contract.recipe import Recipe
-from suite.contract.stack import Stack
+from suite.loop.recipe import Recipe
+from suite.loop.stack import Stack
 from techniques.parallelism.dp_ddp.technique import DataParallel, uses_all_parameters
 from tests.runs import Planted, new_run
 

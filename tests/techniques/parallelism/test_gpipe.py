@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from suite.contract.data import mixed_seed
-from suite.contract.technique import Technique
+from suite.loop.data import mixed_seed
+from suite.loop.technique import Technique
 from suite.pipeline.schedule import check, in_flight
 from suite.pipeline.simulate import bubble_of_a_step
 from suite.pipeline.stages import HandedOn, Stages

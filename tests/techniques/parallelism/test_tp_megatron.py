@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from suite.meters.communication import Communication
 from suite.model.anatomy import anatomy
 from techniques.parallelism.tp_megatron.division import Cut, Division

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from tests.runs import new_run
 
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.run import Diverged, Run
-from suite.contract.stack import Stack
+from suite.loop.run import Diverged, Run
+from suite.loop.stack import Stack
 from techniques.precision.amp_fp16.technique import (
     PATIENCE,
     LossScale,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from suite.contract.recording import Recording
 from suite.model.anatomy import weight_matrix
+from suite.reading.recording import Recording
 from techniques.fine_tuning.lora.technique import LoRA
 from techniques.precision.fp8_hybrid import technique as fp8
 from techniques.precision.fp8_hybrid.technique import (

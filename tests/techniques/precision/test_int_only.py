@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from suite.contract.run import Diverged
+from suite.loop.run import Diverged
 from suite.model.anatomy import anatomy, weight_matrix
 from techniques.fine_tuning.lora.technique import LoRA
 from techniques.precision.int_only import technique

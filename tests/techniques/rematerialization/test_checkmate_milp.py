@@ -16,7 +16,7 @@ from suite.chain.exhaustive import fastest
 from suite.chain.plan import Infeasible, least, unplanned
 from suite.chain.schedule import Schedule, plain
 from suite.chain.simulate import predicted
-from suite.contract.run import Run
+from suite.loop.run import Run
 from techniques.rematerialization.checkmate_milp.program import Program
 from techniques.rematerialization.checkmate_milp.solver import Solution, checkpoints, optimum, rounded
 from techniques.rematerialization.checkmate_milp.technique import CheckmateMILP

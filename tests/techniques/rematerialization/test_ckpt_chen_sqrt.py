@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.run import Run
-from suite.contract.sites import NotAttached
-from suite.contract.stack import Stack
+from suite.loop.run import Run
+from suite.loop.sites import NotAttached
+from suite.loop.stack import Stack
 from suite.meters.counters import Counters, count_step
 from techniques.rematerialization.ckpt_chen_sqrt.technique import ChenSqrt, peak_slots, segments
 from tests.model.further_models import further_run

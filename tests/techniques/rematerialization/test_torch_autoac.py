@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from suite.contract.sites import Act
-from suite.contract.technique import Unavailable
+from suite.loop.sites import Act
+from suite.loop.technique import Unavailable
 from suite.meters.activations import SavedActivations
 from techniques.rematerialization.torch_autoac.technique import Partitioned, TorchAutoAC
 from tests.model.further_models import further_run

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from suite.contract.recording import Recording
-from suite.contract.sites import Act
-from suite.contract.technique import Unavailable
+from suite.loop.sites import Act
+from suite.loop.technique import Unavailable
+from suite.reading.recording import Recording
 from techniques.rematerialization.torch_sac.technique import PRODUCTS, TorchSAC, keeping_products, selectively
 from tests.model.further_models import further_run
 from tests.runs import new_recording, new_run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from suite.contract.data import mixed_seed
+from suite.loop.data import mixed_seed
 from suite.meters.flops import FlopCounter
 from techniques.shared.sparse.block_sparse import (
     BlockSparseLinear,

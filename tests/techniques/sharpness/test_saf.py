@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from baselines.vit import LabelledPixels
-from suite.contract.baseline import baselines
-from suite.contract.data import Data
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.stack import Stack, build
-from suite.contract.technique import ParameterGroups, Technique
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
+from suite.loop.data import Data
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.loop.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter
 from techniques.sharpness.saf.technique import PastOutputs, Saf
 from techniques.sharpness.sam.technique import Sam

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from timm.utils import ModelEmaV2
 from torch import nn
 
-from suite.contract.baseline import baselines
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.stack import Stack, build
-from suite.contract.technique import ParameterGroups, Technique
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.loop.technique import ParameterGroups, Technique
 from suite.meters.flops import FlopCounter
 from techniques.sharpness.saf_mesa.technique import SafMesa, average_in, rows
 from tests.runs import new_run

@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.contract.recipe import Recipe
-from suite.contract.run import Run
-from suite.contract.stack import Stack, build
-from suite.contract.technique import ParameterGroups
+from suite.entries.spelling import build
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.loop.technique import ParameterGroups
 from suite.measure.counting import count
 from suite.record.job import Setting
 from techniques.sharpness.sam.technique import Sam

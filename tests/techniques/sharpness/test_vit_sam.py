@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.record.job import canonical
 from suite.record.schema import Evaluation, Learned
 from techniques.sharpness.shared import sharpness

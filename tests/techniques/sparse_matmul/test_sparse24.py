@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from suite.contract.stack import Stack
-from suite.contract.technique import Unavailable
+from suite.loop.stack import Stack
+from suite.loop.technique import Unavailable
 from techniques.sparse_matmul.sparse24 import products
 from techniques.sparse_matmul.sparse24.products import SemiStructuredLinear, unfit
 from techniques.sparse_matmul.sparse24.technique import Sparse24, by_rows, by_tiles, patterns

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from suite.contract.stack import Stack
+from suite.loop.stack import Stack
 from suite.meters.flops import FlopCounter
 from techniques.shared.sparse.masks import MASK, attach
 from techniques.sparse_matmul.outerspace.technique import Outerspace

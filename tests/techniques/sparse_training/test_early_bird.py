@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from techniques.sparse_training.early_bird.technique import EarlyBird, distance, emerged
 from techniques.sparse_training.shared.gates import GatedInput
 from tests.runs import new_recording, new_run

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from suite.model.anatomy import in_features, out_features
 from techniques.sparse_training.earlybert.technique import EarlyBert, Restarted
 from techniques.sparse_training.shared.gates import GatedInput, largest, largest_of_all

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.record.job import StackError
 from techniques.shared.sparse.masks import masked
 from techniques.sparse_training.grasp.technique import Grasp, hessian_gradient, scores

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.run import Run
+from suite.loop.run import Run
 from suite.record.job import StackError
 from techniques.shared.sparse.masks import density, masked
 from techniques.sparse_training.lth_imp.technique import pruned

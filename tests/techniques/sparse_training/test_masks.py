@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from suite.contract.catalogue import catalogue
+from suite.entries.catalogue import catalogue
 from techniques.shared.sparse.masks import density, masked, slots
 from tests.runs import new_run
 

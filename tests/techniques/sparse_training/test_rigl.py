@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from suite.model.anatomy import anatomy
 from techniques.shared.sparse.masks import density, masked
 from techniques.shared.sparse.topology import erk_densities, moved_topology, random_mask

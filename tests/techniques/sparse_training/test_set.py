@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from suite.record.job import StackError
 from techniques.shared.sparse.masks import density, masked
 from techniques.sparse_training.set.technique import Set, core, erdos_renyi, regrown

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.contract.data import mixed_seed
-from suite.contract.run import Run
+from suite.loop.data import mixed_seed
+from suite.loop.run import Run
 from suite.record.job import StackError
 from techniques.shared.sparse.masks import density, masked
 from techniques.shared.sparse.saliency import shuffled_mask

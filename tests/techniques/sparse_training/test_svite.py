@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 import torch
 
-from suite.contract.run import Run
-from suite.contract.stack import Stack
+from suite.loop.run import Run
+from suite.loop.stack import Stack
 from suite.model.pruning import Units
 from suite.record.job import StackError
 from techniques.shared.sparse.masks import density, masked

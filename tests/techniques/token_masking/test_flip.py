@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import DeiTConfig, DeiTForImageClassification, ViTConfig, ViTForImageClassification
 
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.measure.lab import Lab
-from suite.measure.paper_scale import Scale, counted
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy
 from suite.model.patch_tokens import patch_entrance

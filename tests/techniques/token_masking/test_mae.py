@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
-from suite.contract.catalogue import reference_of
-from suite.contract.stack import build
+from suite.entries.catalogue import reference_of
+from suite.entries.spelling import build
 from techniques.token_masking.mae.technique import Mae, Masking, masking, with_mask_tokens
 from tests.runs import new_recording, new_run
 

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.baseline import baselines
-from suite.contract.run import Run
-from suite.contract.stack import build
-from suite.measure.paper_scale import Scale, counted
+from suite.entries.installed import baselines
+from suite.entries.spelling import build
+from suite.loop.run import Run
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.model.anatomy import anatomy
 from suite.record.job import Setting
 from techniques.token_masking.mass.technique import ABSENT, Fragments, Mass, earlier_of, fragments

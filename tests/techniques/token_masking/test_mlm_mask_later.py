@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.contract.baseline import baselines
-from suite.contract.run import Run
-from suite.measure.paper_scale import Scale, counted
+from suite.entries.installed import baselines
+from suite.loop.run import Run
+from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.token_masking.mlm_mask_later.late_tokens import at_tokens, unattended
 from techniques.token_masking.mlm_mask_later.technique import EvenMasks, MaskLater, evened

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.contract.baseline import baselines
-from suite.contract.run import Run
+from suite.entries.installed import baselines
+from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
 from suite.meters.tensors import TensorBytes
 from suite.model.anatomy import anatomy

@@ -1,0 +1,122 @@
+"""Finds techniques: every folder with a card below the packages of the entry-point group ``leantrain.techniques``.
+
+The project's own catalogue comes through that group too, so a plug-in is a package of the same shape:
+``<package>/<category>/<id>/{card.toml, technique.py}``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import cache, cached_property
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+from suite.entries.card import Card, read_card
+from suite.loop.technique import Technique
+from suite.record.job import BASELINE, StackError, Task, techniques_of
+
+T = TypeVar("T")
+
+
+class UnknownId(LookupError):
+    """No such technique, baseline or other named thing; the message has the nearest names."""
+
+
+FEW = 20  # names that one reads
+
+
+def lookup(kind: str, name: str, among: Mapping[str, T]) -> T:
+    """``among[name]``, or UnknownId with the nearest names, or all where none is near and they are few."""
+    if name in among:
+        return among[name]
+    near = difflib.get_close_matches(name, among, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?"
+    if not near and len(among) <= FEW:
+        hint = f"there are: {', '.join(sorted(among)) or 'none'}"
+    elif not near:
+        nearest = difflib.get_close_matches(name, among, n=5, cutoff=0.0)
+        hint = f"the nearest of {len(among)}: {', '.join(nearest)}; leantrain list shows all"
+    raise UnknownId(f"no {kind} is called {name!r}; {hint}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One technique's folder. ``module`` is the dotted name of its technique.py."""
+
+    id: str
+    folder: Path
+    module: str
+
+    @cached_property
+    def card(self) -> Card:
+        return read_card(self.folder / "card.toml")
+
+    @cached_property
+    def technique(self) -> type[Technique]:
+        """The folder's one Technique class. Raises StackError if the module cannot be imported or has another shape."""
+        try:
+            module = importlib.import_module(self.module)
+        except Exception as error:  # whatever a plug-in's module does: one bad entry is named, not traced
+            why = f"{type(error).__name__}: {error}"
+            raise StackError(f"{self.id} cannot be imported: {why}; mend {self.folder}") from error
+        classes = [
+            each
+            for each in vars(module).values()
+            if isinstance(each, type) and issubclass(each, Technique) and each.__module__ == self.module
+        ]
+        if len(classes) != 1 or not is_dataclass(classes[0]):
+            raise StackError(
+                f"{self.module}: define exactly one @dataclass subclass of Technique, found {len(classes)}"
+            )
+        return classes[0]
+
+    @property
+    def instruments(self) -> str | None:
+        """The dotted name of the folder's probes.py (:mod:`suite.reading.recording`); None where there is none."""
+        return self.module.removesuffix("technique") + "probes" if (self.folder / "probes.py").is_file() else None
+
+
+def package_folder(package: str) -> Path:
+    """The folder of an installed package, without importing it."""
+    return Path(next(iter(find_spec(package).submodule_search_locations)))  # type: ignore[union-attr,arg-type]
+
+
+@cache
+def catalogue() -> dict[str, Entry]:
+    """All entries by id. Raises ValueError if two packages bring the same id."""
+    entries: dict[str, Entry] = {}
+    for point in entry_points(group="leantrain.techniques"):
+        spec = find_spec(point.value)
+        for root in map(Path, (spec.submodule_search_locations or []) if spec else []):
+            for card in sorted(root.glob("*/*/card.toml")):
+                folder = card.parent
+                module = f"{point.value}.{folder.parent.name}.{folder.name}.technique"
+                entry = Entry(folder.name, folder, module)
+                if folder.name in entries and entries[folder.name].folder != folder:
+                    raise ValueError(
+                        f"two techniques are called {folder.name}: {entries[folder.name].folder}, {folder}"
+                    )
+                entries[folder.name] = entry
+    return dict(sorted(entries.items()))
+
+
+def reference_of(stack: str) -> tuple[str, Task]:
+    """The reference and the task that the stack's cards ask for; of several, the one that is not the default.
+
+    Raises UnknownId.
+    """
+    entries = catalogue()
+    cards = [lookup("technique", name, entries).card for name in techniques_of(stack)]
+    reference = next((card.reference for card in cards if card.reference != BASELINE), BASELINE)
+    return reference, "adapt" if any(card.task == "adapt" for card in cards) else "pretrain"
+
+
+def tunes(stack: str) -> bool:
+    """Whether a card of the stack asks for a tuned learning rate; not where a technique is not installed."""
+    entries = catalogue()
+    return any("rate" in entries[name].card.tune for name in techniques_of(stack) if name in entries)

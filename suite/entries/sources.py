@@ -1,0 +1,257 @@
+"""The code that a run reaches, as a hash: what evidence depends on, and nothing else.
+
+A run of a stack on a baseline begins where jobs become runs (:mod:`suite.entries.jobs`), in the baseline's module and
+those of the techniques. What they use is followed by its names, definition by definition, through all modules of these
+packages; what a module does when it is loaded counts with the first of its definitions. The hash is of the definitions
+and of what the names in them stand for. No module's name is in it, so code may move. Imports inside of functions bring
+what only a GPU needs (Triton's kernels), so they count there and nowhere else.
+
+What describes (cards, the catalogue) and what records decides no number. Meters count and do not steer, nor does what
+reads recorded steps: these are a layer of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+from suite.entries.adapting import tasks_module
+from suite.entries.catalogue import catalogue, lookup, package_folder
+from suite.entries.installed import GROUP
+from suite.record.code import Chain, Source, fields_of_type, read_source
+from suite.record.job import Setting, split, techniques_of
+from suite.record.schema import Code
+
+LOOP = "suite.entries.jobs"
+CHECKPOINT = "suite.entries.pretrained"  # what an adapt run starts from
+RECORDING = "suite.reading.recording"
+METERS = "suite.meters"
+OUTSIDE = ("suite.record", "suite.entries.card", "suite.entries.catalogue", "suite.entries.sources")
+"""What describes and records."""
+
+Place = tuple[str, int]
+"""A definition: its module, and its number there."""
+
+CodeOf = Callable[[Setting, str], Code | None]
+"""``(setting, stack)`` -> hashes of the installed code; None where the baseline or a technique is not installed."""
+
+
+def code_of(setting: Setting, stack: str) -> Code:
+    """The hashes of the code that a run of ``stack`` loads in this setting. Raises UnknownId."""
+    return _code(roots_of(setting, stack), _instruments(stack), setting.device != "cpu")
+
+
+def roots_of(setting: Setting, stack: str) -> frozenset[str]:
+    """The modules with which a run of ``stack`` loads all others. Raises UnknownId."""
+    entries = catalogue()
+    techniques = [lookup("technique", name, entries).module for name in techniques_of(stack)]
+    baseline = lookup("baseline", setting.baseline, _baselines())
+    besides = [lookup("baseline", name, _baselines()) for name in trained_besides(stack)]
+    adapting = [CHECKPOINT, tasks_module(baseline)] if setting.task == "adapt" else []
+    return frozenset([LOOP, baseline, *besides, *filter(None, adapting), *techniques])
+
+
+def trained_besides(stack: str) -> list[str]:
+    """The baselines that techniques of the stack train besides the run's own: what their hyper-parameters of the type
+    :data:`suite.record.job.BaselineName` say."""
+    named: list[str] = []
+    for name, settings in split(stack):
+        path = _file(catalogue()[name].module) if name in catalogue() else None
+        own = fields_of_type(path, "BaselineName") if path else {}
+        named += [settings.get(field, default) for field, default in own.items()]
+    return named
+
+
+def installed_code(setting: Setting, stack: str) -> Code | None:
+    """As :func:`code_of`; None where the baseline or a technique is not installed."""
+    try:
+        return code_of(setting, stack)
+    except LookupError:
+        return None
+
+
+@cache
+def _baselines() -> dict[str, str]:
+    """The module of each installed baseline by its id."""
+    return {point.name: point.module for point in entry_points(group=GROUP)}
+
+
+@cache
+def _code(roots: frozenset[str], instruments: frozenset[str], kernels: bool) -> Code:
+    steering, counting = Reach((METERS, *OUTSIDE), kernels), Reach(OUTSIDE, kernels)
+    return Code(trajectory=steering.sha256(roots), counts=counting.sha256(roots | instruments))
+
+
+def _instruments(stack: str) -> frozenset[str]:
+    """The modules that read recorded steps of the stack: they count, and no run loads them."""
+    entries = catalogue()
+    found = {entries[name].instruments for name in techniques_of(stack) if name in entries} - {None}
+    return frozenset([RECORDING, *found]) if found else frozenset()  # type: ignore[list-item]
+
+
+# what is reached -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What definitions use, but for the packages and modules ``outside``; with ``kernels`` also what their functions
+    import when they are called."""
+
+    outside: tuple[str, ...]
+    kernels: bool = False
+
+    def sha256(self, roots: frozenset[str]) -> str:
+        """The hash of all that is reached from the modules ``roots``."""
+        hashes = sorted(_used(self, place)[0] for place in self.places(roots))
+        return hashlib.sha256("".join(hashes).encode()).hexdigest()[:32]
+
+    def places(self, roots: frozenset[str]) -> frozenset[Place]:
+        """The definitions that are reached from the modules ``roots``."""
+        return frozenset().union(*(_reached(self, root) for root in roots))
+
+    def leaves_out(self, module: str) -> bool:
+        """Whether a module is outside."""
+        return any(module == each or module.startswith(f"{each}.") for each in self.outside)
+
+
+@cache
+def _reached(reach: Reach, root: str) -> frozenset[Place]:
+    """The definitions that are reached from a module."""
+    waiting = _all_of(root)
+    reached = set(waiting)
+    while waiting:
+        new = _used(reach, waiting.pop())[1] - reached
+        reached |= new
+        waiting += new
+    return frozenset(reached)
+
+
+@cache
+def _used(reach: Reach, place: Place) -> tuple[str, frozenset[Place]]:
+    """The hash of a definition and of what its names stand for, and the definitions that it needs."""
+    module, number = place
+    statement = _code_in(module).statements[number]
+    standing = [(chain[0], *_standing(module, chain)) for chain in statement.uses]
+    meant: set[str] = set()
+    if reach.kernels:
+        standing += [(name, *_named(dotted.split("."))) for name, dotted in statement.when_called]
+        meant |= set(_beside(module))
+    needed = set(_at_loading(reach, module))
+    for name, places, elsewhere in standing:
+        inside = [each for each in places if not reach.leaves_out(each[0])]
+        needed |= set(inside)
+        meant |= {f"{name}={each}" for each in (*map(_text_hash, inside), *elsewhere)}
+    return _sha256("\0".join([statement.text, *sorted(meant)])), frozenset(needed)
+
+
+def _standing(module: str, chain: Chain) -> tuple[list[Place], list[str]]:
+    """What a name with its attributes stands for in a module: definitions of the project, and the names of what is
+    somebody else's."""
+    places: list[Place] = []
+    elsewhere: list[str] = []
+    for bound in _code_in(module).bindings.get(chain[0], ()):
+        if isinstance(bound, int):
+            places.append((module, bound))
+        else:
+            more, others = _named(bound.split("."), chain[1:])
+            places, elsewhere = places + more, elsewhere + others
+    return places, elsewhere
+
+
+def _named(parts: list[str], attributes: Chain = ()) -> tuple[list[Place], list[str]]:
+    """As :func:`_standing`, of a dotted name that is imported and the attributes read off it. A module that is used as
+    a whole stands for all that it defines."""
+    whole = [*parts, *attributes]
+    for end in range(len(whole), 0, -1):
+        module, rest = ".".join(whole[:end]), tuple(whole[end:])
+        if _source(module) is None:
+            continue
+        return _standing(module, rest) if rest and rest[0] in _code_in(module).bindings else (_all_of(module), [])
+    return [], [".".join(parts)]
+
+
+@cache
+def _at_loading(reach: Reach, module: str) -> frozenset[Place]:
+    """What is done when a module is loaded: by it, its packages, and what it imports and does not use."""
+    waiting, loaded, done = [module], set[str](), set[Place]()
+    while waiting:
+        name = waiting.pop()
+        if name in loaded or reach.leaves_out(name) or _source(name) is None:
+            continue
+        loaded.add(name)
+        source = _code_in(name)
+        done |= {(name, number) for number, each in enumerate(source.statements) if each.effect}
+        used = {chain[0] for each in source.statements for chain in each.uses}
+        unused = [bound for binding, every in source.bindings.items() if binding not in used for bound in every]
+        waiting += [*_parents(name), *(each for each in unused if isinstance(each, str))]
+    return frozenset(done)
+
+
+def _all_of(module: str) -> list[Place]:
+    return [(module, number) for number in range(len(_code_in(module).statements))]
+
+
+def _text_hash(place: Place) -> str:
+    return _sha256(_code_in(place[0]).statements[place[1]].text)
+
+
+@cache
+def _beside(module: str) -> tuple[str, ...]:
+    """The hashes of the CUDA sources beside a kernel's module."""
+    path = _file(module)
+    sources = sorted(path.parent.glob("*.cu")) if path and path.name == "kernel.py" else []
+    return tuple(hashlib.sha256(each.read_bytes()).hexdigest() for each in sources)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _parents(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts)))
+
+
+# files ---------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _source(name: str) -> Source | None:
+    """What a module of the project or of a plug-in holds; None where ``name`` is none."""
+    path = _file(name) if name.partition(".")[0] in _packages() else None
+    return read_source(path) if path else None
+
+
+def _code_in(module: str) -> Source:
+    source = _source(module)
+    assert source is not None, module
+    return source
+
+
+def _packages() -> frozenset[str]:
+    """Those whose code is followed: the project's, and those of what is installed beside it."""
+    modules = [*(entry.module for entry in catalogue().values()), *_baselines().values()]
+    return frozenset(["suite", *(each.partition(".")[0] for each in modules)])
+
+
+def _file(name: str) -> Path | None:
+    top, *rest = name.split(".")
+    package = _top(top)
+    if package is None or package.is_file():
+        return None if rest else package
+    path = package.joinpath(*rest)
+    return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
+
+
+@cache
+def _top(name: str) -> Path | None:
+    """The folder of a package, the file of a module; None where neither is installed."""
+    spec = find_spec(name)
+    if spec is not None and spec.submodule_search_locations:
+        return package_folder(name)
+    return Path(spec.origin) if spec and spec.origin else None

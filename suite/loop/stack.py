@@ -1,0 +1,138 @@
+"""Composing techniques: a stack is itself a technique. :mod:`suite.record.job` has its spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from suite.loop.recipe import Recipe
+from suite.loop.sites import NotAttached, Site
+from suite.loop.technique import SLOTS, ParameterGroups, Technique, overrides
+from suite.record.job import StackError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.optim import Optimizer
+
+    from suite.loop.data import Batch, Data
+    from suite.loop.run import Run
+
+T = TypeVar("T")
+
+
+class Stack(Technique):
+    """Techniques in order. Chained methods pass through all of them; a slot is filled by the one that overrides it."""
+
+    def __init__(self, techniques: Mapping[str, Technique]) -> None:
+        self.techniques = dict(techniques)
+        for slot in SLOTS:
+            claimants = [name for name, technique in self.techniques.items() if overrides(technique, slot)]
+            if len(claimants) > 1:
+                raise StackError(
+                    f"{' and '.join(claimants)} cannot be stacked: each replaces the {slot.replace('_', ' ')}; "
+                    f"keep one of them"
+                )
+
+    def member(self, kind: type[T]) -> T:
+        """The stack's one technique of a class. Raises ValueError where there is none, or are several."""
+        (technique,) = (each for each in self.techniques.values() if isinstance(each, kind))
+        return technique
+
+    def _filling(self, slot: str) -> Technique:
+        """The technique that fills a slot; without one, what every technique does there by default."""
+        return next((each for each in self.techniques.values() if overrides(each, slot)), Technique())
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        for technique in self.techniques.values():
+            recipe = technique.recipe(recipe)
+        return recipe
+
+    def data(self, data: Data, run: Run) -> Data:
+        for technique in self.techniques.values():
+            data = technique.data(data, run)
+        return data
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        for technique in self.techniques.values():
+            model = technique.model(model, run)
+        return model
+
+    def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
+        for technique in self.techniques.values():
+            groups = technique.parameters(groups, run)
+        return groups
+
+    def wrap_optimizer(self, optimizer: Optimizer, run: Run) -> Optimizer:
+        for technique in self.techniques.values():
+            optimizer = technique.wrap_optimizer(optimizer, run)
+        return optimizer
+
+    def around_step(self, run: Run) -> AbstractContextManager[Any]:
+        active = [technique for technique in self.techniques.values() if overrides(technique, "around_step")]
+
+        @contextmanager
+        def nested() -> Iterator[None]:
+            with ExitStack() as stack:
+                for technique in active:
+                    stack.enter_context(technique.around_step(run))
+                yield
+
+        return nested()
+
+    def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
+        for technique in self.techniques.values():
+            loss = technique.loss(loss, outputs, batch, run)
+        return loss
+
+    def after_backward(self, run: Run) -> bool | None:
+        left_out = [technique.after_backward(run) for technique in self.techniques.values()]  # all are asked
+        return any(left_out)
+
+    def after_step(self, run: Run) -> None:
+        for technique in self.techniques.values():
+            technique.after_step(run)
+
+    def evaluated(self, model: nn.Module, run: Run) -> nn.Module:
+        for technique in self.techniques.values():
+            model = technique.evaluated(model, run)
+        return model
+
+    def probes(self, run: Run) -> dict[str, float]:
+        return {
+            f"{name}.{probe}": float(value)
+            for name, technique in self.techniques.items()
+            for probe, value in technique.probes(run).items()
+        }
+
+    def sites(self, run: Run) -> dict[str, Site]:
+        """As ``technique.site``, without techniques at zero strength. Raises NotAttached where one names none."""
+        merged: dict[str, Site] = {}
+        for name, technique in self.techniques.items():
+            if technique.is_reference:
+                continue
+            sites = technique.sites(run)
+            if not sites:
+                raise NotAttached(
+                    f"{name} names no site, so nothing shows that it does anything: return the modules, parameters or "
+                    "acts that it works at from its method sites()"
+                )
+            merged |= {f"{name}.{site}": each for site, each in sites.items()}
+        return merged
+
+    def state(self) -> dict[str, Any]:
+        return {name: technique.state() for name, technique in self.techniques.items()}
+
+    def restore(self, state: dict[str, Any], run: Run) -> None:
+        for name, technique in self.techniques.items():
+            technique.restore(state[name], run)
+
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Optimizer:
+        return self._filling("optimizer").optimizer(parameters, recipe)
+
+    def update(self, run: Run, batch: Batch) -> None:
+        self._filling("update").update(run, batch)
+
+    def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        return self._filling("parallelize").parallelize(model, mesh)

@@ -1,0 +1,169 @@
+"""The contract of a technique: it overrides only what it changes.
+
+When each method runs, time going to the right and then down::
+
+    set-up      recipe ── data ── model ── [parallelize] ── parameters ── [optimizer] ── wrap_optimizer ── sites
+                                           several ranks
+
+    each step   ┌ around_step ─────────────────────────────────────────────────────────┐
+                │ [update]  forward ─ loss ─ backward ─ after_backward ─ clip ─ step   │ ── after_step
+                └──────────────────────────────────────────────────────────────────────┘
+
+    evaluation  evaluated
+
+    save        state                       resume     restore
+
+    the end     probes
+
+Methods in brackets are *slots*: one technique of a stack may fill each. The others are *chained*: they apply in stack
+order, each on the result of the one before. ``update`` is the whole middle of a step; by default it does what stands
+behind it. What a class overrides decides what it conflicts with: nothing is declared twice.
+
+``sites`` says where the technique acts. The first step proves that it does, or ends the run
+(:mod:`suite.loop.attachment`).
+
+Hyper-parameters are dataclass fields with the paper's defaults; every one can be set on the command line
+(``lora:rank=4``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from suite.record.job import StackError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.optim import Optimizer
+
+    from suite.loop.data import Batch, Data
+    from suite.loop.recipe import Recipe
+    from suite.loop.run import Run
+    from suite.loop.sites import Site
+
+ParameterGroups = list[dict[str, Any]]
+"""torch's parameter groups: each has ``params`` and ``weight_decay``, optionally ``learning_rate_scale``."""
+
+
+class Unavailable(RuntimeError):
+    """This machine cannot run the technique; the message says exactly why. A result, not a failure."""
+
+
+@dataclass
+class Technique:
+    """One technique; an instance serves one run and may keep that run's state in attributes."""
+
+    zero_strength: ClassVar[Mapping[str, Any] | None] = None
+    """Hyper-parameters at which the technique is its reference to the bit (rho 0, ratio 1, ...), where such exist."""
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is at zero strength."""
+        zero = self.zero_strength
+        return zero is not None and all(getattr(self, name) == value for name, value in zero.items())
+
+    # chained
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """Hyper-parameters: batch, learning rate, schedule, steps, precision, world size."""
+        return recipe
+
+    def data(self, data: Data, run: Run) -> Data:
+        """Examples, sampler, transform; its cost is set-up time, which is counted."""
+        return data
+
+    def model(self, model: nn.Module, run: Run) -> nn.Module:
+        """Surgery and initialisation, through ``anatomy(model)``."""
+        return model
+
+    def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
+        """What the optimizer gets: freezing, weight-decay exclusions, learning-rate scales, shards."""
+        return groups
+
+    def wrap_optimizer(self, optimizer: Optimizer, run: Run) -> Optimizer:
+        """An optimizer around the one that the slot made: gradients changed before its step, weights averaged after it.
+        Called at set-up, and again whenever the model grows; it moves the parameters of ``optimizer``."""
+        return optimizer
+
+    def around_step(self, run: Run) -> AbstractContextManager[Any]:
+        """Active during every update: saved-tensor hooks, attention swap, recomputation."""
+        return nullcontext()
+
+    def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
+        """Added terms or example weights; ``loss`` is the mean over the batch so far."""
+        return loss
+
+    def after_backward(self, run: Run) -> bool | None:
+        """Gradients are there, the update is not: mask, read, reduce. True leaves the update out."""
+        return None
+
+    def after_step(self, run: Run) -> None:
+        """The update is done: topology updates, growth, snapshots. ``run.step`` counts the finished steps."""
+
+    def evaluated(self, model: nn.Module, run: Run) -> nn.Module:
+        """The model to evaluate: averaged weights, merged adapters. Must leave the training model as it was."""
+        return model
+
+    def probes(self, run: Run) -> Mapping[str, float]:
+        """The technique's own measurements of what a run has learned, at its end. What single steps show is read from
+        outside, by a ``probes.py`` beside the technique (:mod:`suite.reading.recording`)."""
+        return {}
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        """What the technique acts on, by names for people: modules that must run and parameters that must get a
+        gradient in the first step, and acts. Whoever replaces or wraps the optimizer acts on all that it moves; every
+        other technique names its own, at least one unless it is at ``zero_strength``."""
+        own = overrides(self, "optimizer") or overrides(self, "wrap_optimizer")
+        return run.trained_parameters() if own else {}
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs beyond model and optimizer: tensors, numbers, strings, in dicts and lists."""
+        return {}
+
+    def restore(self, state: dict[str, Any], run: Run) -> None:
+        """The inverse of :meth:`state`, called before model and optimizer get their saved state."""
+
+    # slots
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Optimizer:
+        """The optimizer over the parameter groups; AdamW as the recipe asks for it."""
+        from torch.optim import AdamW  # what only looks at techniques needs no torch
+
+        return AdamW(
+            parameters,
+            lr=recipe.learning_rate,
+            betas=(recipe.beta1, recipe.beta2),
+            eps=recipe.eps,
+            foreach=False,
+            fused=recipe.fused_optimizer,
+        )
+
+    def update(self, run: Run, batch: Batch) -> None:
+        """One optimisation step: forward, backward, apply_gradients. Sets ``run.loss``."""
+        run.optimizer.zero_grad(set_to_none=True)
+        loss = run.forward(batch)
+        run.backward(loss)
+        run.loss = loss.detach()
+        run.apply_gradients()
+
+    def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        """Distributes the model; called when ``recipe.world_size > 1``, before parameter groups are made."""
+        raise StackError(
+            f"world_size is {mesh.size()} but no technique of the stack distributes the model; add one of the "
+            "parallelism category"
+        )
+
+
+CHAINED = (
+    "recipe", "data", "model", "parameters", "wrap_optimizer", "around_step", "loss",
+    "after_backward", "after_step", "evaluated", "probes",
+)  # fmt: skip
+SLOTS = ("optimizer", "update", "parallelize")
+
+
+def overrides(technique: Technique | type[Technique], method: str) -> bool:
+    """Whether the technique changes ``method``."""
+    cls = technique if isinstance(technique, type) else type(technique)
+    return getattr(cls, method) is not getattr(Technique, method)

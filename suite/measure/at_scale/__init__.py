@@ -1,0 +1,1 @@
+"""What is counted and modelled at the paper's size, without weights."""

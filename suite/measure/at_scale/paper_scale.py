@@ -1,0 +1,440 @@
+"""Paper scale on a laptop: one training step of a full-size model, counted without its numbers.
+
+Memory and FLOPs follow from shapes alone. So the same Run and the same counters that count a real step count one of
+fake tensors (torch's FakeTensorMode): each has a shape, a type and a storage of the right size, and no values. A model
+of billions of parameters then takes seconds and less than a gigabyte, and at a size where both can be done the counts
+equal those of a real run to the byte.
+
+The batch is of the baseline's own data at that size, values left out; another sequence length changes its shape.
+Weights are a fresh model's: no count depends on them.
+
+The operators are those of the setting's device, which need not be here: a GPU fuses attention and dropout and casts
+otherwise than a CPU (:mod:`suite.meters.gpu_operators`).
+
+Under the compiled recipe the saved bytes are those of torch.compile's partitioned graphs
+(:mod:`suite.measure.contenders.compiled_graphs`); FLOPs are the eager operators', as nothing that costs some is
+recomputed.
+
+A technique of several ranks is counted as one of them (:mod:`suite.measure.at_scale.fake_ranks`): what it holds, and
+what it would send on an ideal ring.
+
+Limits. A step that depends on values cannot be counted (a topology that follows gradients, a choice of examples by
+their loss). For a Triton kernel of a technique its operators on a CPU are counted, which
+may hold more for a moment. Never run on a GPU to compare: the kernels are those that torch's source chooses.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.entries.catalogue import reference_of
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.entries.sources import code_of
+from suite.entries.spelling import build
+from suite.kernels.sharded import is_distributed as is_sharded
+from suite.loop.baseline import Baseline
+from suite.loop.data import Data, Examples
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.technique import Unavailable
+from suite.measure.at_scale.fake_ranks import fake_ranks
+from suite.measure.at_scale.weightless import weightless
+from suite.measure.contenders.compiled_graphs import partitioned_graphs
+from suite.measure.contenders.stock import data_of
+from suite.measure.contenders.world import is_distributed, reference_with_ranks, with_ranks
+from suite.measure.evidence import Progress, silent
+from suite.meters.activations import SavedActivations
+from suite.meters.communication import Communication
+from suite.meters.holders import Living
+from suite.meters.state import gradient_bytes, parameter_bytes, state_tensors
+from suite.meters.storage import unique_bytes
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
+from suite.record.libraries import versions
+from suite.record.paper_scale import PROVENANCE, CountPlace, PaperScale, SizeCount
+from suite.record.schema import COUNTS, Counters
+
+GENERATED_LATER = "what compiled code allocates is decided when it is generated"
+STEPS = 2  # before the counted one: optimizers make their state, and schedules by progress come round
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What is counted: a step of a setting. Its ``steps`` make a whole run, after which one more step is counted.
+
+    ``batch_size`` and ``sequence_length`` (tokens, text only) are the baseline's own where None. ``ranks`` is how many
+    train together where a technique distributes the model, as many as it asks for where None; with it each of them has
+    a batch of the baseline's own size, or its share of ``batch_size``, and so has a stack in one process.
+    """
+
+    setting: Setting
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    ranks: int | None = None
+
+
+@dataclass(frozen=True)
+class StepCount:
+    """One step of a stack, counted; or the reason why it is not.
+
+    Attributes:
+        counters: of its numbers ``operators`` alone is no count of a real step, as autograd takes other operators for
+            views of fake tensors.
+        parameter_bytes, gradient_bytes: model state as it is after the step.
+        state_bytes: ZeRO's model states (1910.02054, section 3.1) when the backward pass ends: parameters, gradients,
+            optimizer state, masters.
+        collective_bytes: of each kind of collective that a rank asks for, by its whole tensor.
+        batch: shapes of the batch, by name.
+        data: where the batch's shapes come from.
+    """
+
+    stack: str
+    counters: Counters | None = None
+    parameter_bytes: int = 0
+    gradient_bytes: int = 0
+    state_bytes: int = 0
+    collective_bytes: Mapping[str, int] = field(default_factory=dict)
+    batch: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    data: str = ""
+    unavailable: str = ""
+
+    def quantities(self) -> dict[str, int]:
+        """What was counted, by the name and in the order of reports: bytes, FLOPs, parameters."""
+        counters = self.counters
+        if counters is None:
+            return {}
+        known = {name: getattr(counters, name) for name in COUNTS if name not in self.not_counted()}
+        state = {
+            "parameter_bytes": self.parameter_bytes,
+            "gradient_bytes": self.gradient_bytes,
+            "state_bytes": self.state_bytes,
+        }
+        if counters.compiled:
+            return known | state
+        peak = {"peak_tensor_bytes": known.pop("peak_tensor_bytes")}  # last, before what it is made of
+        return known | state | peak | {f"peak.{kind}": size for kind, size in counters.peak_by_kind.items()}
+
+    def not_counted(self) -> dict[str, str]:
+        """Counters that have no number here, with the reason."""
+        if self.counters is None:
+            return {}
+        peak = {"peak_tensor_bytes": GENERATED_LATER} if self.counters.compiled else {}
+        return peak | {
+            name: count.needs_values
+            for name, count in COUNTS.items()
+            if count.needs_values and not (name == "communication_bytes" and self.ranks > 1)
+        }
+
+    @property
+    def ranks(self) -> int:
+        """How many train together; all numbers are of the first."""
+        return self.counters.ranks if self.counters else 1
+
+    @property
+    def state_bytes_per_parameter(self) -> float | None:
+        """Model states of a rank over the whole model's parameters: 16 of AdamW in one process."""
+        return self.state_bytes / self.counters.parameter_count if self.counters else None
+
+    def collectives(self) -> dict[str, dict[str, int]]:
+        """By kind: bytes of the whole tensors, and what this rank sends of them on an ideal ring."""
+        return {
+            name: {"bytes": size, "ring_bytes": ring_bytes({name: size}, self.ranks)}
+            for name, size in self.collective_bytes.items()
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        uncounted = self.counters.uncounted_operators if self.counters else {}
+        return {
+            "stack": self.stack,
+            "provenance": PROVENANCE if self.counters else "unavailable",
+            "reason": self.unavailable,
+            **self.quantities(),
+            "ranks": self.ranks,
+            "state_bytes_per_parameter": self.state_bytes_per_parameter,
+            "collectives": self.collectives(),
+            "semantics": self.counters and {"saved": self.counters.saved_semantics, "flops": self.counters.semantics},
+            "not_counted": self.not_counted(),
+            "uncounted_operators": uncounted,
+            "batch": {name: list(shape) for name, shape in self.batch.items()},
+            "data": self.data,
+        }
+
+
+def counted(stack: str, scale: Scale) -> StepCount:
+    """One step of the stack at that scale. What cannot be counted is a StepCount with the reason.
+
+    Raises ValueError where the scale does not fit the baseline or the model, and what `build` and `Run` raise for a
+    stack or a model that cannot be built.
+    """
+    try:
+        with trained_at(stack, scale) as run:
+            shapes = shapes_of(run)
+            with Communication() as traffic, noted_state(run) as states:
+                counters = run.count_step()
+            if (
+                run.recipe.compile
+            ):  # the counters' dispatch modes turn compilation off: the saved bytes have a step alone
+                with SavedActivations(run.model) as saved:
+                    run.train_step(*run.next_batch())
+                compiled = {"saved_activation_bytes": saved.saved_bytes, "saved_semantics": "compiled"}
+                counters = counters.model_copy(update=compiled)
+            return StepCount(
+                stack, counters, parameter_bytes(run.model), gradient_bytes(run.model), max(states, default=0),
+                by_kind(traffic.bytes_by_collective), shapes, run.data.name,
+            )  # fmt: skip
+    except Unavailable as error:
+        return StepCount(stack, unavailable=str(error))
+    except RuntimeError as error:  # what torch raises where a tensor without values is asked for some
+        return StepCount(stack, unavailable=_why(error))
+    except ValueError as refusal:  # of what does not run without values, though it does with some
+        if isinstance(refusal.__cause__, RuntimeError) and refusal.__traceback__ is not None:
+            return StepCount(stack, unavailable=_why(RuntimeError(str(refusal)).with_traceback(refusal.__traceback__)))
+        raise
+
+
+@contextmanager
+def noted_state(run: Run) -> Iterator[list[int]]:
+    """The bytes of the model's states at the end of each backward pass that is made meanwhile."""
+    noted: list[int] = []
+    backward = run.backward
+
+    def then_noted(loss: Tensor) -> None:
+        backward(loss)
+        held = [each for group in run.optimizer.param_groups for each in group["params"]]
+        parameters = list({id(each): each for each in (*run.model.parameters(), *held)}.values())
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        noted.append(unique_bytes([*parameters, *gradients, *state_tensors(run.optimizer)]))
+
+    run.backward = then_noted  # type: ignore[method-assign]
+    try:
+        yield noted
+    finally:
+        run.backward = backward  # type: ignore[method-assign]
+
+
+@contextmanager
+def trained_at(stack: str, scale: Scale) -> Iterator[Run]:
+    """A run of the stack at that scale, after its steps; inside, tensors have no values.
+
+    Raises ValueError where the scale does not fit the baseline or the model, and what `build` and `Run` raise.
+    """
+    setting = scale.setting if scale.setting.steps else scale.setting.but(steps=STEPS)
+    technique = build(stack)
+    baseline = _shaped(baseline_of(setting), scale, is_distributed(stack))
+    recipe = technique.recipe(baseline.recipe_of(setting))
+    with (
+        fake_ranks(recipe.world_size) as mesh,
+        weightless(setting.device),
+        partitioned_graphs() if recipe.compile else nullcontext(),
+    ):
+        job = Job(setting=setting.but(device="cpu"), stack=stack)  # where fake tensors say they are
+        before = Living()
+        run = run_of(job, technique=technique, baseline=baseline, mesh=mesh)
+        _fits(run, scale)
+        for _ in range(run.recipe.steps):
+            run.train_step(*run.next_batch())
+        sharded = any(is_sharded(each) for each in run.model.parameters())
+        # Stock is taken by address, and a DTensor does not say that its part has none.
+        with nullcontext() if sharded else before.left_out(*data_of(run)):
+            yield run
+
+
+KINDS = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
+
+
+def by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Bytes by collective, in the papers' words: torch has several operators for each."""
+    found: Counter[str] = Counter()
+    for operator, size in sizes.items():
+        name = operator.strip("_").removesuffix("_base")
+        found[KINDS.get(name, name)] += size
+    return dict(found)
+
+
+def ring_bytes(sizes: Mapping[str, int], ranks: int) -> int:
+    """What each of ``ranks`` ranks sends of these collectives on an ideal ring."""
+    counted = Communication()
+    counted.bytes_by_collective.update(sizes)
+    return counted.ring_bytes(ranks)
+
+
+def shapes_of(run: Run) -> dict[str, tuple[int, ...]]:
+    """The shapes of a batch, by name."""
+    return {name: tuple(tensor.shape) for name, tensor in run.next_batch()[0].items()}
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """A stack beside its reference; ``reference`` is None for the baseline itself."""
+
+    scale: Scale
+    reference: StepCount | None
+    stack: StepCount
+
+    def ratios(self) -> dict[str, float]:
+        """Stack over reference, of what the reference has any of."""
+        theirs = self.reference.quantities() if self.reference else {}
+        return {name: ours / theirs[name] for name, ours in self.stack.quantities().items() if theirs.get(name)}
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        reference = self.reference and self.reference.as_dict()
+        at = self.scale
+        own = {"batch_size": at.batch_size, "sequence_length": at.sequence_length, "ranks": at.ranks}
+        return {
+            "scale": self.scale.setting.model_dump() | own,
+            "reference": reference,
+            "stack": self.stack.as_dict(),
+            "ratios": self.ratios(),
+        }
+
+
+def side_by_side(
+    stacks: Iterable[str], scale: Scale, task: Task | None = None, progress: Progress = silent
+) -> list[SideBySide]:
+    """Each stack and the reference that its card names, counted; ``task`` in place of the card's own."""
+    wanted: list[tuple[str, str | None, Scale]] = []
+    for stack in map(canonical, stacks):
+        reference, own = reference_of(stack) if stack != BASELINE else (None, scale.setting.task)
+        if scale.ranks is not None:
+            stack = with_ranks(stack, scale.ranks)
+            reference = reference_with_ranks(stack, scale.ranks)
+        wanted.append((stack, reference, replace(scale, setting=scale.setting.but(task=task or own))))
+    sides = [(each, at) for stack, reference, at in wanted for each in (reference, stack) if each is not None]
+    known: dict[tuple[str, Scale], StepCount] = {}
+    for done, (each, at) in enumerate(sides):
+        progress(done / len(sides), each)
+        if (each, at) not in known:
+            known[each, at] = counted(each, at)
+    return [
+        SideBySide(at, known[reference, at] if reference is not None else None, known[stack, at])
+        for stack, reference, at in wanted
+    ]
+
+
+def survey(
+    stacks: Iterable[str],
+    scale: Scale,
+    known: PaperScale,
+    keep: Callable[[PaperScale], object],
+    task: Task | None = None,
+    progress: Progress = silent,
+) -> PaperScale:
+    """Counts the stacks and their references at that scale, and adds them to what is known; what has the same code as
+    then is not counted again. ``keep`` gets all that is known after each count. What refuses the model, or cannot be
+    counted, is known with its reason."""
+    at = scale.setting.but(steps=scale.setting.steps or STEPS)
+    wanted: dict[tuple[Setting, str], str] = {}  # to what each is compared with
+    for stack in map(canonical, stacks):
+        reference, own = _compared_with(stack, at.task)
+        setting = at.but(task=task or own)
+        wanted |= {(setting, each): _compared_with(each, at.task)[0] for each in (reference, stack)}
+    codes = {(each.place, each.stack): each.code for each in known.counts}
+    for done, ((setting, stack), reference) in enumerate(wanted.items()):
+        progress(done / len(wanted), stack)
+        place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
+        code = code_of(setting, stack).counts
+        if codes.get((place, stack)) == code:
+            continue
+        try:
+            count = counted(stack, replace(scale, setting=setting))
+        except ValueError as refusal:
+            count = StepCount(stack, unavailable=str(refusal))
+        entry = SizeCount(
+            place=place, stack=stack, reference=reference, code=code, quantities=count.quantities(),
+            batch=dict(count.batch), unavailable=count.unavailable,
+        )  # fmt: skip
+        made = datetime.now(UTC).date().isoformat()
+        known = known.with_newer(PaperScale(made=made, versions=versions(), counts=[entry]))
+        keep(known)
+    return known
+
+
+def _compared_with(stack: str, task: Task) -> tuple[str, Task]:
+    """The reference of a stack, and the task of its card; the baseline is its own."""
+    return (stack, task) if stack == BASELINE else reference_of(stack)
+
+
+def _why(error: RuntimeError) -> str:
+    """What failed, and the line that wanted it: a technique's or a model's, if it is one of theirs."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [each for each in frames if Path(torch.__file__).parent not in Path(each.filename).parents]
+    harness = Path(__file__).parents[1]
+    last = ([each for each in outside if harness not in Path(each.filename).parents] or outside)[-1]
+    where = f"{'/'.join(Path(last.filename).parts[-3:])}, line {last.lineno}: {last.line}"
+    operator = getattr(error, "func", None)
+    if operator is not None:
+        return f"its step reads values, and tensors have none here: {operator} in {where}"
+    return f"its step fails on tensors without values: {str(error).splitlines()[0]} in {where}"
+
+
+# the baseline, at that scale ----------------------------------------------------------------------------------------
+
+
+def _shaped(baseline: Baseline, scale: Scale, distributed: bool) -> Baseline:
+    """The baseline with the scale's batch and sequence length, and with its data's shapes in place of its data.
+
+    Raises ValueError where a batch does not divide among the ranks.
+    """
+    if scale.sequence_length is not None and baseline.modality != "text":
+        raise ValueError(f"{baseline.id} reads images, which have no sequence length to choose: leave it out")
+    kind: Any = type(baseline)
+
+    class Shaped(kind):
+        def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
+            recipe: Recipe = super().recipe(size, name, task)
+            return replace(recipe, batch_size=_batch_size(recipe.batch_size, scale, distributed))
+
+        def data(self, size: Size, split: Split, location: str | None = None) -> Data:
+            data: Data = super().data(size, split, location)
+            parts = {"train": data.train, "validation": data.validation, "test": data.test}
+            shapes: dict[str, Any] = {
+                name: _without_values(part, scale.sequence_length) for name, part in parts.items()
+            }
+            return replace(data, **shapes, sampler=in_order)
+
+    return Shaped()
+
+
+def _batch_size(own: int, scale: Scale, distributed: bool) -> int:
+    """Examples of all ranks of a distributed stack, of one of them otherwise."""
+    ranks = scale.ranks or 1
+    if scale.batch_size is not None and scale.batch_size % ranks:
+        raise ValueError(
+            f"a batch of {scale.batch_size} examples does not divide among {ranks} ranks: choose a multiple of {ranks}"
+        )
+    each = own if scale.batch_size is None else scale.batch_size // ranks
+    return each * ranks if distributed else each
+
+
+def _without_values(examples: Examples, length: int | None) -> Examples:
+    def shape(tensor: Tensor) -> tuple[int, ...]:
+        return tensor.shape if length is None else (len(tensor), length, *tensor.shape[2:])
+
+    return Examples({name: torch.empty(shape(each), dtype=each.dtype) for name, each in examples.tensors.items()})
+
+
+def in_order(examples: int, seed: int, position: int, count: int) -> Tensor:
+    """A sampler: int64 [count]. The usual one keeps an epoch's order for later runs, which want real numbers."""
+    return torch.arange(position, position + count) % examples
+
+
+def _fits(run: Run, scale: Scale) -> None:
+    """Fake tensors look nothing up, so that a position too many would go unnoticed."""
+    positions = getattr(getattr(run.model, "config", None), "max_position_embeddings", None)
+    if scale.sequence_length is not None and positions is not None and positions < scale.sequence_length:
+        raise ValueError(
+            f"{scale.sequence_length} tokens a sequence, but the model has {positions} positions: choose fewer, or a "
+            "model (--model) with more"
+        )

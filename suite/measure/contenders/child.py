@@ -1,0 +1,289 @@
+"""A process of our own beside the command: how it starts, answers, and ends with all that it started.
+
+Whatever of a technique's runs, runs in one. A child that raises, dies, hangs or says what cannot be kept turns into
+:class:`ContenderFailed` in the parent, and nothing else.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
+
+import torch
+
+from suite.loop.run import Diverged
+from suite.loop.sites import NotAttached
+from suite.loop.technique import Unavailable
+from suite.measure.contenders import fork_servers
+from suite.measure.contenders.fork_servers import STARTING, Server
+from suite.measure.contenders.processes import end_session, end_strays, lead_session, living, oom_kills, parent_of
+from suite.measure.contenders.replies import NoReply, Replies, bounded, getpid, plain, send
+from suite.record.numerics import off_the_clock
+from suite.record.schema import Status
+
+CHILDREN: set[Child] = set()  # that were started and are not yet ended; changed while STARTING is held
+LONGEST_REASON = 500
+KILLED = "killed (SIGKILL)"
+LOST_SERVER = 255  # what multiprocessing says of a child whose fork server is gone
+ENVIRONMENT = "the machine's files or network failed: "
+"""How the reason of a failure begins that is no technique's: a full disk, a folder that is read-only, no network."""
+
+T = TypeVar("T")
+
+
+class ContenderFailed(RuntimeError):
+    """How a contender ended, in the words of a record."""
+
+    def __init__(self, status: Status, reason: str, details: str = "") -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.details = status, reason, details
+
+
+class BrokenEntry(RuntimeError):
+    """A technique's module that cannot be imported, or has another shape; the message names it and the mend."""
+
+
+class Child:
+    """One process, and the channel to it. ``target(*arguments, channel)`` runs in it, forked by ``server``: by default
+    that of what is off the clock.
+
+    Raises ContenderFailed where it cannot be started.
+    """
+
+    def __init__(self, target: Callable[..., None], *arguments: Any, server: Server | None = None) -> None:
+        server = server or fork_servers.shared(off_the_clock())
+        for attempt in range(2):  # a fork server that was killed is started anew for the next one
+            ours, theirs = server.context.Pipe()
+            self.process: BaseProcess = server.context.Process(target=target, args=(*arguments, theirs), daemon=True)
+            try:
+                with server.starting():
+                    self.process.start()
+                    CHILDREN.add(self)
+                break
+            except (EOFError, OSError) as error:
+                ours.close()
+                if attempt:
+                    why = f"{first_line(error)}; was it killed while it loaded the libraries, for want of memory?"
+                    raise ContenderFailed("crashed", f"the fork server died: {why}") from None
+                time.sleep(0.5)  # until its end can be seen
+            finally:
+                theirs.close()
+        self.connection = ours
+        self.server = parent_of(self.pid)
+        self._replies = Replies(ours, self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid or 0
+
+    @property
+    def handles(self) -> list[Any]:
+        """What becomes ready when it speaks, or ends."""
+        return [self.connection, self.process.sentinel]
+
+    def ask(self, number: int, command: str, arguments: tuple[Any, ...]) -> None:
+        """Raises EOFError where it is gone."""
+        try:
+            self.connection.send((number, command, arguments))
+        except OSError:
+            raise EOFError from None
+
+    def reply(self, number: int) -> tuple[str, Any] | None:
+        """Kind and value of its reply, None while that is not there; EOFError where none will come. Does not wait."""
+        while self.connection.poll(0):
+            try:
+                if reply := self._replies.next(number):
+                    return reply
+            except NoReply as error:
+                raise ContenderFailed("failed", str(error)) from None
+        if not self.process.is_alive():
+            raise EOFError
+        return None
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def end(self) -> None:
+        """Kills it and all that it started."""
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
+        end_session(self.pid)
+        with STARTING:
+            CHILDREN.discard(self)
+            if self.server and self.server != os.getpid():
+                end_strays(self.server, {child.pid for child in CHILDREN})
+
+
+def in_child(task: Callable[..., T], *arguments: Any, limit_s: float, mendable: tuple[type[Exception], ...] = ()) -> T:
+    """``task(*arguments)``, a plain value, worked out in a process of its own: what crashes or hangs there ends there.
+
+    Raises ``mendable`` errors as the task does, ContenderFailed for all others.
+    """
+    before = oom_kills()
+    child = Child(_once, task, arguments, mendable)
+    deadline_s = time.monotonic() + limit_s  # loading the libraries, the first time, is none of the task
+    try:
+        while (reply := child.reply(0)) is None:
+            if not wait(child.handles, timeout=max(0.0, deadline_s - time.monotonic())):
+                raise ContenderFailed("hung", f"no answer within {limit_s:g} s")
+    except EOFError:
+        raise death([child], before) from None
+    finally:
+        child.end()
+    kind, value = reply
+    if kind == "done":
+        return value
+    if known := next((each for each in mendable if each.__name__ == kind), None):
+        raise known(value)
+    raise ContenderFailed(*value)
+
+
+def end_all() -> None:
+    """Ends all children; whoever waits for one gets ContenderFailed."""
+    for child in list(CHILDREN):
+        child.kill()
+
+
+def death(children: Sequence[Child], oom_kills_before: int | None) -> ContenderFailed:
+    """How the processes ended, in the words of a record."""
+    for child in children:
+        child.process.join(timeout=2.0)
+    ended = {rank: child.process.exitcode for rank, child in enumerate(children) if child.process.exitcode is not None}
+    rank, code = next(((rank, code) for rank, code in ended.items() if code), next(iter(ended.items()), (0, None)))
+    status, reason = _ended(code, {child.server for child in children}, oom_kills_before)
+    return ContenderFailed(status, f"rank {rank}: {reason}" if len(children) > 1 else reason)
+
+
+def _ended(code: int | None, servers: Collection[int | None], oom_kills_before: int | None) -> tuple[Status, str]:
+    if code == -signal.SIGKILL:
+        after = oom_kills()
+        if after is None or oom_kills_before is None:
+            why = f"{KILLED}; whether for want of memory, this system does not say"
+            return "out_of_memory", why
+        if after > oom_kills_before:
+            return "out_of_memory", f"{KILLED} by the system for want of memory"
+        return "crashed", f"{KILLED} by another process; the kernel counted no want of memory"
+    if code == LOST_SERVER and not living().keys() & set(servers):
+        return "crashed", "the fork server died, and its processes with it; was it killed?"
+    if code is not None and code < 0:
+        return "crashed", f"died of {_name(-code)}"
+    return "crashed", f"the process ended with exit code {code}"
+
+
+def _name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+# inside of the child --------------------------------------------------------------------------------------------------
+
+
+_speaker = 0
+
+
+def begin() -> None:
+    """What every child does first."""
+    global _speaker
+    _speaker = os.getpid()
+    parent = multiprocessing.parent_process()
+    lead_session(of_server=parent is not None and parent.pid != os.getppid())
+    os.dup2(2, 1)  # what techniques print: standard output is the command's own
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _once(
+    task: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    mendable: tuple[type[Exception], ...],
+    connection: Connection,
+) -> None:
+    """Works out one value."""
+    begin()
+    try:
+        value = task(*arguments)
+    except mendable as error:
+        kind = next(each.__name__ for each in mendable if isinstance(error, each))
+        answer(connection, 0, kind, bounded(_message(error)))
+    except BaseException as error:
+        answer(connection, 0, "failed", failure(error))
+    else:
+        answer(connection, 0, "done", value)
+
+
+def answer(connection: Connection, number: int, kind: str, value: Any) -> None:
+    """Tells the parent. A copy that a technique forked has no say: it would answer twice, and take the next command."""
+    if getpid() != _speaker:
+        os._exit(0)
+    try:
+        send(connection, number, kind, value)
+    except OSError:
+        os._exit(0)
+    except BaseException as error:  # a value that cannot be sent
+        send(connection, number, "failed", failure(error))
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the parent dies, however it dies and whatever the main thread is doing."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    with suppress(OSError):
+        if os.getpgid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def failure(error: BaseException) -> tuple[Status, str, str]:
+    """An exception as a record's status, reason and details, all of them bounded."""
+    status: Status = "failed"
+    if isinstance(error, Diverged):
+        status = "diverged"
+    elif isinstance(error, Unavailable):
+        status = "unavailable"
+    elif isinstance(error, NotAttached):
+        status = "not_attached"
+    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in _message(error):
+        status = "out_of_memory"
+    if status in ("diverged", "unavailable", "not_attached") or isinstance(error, BrokenEntry):
+        return status, bounded(_message(error), LONGEST_REASON), ""
+    whose = ENVIRONMENT if isinstance(error, OSError) and status == "failed" else ""
+    return status, whose + first_line(error), trace(error)
+
+
+def first_line(error: BaseException) -> str:
+    """One line that says what went wrong, for a record's ``reason``."""
+    lines = _message(error).strip().splitlines()
+    name = type(error).__name__
+    return bounded(f"{name}: {lines[0]}" if lines else name, LONGEST_REASON)
+
+
+def trace(error: BaseException) -> str:
+    """The end of the traceback, for a record's ``details``."""
+    try:
+        return plain("".join(traceback.format_exception(error))[-4000:])
+    except Exception as another:  # a message that raises when it is asked for
+        return f"no traceback: {type(another).__name__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[: 10 * LONGEST_REASON]
+    except Exception as another:
+        return f"its message cannot be read: {type(another).__name__}"
+
+
+if sys.platform == "win32":
+    raise ImportError("leantrain's contenders need a fork server, which Windows does not have; use WSL")

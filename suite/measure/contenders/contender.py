@@ -1,0 +1,353 @@
+"""A contender: one training run in its own process (or process group), driven from outside.
+
+::
+
+    parent                         child (one a rank, forked from a server that has the libraries loaded)
+      start()     ──────────────►    a process
+      prepare()   ──────────────►    caches data and, unless told not to, the checkpoint; off the clock
+      set_up()    ──────────────►    builds the Run; its seconds are the set-up cost
+      compress(n) ──────────────►    builds it anew, with a schedule of n steps; off the clock
+      block(n)    ──────────────►    n training steps; replies seconds and losses
+      evaluate()  ──────────────►    loss and metrics on held-out examples; off the clock
+      count()     ──────────────►    one training step under the exact counters
+      probes()    ──────────────►    the technique's own measurements, or what recorded steps show
+      usage()     ──────────────►    peaks of memory, and the energy of a window of steps
+      close()
+
+A child that raises, dies, hangs or outlives its limit turns into :class:`ContenderFailed` in the parent, and nothing
+else: the other contenders go on.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from suite.entries.catalogue import UnknownId, catalogue, lookup
+from suite.entries.installed import baseline_of
+from suite.entries.spelling import build
+from suite.loop.data import HeldOut
+from suite.measure.contenders import fork_servers
+from suite.measure.contenders.child import BrokenEntry, Child, ContenderFailed, answer, begin, death, failure, in_child
+from suite.measure.contenders.fork_servers import Server
+from suite.measure.contenders.processes import oom_kills
+from suite.measure.contenders.replies import bounded
+from suite.record.job import BASELINE, Job, Setting, StackError, split, techniques_of
+from suite.record.numerics import off_the_clock
+from suite.record.schema import Counters, Energy, Evaluation, Memory, Status
+from suite.record.scratch import scratch
+
+RANKS_APART_S = 3.0  # a rank that lost another says so before that one's end is seen
+STRAGGLING_S = 25.0  # a rank that answers so long after the first hangs; or as long as the first took
+OF_ALL_RANKS = ("diverged", "unavailable", "not_attached")  # what no rank says alone
+COMPLAINT = re.compile(r"gloo|NCCL|[Cc]onnection (closed|reset)|[Tt]imed? ?out|ProcessGroup|TCPStore", re.ASCII)
+"""What a rank says that waited for another in vain."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``train_s`` bounds a contender's time on its clock in all, ``reply_s`` each single reply."""
+
+    train_s: float = 3600.0
+    reply_s: float = 600.0
+
+
+class SetUp(BaseModel):
+    """What a contender says when its run is built."""
+
+    setup_s: float
+    steps: int = Field(ge=1, lt=2**63)
+    recipe: dict[str, Any]
+
+
+class TimedBlock(BaseModel):
+    """Some training steps: their seconds, processor seconds of all threads and ranks, losses (the mean over ranks)."""
+
+    seconds: float
+    cpu_s: float
+    losses: list[float]
+
+
+def world_size(job: Job) -> int:
+    """Ranks that the stack's recipe asks for, by running the techniques' code in this process."""
+    return build(job.stack).recipe(baseline_of(job.setting).recipe_of(job.setting)).world_size
+
+
+WORLD_SIZES: dict[tuple[Setting, str], int] = {}
+_without_world_size: dict[tuple[Setting, str], ContenderFailed] = {}
+
+
+def ranks_of(job: Job, limit_s: float = Limits.reply_s) -> int:
+    """As :func:`world_size`, worked out in a process of its own, once for each setting and stack.
+
+    Raises UnknownId or StackError for a job that cannot be built, ContenderFailed where the techniques' code fails.
+    """
+    key, whole = (job.setting.but(steps=None, rate=1.0), job.stack), (job.setting, job.stack)
+    if not techniques_of(job.stack):
+        return 1
+    if whole in _without_world_size:
+        raise _without_world_size[whole]
+    if key not in WORLD_SIZES:
+        try:
+            size = in_child(_ranks, job, limit_s=limit_s, mendable=(UnknownId, StackError))
+        except ContenderFailed as failed:
+            if failed.status in ("failed", "hung"):  # it would again
+                _without_world_size[whole] = failed
+            raise
+        if not isinstance(size, int) or size < 1:
+            raise ContenderFailed("failed", f"its recipe asks for {bounded(str(size), 100)} ranks")
+        WORLD_SIZES[key] = size
+    return WORLD_SIZES[key]
+
+
+def check_buildable(*stacks: str, limit_s: float = Limits.reply_s) -> None:
+    """Builds the stacks in a process of its own.
+
+    Raises UnknownId or StackError for one that cannot be built, ContenderFailed where a technique's code fails.
+    """
+    names = dict.fromkeys(name for stack in stacks if stack != BASELINE for name, _ in split(stack))
+    for name in names:
+        lookup("technique", name, catalogue())  # at once, without a process
+    if names:
+        in_child(_built, stacks, limit_s=limit_s, mendable=(UnknownId, StackError))
+
+
+def _ranks(job: Job) -> int:
+    _built((job.stack,))
+    return world_size(job)
+
+
+def _built(stacks: tuple[str, ...]) -> None:
+    for name in dict.fromkeys(name for stack in stacks for name in techniques_of(stack)):
+        entry = lookup("technique", name, catalogue())
+        try:
+            _ = entry.technique
+        except StackError as error:
+            raise BrokenEntry(str(error)) from error
+    for stack in stacks:
+        build(stack)
+
+
+class Contender:
+    """The parent's handle on one job. Commands raise ContenderFailed. Use as a context manager: starts and closes it.
+    ``server`` forks its processes, by default that of what is off the clock on the job's device.
+
+    Raises UnknownId or StackError for a job that cannot be built, ContenderFailed where asking its techniques how many
+    ranks they want ends in a failure.
+    """
+
+    def __init__(self, job: Job, limits: Limits = Limits(), server: Server | None = None) -> None:
+        self.job, self.limits = job, limits
+        self.server = server or fork_servers.shared(off_the_clock(job.setting.device))
+        self.spent_s = 0.0
+        self.ready: SetUp | None = None
+        self._ranks: list[Child] = []
+        self._rendezvous = ""
+        self._number = 0
+        self._oom_kills: int | None = None
+        self.world_size = ranks_of(job, limits.reply_s)
+
+    def __enter__(self) -> Contender:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # commands -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Contender:
+        """Starts the processes, one a rank."""
+        self._oom_kills = oom_kills()
+        self._rendezvous = tempfile.mkdtemp(prefix="ranks-", dir=scratch()) if self.world_size > 1 else ""
+        setting = self.job.setting
+        threads = max(1, setting.threads // self.world_size)
+        job = self.job.model_copy(update={"setting": setting.but(threads=threads)})
+        try:
+            for rank in range(self.world_size):
+                self._ranks.append(Child(_child, job, rank, self.world_size, self._rendezvous, server=self.server))
+        except ContenderFailed:
+            self.close()
+            raise
+        return self
+
+    def prepare(self, *, weights: bool = True) -> None:
+        """Fills the caches that the run needs. May take minutes the first time; off the clock. Without ``weights`` a
+        run in the task ``adapt`` begins with a fresh initialisation, whose steps cost the same."""
+        self._call("prepare", weights, reply_s=max(self.limits.reply_s, 3600.0))
+
+    def set_up(self, *, recorded: bool = False, nudge: int = 0, tallied: bool = False, counted: bool = False) -> SetUp:
+        """Builds the run; with ``recorded`` one of few examples, whose steps are recorded for the probes; with a
+        ``nudge`` every weight is moved by one unit in the last place, up or down as that number draws; ``tallied``,
+        its FLOPs are added up; ``counted``, its steps may be counted, with all that the run holds."""
+        said = self._call("set_up", recorded, nudge, tallied, counted, left_s=self.limits.train_s - self.spent_s)[0]
+        self.ready = self._checked(SetUp, said, "set_up")
+        self._charge(self.ready.setup_s)
+        return self.ready
+
+    def compress(self, steps: int) -> int:
+        """Builds the run anew, such that the reference's would have ``steps`` steps; returns its own."""
+        return self._checked(SetUp, self._call("compress", steps)[0], "compress").steps
+
+    def block(self, steps: int) -> TimedBlock:
+        """``steps`` training steps."""
+        said = self._call("block", steps, left_s=self.limits.train_s - self.spent_s)
+        ranks = [self._checked(TimedBlock, each, "block") for each in said]
+        losses = [sum(each) / len(ranks) for each in zip(*(rank.losses for rank in ranks), strict=True)]
+        reply = TimedBlock(seconds=ranks[0].seconds, cpu_s=sum(rank.cpu_s for rank in ranks), losses=losses)
+        self._charge(reply.seconds)
+        return reply
+
+    def evaluate(self, part: HeldOut, step: int) -> Evaluation:
+        """Loss and further metrics on held-out examples; the evaluation says that it was after ``step`` steps."""
+        scores = self._checked(dict[str, float], self._call("evaluate", part)[0], "evaluate")
+        return Evaluation(step=step, loss=scores.pop("loss"), metrics=scores)
+
+    def count(self) -> Counters:
+        """The exact counts of one training step, which is made."""
+        return self._checked(Counters, self._call("count")[0], "count")
+
+    def flops(self) -> int | None:
+        """What a tallied run took so far, its set-up included, over all ranks; None where it is compiled."""
+        said = [self._checked(int | None, each, "flops") for each in self._call("flops")]
+        return None if None in said else sum(said)
+
+    def probes(self) -> dict[str, float]:
+        """The technique's own measurements, for its claims; of a recorded run what its steps show."""
+        return self._checked(dict[str, float], self._call("probes")[0], "probes")
+
+    def all_probes(self) -> dict[str, float]:
+        """Of a recorded run at its end: both what its steps show and the technique's own."""
+        return self._checked(dict[str, float], self._call("all_probes")[0], "all_probes")
+
+    def usage(self, energy_window_s: float = 0.0) -> tuple[Memory, Energy]:
+        """The peaks of memory so far, and the energy of a window of steps where there is a counter."""
+        said = self._call("usage", energy_window_s, reply_s=self.limits.reply_s + energy_window_s)[0]
+        memory, energy = self._checked(tuple[Memory, Energy], said, "usage")
+        return memory, energy
+
+    def close(self) -> None:
+        """Ends the processes and all that they started, whatever they are doing."""
+        for child in self._ranks:
+            child.kill()
+        for child in self._ranks:
+            child.end()
+        self._ranks = []
+        if self._rendezvous:
+            shutil.rmtree(self._rendezvous, ignore_errors=True)
+            self._rendezvous = ""
+
+    # the channel ----------------------------------------------------------------------------------------------------
+
+    def _charge(self, seconds: float) -> None:
+        self.spent_s += seconds
+        if self.spent_s > self.limits.train_s:
+            raise self._timeout()
+
+    def _timeout(self) -> ContenderFailed:
+        return ContenderFailed("timeout", f"more than the time limit of {self.limits.train_s:g} s")
+
+    def _checked(self, kind: Any, value: Any, command: str) -> Any:
+        try:
+            return TypeAdapter(kind).validate_python(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ContenderFailed(
+                "failed", f"its reply to {command!r} cannot be kept: {where}: {first['msg']}"
+            ) from None
+
+    def _call(self, command: str, *arguments: Any, reply_s: float | None = None, left_s: float = math.inf) -> list[Any]:
+        """The reply of every rank."""
+        reply_s = reply_s or self.limits.reply_s
+        self._number += 1
+        values: dict[Child, Any] = {}
+        asked_s = first_s = time.monotonic()
+        try:
+            for child in self._ranks:
+                child.ask(self._number, command, arguments)
+            while len(values) < len(self._ranks):
+                silent = [child for child in self._ranks if child not in values]
+                deadline_s = asked_s + min(reply_s, left_s)
+                if values and command != "prepare":  # of which one rank may do most, for all
+                    deadline_s = min(deadline_s, first_s + max(STRAGGLING_S, first_s - asked_s))
+                if not wait(_handles(silent), timeout=max(0.0, deadline_s - time.monotonic())):
+                    if left_s < reply_s and not values:
+                        raise self._timeout()
+                    raise self._hung(command, silent, time.monotonic() - asked_s)
+                for child in silent:
+                    if reply := child.reply(self._number):
+                        if reply[0] != "done":
+                            raise self._failed(command, child, reply[1], [each for each in silent if each is not child])
+                        first_s = first_s if values else time.monotonic()
+                        values[child] = reply[1]
+        except EOFError:
+            raise death(self._ranks, self._oom_kills) from None
+        return [values[child] for child in self._ranks]
+
+    def _hung(self, command: str, silent: list[Child], after_s: float, heard: str = "") -> ContenderFailed:
+        whose = f"{self._named(silent)}: " if len(self._ranks) > 1 else ""
+        return ContenderFailed("hung", f"{whose}no answer to {command!r} within {after_s:.3g} s{heard}")
+
+    def _named(self, children: list[Child]) -> str:
+        ranks = [str(self._ranks.index(child)) for child in children]
+        return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks)}"
+
+    def _failed(self, command: str, child: Child, said: Any, others: list[Child]) -> ContenderFailed:
+        """Whose failure it is. A rank that lost another only complains: that one has died, or says why itself, or is
+        the one that has not answered. Raises EOFError where one has died."""
+        if len(self._ranks) == 1 or said[0] in OF_ALL_RANKS:
+            return ContenderFailed(*said)
+        failed, silent = {child: said}, list(others)
+        asked_s, end_s = time.monotonic(), time.monotonic() + RANKS_APART_S
+        while silent and wait(_handles(silent), max(0.0, end_s - time.monotonic())):
+            for each in list(silent):
+                if reply := each.reply(self._number):
+                    silent.remove(each)
+                    failed |= {each: reply[1]} if reply[0] != "done" else {}
+        own = {each: error for each, error in failed.items() if not COMPLAINT.search(" ".join(map(str, error)))}
+        if not own and silent:
+            patience_s = time.monotonic() - asked_s
+            return self._hung(command, silent, patience_s, f" after {self._named(list(failed))} gave it up: {said[1]}")
+        culprit, error = next(iter((own or failed).items()))
+        alone = len({each[1] for each in failed.values()}) > 1 or len(failed) < len(self._ranks)
+        status, reason, details = error
+        return ContenderFailed(status, f"{self._named([culprit])}: {reason}" if alone else reason, details)
+
+
+def _handles(children: list[Child]) -> list[Any]:
+    return [handle for child in children for handle in child.handles]
+
+
+def _child(job: Job, rank: int, world_size: int, rendezvous: str, connection: Connection) -> None:
+    from suite.measure.contenders.worker import Session
+
+    begin()
+    session: Session | None = None
+    broken: tuple[Status, str, str] | None = None
+    try:
+        session = Session(job, rank, world_size, rendezvous)
+    except BaseException as error:
+        broken = failure(error)
+    while True:
+        try:
+            number, command, arguments = connection.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # the parent is gone or done with us
+        try:
+            if broken:
+                answer(connection, number, "failed", broken)
+                continue
+            value = getattr(session, command)(*arguments)
+        except BaseException as error:  # also what sys.exit raises: it is the technique's, not ours
+            answer(connection, number, "failed", failure(error))
+        else:
+            answer(connection, number, "done", value)

@@ -1,0 +1,128 @@
+"""Fork servers: processes that have the libraries loaded, and fork contenders in milliseconds.
+
+::
+
+    command ── server of the portable arithmetic ── contenders that count and learn
+            └─ server of one timing ── its contenders, in lock-step
+
+What is decided when a process starts holds for all that it forks: the arithmetic of its libraries
+(:mod:`suite.record.numerics`), the order of hashes, where libraries, heap and stack lie. So what is off the clock
+shares one server of each arithmetic, and every set of processes that is timed has a server of its own: contenders of
+one server share a layout, which favours one side of them by some per cent.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from multiprocessing import context, forkserver, util
+from types import ModuleType
+from typing import Any
+
+from suite.record import numerics
+from suite.record.scratch import scratch
+
+PRELOADED = ["suite.measure.contenders.server"]
+STARTING, PLACING = threading.RLock(), threading.Lock()
+LONGEST_PADDING = 4096  # bytes of the environment, which lies above the stack: a page
+
+
+class Server:
+    """A fork server with variables of its own in its environment. It starts with its first child."""
+
+    def __init__(self, environment: Mapping[str, str], preloaded: Sequence[str] = ()) -> None:
+        # Threads that wait at OpenMP's barriers must sleep: where a neighbour takes a core, spinning made steps 4 to 14
+        # times slower (measured on two shared cores). It counts only before the library is loaded.
+        # A server that has asked CUDA itself for its GPUs cannot lend one to its children; NVML may be asked.
+        own = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        self.environment = own | dict(environment)
+        self.context = context.ForkServerContext()
+        self._server = forkserver.ForkServer()
+        self._server.set_forkserver_preload([*PRELOADED, *preloaded])
+
+    @contextmanager
+    def starting(self) -> Iterator[context.ForkServerContext]:
+        """Has the processes that start meanwhile, of this context, forked here.
+
+        They do not import ``__main__``: a contender needs nothing of it, and it may be a script without a guard, or not
+        even a file (standard input). Raises OSError where no temporary folder has room for a server's socket.
+        """
+        _place_sockets()
+        with STARTING:
+            main, connect = sys.modules["__main__"], forkserver.connect_to_new_process
+            sys.modules["__main__"] = ModuleType("__main__")
+            forkserver.connect_to_new_process = self._connect  # type: ignore[assignment]
+            try:
+                yield self.context
+            finally:
+                sys.modules["__main__"], forkserver.connect_to_new_process = main, connect
+
+    def _connect(self, handles: Sequence[int]) -> Any:
+        with _variables(self.environment):
+            self._server.ensure_running()
+        return self._server.connect_to_new_process(handles)
+
+    def close(self) -> None:
+        """Ends it, and its children."""
+        with suppress(OSError):
+            if (process := self._server._forkserver_pid) is not None:  # type: ignore[attr-defined]
+                os.kill(process, signal.SIGKILL)  # nothing in it is worth the second that libraries take to leave
+            self._server._stop()  # type: ignore[attr-defined]
+
+
+class ThisProcess(Server):
+    """Stands in for a server where this process itself is to be forked, with what was changed in it."""
+
+    def __init__(self) -> None:
+        self.context = multiprocessing.get_context("fork")  # type: ignore[assignment]
+
+    @contextmanager
+    def starting(self) -> Iterator[context.ForkServerContext]:
+        yield self.context
+
+    def close(self) -> None:
+        """Nothing: this process goes on."""
+
+
+@cache
+def shared(arithmetic: str) -> Server:
+    """The server of all that runs under an arithmetic. It ends with this process."""
+    return Server(numerics.environment(arithmetic))
+
+
+def of_one_timing(coin: random.Random) -> Server:
+    """A server for one set of processes: with an order of hashes, and a place of the stack, that no other has."""
+    padding = "x" * coin.randrange(LONGEST_PADDING)
+    return Server({"PYTHONHASHSEED": str(coin.randrange(2**32)), "LEANTRAIN_LAYOUT": padding})
+
+
+@contextmanager
+def _variables(environment: Mapping[str, str]) -> Iterator[None]:
+    """This process's environment with those variables."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name in environment.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _place_sockets() -> None:
+    """Has multiprocessing keep its sockets in this process's own folder, whose path is short enough and which goes."""
+    with PLACING:
+        before, folder = tempfile.tempdir, scratch()
+        tempfile.tempdir = str(folder)
+        try:
+            util.get_temp_dir()  # made once for a process
+        finally:
+            tempfile.tempdir = before

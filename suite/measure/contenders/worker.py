@@ -1,0 +1,166 @@
+"""What runs inside a contender's process. Imported once by the fork server, so that each contender starts loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from suite.device.ranks import STEP_S, device_of, joined, wait_at_most
+from suite.entries.adapting import baseline_for
+from suite.entries.catalogue import catalogue
+from suite.entries.installed import baseline_of, baselines
+from suite.entries.jobs import run_of
+from suite.entries.pretrained import checkpoint
+from suite.loop.data import HeldOut
+from suite.loop.technique import Unavailable
+from suite.measure.archives import intact
+from suite.measure.contenders.replies import scalar
+from suite.measure.contenders.stock import data_of
+from suite.measure.rounding import nudge_weights
+from suite.meters.clock import Clock
+from suite.meters.energy import EnergyMeter
+from suite.meters.holders import Living
+from suite.meters.process import ProcessMemory, cuda_memory, settle_memory
+from suite.meters.whole_run import FlopTally
+from suite.reading.recording import BATCHES, Recording, with_few_examples
+from suite.record.job import Job
+from suite.record.schema import Counters, Energy, Memory
+
+MOST_PROBES = 1000
+PATIENCE = 3.0
+
+baselines()  # their libraries are what takes seconds to import
+catalogue()
+
+
+class Session:
+    """One rank's side of a contender; each method answers one command of the parent."""
+
+    def __init__(self, job: Job, rank: int, world_size: int, rendezvous: str) -> None:
+        setting = job.setting
+        torch.set_num_threads(setting.threads)
+        baseline_of(setting)
+        self.mesh: DeviceMesh | None = None
+        self.weights: Path | None = None
+        if world_size > 1:
+            if setting.device == "cuda" and torch.cuda.device_count() < world_size:
+                raise Unavailable(f"needs {world_size} GPUs, this machine has {torch.cuda.device_count()}")
+            self.mesh = joined(setting.device, rank, world_size, rendezvous)
+            setting = setting.but(device=device_of(rank, setting.device))
+        self.job = job.model_copy(update={"setting": setting})
+
+    def prepare(self, weights: bool) -> None:
+        setting = self.job.setting
+        baseline_for(setting).data(setting.size, setting.task, setting.data)
+        if weights and setting.task == "adapt":
+            self.weights = intact(lambda: checkpoint(setting.but(device=setting.device.partition(":")[0])))
+
+    def set_up(self, recorded: bool, nudge: int, tallied: bool, counted: bool) -> dict[str, Any]:
+        baseline = baseline_for(self.job.setting)
+        # What was prepared may have been cached, or have trained a checkpoint: no part of this run's memory.
+        settle_memory(self.job.setting.device)
+        self.memory = ProcessMemory()
+        self.memory.__enter__()  # closed in usage, which reads the peak
+        self.clock = Clock(self.job.setting.device)
+        start_s = self.clock.now_s()
+        if recorded:
+            baseline = with_few_examples(baseline, BATCHES * baseline.recipe_of(self.job.setting).batch_size)
+        # Compiled code is no operator to the dispatcher, and under its modes nothing is compiled.
+        self.tally = FlopTally(self.job.seed) if tallied and self.job.setting.recipe != "compiled" else None
+        self.before = Living() if counted else None
+        with self.tally.counting() if self.tally else nullcontext():
+            self.run = run_of(self.job, baseline=baseline, weights=self.weights, mesh=self.mesh)
+        self.recording = Recording(self.run) if recorded else None
+        if nudge:
+            nudge_weights(self.run.model, nudge)
+        return self._ready(start_s)
+
+    def compress(self, steps: int) -> dict[str, Any]:
+        start_s = self.clock.now_s()
+        baseline, setting = self.run.baseline, self.job.setting
+        del self.run  # before there is another: peaks of memory are of one
+        job = self.job.model_copy(update={"setting": setting.but(steps=steps)})
+        self.run = run_of(job, baseline=baseline, weights=self.weights, mesh=self.mesh)
+        return self._ready(start_s)
+
+    def _ready(self, start_s: float) -> dict[str, Any]:
+        setup_s = self.clock.now_s() - start_s
+        self._expect(setup_s)
+        return {
+            "setup_s": setup_s,
+            "steps": self.run.recipe.steps,
+            "recipe": {name: scalar(value) for name, value in self.run.recipe.as_dict().items()},
+        }
+
+    def _expect(self, longest_s: float) -> None:
+        """Ranks wait for each other a few times as long as what they do took, and not for a hung one for ever."""
+        if self.mesh is not None:
+            wait_at_most(self.mesh, max(STEP_S, PATIENCE * longest_s))
+
+    def block(self, steps: int) -> dict[str, Any]:
+        cpu_s = time.process_time()
+        start_s = self.clock.now_s()
+        train = (self.recording or self.run).train
+        losses = self.tally.train(train, steps) if self.tally else train(steps)
+        seconds = self.clock.now_s() - start_s
+        self._expect(seconds / max(1, steps))
+        return {"seconds": seconds, "cpu_s": time.process_time() - cpu_s, "losses": losses}
+
+    def evaluate(self, part: HeldOut) -> dict[str, float]:
+        return self.run.evaluate(part)
+
+    def flops(self) -> int | None:
+        return self.tally.total if self.tally else None
+
+    def count(self) -> Counters:
+        with self.before.left_out(*data_of(self.run)) if self.before else nullcontext():
+            return self.run.count_step()
+
+    def probes(self) -> dict[str, float]:
+        return _kept(self.recording.probes() if self.recording else self.run.probes())
+
+    def all_probes(self) -> dict[str, float]:
+        return _kept(self.run.probes() | (self.recording.probes() if self.recording else {}))
+
+    def usage(self, energy_window_s: float) -> tuple[Memory, Energy]:
+        self.memory.__exit__()
+        cuda = cuda_memory(self.job.setting.device) if self.run.device.type == "cuda" else None
+        memory = Memory(
+            process_start_bytes=self.memory.start_bytes,
+            process_peak_bytes=self.memory.peak_bytes,
+            cuda_allocated_peak_bytes=cuda.allocated_bytes if cuda else None,
+            cuda_reserved_peak_bytes=cuda.reserved_bytes if cuda else None,
+        )
+        return memory, self._energy(energy_window_s)
+
+    def _energy(self, window_s: float) -> Energy:
+        steps = 0
+        with EnergyMeter(self.job.setting.device) as meter:
+            end_s = self.clock.now_s() + (window_s if meter.available else 0.0)
+            left = self.run.recipe.steps - self.run.step  # beyond its schedule a run is another one
+            while steps < left and self.clock.now_s() < end_s:
+                self.run.train(1)
+                steps += 1
+        reading = meter.reading
+        return Energy(
+            joules_per_step=reading.joules / steps if reading.joules is not None and steps else None,
+            kind=reading.kind if steps else "unavailable",
+            method=reading.method,
+            scope=reading.scope,
+            window_s=reading.window_s,
+            relative_error_bound=reading.relative_error_bound,
+            reason=reading.reason or ("" if steps else "no window was asked for, or no step was left for it"),
+        )
+
+
+def _kept(probes: Mapping[str, float]) -> dict[str, float]:
+    """As plain values. Raises ValueError where they are more than a record takes."""
+    if len(probes) > MOST_PROBES:
+        raise ValueError(f"{len(probes)} probes are more than a record takes ({MOST_PROBES})")
+    return {str(name): float(value) for name, value in probes.items()}

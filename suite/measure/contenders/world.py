@@ -1,0 +1,44 @@
+"""A stack trained by as many ranks as one asks for: what a stack's techniques call their number of processes."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from suite.entries.catalogue import catalogue, lookup, reference_of
+from suite.record.job import BASELINE, join, split
+
+RANKS = "ranks"
+
+
+def is_distributed(stack: str) -> bool:
+    """Whether a technique of the stack trains on several ranks, by its hyper-parameter ``ranks``. Raises UnknownId or
+    StackError."""
+    return any(_has_ranks(name) for name, _ in _parts(stack))
+
+
+def with_ranks(stack: str, ranks: int) -> str:
+    """The stack on ``ranks`` ranks, in its canonical spelling.
+
+    Raises ValueError where none of its techniques distributes a model, UnknownId or StackError for no stack.
+    """
+    if not is_distributed(stack):
+        raise ValueError(
+            f"{stack} trains in one process: stack it on a technique that distributes a model, or leave out --ranks"
+        )
+    return join(
+        [(name, {**values, RANKS: str(ranks)} if _has_ranks(name) else values) for name, values in _parts(stack)]
+    )
+
+
+def reference_with_ranks(stack: str, ranks: int) -> str:
+    """The reference of the stack's cards, on as many ranks where it has some: both sides get equal hardware."""
+    reference, _ = reference_of(stack)
+    return with_ranks(reference, ranks) if is_distributed(reference) else reference
+
+
+def _parts(stack: str) -> list[tuple[str, dict[str, str]]]:
+    return [] if stack in ("", BASELINE) else split(stack)
+
+
+def _has_ranks(name: str) -> bool:
+    return any(each.name == RANKS and each.init for each in fields(lookup("technique", name, catalogue()).technique))

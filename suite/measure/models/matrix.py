@@ -1,0 +1,166 @@
+"""The matrix as stored: which technique works on which model, and why not. It loads no torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from suite.entries.catalogue import catalogue, reference_of
+from suite.entries.installed import GROUP
+from suite.entries.sources import code_of
+from suite.record.files import Stored, parse_versioned, read_plain, write_json
+from suite.record.job import BASELINE, Setting
+from suite.record.libraries import versions
+
+Verdict = Literal["works", "refused", "defect"]
+VERDICTS: tuple[Verdict, ...] = ("works", "refused", "defect")
+NAME = "models.json"
+SCHEMA = 1
+
+
+class Cell(Stored):
+    """What became of one technique on one model; ``reason`` says why it does not work.
+
+    ``unmet`` are the identities that so short a run of a baseline's own model does not meet, and cannot judge.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    unmet: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _thin(self, written: SerializerFunctionWrapHandler) -> dict[str, object]:
+        return {name: value for name, value in written(self).items() if value}
+
+
+class Model(Stored):
+    """A model of the matrix: the baseline whose place it takes, its architecture, and a hash of its configuration."""
+
+    baseline: str
+    kind: str = ""
+    sha256: str = ""
+
+
+class Placed(NamedTuple):
+    technique: str
+    model: str
+    cell: Cell
+
+
+class ModelsMatrix(Stored):
+    """``cells`` by technique, then by model; ``code`` are the hashes of each technique's code when it was tried."""
+
+    schema_version: int = SCHEMA
+    made: str = ""
+    versions: Mapping[str, str] = {}
+    models: Mapping[str, Model] = {}
+    code: Mapping[str, str] = {}
+    cells: Mapping[str, Mapping[str, Cell]] = {}
+
+    def placed(self) -> Iterator[Placed]:
+        """Every cell with its place."""
+        for technique, row in self.cells.items():
+            for model, cell in row.items():
+                yield Placed(technique, model, cell)
+
+    def defects(self) -> list[Placed]:
+        return [each for each in self.placed() if each.cell.verdict == "defect"]
+
+    def tally(self) -> str:
+        """How often each verdict occurs, in a sentence."""
+        counts = Counter(each.cell.verdict for each in self.placed())
+        words = {"works": "work", "refused": "are refused, each with a reason", "defect": "defective"}
+        parts = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in VERDICTS)
+        return f"{len(self.cells)} techniques on {len(self.models)} models: {parts}"
+
+    def still(self, newer: ModelsMatrix) -> dict[str, dict[str, Cell]]:
+        """The cells that ``newer`` need not try again: of the same code, on the same model."""
+        return {
+            technique: {model: cell for model, cell in row.items() if self.models[model] == newer.models.get(model)}
+            for technique, row in self.cells.items()
+            if technique in newer.code and self.code.get(technique) == newer.code[technique]
+        }
+
+    def with_newer(self, newer: ModelsMatrix) -> ModelsMatrix:
+        """Both, where ``newer`` wins. Cells of a technique that it tried under other code, or of other models, go."""
+        still = self.still(newer)
+        cells: dict[str, dict[str, Cell]] = {}
+        for technique in sorted({*self.cells, *newer.cells}):
+            older = still.get(technique, {}) if technique in newer.code else self.cells[technique]
+            row = {**older, **newer.cells.get(technique, {})}
+            cells[technique] = {model: row[model] for model in newer.models if model in row}
+        return newer.model_copy(update={"code": dict(sorted({**self.code, **newer.code}.items())), "cells": cells})
+
+    def of(self, techniques: Collection[str], baselines: Collection[str] = ()) -> ModelsMatrix:
+        """These techniques on the models in place of these baselines', of all where none are named."""
+        return self.only(
+            techniques, [name for name, each in self.models.items() if not baselines or each.baseline in baselines]
+        )
+
+    def only(self, techniques: Collection[str], models: Collection[str]) -> ModelsMatrix:
+        """These techniques on these models."""
+        return self.model_copy(
+            update={
+                "models": {name: model for name, model in self.models.items() if name in models},
+                "code": {name: code for name, code in self.code.items() if name in techniques},
+                "cells": {
+                    technique: {model: cell for model, cell in row.items() if model in models}
+                    for technique, row in self.cells.items()
+                    if technique in techniques
+                },
+            }
+        )
+
+
+def code_of_all(technique: str) -> str:
+    """One hash of all the code that a technique's cells run: on every baseline, and the libraries' versions.
+
+    Raises UnknownId.
+    """
+    task = reference_of(technique)[1]
+    names = sorted(point.name for point in entry_points(group=GROUP))
+    each = [code_of(Setting(baseline=name, task=task), technique).counts for name in names]
+    return hashlib.sha256(" ".join([*each, *versions().values()]).encode()).hexdigest()[:16]
+
+
+def changed(matrix: ModelsMatrix) -> frozenset[str]:
+    """The techniques whose code is another than when they were tried; those that are gone, too."""
+    known = catalogue()
+    return frozenset(
+        technique
+        for technique, code in matrix.code.items()
+        if (technique != BASELINE and technique not in known) or code_of_all(technique) != code
+    )
+
+
+def read(folder: Path) -> ModelsMatrix | None:
+    """The matrix in a results folder; None where there is none. Raises ValueError where it cannot be read."""
+    path = folder / NAME
+    try:
+        content = read_plain(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return parse_versioned(content, ModelsMatrix, SCHEMA)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; delete it and make it again: leantrain models") from None
+
+
+def read_or_why(folder: Path) -> tuple[ModelsMatrix | None, list[str]]:
+    """:func:`read`, with a sentence in place of the error."""
+    try:
+        return read(folder), []
+    except (ValueError, OSError) as error:
+        return None, [str(error)]
+
+
+def write(matrix: ModelsMatrix, folder: Path) -> Path:
+    """Writes the matrix into a results folder, whole or not at all. Raises OSError."""
+    write_json(matrix, folder / NAME)
+    return folder / NAME

@@ -1,0 +1,1 @@
+"""Recorded steps, read from outside: what probes see."""

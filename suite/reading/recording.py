@@ -1,0 +1,195 @@
+"""What single steps of a technique show: read from outside, by a ``probes.py`` beside its ``technique.py``.
+
+A probe that recomputes the technique's own formula agrees with itself, whatever the step did. So a short run is
+recorded, step by step (:mod:`suite.reading.trace`), and the module says what that shows::
+
+    def probes(recording: Recording, own: Lion) -> Mapping[str, float]:
+        update = recording.trace.update
+        ...  how far each weight moved, along what, in float64
+
+    def records(run: Run, own: Lion) -> bool:        # optional: whether the next step is recorded
+        return run.step == 3                         # default: the middle one, where rates neither warm up nor end
+
+The names become ``probe.<id>.<name>`` of the card's claims. The module imports none of the formulas that it judges; no
+training run imports the module, so a new probe leaves what was learned as it is.
+
+The run sees few examples, so that several epochs, and every schedule by progress, come round in its few steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from suite.device.random_state import replayed, unchanged_randomness
+from suite.entries.catalogue import catalogue
+from suite.entries.installed import baseline_of
+from suite.entries.jobs import run_of
+from suite.loop.baseline import Baseline
+from suite.loop.data import Data
+from suite.loop.run import Diverged, Run
+from suite.loop.technique import Technique
+from suite.reading.trace import Moment, Trace, Values, cloned, recorded
+from suite.record.job import Job, Size, Split
+
+BATCHES = 4  # of the baseline's own size: all examples of a recorded run
+
+
+class Recording:
+    """A run of which single steps are recorded; that changes no number of it, and takes time and memory.
+
+    Attributes: ``run``; ``traces``, the recorded steps in their order.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.traces: list[Trace] = []
+        techniques = run.technique.techniques
+        self._probes = {name: (module, techniques[name]) for name, module in instruments(techniques).items()}
+
+    @classmethod
+    def of(cls, job: Job, *, weights: Path | None = None, mesh: DeviceMesh | None = None) -> Recording:
+        """The recording of a job's run on few examples."""
+        baseline = baseline_of(job.setting)
+        few = with_few_examples(baseline, BATCHES * baseline.recipe_of(job.setting).batch_size)
+        return cls(run_of(job, baseline=few, weights=weights, mesh=mesh))
+
+    def train(self, steps: int) -> list[float]:
+        """``steps`` steps, recorded where a probe asks for it; their losses. Raises Diverged as :meth:`Run.train`."""
+        losses: list[float] = []
+        for _ in range(steps):
+            losses += [self.record_step()] if self._wanted() else self.run.train(1)
+        return losses
+
+    def _wanted(self) -> bool:
+        asked = [getattr(module, "records", _in_the_middle)(self.run, own) for module, own in self._probes.values()]
+        return any(asked or [_in_the_middle(self.run)])
+
+    def record_step(self) -> float:
+        """The next step, recorded; its loss."""
+        batch, indices = self.run.next_batch()
+        with recorded(self.run, batch, indices) as trace:
+            self.run.train_step(batch, indices)
+        self.traces.append(trace)
+        loss = self.run.loss.item()
+        if not math.isfinite(loss):
+            raise Diverged(f"the training loss became {loss} at step {self.run.step}")
+        return loss
+
+    @property
+    def trace(self) -> Trace:
+        """The step that was recorded last. Raises ValueError if none was."""
+        if not self.traces:
+            raise ValueError(f"no step of {self.run.job.stack} was recorded: train {self.run.recipe.steps} steps first")
+        return self.traces[-1]
+
+    def probes(self) -> dict[str, float]:
+        """What the recorded steps show, by ``<technique>.<name>``. The run's randomness stays as it was."""
+        with unchanged_randomness(self.run.device):
+            return {
+                f"{name}.{probe}": float(value)
+                for name, (module, own) in self._probes.items()
+                for probe, value in module.probes(self, own).items()
+            }
+
+    def twin(self, stack: str | None = None, steps: int | None = None) -> Recording:
+        """Another run on the same examples, of another stack or length, not trained yet: for what this one cannot
+        show. For use in probes: the twin sets torch's randomness."""
+        run = self.run
+        setting = run.job.setting if steps is None else run.job.setting.but(steps=steps)
+        job = Job(setting=setting, stack=run.job.stack if stack is None else stack, seed=run.job.seed)
+        return Recording(run_of(job, baseline=run.baseline, weights=run.weights))
+
+    def outputs_at(self, parameters: Values, trace: Trace | None = None) -> Any:
+        """The model's outputs for a recorded step's batch at ``parameters``, with that step's dropout unless the model
+        is in evaluation mode."""
+        trace, run = trace or self.trace, self.run
+        with self.at(parameters), replayed(trace.random), torch.no_grad(), run.autocast():
+            return run.baseline.forward(run.model, trace.batch)
+
+    def gradients_at(
+        self, parameters: Values, trace: Trace | None = None, added: Callable[[Any], Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """Gradients, by name, of the baseline's own loss on a recorded step's batch, at ``parameters`` (those that it
+        lacks stay as they are), with that step's dropout: without any technique's loss and before clipping. What
+        ``added`` makes of the outputs is added to the loss."""
+        trace, run = trace or self.trace, self.run
+        trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
+        with self.at(parameters), replayed(trace.random):
+            with run.autocast():
+                outputs = run.baseline.forward(run.model, trace.batch)
+            loss = run.baseline.losses(outputs, trace.batch).mean()
+            if added is not None:
+                loss = loss + added(outputs)
+            gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        return {name: each for name, each in zip(trained, gradients, strict=True) if each is not None}
+
+    def loss_at(self, parameters: Values, trace: Trace | None = None) -> float:
+        """The loss whose gradients :meth:`gradients_at` has."""
+        trace = trace or self.trace
+        return self.run.baseline.losses(self.outputs_at(parameters, trace), trace.batch).mean().item()
+
+    def replayed(self, before: Moment) -> dict[str, Tensor]:
+        """Where the optimizer's step takes the parameters from a moment like ``trace.update.before``, with what a probe
+        has changed of it (all gradients twice as large, no decay, ...). On copies."""
+        names = {parameter: name for name, parameter in self.run.model.named_parameters()}
+        twin = copy.deepcopy(self.run.optimizer)
+        after: dict[str, Tensor] = {}
+        for group, copied in zip(self.run.optimizer.param_groups, twin.param_groups, strict=True):
+            for parameter, own in zip(group["params"], copied["params"], strict=True):
+                name = names[parameter]
+                copied.update(before.hyper[name])
+                own.data = after[name] = before.parameters[name].clone()
+                own.grad = before.gradients[name].clone() if name in before.gradients else None
+                twin.state[own] = cloned(before.state.get(name, {}))
+        twin.step()
+        return after
+
+    @contextmanager
+    def at(self, parameters: Values) -> Iterator[None]:
+        """The run's model has these parameters meanwhile, and comes back to the bit."""
+        own = {name: each for name, each in self.run.model.named_parameters() if name in parameters}
+        kept = {name: each.detach().clone() for name, each in own.items()}
+        with torch.no_grad():
+            for name, each in own.items():
+                each.copy_(parameters[name])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, each in own.items():
+                    each.copy_(kept[name])
+
+
+def instruments(names: Mapping[str, Any] | list[str]) -> dict[str, ModuleType]:
+    """The ``probes.py`` of those of the techniques that have one."""
+    entries = catalogue()
+    paths = {name: entries[name].instruments for name in names if name in entries}
+    return {name: importlib.import_module(path) for name, path in paths.items() if path}
+
+
+def _in_the_middle(run: Run, own: Technique | None = None) -> bool:
+    return run.step == run.recipe.steps // 2
+
+
+def with_few_examples(whole: Baseline, count: int) -> Baseline:
+    """The baseline with ``count`` of its training examples, spread over all."""
+
+    def data(size: Size, split: Split, location: str | None = None) -> Data:
+        every = whole.data(size, split, location)
+        spread = torch.linspace(0, len(every.train) - 1, min(count, len(every.train))).long()
+        return every.subset(spread)
+
+    few = copy.copy(whole)
+    few.data = data  # type: ignore[method-assign]
+    return few

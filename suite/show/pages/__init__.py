@@ -1,0 +1,1 @@
+"""Pages: the board's sections, in HTML and in Markdown."""

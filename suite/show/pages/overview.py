@@ -1,0 +1,352 @@
+"""What one board cannot show: the matrix of all techniques, and the machines' calibrations.
+
+Every row has a place on the page, with an identity of its own to link to, whatever records call things.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from suite.entries.card import Card
+from suite.guard.calibrated import ALPHA, TABLE_PAIRS, VALID, Calibration
+from suite.judge.metrics import METRICS, Metric, MetricValue
+from suite.judge.rows import Row, of_version
+from suite.record.job import techniques_of
+from suite.record.text import in_html
+from suite.show.pages import matrix as matrices
+from suite.show.pages.board import (
+    HEADLINE,
+    Board,
+    change,
+    decimals,
+    ends,
+    evidence_text,
+    leaning,
+    machine_line,
+    mark,
+    number,
+    shown_interval,
+    shown_number,
+    text,
+    unverified_text,
+)
+from suite.show.pages.markup import (
+    cell,
+    code,
+    data,
+    folded,
+    free_anchor,
+    head,
+    items,
+    link,
+    row_head,
+    slug,
+    table,
+    unverified,
+)
+from suite.show.pictures.charts import whisker
+
+
+@dataclass(frozen=True)
+class PlacedRow:
+    """A row on the page. The anchors: ``anchor`` of its board, ``identity`` its own, ``technique`` of its stack."""
+
+    board: Board
+    anchor: str
+    tier: str  # as shown; empty where the row has no numbers
+    row: Row
+    identity: str
+    technique: str
+
+
+def placed_rows(boards: Iterable[Board]) -> list[PlacedRow]:
+    """Place all rows in the order of the page. A row keeps its identity whatever other rows are on the page."""
+    taken: set[str] = set()
+    techniques: dict[str, str] = {}
+    placed = []
+    for board in boards:
+        first = board.rows[0]
+        anchor = free_anchor(slug(f"{board.title} {first.conditions.key[:4]} {first.machine.key[:4]}"), taken)
+        for tier, row in [*board.ranked, *(("", row) for row in board.failed)]:
+            identity = free_anchor(f"{anchor}-{slug(row.stack)}", taken)
+            if row.stack not in techniques:
+                techniques[row.stack] = free_anchor(f"technique-{slug(row.stack)}", taken)
+            placed.append(PlacedRow(board, anchor, tier, row, identity, techniques[row.stack]))
+    return placed
+
+
+def categories(stack: str, cards: Mapping[str, Card]) -> list[str]:
+    """The categories of those techniques in the stack that are installed."""
+    return sorted({cards[name].category for name in techniques_of(stack) if name in cards})
+
+
+def kinds(stack: str, cards: Mapping[str, Card]) -> str:
+    """The stack's categories, as the script filters by them."""
+    return " ".join(categories(stack, cards))
+
+
+# the machines -------------------------------------------------------------------------------------------------------
+
+
+def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> str:
+    """Draw a table of the machines: facts, rate of false alarms, and the slow-downs that the gate can see."""
+    known = {row.machine.key: row.machine for row in rows}
+    if not known:
+        return ""
+    titles = ("machine", "false alarms of unchanged code", "planted slow-downs caught", "noise of a process pair")
+    pairs = "".join(f'<th scope="col">{n} pairs</th>' for n in TABLE_PAIRS)
+    heads = "".join(f'<th scope="col" rowspan="2">{in_html(title)}</th>' for title in titles)
+    body = []
+    for key, machine in sorted(known.items(), key=lambda item: item[1].name):
+        facts = f'<span class="ends">{in_html(machine_line(machine.facts))}</span>'
+        calibration = calibrations.get(key)
+        cells = _calibrated(calibration) if calibration else (
+            f'<td colspan="{len(TABLE_PAIRS) + 4}" class="words unavailable">not calibrated; on that machine, '
+            "<code>leantrain calibrate</code> measures it and keeps the result with its records</td>"
+        )  # fmt: skip
+        body.append(f'<tr><th scope="row">{code(machine.name)}{facts}</th>{cells}</tr>')
+    several = (
+        f'{heads}<th scope="colgroup" colspan="{len(TABLE_PAIRS)}">smallest slow-down seen in four of five cases</th>'
+        f'<th scope="col" rowspan="2">calibrated, valid</th></tr><tr>{pairs}'
+    )
+    drawn = table("machines-title", "Machines and their calibration", several, "".join(body), "plain")
+    legend = (
+        f'<p class="legend">The gate is what <code>leantrain check</code> runs. At most {ALPHA:.0%} of unchanged code '
+        "may raise an alarm; brackets hold the exact 95 % interval of the rate.</p>"
+    )
+    names = ", ".join(machine.name for machine in sorted(known.values(), key=lambda machine: machine.name))
+    return folded(f"Machines and their calibration: {in_html(names)}", drawn + legend)
+
+
+def _calibrated(calibration: Calibration) -> str:
+    rate, until = calibration.false_alarms, calibration.made + VALID
+    return (
+        f"<td>{rate.estimate:.1%} <span class='ends'>[{rate.low:.1%}, {rate.high:.1%}], {calibration.alarms} of "
+        f"{len(calibration.unchanged)} gates</span></td>"
+        f"<td>{calibration.caught} of {len(calibration.planted)} "
+        f"<span class='ends'>of {calibration.planted_slower:.0%}</span></td>"
+        f"<td>{calibration.sigma:.2%}</td>"
+        + "".join(f"<td>{effect:.1%}</td>" for effect in calibration.smallest_effects().values())
+        + f"<td>{calibration.made:%Y-%m-%d} <span class='ends'>to {until:%Y-%m-%d}</span></td>"
+    )
+
+
+# the matrix ---------------------------------------------------------------------------------------------------------
+
+AXIS = math.log(2)
+LEANS = {1: "better", -1: "worse", 0: ""}
+
+
+def matrix(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
+    """Draw every technique in a line, its intervals on one axis, a matrix for each recipe, size and machine; and list
+    those that were not measured."""
+    by_row = {id(each.row): each for each in placed}
+    parts = [
+        _part([by_row[id(row)] for row in of], cards, number)
+        for number, of in enumerate(matrices.parts(each.row for each in placed).values())
+    ]
+    missing = unmeasured((each.row for each in placed), cards)
+    absent = f'<ul class="names">{items(map(code, missing))}</ul>'
+    return (
+        f'<section id="answer">{_verdicts(placed)}{"".join(parts)}'
+        f'<p class="legend">{in_html(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1. '
+        "Form says what a number is: = exact, ≈ <i>modelled</i>, <u>&lt; &gt;</u> a bound, † of older code, else "
+        "measured; a version: that older one of the baseline. Colour says only that an interval excludes 1.</p>"
+        + (
+            folded(f"Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue", absent)
+            if missing
+            else ""
+        )
+        + "</section>"
+    )
+
+
+def _part(placed: Sequence[PlacedRow], cards: Mapping[str, Card], position: int) -> str:
+    """The matrix of one recipe, size and machine, with its answers above."""
+    by_row = {id(each.row): each for each in placed}
+    whole = matrices.matrix(each.row for each in placed)
+    costs = [metric for metric in matrices.COSTS if any(each.cost(metric.name) for each in whole.entries)]
+    has_mean = any(each.mean for each in whole.entries)
+    heads = [
+        *((whole.title(column), data(baseline=column), True) for column in whole.columns),
+        *([("mean", data(baseline=""), True)] if has_mean else []),
+        *((f"{metric.heading}\xa0{metric.arrow}", "", False) for metric in costs),
+        ("in words", "", False),
+    ]
+    titles = head(["technique"]) + "".join(map(_head, heads))
+    lines, order = [], 0
+    for title, entries in whole.groups:
+        lines.append(
+            f'<tr class="group" data-position="{order + 0.5}"><th colspan="{len(heads) + 1}" scope="rowgroup">'
+            f"{in_html(title)}</th></tr>"
+        )
+        for each in entries:
+            order += 1
+            rows = {column: [by_row[id(row)] for row in rows] for column, rows in each.cells.items()}
+            lines.append(_entry(each, rows, whole.columns, costs, has_mean, cards, order))
+    shown = [each.row for each in placed]
+    example = shown[0]
+    at = data(recipe=example.conditions.recipe, size=example.conditions.size, machine=example.machine.name)
+    caption = f"Time to the same quality by technique: {whole.shared}"
+    return (
+        f'<div class="part"{at}><h2>Time to the same quality <span class="kind">{in_html(whole.shared)}</span></h2>'
+        f'<p class="scope">{in_html(f"{matrices.standing(shown)} {matrices.scope(shown)}")}</p>'
+        f"{_answers(whole, by_row)}"
+        + table(f"answer-{position}", caption, titles, "\n" + "\n".join(lines) + "\n", "answer")
+        + "</div>"
+    )
+
+
+def _head(each: tuple[str, str, bool]) -> str:
+    title, attributes, largest = each
+    sorted_so = ' aria-sort="ascending"' if title == "in words" else ""
+    return (
+        f'<th scope="col"{attributes}{sorted_so}{" data-largest" if largest else ""}>'
+        f'<button type="button">{in_html(title)}</button></th>'
+    )
+
+
+def _entry(
+    each: matrices.MatrixEntry, rows: Mapping[str, Sequence[PlacedRow]], columns: Sequence[str],
+    costs: Sequence[Metric],
+    has_mean: bool, cards: Mapping[str, Card], order: int,
+) -> str:  # fmt: skip
+    section = next(iter(rows.values()))[0].technique
+    cells = [
+        row_head(each.stack, link(section, code(each.stack))),
+        *(
+            _headline_cell(rows[column], column, each.versions.get(column, ""))
+            if column in rows
+            else f'<td data-sort=""{data(baseline=column)}></td>'
+            for column in columns
+        ),
+        *([_mean_cell(each.mean, each.split_over > 1)] if has_mean else []),
+        *(cell(each.cost(metric.name), _worst(each, metric.name), _cost_kind(each, metric.name)) for metric in costs),
+        cell(each.sentence, order, "words"),
+    ]
+    kind = data(category=kinds(each.stack, cards), name=each.stack, position=str(order))
+    return f"<tr{kind}>{''.join(cells)}</tr>"
+
+
+def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
+    """The best of each column, for who has half a minute."""
+
+    def named(row: Row, metric: Metric) -> str:
+        value = row.value(metric.name)
+        shown = f"{mark(value, metric.direction).lstrip('=')}{number(shown_number(value, metric.direction))}"
+        return f'{link(by_row[id(row)].technique, code(row.stack))} <span class="number">{in_html(shown)}</span>'
+
+    memory = METRICS["peak_tensor_bytes"]
+    entries = []
+    for each in whole.answers:
+        unknown = "none surely sooner" if each.decided else "not known yet"
+        time = f'<span class="better">{named(each.time[0], HEADLINE)}</span>' if each.time else unknown
+        least = f'<span class="better">{named(each.memory, memory)}</span>' if each.memory else "none saves any"
+        useless = (
+            f'<span class="worse">{named(each.no_help, HEADLINE)}</span>'
+            if each.no_help
+            else "none surely"
+            if each.decided
+            else "not known yet"
+        )
+        entries.append(
+            f"<li{data(baseline=each.column)}><b>{in_html(f'{each.column} {each.version}'.strip())}</b><dl>"
+            f"<dt>best for time</dt><dd>{time}</dd><dt>best for memory</dt><dd>{least}</dd>"
+            f"<dt>does not help</dt><dd>{useless}</dd></dl></li>"
+        )
+    return f'<ul class="best">{"".join(entries)}</ul>'
+
+
+def _verdicts(placed: Sequence[PlacedRow]) -> str:
+    """A button for each verdict, by which the script filters the matrix, and in which it counts its rows."""
+    said = {matrices.verdict(each.row) for each in placed}
+    buttons = "".join(
+        f'<button type="button" class="{slug(verdict)}" aria-pressed="false" data-verdict="{verdict}">'
+        f"<b></b> {verdict}</button>"
+        for verdict in matrices.VERDICTS
+        if verdict != matrices.MORE or verdict in said
+    )
+    return f'<div id="verdicts" role="group" aria-label="Show techniques that are" hidden>{buttons}</div>'
+
+
+def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
+    """List the techniques that stand in no row: neither alone, nor in a stack, nor as the reference."""
+    measured = {name for row in rows for name in (*techniques_of(row.stack), row.reference)}
+    return sorted(set(cards) - measured)
+
+
+def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str) -> str:
+    """The headline of the first row, which leads to the technique's section, and a link to each of the others."""
+    first, *others = placed
+    value = first.row.value(HEADLINE.name)
+    sort = f"{shown_number(value, HEADLINE.direction):.6g}" if value.kind in ("measured", "bound") else ""
+    interval = shown_interval(value, HEADLINE.direction)
+    if first.row.failed and value.kind == "unavailable":
+        shown = "failed"
+    elif value.kind in ("unavailable", "missed"):
+        shown = text(value, HEADLINE.direction)
+    else:
+        shown = (
+            f"{mark(value, HEADLINE.direction)}{number(shown_number(value, HEADLINE.direction), decimals(interval))}"
+        )
+    brackets = f'<span class="ends">{in_html(ends(interval))}</span>' if ends(interval) else ""
+    further = "".join(f" {link(each.identity, f'+{n}')}" for n, each in enumerate(others, 1))
+    named = f' <span class="ends">{version}</span>' if version else ""
+    drawn = whisker(interval, AXIS) if interval else ""
+    markup = (
+        f"{drawn}{link(first.technique, in_html(shown))}{unverified(unverified_text(first.row))}{further}{named}"
+        f"{brackets}"
+    )
+    kind = f"{value.kind} {LEANS[matrices.surely(first.row)]}".strip()
+    hovered = in_html(_hovered(first.row, value))
+    attributes = data(sort=sort, baseline=column, verdict=matrices.verdict(first.row))
+    return f'<td{attributes} class="{kind}" title="{hovered}">{markup}</td>'
+
+
+def _mean_cell(value: MetricValue | None, is_split: bool) -> str:
+    """The mean; without colour where it is sooner on more hardware."""
+    if value is None:
+        return f'<td data-sort=""{data(baseline="")}></td>'
+    interval = shown_interval(value, HEADLINE.direction)
+    shown = shown_number(value, HEADLINE.direction)
+    words = f"{mark(value, HEADLINE.direction)}{number(shown, decimals(interval))}"
+    brackets = f'<span class="ends">{in_html(ends(interval))}</span>'
+    kind = f"measured {LEANS[min(leaning(value), 0) if is_split else leaning(value)]}".strip()
+    attributes = data(sort=f"{shown:.6g}", baseline="")
+    title = in_html(f"{ends(interval)}; geometric mean over the baselines")
+    return f'<td{attributes} class="{kind}" title="{title}">{in_html(words)}{brackets}</td>'
+
+
+def _hovered(row: Row, value: MetricValue) -> str:
+    """What a cell says to a pointer: interval, evidence, and the seconds and bytes behind."""
+    sizes = [
+        f"{metric.heading} {sizes}"
+        for metric in (METRICS["step_time"], METRICS["peak_tensor_bytes"])
+        if (sizes := change(row.value(metric.name), metric.unit))
+    ]
+    said = [
+        ends(shown_interval(value, HEADLINE.direction)),
+        matrices.hardware(row),
+        evidence_text(row),
+        of_version(row),
+        value.reason,
+        value.note,
+        *sizes,
+    ]
+    return "; ".join(filter(None, said))
+
+
+def _worst(entry: matrices.MatrixEntry, metric: str) -> str:
+    known = [value.number for row in entry.best.values() if (value := row.value(metric)).known]
+    return f"{max(known):.6g}" if known else ""
+
+
+def _cost_kind(entry: matrices.MatrixEntry, metric: str) -> str:
+    """A cost's classes: its form, and its colour where every row surely has less, or more, of it, in one process."""
+    values = [value for row in entry.best.values() if (value := row.value(metric)).known]
+    surely = {leaning(value) if f"{value.number:.2f}" != "1.00" else 0 for value in values}
+    sure = LEANS[surely.pop()] if len(surely) == 1 and entry.split_over == 1 else ""
+    form = "modelled" if any(value.kind == "modelled" for value in values) else ""
+    return " ".join(filter(None, ("cost", sure, form)))

@@ -1,0 +1,193 @@
+"""All that a report is made of, read from a results folder in one place. Pages are pure functions of it.
+
+Reading one loads no torch, nor do pages, but for the plot of a study that none was kept of.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from suite.entries.card import Card
+from suite.entries.cards import with_cards
+from suite.entries.catalogue import Entry, catalogue
+from suite.guard.calibrated import Calibration, beside
+from suite.judge.at_scale import CountsAtScale, counts_at_scale
+from suite.judge.claims import Judgement, verdicts
+from suite.judge.rows import Currency, Row, rows
+from suite.judge.studies import read_studies
+from suite.judge.versions import installed_quality, installed_version
+from suite.record import references as of_references
+from suite.record.files import read_plain_text
+from suite.record.job import techniques_of
+from suite.record.references import Kind
+from suite.record.schema import Counted, Learned
+from suite.record.store import Records, Store
+from suite.show.models import Shown
+from suite.show.pictures import study_plots
+from suite.show.references import ShownReferences
+from suite.show.studies import Studied
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a technique's folder has beside its card. ``module``: the dotted name of its technique.py, which has the
+    public ``names``; ``mutants``: the names of the broken variants."""
+
+    module: str
+    names: tuple[str, ...] = ()
+    mutants: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, entry: Entry) -> Folder:
+        """Reads the folder, without importing anything of it. What cannot be read there is left out."""
+        try:
+            tree = ast.parse(read_plain_text(entry.folder / "technique.py"))
+            path = entry.folder / "mutants.toml"
+            written = tomllib.loads(read_plain_text(path)).get("mutant", []) if path.is_file() else []
+        except (OSError, ValueError, SyntaxError):  # a plug-in may hold anything; its tests say what is wrong
+            return cls(entry.module)
+        public = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+        ]
+        adapters = {node.name for node in public if isinstance(node, ast.ClassDef) and _is_adapter(node)}
+        names = tuple(node.name for node in public if node.name not in adapters)
+        return cls(entry.module, names, tuple(str(each.get("name", "")) for each in written))
+
+
+def _is_adapter(node: ast.ClassDef) -> bool:
+    """Whether the class is for this suite: it derives from what is called Technique."""
+    return any(ast.unparse(base).endswith("Technique") for base in node.bases)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a record comes from: ``started`` in ISO 8601, ``commit`` empty where none is known."""
+
+    kind: str
+    stack: str
+    started: str
+    machine: str
+    commit: str
+
+
+def origins(records: Records) -> dict[str, Origin]:
+    """Of every piece of evidence, by its id."""
+    runs: list[Counted | Learned] = [*records.counted, *records.learned]
+    timings = [(each, each.contenders[1].stack if len(each.contenders) > 1 else "") for each in records.timed]
+    return {
+        each.id: Origin(
+            each.kind, stack, each.started, each.place.name, str(each.machine.context.get("git_commit") or "")
+        )
+        for each, stack in [*((each, each.stack) for each in runs), *timings]
+    }
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a page shows.
+
+    Attributes:
+        problems: the store's sentences about lines that it could not read.
+        verdicts: on the papers' claims.
+        calibrations: by the machine's key.
+        cards: of techniques by their id.
+        studies: each with whether its code changed since.
+        unreadable: sentences about other files of the folder, for whoever asked for the report.
+        records: how many were read.
+        models: which technique works on which model; None where that was not tried.
+        paper_scale: what techniques take at the papers' own sizes.
+        references: what they have learned and can tell apart.
+        folders: of techniques by their id.
+        origins: of records by their id.
+        qualities: by baseline what its loss is, in words.
+    """
+
+    rows: Sequence[Row] = ()
+    problems: Sequence[str] = ()
+    verdicts: Sequence[Judgement] = ()
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    cards: Mapping[str, Card] = field(default_factory=dict)
+    studies: Sequence[Studied] = ()
+    unreadable: Sequence[str] = ()
+    records: int = 0
+    models: Shown | None = None
+    paper_scale: CountsAtScale = field(default_factory=CountsAtScale)
+    references: ShownReferences = field(default_factory=ShownReferences)
+    folders: Mapping[str, Folder] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    qualities: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
+        """Reads a results folder: rows of these ``stacks`` on the baselines ``on``, all rows where none are named."""
+        from suite.measure.models import matrix
+
+        records, problems = Store(folder).read()
+        studies, damaged = read_studies(folder)
+        calibrations, unread = beside(folder)
+        named = {name for stack in stacks for name in techniques_of(stack)}
+        tried, unread_models = matrix.read_or_why(folder)
+        models = tried.of(named if stacks else tried.cells, on) if tried else None
+        counts, unread_counts = counts_at_scale(folder, named if stacks else (), on)
+        references, unread_references = _references(folder, records, on)
+        sound, broken = with_cards(catalogue())
+        cards = {id: entry.card for id, entry in sound.items() if not stacks or id in named}
+        left_out: list[str] = []
+        chosen = [
+            row
+            for row in rows(records, left_out=left_out)
+            if (not stacks or row.stack in stacks) and (not on or row.conditions.baseline in on)
+        ]
+        return cls(
+            rows=chosen,
+            problems=[*problems, *left_out],
+            verdicts=[
+                each for each in verdicts(chosen, cards.values(), counts) if not on or each.baseline in ("", *on)
+            ],
+            calibrations=calibrations,
+            cards=cards,
+            studies=[
+                Studied(study, study.unverified(), study_plots.kept(study, folder))
+                for study in studies
+                if (not stacks or study.technique in named) and (not on or study.baseline in on)
+            ],
+            unreadable=[*damaged, *unread, *unread_models, *unread_counts, *unread_references, *broken.values()],
+            records=len(records.lines),
+            models=Shown(models, matrix.changed(models)) if models and models.cells else None,
+            paper_scale=counts,
+            references=references,
+            folders={id: Folder.of(entry) for id, entry in catalogue().items() if id in cards},
+            origins=origins(records),
+            qualities={name: installed_quality(name) for name in sorted({row.conditions.baseline for row in chosen})},
+        )
+
+
+def _references(folder: Path, records: Records, on: Collection[str]) -> tuple[ShownReferences, list[str]]:
+    """What the folder knows of the baselines ``on``, with a sentence where that cannot be read."""
+    try:
+        known = of_references.read(folder).on(list(on))
+    except (ValueError, OSError) as error:
+        return ShownReferences(), [str(error)]
+    currency = Currency.of(records.renewals)
+    every = [*known.learned, *known.power]
+    old = {each.conditions.family for each in every if not currency.has(each)}
+    newest: dict[str, int] = {}
+    for each in every:
+        name, version = each.conditions.baseline, each.conditions.baseline_version
+        newest[name] = max(version, newest.get(name, installed_version(name) or version))
+    older = {
+        each.conditions.family for each in every if each.conditions.baseline_version < newest[each.conditions.baseline]
+    }
+    known = known.model_copy(update={"learned": _newest_first(known.learned), "power": _newest_first(known.power)})
+    return ShownReferences(known, frozenset(old), frozenset(older)), []
+
+
+def _newest_first(known: Sequence[Kind]) -> list[Kind]:
+    """Of a baseline the newest version first."""
+    return sorted(known, key=lambda each: (each.conditions.baseline, -each.conditions.baseline_version))

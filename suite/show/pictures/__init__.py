@@ -1,0 +1,1 @@
+"""Drawings: plots, charts, badge and poster."""

@@ -1,0 +1,69 @@
+"""What `leantrain new` writes works as it is: it is found, its test passes, it trains, its claims notice mutants."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suite.entries.scaffold import scaffold
+from tests import plugin
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with no techniques yet; first on the path, it stands for the real one."""
+    (tmp_path / "techniques").mkdir()
+    (tmp_path / "techniques" / "__init__.py").touch()
+    return tmp_path
+
+
+def test_the_new_technique_trains_and_its_test_passes(checkout: Path) -> None:
+    written = plugin.leantrain(checkout, "new", "my_idea", "--category", "thoughts")
+    assert written.returncode == 0, written.stderr
+    listed = json.loads(plugin.leantrain(checkout, "list", "--json").stdout)
+    assert [each["id"] for each in listed] == ["my_idea"]
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests"],
+        env=plugin.environment(checkout), cwd=checkout, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert tested.returncode == 0, tested.stdout
+    ran = plugin.leantrain(
+        checkout, "run", "-t", "my_idea", "-t", "my_idea:factor=1.0", "-b", "gpt", "--size", "pico", "--recipe",
+        "classic", "--steps", 4, "--seeds", 1, "--timings", 1, "--results", "results",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    losses = {each.stack: each.trajectory_sha256 for each in plugin.records(checkout / "results").learned}
+    assert losses["my_idea:factor=1.0"] == losses["baseline"] != losses["my_idea"]
+
+
+def test_the_new_claims_hold_and_notice_every_mutant(checkout: Path) -> None:
+    """By the probe of the recorded step: the other claim is the same of all of them."""
+    scaffold("my_idea", "thoughts", checkout)
+    held = plugin.leantrain(checkout, "claims", "my_idea.scaled_gradients", "--exact", "--size", "pico", "--json")
+    assert held.returncode == 0, held.stderr
+    assert {each["verdict"] for each in json.loads(held.stdout)} == {"reproduced"}
+    tried = plugin.leantrain(checkout, "claims", "my_idea", "--mutants", "-b", "gpt", "--json")
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    notices = {each["mutant"]: each["claims"] for each in json.loads(tried.stdout)}
+    assert notices.pop("no after_backward") == []  # an error notices that one: it did nothing at its sites
+    assert len(notices) == 4
+    assert all(claims == ["scaled_gradients on gpt"] for claims in notices.values()), notices
+
+
+@pytest.mark.parametrize(("name", "category"), [("My", "ideas"), ("2x", "ideas"), ("a/b", "ideas"), ("a", "../up")])
+def test_a_name_that_is_none_is_refused(checkout: Path, name: str, category: str) -> None:
+    with pytest.raises(ValueError, match="use lower-case letters, digits and underscores"):
+        scaffold(name, category, checkout)
+    assert list(checkout.rglob("*.toml")) == []
+
+
+def test_nothing_is_overwritten(checkout: Path) -> None:
+    before = {path: path.read_text() for path in scaffold("idea", "ideas", checkout)}
+    with pytest.raises(FileExistsError, match="choose another name"):
+        scaffold("idea", "ideas", checkout)
+    scaffold("other", "ideas", checkout)
+    assert {path: path.read_text() for path in before} == before

@@ -1,0 +1,132 @@
+"""The matrix of models: what counts as working, refused or a defect; planted techniques on one family."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from suite.cli import Exit
+from suite.entries.installed import baselines
+from suite.loop.technique import Unavailable
+from suite.measure.models import matrix
+from suite.measure.models.matrix import Cell, Model, ModelsMatrix
+from suite.measure.models.survey import models
+from suite.measure.models.trial import is_refusal
+from suite.model.anatomy import NoBlocks, anatomy
+from tests import plugin
+
+SCALES = """
+def model(self, model, run):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model
+"""
+# what is planted -> its verdict, and what its reason must say
+PLANTED = {
+    "does_nothing": ("pass", "defect", "equals baseline to the bit"),
+    "only_claims_to": ("def probes(self, run): return {'gain': 9.0}", "defect", "equals baseline to the bit"),
+    "works_well": (SCALES, "works", ""),
+    "is_frozen": ("def after_backward(self, run): return True", "defect", "no parameter moved"),
+    "refuses": ("def model(self, model, run): raise ValueError('needs two heads')", "refused", "needs two heads"),
+    "cannot": ("def data(self, data, run): raise Unavailable('needs 8 GPUs')", "refused", "needs 8 GPUs"),
+    "stumbles": ("def model(self, model, run): return model.no_such_part", "defect", "AttributeError"),
+    "counts_wrong": ("def model(self, model, run): a, b = [model]; return a", "defect", "ValueError: not enough"),
+    "turns_nan": ("def loss(self, loss, outputs, batch, run): return loss * math.nan", "defect", "diverged"),
+    "segfaults": ("def after_step(self, run): os.kill(os.getpid(), signal.SIGSEGV)", "defect", "SIGSEGV"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str, Cell]], int, str]:
+    """One run of the command over all planted techniques: the cells, the exit code, what it printed."""
+    root = plugin.write(tmp_path_factory.mktemp("models"), {name: body for name, (body, _, _) in PLANTED.items()})
+    chosen = [word for name in PLANTED for word in ("-t", name)]
+    done = plugin.leantrain(root, "models", "-m", "opt", *chosen, "--json", "--results", "results")
+    assert done.stdout, done.stderr
+    kept = matrix.read(root / "results")
+    assert kept is not None and done.stdout.count("\n") > 10
+    assert json.loads(done.stdout)["cells"].keys() == kept.cells.keys()
+    again = plugin.leantrain(root, "models", "-m", "opt", *chosen, "--results", "results")
+    assert again.returncode == done.returncode and " % " not in again.stderr, "nothing is tried twice"
+    return {name: dict(row) for name, row in kept.cells.items()}, done.returncode, again.stdout
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_every_planted_technique_ends_as_it_should(name, planted):
+    _, verdict, words = PLANTED[name]
+    cells, _, _ = planted
+    assert cells[name].keys() == {"gpt", "opt"}, "the baseline's own model comes first"
+    for cell in cells[name].values():
+        assert cell.verdict == verdict
+        assert words in cell.reason
+
+
+def test_a_defect_ends_the_command_with_1_and_spoils_no_other_cell(planted):
+    cells, code, printed = planted
+    assert code == Exit.REGRESSED
+    assert "defect: does_nothing on opt: " in printed
+    assert {cell.verdict for cell in cells["baseline"].values()} == {"works"}
+
+
+def raised(call):
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_only_what_the_project_raises_on_purpose_is_a_refusal():
+    assert is_refusal(raised(lambda: anatomy(torch.nn.Linear(2, 2))))
+    assert not is_refusal(raised(lambda: torch.nn.MultiheadAttention(3, 2))), "torch's own assertion"
+    assert not is_refusal(raised(lambda: torch.optim.AdamW([]))), "a ValueError of torch's"
+    assert not is_refusal(NoBlocks("never raised")) and not is_refusal(Unavailable(""))
+
+
+def test_there_are_thirty_families_and_more_of_every_kind():
+    every = models()
+    by_baseline = {name: [m for m, (b, family) in every.items() if b == name and family] for name in baselines()}
+    assert sum(map(len, by_baseline.values())) >= 35
+    assert all(by_baseline.values())
+    refused = {name for name, (_, family) in every.items() if family and not family.transformer}
+    assert refused == {"timm_convnext", "hf_resnet"}
+
+
+def cells(**rows: str) -> dict[str, dict[str, Cell]]:
+    """``lion="w"``: cells of the models m0, m1, ... by their verdicts' first letters."""
+    verdicts = {verdict[0]: verdict for verdict in matrix.VERDICTS}
+    return {name: {f"m{i}": Cell(verdict=verdicts[v]) for i, v in enumerate(row)} for name, row in rows.items()}
+
+
+MODELS = {"m0": Model(baseline="gpt"), "m1": Model(baseline="vit")}
+
+
+def test_newer_cells_win_and_those_of_older_code_or_models_go():
+    old = ModelsMatrix(
+        models=MODELS, code=dict.fromkeys(("kept", "changed", "other"), "a"),
+        cells=cells(kept="wd", changed="wd", other="ww"),
+    )  # fmt: skip
+    works = {"m1": Cell(verdict="works")}
+    newer = ModelsMatrix(models=MODELS, code={"kept": "a", "changed": "b"}, cells={"kept": works, "changed": works})
+    assert {name: [*row] for name, row in old.still(newer).items()} == {"kept": ["m0", "m1"]}
+    both = old.with_newer(newer)
+    assert {name: [*row] for name, row in both.cells.items()} == {
+        "changed": ["m1"], "kept": ["m0", "m1"], "other": ["m0", "m1"],
+    }  # fmt: skip
+    assert not both.defects() and len(old.defects()) == 2
+    assert [*both.of({"kept"}, ["vit"]).placed()] == [("kept", "m1", Cell(verdict="works"))]
+    grown = ModelsMatrix(models={**MODELS, "m1": Model(baseline="vit", sha256="x")}, code={"kept": "a"})
+    assert [*old.still(grown)["kept"]] == ["m0"], "the configuration of m1 is another now"
+
+
+def test_a_matrix_is_read_as_it_was_written_and_a_damaged_one_says_so(tmp_path: Path):
+    assert matrix.read(tmp_path) is None
+    kept = ModelsMatrix(made="2026-01-01", models=MODELS, code={"lion": "a"}, cells=cells(lion="wr"))
+    matrix.write(kept, tmp_path)
+    assert matrix.read(tmp_path) == kept
+    (tmp_path / matrix.NAME).write_text("{")
+    with pytest.raises(ValueError, match="delete it and make it again"):
+        matrix.read(tmp_path)
+    assert "delete it" in matrix.read_or_why(tmp_path)[1][0]

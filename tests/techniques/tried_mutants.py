@@ -1,0 +1,93 @@
+"""Which mutants were tried, and what noticed each: ``tried_mutants.json``, by the code and the claims that they broke.
+
+    python -m tests.techniques.tried_mutants         tries those of entries that changed, and keeps it
+    python -m tests.techniques.tried_mutants --all    tries all (an hour of one core)
+
+What a mutant breaks is the code of its technique, what judges it the card, its properties and its probes. Where none of
+these changed, a try says what the last one said. A run of the tests tries the others, and in any case a tenth of the
+entries, since what all share (the harness) changes, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from suite.entries.catalogue import Entry, catalogue
+from suite.entries.installed import baselines
+from suite.entries.sources import code_of
+from suite.measure.mutants import FILE, Notice, mutants_of, noticed, processes
+from suite.record.files import replacing
+from suite.record.job import Setting
+
+KEPT = Path(__file__).with_suffix(".json")
+ALWAYS = 10  # one in so many entries
+
+
+def sha256_of(entry: Entry) -> str:
+    """Of all that a try of an entry's mutants depends on, but for the harness."""
+    settings = [Setting(baseline=name, task=entry.card.task) for name in sorted(entry.card.baselines)]
+    parts = [code_of(setting, entry.id).counts for setting in settings]
+    parts.append(entry.card.model_dump_json())
+    parts.append((entry.folder / FILE).read_text("utf-8"))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def is_in_every_run(entry: Entry) -> bool:
+    return int(hashlib.sha256(entry.id.encode()).hexdigest(), 16) % ALWAYS == 0
+
+
+@cache
+def kept() -> dict[str, dict[str, object]]:
+    """By entry: ``sha256``, and ``noticed_by`` of each mutant."""
+    known: dict[str, dict[str, object]] = json.loads(KEPT.read_text("utf-8")) if KEPT.is_file() else {}
+    return known
+
+
+def is_as_tried(entry: Entry) -> bool:
+    """Whether all mutants that the entry has now were noticed, in code and by claims that are as they were."""
+    known = kept().get(entry.id, {})
+    noticed_by = known.get("noticed_by")
+    names = sorted(each.name for each in mutants_of(entry))
+    return known.get("sha256") == sha256_of(entry) and isinstance(noticed_by, dict) and sorted(noticed_by) == names
+
+
+def keep(notices: Iterable[Notice]) -> None:
+    """Adds entries whose mutants were all noticed; forgets those of which one survives."""
+    by_entry: dict[str, dict[str, Notice]] = defaultdict(dict)
+    for notice in notices:
+        by_entry[notice.mutant.technique][notice.mutant.name] = notice
+    known = {id: tried for id, tried in kept().items() if id in catalogue()}
+    for id, tried in by_entry.items():
+        known.pop(id, None)
+        if not any(each.survives for each in tried.values()):
+            sentences = {name: each.sentence for name, each in tried.items()}
+            known[id] = {"sha256": sha256_of(catalogue()[id]), "noticed_by": sentences}
+    with replacing(KEPT) as file:
+        file.write_text(json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.techniques.tried_mutants", description=__doc__)
+    parser.add_argument("--all", action="store_true", help="also those of entries that are as they were")
+    everything = parser.parse_args().all
+    entries = [each for each in catalogue().values() if everything or not is_as_tried(each)]
+    print(f"{len(entries)} of {len(catalogue())} entries to try")
+    notices: list[Notice] = []
+    with processes(os.cpu_count() or 1) as pool:
+        for notice in noticed(entries, list(baselines()), pool):
+            notices.append(notice)
+            if notice.survives:
+                print(f"{notice.mutant.technique}: {notice.mutant.name}: survives", flush=True)
+            keep(notices)
+    raise SystemExit(any(each.survives for each in notices))
+
+
+if __name__ == "__main__":
+    main()
