@@ -21,7 +21,7 @@ from suite.judge import tuning
 from suite.judge.known import Known, LearnedPair, TimedPair, completed, timed_pair
 from suite.judge.metrics import METRICS, MetricValue, Priors, priors, unavailable, values
 from suite.judge.ruler import Ruler, ruler_of
-from suite.judge.sound import Failing, Piece, from_sound, without
+from suite.judge.sound import Failing, Piece, from_sound, pieces_of, without
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
     Interval,
@@ -245,7 +245,7 @@ class _Pool:
         self._rulers: dict[tuple[str, float, int], Ruler | None] = {}
         self.learners: dict[str, set[str]] = defaultdict(set)  # by where bits repeat, the machines that learned there
         self.failing: list[Failing] = []
-        for each in (*records.counted, *records.learned, *records.timed):
+        for each in pieces_of(records):
             try:
                 self._admit(each)
             except Exception as error:  # of one record, whatever it holds; the others have their rows
@@ -402,7 +402,7 @@ def _failing(place: _Place, pool: _Pool, records: Records, error: Exception) -> 
     sides = {place.stack, place.reference}
     of_pair = [
         (each, stacks)
-        for each in (*records.counted, *records.learned, *records.timed)
+        for each in pieces_of(records)
         if each.conditions.family == family and (stacks := {*stacks_of(each)}) & sides
     ]
     return Failing([each for each, _ in of_pair], [each for each, stacks in of_pair if place.stack in stacks], error)

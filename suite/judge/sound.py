@@ -48,6 +48,11 @@ def from_sound(records: Records, compute: Callable[[Records], tuple[V, Sequence[
     return view
 
 
+def pieces_of(records: Records) -> list[Piece]:
+    """All that rows are made of."""
+    return [*records.counted, *records.learned, *records.timed]
+
+
 def without(records: Records, ids: Collection[str]) -> Records:
     """All but these."""
     return replace(
