@@ -113,3 +113,51 @@ def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Of its body, without its docstring."""
     body = node.body[1:] if ast.get_docstring(node) else node.body
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+OWN_READERS = {
+    "record/files.py": "it is the reader",
+    "record/published/__init__.py": "ours, in the package",
+    "record/devices.py": "ours, in the package",
+    "record/uninstalled.py": "ours, beside the package",
+    "record/code.py": "installed code",
+    "record/machine.py": "of the system",
+    "record/numerics.py": "of the system",
+    "judge/versions.py": "installed code",
+    "entries/sources.py": "installed code",
+    "entries/pretrained.py": "a model's folder, after entries/locations.py looked through it",
+    "entries/checkpoints.py": "as that",
+    "show/pages/html.py": "ours, in the package",
+    "show/pictures/study_plots.py": "installed code",
+    "guard/rehearsal.py": "its own, in the cache",
+    "guard/gate_worker.py": "its own pipe",
+}  # fmt: skip
+"""Modules that read files without asking what they are, and why they may."""
+
+
+def test_what_others_may_have_put_there_has_one_reader() -> None:
+    """A pipe or a device in the place of a file would be waited for, or fill the memory: ``suite.record.files`` opens
+    regular files alone, and is what reads results, models and data."""
+    readers = {
+        str(path.relative_to(ROOT / "suite"))
+        for room in ("record", "judge", "entries", "guard", "show")
+        for path, tree in trees(f"suite/{room}").items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and reads(node)
+    }
+    assert readers == OWN_READERS.keys()
+
+
+def reads(call: ast.Call) -> bool:
+    """Whether a call opens a file to read it."""
+    name = (
+        call.func.attr
+        if isinstance(call.func, ast.Attribute)
+        else call.func.id
+        if isinstance(call.func, ast.Name)
+        else ""
+    )
+    modes = [*call.args[:2], *(each.value for each in call.keywords)]
+    writes = any(isinstance(each, ast.Constant) and str(each.value) in ("a", "w", "wb", "x", "ab") for each in modes)
+    of_another = isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in ("os", "Image", "webbrowser")
+    return name in ("read_text", "read_bytes") or (name == "open" and not writes and not of_another)

@@ -76,7 +76,7 @@ def leaderboard(
         from suite.entries.setting import chosen
         from suite.entries.spelling import build
         from suite.judge.rows import as_dict
-        from suite.record.files import replacing
+        from suite.record.files import read_plain_text, replacing
         from suite.record.job import canonical
         from suite.record.text import lines
         from suite.show import export
@@ -121,7 +121,7 @@ def leaderboard(
             elif kind in pages:
                 content = pages[kind](report).encode()
             else:
-                existing = path.read_text("utf-8") if path and path.exists() and kind == "model-index" else ""
+                existing = read_plain_text(path) if path and path.exists() and kind == "model-index" else ""
                 content = export.exported(report.rows, kind, table, existing)
             if path is None:
                 sys.stdout.write(lines(content.decode()) if sys.stdout.isatty() else content.decode())
@@ -247,7 +247,10 @@ def claims(
             at_scale, unread = counts_at_scale(folder, named)
             for problem in unread:
                 warn(problem)
-            judgements = judging.verdicts(rows.rows(records, named.__contains__), cards, at_scale)
+            left_out: list[str] = []
+            judgements = judging.verdicts(rows.rows(records, named.__contains__, left_out), cards, at_scale)
+            for problem in left_out:
+                warn(problem)
             judgements = [each for each in judgements if not on or each.baseline in ("", *on)]
     outcomes = {each.outcome for each in judgements}
     if not outcomes:
@@ -337,9 +340,9 @@ def history(
             check_format(write)
         metrics = [chosen("metric", each, times.METRICS) for each in metric or times.METRICS]
         records, problems = Store(folder).read()
+        all_series = times.series(records, list(map(canonical, stacks or ())), metrics, problems)
         for problem in problems:
             warn(problem)
-        all_series = times.series(records, list(map(canonical, stacks or ())), metrics)
         if not all_series:
             for stack in stacks or ():  # a technique that is gone still has its history
                 build(stack)

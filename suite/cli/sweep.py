@@ -90,6 +90,8 @@ def _load(context: typer.Context, path: Path) -> Sweep:
         raise ValueError(f"{path}: {why}{hint}") from None
     try:
         values = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(f"{path}: it is nested too deep; a sweep has lists of values alone") from None
     except tomllib.TOMLDecodeError as error:
         what, line = re.sub(r" \(at line (\d+), column \d+\)$", "", str(error)), re.search(r"at line (\d+)", str(error))
         raise ValueError(f"{path}:{line.group(1) if line else text.count(chr(10)) + 1}: {what}") from None

@@ -27,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from suite.record.files import printable
+from suite.record.files import printable, read_plain_text
 from suite.record.job import RecipeName, Size, Task, split
 
 Scope = Literal["kernel", "module", "step", "end_to_end", "time_to_quality"]
@@ -379,7 +379,7 @@ def read_card(path: Path) -> Card:
 def _read(path: Path, schema: type[S], technique: str = "") -> S:
     """``technique``: whose own probes a property names."""
     try:
-        return schema.model_validate(tomllib.loads(path.read_text("utf-8")), context=technique)
+        return schema.model_validate(tomllib.loads(read_plain_text(path)), context=technique)
     except OSError as error:
         raise CardError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:

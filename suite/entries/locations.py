@@ -2,25 +2,55 @@
 and no code.
 
 A table of images may give a path in the place of an image's bytes (``datasets``' Image feature), and whatever lies
-there would be read: of somebody else's data set that is a file of this machine. Pipes and devices have no end. A
-model's configuration may ask for a kernel, which transformers fetches from the hub and runs, ``trust_remote_code`` or
-not.
+there would be read: of somebody else's data set that is a file of this machine. Readers unpack what looks like an
+archive, whatever its name is, and a saved data set names its files; so each file must be what it is called, and the
+table that is looked through is the one that is loaded. Pipes and devices have no end. A model's configuration may ask
+for a kernel, which transformers fetches from the hub and runs, ``trust_remote_code`` or not.
 """
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from suite.record.files import open_plain, read_plain_text
 from suite.record.text import printable
 
-TABLES = frozenset({".parquet", ".arrow"})
-OBJECTS = frozenset({".json", ".jsonl", ".ndjson"})
+IMAGES, SAVED = "imagefolder", "saved"
+KINDS: Mapping[str, frozenset[str]] = {
+    "parquet": frozenset({".parquet"}),
+    "arrow": frozenset({".arrow"}),
+    IMAGES: frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}),
+    "json": frozenset({".jsonl", ".json", ".ndjson"}),
+    "csv": frozenset({".csv"}),
+    "text": frozenset({".txt"}),
+}
+"""The suffixes that the reader takes, the kinds in its order: of several in a folder the first is the data."""
+STATE, SPLITS = "state.json", "dataset_dict.json"
+HEAD_BYTES = 4096
+ARCHIVES = (
+    b"\x1f\x8b",
+    b"\xfd7zXZ\x00",
+    b"Rar!",
+    b"\x28\xb5\x2f\xfd",
+    b"BZh",
+    b"7z\xbc\xaf\x27\x1c",
+    b"\x04\x22\x4d\x18",
+)
+"""The beginnings by which ``datasets`` knows what to unpack, besides those of zip and tar."""
+PICTURES = (b"\x89PNG", b"\xff\xd8\xff", b"BM", b"II*\0", b"MM\0*", b"GIF8", *(b"P%d" % each for each in range(1, 7)))
+PATTERN = re.compile(r"[*?\[\]]|::")
+PLAIN_NAME = re.compile(r"[\w-][\w. -]*")
+SPACE = re.compile(r"[ \t\r\n]*")
 IMPLEMENTATIONS = frozenset({"eager", "sdpa", "grouped_mm", "batched_mm"})  # PyTorch's own; all others may fetch code
 HUB_ID = re.compile(r"(?P<id>[\w-][\w.-]*(/[\w.-]+)?)(:(?P<name>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 
@@ -37,8 +67,9 @@ class Outside(ValueError):
 
 @cache  # a command asks several times
 def check_data(location: str, of_images: bool) -> None:
-    """Raises Outside for data that would read a file which does not lie in it, or what is no regular file; and
-    FileNotFoundError for a file that is not there, before the hub is asked for one of its name.
+    """Raises Outside for data that would read a file which does not lie in it, or what is no regular file, or a file
+    that is not what its name says; and FileNotFoundError for a file that is not there, before the hub is asked for one
+    of its name.
 
     What is no data is for the reader to say.
     """
@@ -52,19 +83,22 @@ def check_data(location: str, of_images: bool) -> None:
         if of_images:
             _check_images(location, _of_hub(match), path)
         return
-    if path.is_file():
-        files, folder = [path], path.parent
-    elif path.is_dir():
-        files, folder = sorted(each for each in path.rglob("*") if not each.is_dir()), path
-    else:
+    if not path.is_file() and not path.is_dir():
         raise Outside(f"--data {location}: it is a pipe or a device; give a file or a folder")
-    for each in files:
-        if not each.is_file():
+    for each in sorted(path.rglob("*")) if path.is_dir() else ():
+        if not each.is_file() and not each.is_dir():
             raise Outside(f"--data {location}: {printable(each.name)} is no regular file; take it away")
-        if path.is_dir() and not _inside(each, folder):
+        if not _inside(each, path):
             raise Outside(f"--data {location}: {printable(each.name)} is a link to a file elsewhere; copy that here")
+    kind, files = _read_by(path)
+    folder = path if path.is_dir() else path.parent
+    if kind == SAVED:
+        _check_saved(location, path, of_images)
+        return
+    for each in files:
+        _check_content(location, each, kind, path)
         if of_images:
-            _check_images(location, _images_of(each), folder)
+            _check_images(location, _images_of(location, each, kind), folder)
 
 
 def _names_a_file(path: Path) -> bool:
@@ -80,6 +114,85 @@ def _inside(file: Path, folder: Path) -> bool:
     return file.resolve().is_relative_to(folder.resolve())
 
 
+def _read_by(path: Path) -> tuple[str, list[Path]]:
+    """The kind of data, and the files that its reader takes; "" of what has none."""
+    if path.is_file():
+        kinds = (kind for kind, suffixes in KINDS.items() if path.suffix.lower() in suffixes)
+        return next(kinds, ""), [path]
+    seen = [each for each in sorted(path.rglob("*")) if each.is_file()]
+    files = [each for each in seen if not any(part[0] == "." for part in each.relative_to(path).parts)]
+    if any((path / name) in files for name in (STATE, SPLITS)):
+        return SAVED, []
+    for kind, suffixes in KINDS.items():
+        if data := [each for each in files if each.suffix.lower() in suffixes]:
+            return kind, data
+    return "", []
+
+
+def _check_content(location: str, file: Path, kind: str, path: Path) -> None:
+    """Raises Outside for a file that is not what its suffix says: readers unpack whatever looks like an archive, of any
+    name, and take a name with a wildcard for a pattern."""
+    name = printable(str(file.relative_to(path)) if path.is_dir() else file.name)
+    if found := PATTERN.search(str(file.resolve())):
+        raise Outside(
+            f"--data {location}: the path of {name} has {found.group()!r} in it, which readers take for a pattern"
+        )
+    with open_plain(file) as opened:
+        first = opened.read(HEAD_BYTES)
+        opened.seek(-min(4, opened.seek(0, os.SEEK_END)), os.SEEK_END)
+        last = opened.read(4)
+    archive = kind != IMAGES and (first.startswith(ARCHIVES) or zipfile.is_zipfile(file) or tarfile.is_tarfile(file))
+    what = {
+        "parquet": first.startswith(b"PAR1") and last == b"PAR1",
+        "arrow": first.startswith((b"ARROW1", b"\xff\xff\xff\xff")),
+        IMAGES: _is_image(first),
+        "json": not first.strip() or first.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["),
+    }.get(kind, b"\0" not in first)
+    if kind and (archive or not what):
+        raise Outside(
+            f"--data {location}: {name} is {'an archive' if archive else 'something else'}, and not the {file.suffix} "
+            "that its name says; give the plain file"
+        )
+
+
+def _is_image(first: bytes) -> bool:
+    return first.startswith(PICTURES) or (first[:4] == b"RIFF" and first[8:12] == b"WEBP") or first[4:8] == b"ftyp"
+
+
+def _check_saved(location: str, folder: Path, of_images: bool) -> None:
+    """Of what ``save_to_disk`` wrote: that all files named in it are Arrow files beside the names, and of images the
+    table that they make."""
+    splits = _object(location, folder / SPLITS).get("splits") if (folder / SPLITS).exists() else ["."]
+    for split in splits if isinstance(splits, list) else [None]:
+        if not isinstance(split, str) or (split != "." and not PLAIN_NAME.fullmatch(split)):
+            raise Outside(
+                f"--data {location}: {SPLITS} names {printable(str(split)[:200])}, which is no folder beside it"
+            )
+        files = _object(location, folder / split / STATE).get("_data_files")
+        names = [each.get("filename") if isinstance(each, dict) else None for each in files or ()]
+        for name in names if isinstance(files, list) else [None]:
+            if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name) or not name.endswith(".arrow"):
+                raise Outside(
+                    f"--data {location}: {STATE} names {printable(str(name)[:200])}, which is no Arrow file beside it"
+                )
+            if not (folder / split / name).is_file():
+                raise Outside(f"--data {location}: {STATE} names {printable(name)}, which is not there")
+            _check_content(location, folder / split / name, "arrow", folder)
+    if of_images:
+        _check_images(location, _of_saved(folder), folder)
+
+
+def _object(location: str, file: Path) -> dict[str, Any]:
+    """The members of a JSON object. Raises Outside where it is none."""
+    try:
+        content = json.loads(read_plain_text(file))
+    except (OSError, ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise Outside(f"--data {location}: {file.name} is missing or damaged; save the data set again (save_to_disk)")
+    return content
+
+
 def _check_images(location: str, images: Iterable[Named], folder: Path) -> None:
     for name, content in images:
         if content or not name:
@@ -91,16 +204,17 @@ def _check_images(location: str, images: Iterable[Named], folder: Path) -> None:
             )
 
 
-def _images_of(file: Path) -> Iterator[Named]:
+def _images_of(location: str, file: Path, kind: str) -> Iterator[Named]:
     """Nothing of a file that cannot be read, which the reader will say."""
-    if file.suffix.lower() in OBJECTS:
-        return _of_objects(file)
-    return _of_tables(file) if file.suffix.lower() in TABLES else iter(())
+    if kind == "json":
+        return _of_objects(location, file)
+    return _of_tables(file) if kind in ("parquet", "arrow") else iter(())
 
 
-def _of_objects(file: Path) -> Iterator[Named]:
-    """Of JSON, whole or a line each, every object that has the members of an image, however deep, as often as they
-    stand in it."""
+def _of_objects(location: str, file: Path) -> Iterator[Named]:
+    """Of JSON, one value after the other with space between, every object that has the members of an image, however
+    deep, as often as they stand in it. Raises Outside for what is anything else: readers make of that what they like.
+    """
     named: list[Named] = []
 
     def collect(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -109,15 +223,16 @@ def _of_objects(file: Path) -> Iterator[Named]:
             named.extend((value, known.get("bytes")) for name, value in members if name == "path")
         return known
 
-    text = file.read_text("utf-8", "replace")
+    decoder = json.JSONDecoder(object_pairs_hook=collect)
     try:
-        json.loads(text, object_pairs_hook=collect)
-    except (ValueError, RecursionError):
-        for line in text.splitlines():
-            try:
-                json.loads(line, object_pairs_hook=collect)
-            except (ValueError, RecursionError):
-                continue
+        with open_plain(file) as opened:
+            text = opened.read().decode("utf-8-sig")
+        place = SPACE.match(text).end()  # type: ignore[union-attr]
+        while place < len(text):
+            _, place = decoder.raw_decode(text, place)
+            place = SPACE.match(text, place).end()  # type: ignore[union-attr]
+    except (ValueError, RecursionError, OSError):
+        raise Outside(f"--data {location}: {printable(file.name)} is no JSON, or no JSON Lines, in UTF-8") from None
     return iter(named)
 
 
@@ -155,27 +270,36 @@ def _columns_of_images(schema: Any) -> list[str]:
 
     try:
         told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         told = {}
-    declared = {name for name, feature in told.items() if isinstance(feature, dict) and feature.get("_type") == "Image"}
+    declared = told.items() if isinstance(told, dict) else ()
+    images = {name for name, feature in declared if isinstance(feature, dict) and feature.get("_type") == "Image"}
     return [
         field.name for field in schema
-        if field.name in declared
-        or (pa.types.is_struct(field.type) and {each.name for each in field.type} == {"path", "bytes"})
+        if field.name in images
+        or (pa.types.is_struct(field.type) and {each.name for each in field.type} <= {"path", "bytes"})
     ]  # fmt: skip
 
 
 def _of_batch(batch: Any, columns: Iterable[str]) -> Iterator[Named]:
+    """The images of these columns of a table; of a column of a type that names no image for sure, its values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for name in columns:
-        column = batch.column(name)
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name not in columns:
+            continue
         if pa.types.is_struct(column.type):
-            paths, content = column.field("path").to_pylist(), column.field("bytes")
-            is_content = pa.types.is_binary(content.type) or pa.types.is_large_binary(content.type)
+            members = {each.name for each in column.type}
+            paths = column.field("path").to_pylist() if "path" in members else [None] * len(column)
+            content = column.field("bytes") if "bytes" in members else None
+            is_content = content is not None and (
+                pa.types.is_binary(content.type) or pa.types.is_large_binary(content.type)
+            )
             yield from zip(paths, pc.binary_length(content).to_pylist() if is_content else [None] * len(paths))
-        elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        elif not (
+            pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_list(column.type)
+        ):
             yield from ((each, None) for each in column.to_pylist())
 
 
@@ -187,8 +311,26 @@ def _of_hub(match: re.Match[str]) -> Iterator[Named]:
         loaded = datasets.load_dataset(match["id"], match["name"], revision=match["revision"])
     except Exception:  # whatever it is, the reader meets it next and says it
         return
-    for split in loaded.values():
-        columns = _columns_of_images(split.data.schema)
+    yield from _of_loaded(loaded)
+
+
+def _of_saved(folder: Path) -> Iterator[Named]:
+    try:
+        import datasets
+
+        loaded = datasets.load_from_disk(str(folder))
+    except Exception:  # as with the hub's
+        return
+    yield from _of_loaded(loaded)
+
+
+def _of_loaded(loaded: Any) -> Iterator[Named]:
+    """Of the tables that a reader made: of the columns that it takes for images, and those that look like some."""
+    import datasets
+
+    for split in loaded.values() if isinstance(loaded, dict) else [loaded]:
+        taken = {name for name, feature in split.features.items() if isinstance(feature, datasets.Image)}
+        columns = taken | {*_columns_of_images(split.data.schema)}
         for batch in split.data.table.to_batches():
             yield from _of_batch(batch, columns)
 
@@ -197,12 +339,17 @@ def _of_hub(match: re.Match[str]) -> Iterator[Named]:
 
 
 def check_configuration(folder: str) -> None:
-    """Raises Outside for a configuration that names another implementation of attention or experts than PyTorch's.
+    """Raises Outside for a configuration that names another implementation of attention or experts than PyTorch's, and
+    for a folder with anything but files and folders in it.
 
     What is not there, or is no configuration, is for the reader to say.
     """
+    path = Path(folder).expanduser()
+    for each in path.iterdir() if path.is_dir() else ():
+        if not each.is_file() and not each.is_dir():
+            raise Outside(f"--model {folder}: {printable(each.name)} is no regular file; take it away")
     try:
-        content = json.loads((Path(folder).expanduser() / "config.json").read_text("utf-8"))
+        content = json.loads(read_plain_text(path / "config.json"))
     except (OSError, ValueError, RecursionError):
         return
     for name, value in _implementations(content):

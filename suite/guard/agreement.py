@@ -133,7 +133,7 @@ def quickest(records: Records, machine: Machine) -> Learned:
     ]  # fmt: skip
     if not known:
         raise NoRecord("no learned run of the installed code and libraries is known; learn one: leantrain run -b gpt")
-    return min(known, key=lambda each: (each.machine.key == machine.key, each.cpu_s or math.inf))
+    return min(known, key=lambda each: (each.place.key == machine.key, each.cpu_s or math.inf))
 
 
 def _is_embedded(learned: Learned) -> bool:

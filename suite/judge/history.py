@@ -30,6 +30,7 @@ from scipy import stats
 from suite.judge.known import Known, LearnedPair, timed_pair
 from suite.judge.metrics import IN_HISTORY, metric_of, samples
 from suite.judge.rows import card_reference
+from suite.judge.sound import Piece, sentence
 from suite.judge.statistics import Floats
 from suite.judge.verdicts import ChangeVerdict
 from suite.record.job import Setting
@@ -164,13 +165,15 @@ class SeriesPoint:
 
 @dataclass(frozen=True)
 class Series:
-    """A pair's metric under one set of conditions, oldest point first."""
+    """A pair's metric under one set of conditions, oldest point first. ``source``: of points that were merged from
+    elsewhere, which are a series of their own; else empty."""
 
     stack: str
     reference: str
     conditions: Conditions
     metric: str
     points: tuple[SeriesPoint, ...]
+    source: str = ""
 
     @property
     def values(self) -> Floats:
@@ -179,7 +182,8 @@ class Series:
     @property
     def name(self) -> str:
         c = self.conditions
-        return f"{self.stack} against {self.reference} on {c.baseline} {c.size} ({c.recipe}): {self.metric}"
+        measured = f" of {self.source}" if self.source else ""
+        return f"{self.stack} against {self.reference} on {c.baseline} {c.size} ({c.recipe}){measured}: {self.metric}"
 
     @property
     def setting(self) -> Setting:
@@ -270,29 +274,43 @@ class ChangePoint:
         )
 
 
-def series(records: Records, stacks: Sequence[str] = (), metrics: Sequence[str] = METRICS) -> list[Series]:
+def series(
+    records: Records,
+    stacks: Sequence[str] = (),
+    metrics: Sequence[str] = METRICS,
+    left_out: list[str] | None = None,
+) -> list[Series]:
     """Every pair's metrics by conditions; what failed has no point. ``stacks``: only these.
 
     A timing is a point, and so is every learned run and count of a stack that has one of its reference: of the same
-    seed and machine where it was learned.
+    seed and machine where it was learned. What was merged from elsewhere makes no point of a series of ours.
+    What gives no number is no point, with a sentence in ``left_out`` where nothing but the record's content says why.
     """
-    points: dict[tuple[str, str, str, str], list[SeriesPoint]] = {}
+    unfit: dict[str, str] = {}
+    points: dict[tuple[str, str, str, str, str], list[SeriesPoint]] = {}
     known: dict[str, Conditions] = {}
     for each in _moments(records):
         if stacks and each.stack not in stacks:
             continue
         line, c = each.evidence, each.evidence.conditions
         known[c.key] = c
-        for metric, values in samples(each.known, IN_HISTORY).items():
+        try:
+            of_metrics = samples(each.known, IN_HISTORY)
+        except Exception as error:  # of one record, whatever it holds
+            unfit.setdefault(line.id, sentence(records, line, error))
+            continue
+        for metric, values in of_metrics.items():
             for value in values.values() if metric in metrics else ():
                 point = SeriesPoint(
-                    line.started, each.replicate, value, each.revision, line.machine.name,
+                    line.started, each.replicate, value, each.revision, line.place.name,
                     str(line.machine.context.get("git_commit") or ""), line.id,
                 )  # fmt: skip
-                points.setdefault((each.stack, each.reference, c.key, metric), []).append(point)
+                points.setdefault((each.stack, each.reference, c.key, metric, line.source), []).append(point)
+    if left_out is not None:
+        left_out += unfit.values()
     return [
-        Series(stack, reference, known[key], metric, tuple(sorted(its_points, key=lambda point: point.started)))
-        for (stack, reference, key, metric), its_points in points.items()
+        Series(stack, reference, known[key], metric, tuple(sorted(its_points, key=lambda point: point.started)), source)
+        for (stack, reference, key, metric, source), its_points in points.items()
     ]
 
 
@@ -300,7 +318,7 @@ def series(records: Records, stacks: Sequence[str] = (), metrics: Sequence[str] 
 class _Moment:
     """A piece of evidence that compares a stack with its reference. ``revision``: all code behind it."""
 
-    evidence: Evidence
+    evidence: Piece
     reference: str
     stack: str
     revision: tuple[str, ...]
@@ -309,17 +327,17 @@ class _Moment:
 
 
 def _moments(records: Records) -> Iterator[_Moment]:
-    counts: dict[tuple[str, str], list[Counted]] = defaultdict(list)
+    counts: dict[tuple[str, str, str], list[Counted]] = defaultdict(list)
     for counted in records.counted:
         if counted.status == "ok":
-            counts[counted.conditions.key, counted.stack].append(counted)
+            counts[counted.conditions.key, counted.source, counted.stack].append(counted)
     for timed in records.timed:
-        reference, key = timed.reference, timed.conditions.key
+        reference, key, source = timed.reference, timed.conditions.key, timed.source
         for index, side in enumerate(timed.contenders[1:], 1):
             if {side.status, reference.status} != {"ok"}:
                 continue
             if timed.windows_of(index) < windows_of(
-                [*counts.get((key, reference.stack), ()), *counts.get((key, side.stack), ())]
+                [*counts.get((key, source, reference.stack), ()), *counts.get((key, source, side.stack), ())]
             ):
                 continue  # of the run's beginning alone, and its cost changes
             try:
@@ -328,18 +346,19 @@ def _moments(records: Records) -> Iterator[_Moment]:
                 continue  # its samples give no ratio; the leaderboard says which
             revision = (str(timed.protocol), reference.code.trajectory, side.code.trajectory)
             yield _Moment(timed, reference.stack, side.stack, revision, timed.replicate, Known(timed=(pair,)))
-    runs: dict[tuple[str, str, int, str], list[Learned]] = defaultdict(list)
+    runs: dict[tuple[str, str, str, int, str], list[Learned]] = defaultdict(list)
     for each in records.learned:
         if each.status == "ok":
-            runs[each.conditions.key, each.bits, each.seed, each.stack].append(each)
-    for (key, bits, seed, stack), of_stack in runs.items():
+            runs[each.conditions.key, each.source, each.bits, each.seed, each.stack].append(each)
+    for (key, source, bits, seed, stack), of_stack in runs.items():
         against = card_reference(stack)
-        for ours, theirs in _beside(of_stack, runs.get((key, bits, seed, against), ()) if stack != against else ()):
+        references = runs.get((key, source, bits, seed, against), ()) if stack != against else ()
+        for ours, theirs in _beside(of_stack, references):
             code = (theirs.code.trajectory, ours.code.trajectory)
             yield _Moment(ours, against, stack, code, seed, Known(learned=(LearnedPair(theirs, ours),)))
-    for (key, stack), counts_of_stack in counts.items():
+    for (key, source, stack), counts_of_stack in counts.items():
         against = card_reference(stack)
-        for mine, other in _beside(counts_of_stack, counts.get((key, against), ()) if stack != against else ()):
+        for mine, other in _beside(counts_of_stack, counts.get((key, source, against), ()) if stack != against else ()):
             code = (other.code.counts, mine.code.counts)
             yield _Moment(mine, against, stack, code, 0, Known(counted=(other, mine)))
 

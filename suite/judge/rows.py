@@ -1,6 +1,7 @@
 """Views over evidence: every pair (reference, contender) as one row, with its failures, ratios and intervals.
 
-Pure functions of records. Timings count on their own machine only. What was learned and counted travels: a row takes
+Pure functions of records. Timings count on their own machine only, and those that were merged from elsewhere beside
+none that were made here, whatever machine they name. What was learned and counted travels: a row takes
 its machine's own where there is some, else another's, and says whose. Evidence of other code is unverified, not wrong:
 it stands where there is nothing better, and the row says so.
 """
@@ -20,6 +21,7 @@ from suite.judge import tuning
 from suite.judge.known import Known, LearnedPair, TimedPair, completed, timed_pair
 from suite.judge.metrics import METRICS, MetricValue, Priors, priors, unavailable, values
 from suite.judge.ruler import Ruler, ruler_of
+from suite.judge.sound import Failing, Piece, from_sound, pieces_of, without
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
     Interval,
@@ -28,7 +30,7 @@ from suite.judge.statistics import (
     replicate_interval,
 )
 from suite.judge.versions import installed_version
-from suite.record.job import BASELINE, Setting
+from suite.record.job import BASELINE, Setting, split
 from suite.record.machine import fingerprint
 from suite.record.schema import (
     TIMING_PROTOCOL,
@@ -36,12 +38,12 @@ from suite.record.schema import (
     Conditions,
     Counted,
     Ended,
-    Evidence,
     Learned,
     Machine,
     Renewal,
     Status,
     Timed,
+    stacks_of,
     windows_of,
 )
 from suite.record.store import NoRecord, Records
@@ -155,21 +157,23 @@ class OfARun(Protocol):
 
 @dataclass(frozen=True)
 class Currency:
-    """Whether evidence is of the code that is installed, or was renewed under it."""
+    """Whether evidence is of the code that is installed, or was renewed under it. ``renewed``: by source, empty for
+    ours: what was renewed here holds for all evidence, what was renewed elsewhere for that of its own source."""
 
     code_of: CodeOf
-    renewed: Mapping[tuple[str, str, str], set[str]]
+    renewed: Mapping[str, Mapping[tuple[str, str, str], set[str]]]
     _known: dict[tuple[Conditions, str], Code | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, renewals: Iterable[Renewal], code_of: CodeOf = installed_code) -> Currency:
         """What holds for two codes each holds for both: renewals follow each other, and go back."""
-        same: dict[tuple[str, str, str], set[str]] = {}  # (family, stack, code) -> all codes that compute the same
+        by_source: dict[str, list[Renewal]] = {"": []}
         for each in renewals:
-            old, new = ((each.family, each.stack, code) for code in (each.old, each.new))
-            joined = same.get(old, {each.old}) | same.get(new, {each.new})
-            same |= dict.fromkeys(((each.family, each.stack, code) for code in joined), joined)
-        return cls(code_of, same)
+            by_source.setdefault(each.source, []).append(each)
+        ours = by_source[""]
+        return cls(
+            code_of, {source: _alike([*ours, *theirs] if source else ours) for source, theirs in by_source.items()}
+        )
 
     def _now(self, conditions: Conditions, stack: str) -> Code | None:
         """The installed code; asked once for each of the many records of a job."""
@@ -189,12 +193,23 @@ class Currency:
     def same(self, run: OfARun, trajectory: str) -> bool:
         """Whether the run's code and that of this trajectory hash are the same or compute the same."""
         old = run.code.trajectory
-        return old == trajectory or trajectory in self.renewed.get((run.conditions.family, run.stack, old), ())
+        renewed = self.renewed.get(getattr(run, "source", "")) or self.renewed.get("", {})
+        return old == trajectory or trajectory in renewed.get((run.conditions.family, run.stack, old), ())
 
     def has_side(self, timed: Timed, side: Ended) -> bool:
         """Whether a side of a timing is of the installed code, and timed as it is now."""
         now = self._now(timed.conditions, side.stack)
         return now is not None and timed.protocol == TIMING_PROTOCOL and side.code.trajectory == now.trajectory
+
+
+def _alike(renewals: Iterable[Renewal]) -> dict[tuple[str, str, str], set[str]]:
+    """(family, stack, code) -> all codes that compute the same."""
+    same: dict[tuple[str, str, str], set[str]] = {}
+    for each in renewals:
+        old, new = ((each.family, each.stack, code) for code in (each.old, each.new))
+        joined = same.get(old, {each.old}) | same.get(new, {each.new})
+        same |= dict.fromkeys(((each.family, each.stack, code) for code in joined), joined)
+    return same
 
 
 # pooling ------------------------------------------------------------------------------------------------------------
@@ -229,14 +244,17 @@ class _Pool:
         self.curves: dict[tuple[str, float], list[Learned]] = defaultdict(list)
         self._rulers: dict[tuple[str, float, int], Ruler | None] = {}
         self.learners: dict[str, set[str]] = defaultdict(set)  # by where bits repeat, the machines that learned there
-        of_all: list[Evidence] = [*records.counted, *records.learned, *records.timed]
-        for each in of_all:
-            c = self.conditions[each.conditions.key] = each.conditions
-            self.newest[c.baseline] = max(c.baseline_version, self.newest.get(c.baseline, c.baseline_version))
-            self.machines[each.machine.key] = each.machine
+        self.failing: list[Failing] = []
+        for each in pieces_of(records):
+            try:
+                self._admit(each)
+            except Exception as error:  # of one record, whatever it holds; the others have their rows
+                self.failing.append(Failing([each], [each], error))
+        if self.failing:
+            records = without(records, {each.id for failing in self.failing for each in failing.pieces})
         for learned in _better_last(records.learned, currency.has):
             c = learned.conditions
-            self.learners[learned.bits].add(learned.machine.key)
+            self.learners[learned.bits].add(learned.place.key)
             self.learned[c.key, learned.stack][learned.bits][learned.seed] = learned
             if learned.status == "ok" and learned.trajectory_sha256:
                 self.alike[c.key, learned.bits, learned.trajectory_sha256][learned.stack] = learned
@@ -246,12 +264,22 @@ class _Pool:
             if learned.stack == BASELINE:
                 self.curves[c.family, c.rate].append(learned)
         for counted in _better_last(records.counted, currency.has):
-            self.counted[counted.conditions.key, counted.stack][counted.machine.key] = counted
+            self.counted[counted.conditions.key, counted.stack][counted.place.key] = counted
         for timed in _better_last(records.timed, lambda each: currency.has_side(each, each.reference)):
             for index, side in enumerate(timed.contenders[1:], 1):
                 twin = sum(each.stack == side.stack for each in timed.contenders[1:index])
                 at = timed.conditions.key, timed.reference.stack, side.stack
-                self.timed[at][timed.machine.key][timed.replicate, twin] = (timed, index)
+                self.timed[at][timed.place.key][timed.replicate, twin] = (timed, index)
+
+    def _admit(self, each: Piece) -> None:
+        """Takes what a record says of itself."""
+        place, c = each.place, each.conditions
+        for stack in stacks_of(each):
+            split(stack)
+        _ = self.currency.has_side(each, each.reference) if isinstance(each, Timed) else self.currency.has(each)
+        self.conditions[c.key] = c
+        self.newest[c.baseline] = max(c.baseline_version, self.newest.get(c.baseline, c.baseline_version))
+        self.machines[place.key] = place
 
     def newer_version(self, conditions: Conditions) -> int | None:
         """The newest version of the baseline, where it is newer than that of the conditions."""
@@ -259,15 +287,19 @@ class _Pool:
         return newest if newest > conditions.baseline_version else None
 
     def ruler(self, conditions: Conditions, rate: float) -> Ruler | None:
-        """The reference's scaling curve at a learning rate, of the bits that have most of it."""
+        """The reference's scaling curve at a learning rate: ours where there is one, of the bits that have most."""
         key = conditions.family, rate, conditions.steps
         if key not in self._rulers:
             by_bits: dict[str, list[Learned]] = defaultdict(list)
             for each in self.curves.get((conditions.family, rate), ()):
                 by_bits[each.bits].append(each)
-            candidates = [ruler_of(learned, conditions.steps) for learned in by_bits.values()]
-            known = [each for each in candidates if each]
-            self._rulers[key] = max(known, key=lambda each: each.losses.size, default=None)
+            candidates = [
+                (not all(each.source for each in learned), ruler_of(learned, conditions.steps))
+                for learned in by_bits.values()
+            ]
+            known = [(ours, ruler) for ours, ruler in candidates if ruler]
+            best = max(known, key=lambda each: (each[0], each[1].losses.size), default=None)
+            self._rulers[key] = best[1] if best else None
         return self._rulers[key]
 
     def choice(self, key: str, stack: str, bits: str) -> tuning.Choice | None:
@@ -302,8 +334,8 @@ class _Pool:
 
 
 def _better_last(evidence: Sequence[Any], current: Callable[[Any], bool]) -> list[Any]:
-    """Current evidence after other, newer after older: what comes last is kept."""
-    return sorted(evidence, key=lambda each: (current(each), each.started))
+    """Current evidence after other, ours after that of others, newer after older: what comes last is kept."""
+    return sorted(evidence, key=lambda each: (current(each), not each.source, each.started))
 
 
 def pairs(
@@ -313,16 +345,71 @@ def pairs(
     tuned: Callable[[str], bool] = lambda stack: False,
     wanted: Callable[[str], bool] = lambda stack: True,
     version_of: VersionOf = lambda baseline: None,
+    left_out: list[str] | None = None,
 ) -> list[Row]:
     """A row for each pair that has evidence, on each machine that timed it, or where none did on one that learned it.
 
     A pair is what was timed together, and any other stack with what ``reference`` says of it. Of stacks that are to be
     ``tuned`` both sides have the learning rate that validation data chose, once their grids are complete. Only rows of
     ``wanted`` stacks are computed, which are the same as among all others. ``version_of``: a baseline's version that is
-    installed; a row is of an older one where that or other records are newer.
+    installed; a row is of an older one where that or other records are newer. A record at which that fails is left out,
+    with a sentence in ``left_out``.
     """
+
+    def compute(some: Records) -> tuple[list[Row], list[Failing]]:
+        return _pairs(some, reference, code_of, tuned, wanted, version_of)
+
+    return from_sound(records, compute, [] if left_out is None else left_out)
+
+
+def _pairs(
+    records: Records,
+    reference: Callable[[str], str],
+    code_of: CodeOf,
+    tuned: Callable[[str], bool],
+    wanted: Callable[[str], bool],
+    version_of: VersionOf,
+) -> tuple[list[Row], list[Failing]]:
+    """The rows, and what could not be computed."""
     currency = Currency.of(records.renewals, code_of)
     pool = _Pool(records, currency, version_of)
+    places = _places(pool, reference)
+    failing, drafts, made = pool.failing, [], []
+    shared: dict[tuple[str, str], list[Known]] = defaultdict(list)
+    for place in places:
+        try:
+            drafts.append(_Draft.of(place, pool, tuned(place.stack)))
+        except Exception as error:  # whatever its records hold; the others are shown
+            failing.append(_failing(place, pool, records, error))
+    for draft in drafts:
+        shared[draft.place.key, draft.place.machine].append(draft.known)
+    moderation: dict[tuple[str, str], Priors] = {}
+    for draft in drafts:
+        board = draft.place.key, draft.place.machine
+        try:
+            if board not in moderation:
+                moderation[board] = priors(shared[board])
+            if wanted(draft.place.stack):
+                made.append(draft.row(moderation[board]))
+        except Exception as error:
+            failing.append(_failing(draft.place, pool, records, error))
+    return made, failing
+
+
+def _failing(place: _Place, pool: _Pool, records: Records, error: Exception) -> Failing:
+    """That the row of a place could not be computed, from all that is known of its two sides."""
+    family = pool.conditions[place.key].family
+    sides = {place.stack, place.reference}
+    of_pair = [
+        (each, stacks)
+        for each in pieces_of(records)
+        if each.conditions.family == family and (stacks := {*stacks_of(each)}) & sides
+    ]
+    return Failing([each for each, _ in of_pair], [each for each, stacks in of_pair if place.stack in stacks], error)
+
+
+def _places(pool: _Pool, reference: Callable[[str], str]) -> dict[_Place, None]:
+    """Where there are rows."""
     places: dict[_Place, None] = {}
     timed_anywhere: set[tuple[str, str, str]] = set()
     for (key, against, stack), by_machine in pool.timed.items():
@@ -330,7 +417,7 @@ def pairs(
         places |= {_Place(stack, against, key, machine): None for machine in by_machine}
     learners = {at: next(iter(of_bits.values())) for at, of_bits in pool.learned.items()}
     owners = [
-        {at: next(iter(of_seeds.values())).machine.key for at, of_seeds in learners.items()},
+        {at: next(iter(of_seeds.values())).place.key for at, of_seeds in learners.items()},
         {at: next(iter(of_machines)) for at, of_machines in pool.counted.items()},
     ]
     for known in owners:
@@ -342,14 +429,7 @@ def pairs(
                 continue
             if pool.learned.get((key, against)) or pool.counted.get((key, against)):
                 places.setdefault(_Place(stack, against, key, own), None)
-    drafts = [_Draft.of(place, pool, tuned(place.stack)) for place in places]
-    shared: dict[tuple[str, str], list[Known]] = defaultdict(list)
-    for draft in drafts:
-        shared[draft.place.key, draft.place.machine].append(draft.known)
-    moderation = {board: priors(known) for board, known in shared.items()}
-    return [
-        draft.row(moderation[draft.place.key, draft.place.machine]) for draft in drafts if wanted(draft.place.stack)
-    ]
+    return places
 
 
 @dataclass(frozen=True)
@@ -509,12 +589,12 @@ def _learned_pairs(
     _, pairs, tuned = max(
         each, key=lambda known: (known[0] and bool(known[1]), len(known[1])), default=(False, [], None)
     )
-    names = dict.fromkeys(pair.contender.machine.name for pair in pairs)
+    names = dict.fromkeys(pair.contender.place.name for pair in pairs)
     return pairs, ", ".join(sorted(names)), tuned
 
 
 def _nearest(by_machine: Mapping[str, Counted], own: str) -> Counted | None:
-    return by_machine.get(own) or next(iter(by_machine.values()), None)
+    return by_machine.get(own) or min(by_machine.values(), key=lambda each: bool(each.source), default=None)
 
 
 def probes_of(known: Known) -> dict[str, Interval]:
@@ -562,9 +642,12 @@ def undecided(row: Row) -> bool:
 # for commands -------------------------------------------------------------------------------------------------------
 
 
-def rows(records: Records, wanted: Callable[[str], bool] = lambda stack: True) -> list[Row]:
-    """The rows that the leaderboard shows of the ``wanted`` stacks, in the order of their boards."""
-    shown = pairs(records, card_reference, tuned=_tuned, wanted=wanted, version_of=installed_version)
+def rows(
+    records: Records, wanted: Callable[[str], bool] = lambda stack: True, left_out: list[str] | None = None
+) -> list[Row]:
+    """The rows that the leaderboard shows of the ``wanted`` stacks, in the order of their boards; ``left_out`` as in
+    :func:`pairs`."""
+    shown = pairs(records, card_reference, tuned=_tuned, wanted=wanted, version_of=installed_version, left_out=left_out)
     return sorted(shown, key=lambda row: (row.board, row.stack))
 
 

@@ -134,7 +134,7 @@ def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:
     for each in learned:
         if each.status == "ok" and each.final and each.steps and 0 < each.final.loss < math.inf:
             by_budget.setdefault(each.conditions.steps, {})[each.seed] = each.final.loss
-            machine = each.machine.name
+            machine = each.place.name
     if len(by_budget) < FEWEST or own_steps not in by_budget:
         return None
     budgets = sorted(by_budget)

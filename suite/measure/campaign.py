@@ -251,7 +251,7 @@ class _Campaign:
         made = {each.id for each in self.measured.added}
         read = [each for each in plan.used() if each.id not in made]
         self.measured.read = tally(read)
-        names = {each.machine.name for each in read} - {self.machine}
+        names = {each.place.name for each in read} - {self.machine}
         self.measured.read_from = tuple(sorted(names))
 
     def _part(self, now: float, later: float) -> None:

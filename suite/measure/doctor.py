@@ -57,10 +57,10 @@ def examine(device: str, threads: int, results: Path) -> dict[str, list[str]]:
 def among(machine: Machine, records: Records) -> list[str]:
     """Which machine of the records this one is, and what follows; a sentence each."""
     lines = [each for each in records.lines if not isinstance(each, Renewal)]
-    known = {each.machine.key: each.machine for each in lines}
+    known = {each.place.key: each.place for each in lines}
     if not known:
         return ["there are no records yet, so none that this machine could share; measure some with: leantrain run"]
-    timings = Counter(each.machine.key for each in records.timed)
+    timings = Counter(each.place.key for each in records.timed)
     others = [each for key, each in sorted(known.items()) if key != machine.key]
     said = []
     if equal := known.get(machine.key):

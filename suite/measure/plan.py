@@ -209,10 +209,10 @@ def _tried(line: Line) -> tuple[object, ...]:
     if isinstance(line, Timed):
         if any(map(_may_pass, line.contenders)):
             sides = [(side.stack, side.code.trajectory) for side in line.contenders]
-            return line.kind, line.conditions.key, line.machine.key, line.replicate, *sides
+            return line.kind, line.conditions.key, line.place.key, line.replicate, *sides
     elif isinstance(line, Counted | Trained) and _may_pass(line):
         seed = line.seed if isinstance(line, Trained) else None
-        return line.kind, line.conditions.key, line.machine.key, line.stack, line.code.trajectory, seed
+        return line.kind, line.conditions.key, line.place.key, line.stack, line.code.trajectory, seed
     return ()
 
 
@@ -504,7 +504,7 @@ class CampaignPlan:
         """All timings on this machine by key, reference and contender, with the contender's place."""
         index: dict[tuple[str, str, str], list[tuple[Timed, int]]] = {}
         for each in self.records.timed:
-            if each.machine.key == self.machine:
+            if each.place.key == self.machine:
                 for place, side in enumerate(each.contenders[1:], 1):
                     at = each.conditions.key, each.reference.stack, side.stack
                     index.setdefault(at, []).append((each, place))

@@ -11,13 +11,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite.record.text import printable as printable
 
 YOUNG_S = 60.0
+MOST_BYTES = 1 << 28  # of a file that is read whole
 _FIELDS: dict[type[BaseModel], set[str]] = {}
 
 
@@ -76,12 +77,28 @@ def _lives(process: int) -> bool:
     return True
 
 
-def read_plain(path: Path) -> bytes:
-    """What a file holds. Raises OSError, also for what is no regular file: a pipe would not end, nor would a device."""
+@contextmanager
+def open_plain(path: Path) -> Iterator[BinaryIO]:
+    """A file, to read from. Raises OSError, also for what is no regular file: a pipe would not end, nor would a
+    device."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        return file.read()
+        yield file
+
+
+def read_plain(path: Path) -> bytes:
+    """What a file holds. Raises OSError as :func:`open_plain` does, and for what is larger than MOST_BYTES."""
+    with open_plain(path) as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB", str(path))
+    return content
+
+
+def read_plain_text(path: Path) -> str:
+    """The text of a file in UTF-8. Raises OSError as :func:`read_plain` does, UnicodeDecodeError (a ValueError)."""
+    return read_plain(path).decode("utf-8")
 
 
 def write_json(stored: Stored, path: Path) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite.record.files import replacing
+from suite.record.files import open_plain, replacing
 from suite.record.schema import Line, unattached
 from suite.record.seal import sealed
-from suite.record.store import MERGED, Store, parse_sealed, same
+from suite.record.store import MERGED, Store, lines_of, parse_sealed, same
 from suite.record.text import printable
 
 RECORD = "record"
@@ -83,9 +83,8 @@ def _texts(file: Path) -> Iterator[tuple[int, bytes, str]]:
     Raises ValueError, OSError for a file that cannot be read at all.
     """
     if file.suffix == ".jsonl":
-        for number, text in enumerate(file.read_bytes().split(b"\n"), 1):
-            if text.strip():
-                yield number, text, ""
+        for number, text in lines_of(file):
+            yield number, text, ""
         return
     for number, row in enumerate(read_parquet(file), 1):
         yield number, (row[RECORD] or "").encode(), row.get("source") or ""
@@ -116,14 +115,19 @@ def _line(text: bytes, source: str) -> Line:
     line = parse_sealed(text.strip())
     if unattached(line):
         raise ValueError("a technique in it did not attach, so it is no evidence")
-    return line if line.source else line.model_copy(update={"source": source[:200]})
+    return line if line.source else line.model_copy(update={"source": source[:200] or MERGED})
 
 
 def _append(path: Path, lines: Sequence[Line]) -> None:
     """Adds lines to a file, all or none: another file takes its place when all are on the disk."""
     with replacing(path) as partial, partial.open("wb") as file:
-        old = path.read_bytes() if path.exists() else b""
-        file.write(old if not old or old.endswith(b"\n") else old + b"\n")
+        end = b"\n"
+        if path.exists():
+            with open_plain(path) as old:
+                while piece := old.read(1 << 20):
+                    file.write(piece)
+                    end = piece[-1:]
+        file.write(b"" if end == b"\n" else b"\n")
         for line in lines:
             file.write(sealed(line.model_dump_json().encode()) + b"\n")
         file.flush()

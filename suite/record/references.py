@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from suite.record.files import Stored, parse_versioned, write_json
+from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE
 from suite.record.schema import Code, Conditions
 
@@ -140,11 +140,12 @@ def read(folder: Path) -> References:
     """What a results folder has; nothing where it has no such file. Raises ValueError where it cannot be read."""
     path = folder / NAME
     try:
-        return parse_versioned(path.read_bytes(), References, SCHEMA)
+        return parse_versioned(read_plain(path), References, SCHEMA)
     except FileNotFoundError:
         return References()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; delete it and make it again: leantrain baselines") from None
+    except (ValueError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{path}: {why}; delete it and make it again: leantrain baselines") from None
 
 
 def write(references: References, folder: Path) -> Path:

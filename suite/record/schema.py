@@ -25,8 +25,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from suite.record.files import Stored, parse_versioned, repeats_nothing
-from suite.record.job import Setting
+from suite.record.files import Stored, parse_versioned, printable, repeats_nothing
+from suite.record.job import Setting, StackError, split
 from suite.record.numerics import NATIVE
 
 SCHEMA_VERSION = 2
@@ -34,6 +34,13 @@ SCHEMA_VERSION = 2
 TIMING_PROTOCOL = 3
 """How :mod:`suite.measure.timing` times. Raise it with every change there that can move a ratio: timings of another
 protocol are measured again."""
+
+# what a record may hold: loose bounds, beyond which no run of ours is; text that is a name; a sum of bytes in 64 bits
+Count64 = Annotated[int, Field(ge=0, lt=2**63)]
+Steps = Annotated[int, Field(ge=0, le=10**12)]
+Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Name = Annotated[str, Field(max_length=2000)]
 
 LONGEST = 8000  # characters of a failure's reason or traceback
 
@@ -56,10 +63,14 @@ class Conditions(Setting):
     """What must be equal for two results to be comparable, besides the machine and the sources: the setting, the
     baseline's version and the data's hash. ``data`` names what the examples are, not where they were loaded from."""
 
-    baseline_version: int
-    steps: int
-    data: str
-    data_sha256: str
+    baseline: Name
+    rate: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = 1.0
+    model: Name | None = None
+    threads: Annotated[int, Field(ge=1, le=10**6)] = 1
+    baseline_version: Annotated[int, Field(ge=0, le=10**6)]
+    steps: Annotated[int, Field(ge=1, le=10**12)]
+    data: Name
+    data_sha256: Name
 
     @property
     def key(self) -> str:
@@ -92,10 +103,16 @@ Shared = AfterValidator(_shared)
 class Machine(Stored):
     """``facts`` must match for results to be ranked together and make the key; ``context`` is informational."""
 
-    name: str
-    key: str
+    name: Name
+    key: Name
     facts: Annotated[dict[str, Any], Shared]
     context: Annotated[dict[str, Any], Shared] = Field(default_factory=dict)
+
+
+def elsewhere(machine: Machine, source: str) -> Machine:
+    """A machine as records of a ``source`` name it: another one than ours, whatever its key and facts are. They are
+    words of those records, so they prove nothing of where something ran."""
+    return machine.model_copy(update={"name": f"{machine.name} of {source}", "key": f"{machine.key} of {source}"})
 
 
 def bits_of(numerics: str, machine: Machine) -> str:
@@ -107,7 +124,7 @@ def bits_of(numerics: str, machine: Machine) -> str:
 
 
 class Evaluation(Stored):
-    step: int
+    step: Steps
     loss: float  # lower is better
     metrics: dict[str, float] = Field(default_factory=dict)
 
@@ -153,22 +170,22 @@ class Counters(Stored):
         compiled: whether the step was compiled.
     """
 
-    flops: Annotated[int, Count("FLOPs of a step", "FLOP")]
-    peak_tensor_bytes: Annotated[int, Count("peak of all tensors", "B")]
-    peak_by_kind: dict[str, int]
-    saved_activation_bytes: Annotated[int, Count("saved for backward", "B")]
-    optimizer_state_bytes: Annotated[int, Count("optimizer state", "B")]
-    parameter_count: Annotated[int, Count("parameters", cost=False)]
-    trainable_parameter_count: Annotated[int, Count("trainable parameters", cost=False)]
+    flops: Annotated[Count64, Count("FLOPs of a step", "FLOP")]
+    peak_tensor_bytes: Annotated[Count64, Count("peak of all tensors", "B")]
+    peak_by_kind: dict[str, Count64]
+    saved_activation_bytes: Annotated[Count64, Count("saved for backward", "B")]
+    optimizer_state_bytes: Annotated[Count64, Count("optimizer state", "B")]
+    parameter_count: Annotated[Count64, Count("parameters", cost=False)]
+    trainable_parameter_count: Annotated[Count64, Count("trainable parameters", cost=False)]
     operators: Annotated[
-        int, Count("operators", needs_values="autograd takes other operators for views of tensors without values")
+        Count64, Count("operators", needs_values="autograd takes other operators for views of tensors without values")
     ]
-    host_bytes: Annotated[int | None, Count("held on the host", "B", needs_values=NO_VALUES)] = None
-    uncounted_operators: dict[str, int] = Field(default_factory=dict)
+    host_bytes: Annotated[Count64 | None, Count("held on the host", "B", needs_values=NO_VALUES)] = None
+    uncounted_operators: dict[str, Count64] = Field(default_factory=dict)
     communication_bytes: Annotated[
-        int | None, Count("communication", "B", needs_values="one process is counted, which sends nothing")
+        Count64 | None, Count("communication", "B", needs_values="one process is counted, which sends nothing")
     ] = None
-    ranks: int = 1
+    ranks: Annotated[int, Field(ge=1, le=10**9)] = 1
     semantics: Literal["eager"] = "eager"
     saved_semantics: Literal["eager", "compiled"] = "eager"
     compiled: bool = False
@@ -188,20 +205,20 @@ class Memory(Stored):
         process_peak_bytes: most bytes resident from then on.
     """
 
-    process_start_bytes: int | None = None
-    process_peak_bytes: int | None = None
-    cuda_allocated_peak_bytes: int | None = None
-    cuda_reserved_peak_bytes: int | None = None
+    process_start_bytes: Count64 | None = None
+    process_peak_bytes: Count64 | None = None
+    cuda_allocated_peak_bytes: Count64 | None = None
+    cuda_reserved_peak_bytes: Count64 | None = None
 
 
 class Energy(Stored):
     """Energy of one training step. ``joules_per_step`` is None unless it was measured; then ``reason`` says why."""
 
-    joules_per_step: float | None = None
+    joules_per_step: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)] | None = None
     kind: Literal["measured_counter", "unavailable"] = "unavailable"
     method: str = ""
     scope: str = ""
-    window_s: float | None = None
+    window_s: Seconds | None = None
     relative_error_bound: float | None = None
     reason: str = ""
 
@@ -246,37 +263,43 @@ class Evidence(Stored):
     (:mod:`suite.record.numerics`)."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
-    id: str
+    id: Name
     started: Moment
-    duration_s: float
-    leantrain: str
+    duration_s: Seconds
+    leantrain: Name
     machine: Machine
     conditions: Annotated[Conditions, Shared]
     source: Source = ""
     numerics: Annotated[str, Field(max_length=200)] = NATIVE
 
     @property
+    def place(self) -> Machine:
+        """The machine for which it counts: the one that it names, where it was measured here; else that one of its
+        source alone."""
+        return elsewhere(self.machine, self.source) if self.source else self.machine
+
+    @property
     def bits(self) -> str:
         """Where it repeats to the bit."""
-        return bits_of(self.numerics, self.machine)
+        return bits_of(self.numerics, self.place)
 
 
 class Ended(Stored):
     """How a run ended."""
 
-    stack: str  # "baseline" or the techniques in canonical spelling
+    stack: Name  # "baseline" or the techniques in canonical spelling
     code: Annotated[Code, Shared]
     status: Status = "ok"
     reason: Reason = ""
     details: Reason = ""  # traceback of a failure
-    steps: int | None = None
+    steps: Steps | None = None
     recipe: Annotated[dict[str, Any], Shared] = Field(default_factory=dict)
 
 
 class CountedStep(Stored):
     """The counts of the step at ``progress`` in [0, 1) of a run."""
 
-    progress: float
+    progress: Share
     counters: Counters
 
 
@@ -311,14 +334,14 @@ class Trained(Ended, Evidence):
             were not (of older records, of compiled runs).
     """
 
-    seed: int
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
     train_loss: list[float] = Field(default_factory=list)
     trajectory_sha256: str = ""
     curve: list[Evaluation] = Field(default_factory=list)
     final: Evaluation | None = None
     probes: dict[str, float] = Field(default_factory=dict)
-    cpu_s: float | None = None
-    flops: int | None = None
+    cpu_s: Seconds | None = None
+    flops: Count64 | None = None
     first_losses: list[float] = Field(default_factory=list)
 
 
@@ -341,22 +364,22 @@ class Window(Stored):
     ``block_s[round]`` are the seconds of a side's two blocks in that round, ``block_steps`` its steps in each.
     """
 
-    progress: float
-    block_s: list[tuple[float, float]]
-    block_steps: int
+    progress: Share
+    block_s: list[tuple[Seconds, Seconds]]
+    block_steps: Annotated[int, Field(ge=1, le=10**12)]
 
 
 class Side(Ended):
     """One contender of a timing. ``setup_s`` is what its run cost before its first step, ``warmup_s`` what its first
     ``warmup_steps`` steps took, compilation included, before the first window."""
 
-    setup_s: float | None = None
-    warmup_s: float | None = None
-    warmup_steps: int = 0
+    setup_s: Seconds | None = None
+    warmup_s: Seconds | None = None
+    warmup_steps: Steps = 0
     windows: list[Window] = Field(default_factory=list)
     memory: Memory = Memory()
     energy: Energy = Energy()
-    cpu_s: float | None = None  # processor seconds of the timed blocks, all threads
+    cpu_s: Seconds | None = None  # processor seconds of the timed blocks, all threads
 
 
 class Timed(Evidence):
@@ -368,8 +391,8 @@ class Timed(Evidence):
     """
 
     kind: Literal["timed"] = "timed"
-    replicate: int
-    protocol: int = TIMING_PROTOCOL
+    replicate: Annotated[int, Field(ge=0, lt=2**63)]
+    protocol: Annotated[int, Field(ge=0, le=10**6)] = TIMING_PROTOCOL
     pairing: Literal["interleaved", "sequential"] = "interleaved"
     spawn_order: Annotated[list[int], Shared]
     orders: Annotated[list[list[int]], Shared]
@@ -418,13 +441,13 @@ class Renewal(Stored):
 
     schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
     kind: Literal["renewal"] = "renewal"
-    id: str
+    id: Name
     started: Moment
-    family: str
-    stack: str
-    old: str
-    new: str
-    machine: str = ""
+    family: Name
+    stack: Name
+    old: Name
+    new: Name
+    machine: Name = ""
     source: Source = ""
     equality: Literal["bit", "rounding"] = "bit"
     distance: float = 0.0
@@ -454,11 +477,47 @@ def parse(line: bytes | str) -> Line:
     except ValidationError:
         parsed = None
     content = line if isinstance(line, bytes) else line.encode()
-    known = parsed if parsed and parsed.schema_version == SCHEMA_VERSION else None
-    if known and (known.model_dump_json().encode() == content or repeats_nothing(content)):  # the first is the quicker
-        return known  # type: ignore[return-value]
-    # What is damaged, e.g. has a member twice, goes the slow way, which finds out why.
-    return parse_versioned(line, model, SCHEMA_VERSION, oldest=SCHEMA_VERSION)  # type: ignore[return-value]
+    known: Stored | None = parsed if parsed and parsed.schema_version == SCHEMA_VERSION else None
+    as_written = known is not None and known.model_dump_json().encode() == content
+    if not as_written and (known is None or not repeats_nothing(content)):
+        # What is damaged, e.g. has a member twice, goes the slow way, which finds out why.
+        known = parse_versioned(line, model, SCHEMA_VERSION, oldest=SCHEMA_VERSION)
+    assert known is not None
+    if not as_written and (place := _read_otherwise(json.loads(content), json.loads(known.model_dump_json()))):
+        raise ValueError(f"not a record: {printable(place)} is of another type")
+    for stack in stacks_of(known):  # type: ignore[arg-type]
+        _spelled(stack)
+    return known  # type: ignore[return-value]
+
+
+def stacks_of(line: Line) -> list[str]:
+    """The stacks that a line is of."""
+    return [side.stack for side in line.contenders] if isinstance(line, Timed) else [line.stack]
+
+
+@lru_cache(maxsize=1 << 12)  # of each record
+def _spelled(stack: str) -> None:
+    """Raises ValueError for what is no stack."""
+    try:
+        split(stack)
+    except StackError as error:
+        raise ValueError(f"not a record: {printable(str(error))}") from None
+
+
+def _read_otherwise(written: Any, known: Any) -> str:
+    """The path of a value that was written as another type than it was read as, such as a number as a text; "" of
+    none. What is read is compared, not converted: two readers of a record must not differ in what it says."""
+    if isinstance(written, dict) and isinstance(known, dict):
+        pairs: Iterable[tuple[Any, Any, Any]] = ((name, each, known.get(name)) for name, each in written.items())
+    elif isinstance(written, list) and isinstance(known, list) and len(written) == len(known):
+        pairs = ((str(place), *both) for place, both in enumerate(zip(written, known)))
+    elif isinstance(written, bool) or isinstance(known, bool) or written is None or known is None:
+        return "" if written is known else "."
+    elif isinstance(written, int | float) and isinstance(known, int | float):
+        return ""
+    else:
+        return "" if type(written) is type(known) else "."
+    return next((f"{name}.{inner}".strip(".") for name, *both in pairs if (inner := _read_otherwise(*both))), "")
 
 
 def _has_long_digits(line: bytes | str) -> bool:

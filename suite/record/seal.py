@@ -10,7 +10,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from suite.record.files import read_plain, replacing
+from suite.record.files import open_plain, replacing
 from suite.record.schema import parse
 
 MARK = b',"sha256":"'
@@ -41,7 +41,8 @@ def seal_file(path: Path) -> int:
 
     Raises ValueError for a line that is no evidence, OSError.
     """
-    lines = read_plain(path).split(b"\n")
+    with open_plain(path) as file:
+        lines = file.read().split(b"\n")
     added = 0
     for number, line in enumerate(lines):
         if line.strip() and not line[-LENGTH:].startswith(MARK):

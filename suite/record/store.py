@@ -11,7 +11,7 @@ import gc
 import os
 import shlex
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from suite.record.files import OlderSchema, printable, read_plain
+from suite.record.files import OlderSchema, open_plain, printable
 from suite.record.machine import key_of
 from suite.record.schema import Counted, Learned, Line, Machine, Renewal, Timed, Witness, parse, unattached
 from suite.record.seal import NoChecksum, opened, sealed
@@ -34,24 +34,28 @@ class NoRecord(LookupError):
 
 
 LOCK = "writing"
+LONGEST_LINE = 1 << 24
+"""Bytes of a line that is read: ours have a thousandth of that."""
 MERGED = "merged"
 """The folder of records that were measured elsewhere, beside those of machines."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """All that a results folder holds, oldest first."""
+    """All that a results folder holds, oldest first. ``places``: file and line of each record by its id, where it was
+    read from files."""
 
     counted: list[Counted] = field(default_factory=list)
     learned: list[Learned] = field(default_factory=list)
     timed: list[Timed] = field(default_factory=list)
     witnesses: list[Witness] = field(default_factory=list)
     renewals: list[Renewal] = field(default_factory=list)
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, lines: Iterable[Line]) -> Records:
+    def of(cls, lines: Iterable[Line], places: Mapping[str, str] | None = None) -> Records:
         """The lines by kind, in order of their start."""
-        records = cls()
+        records = cls(places=places or {})
         lists: dict[str, list[Any]] = {
             "counted": records.counted, "learned": records.learned, "timed": records.timed,
             "witness": records.witnesses, "renewal": records.renewals,
@@ -142,21 +146,17 @@ class Store:
 
     def _read(self) -> tuple[Records, list[str]]:
         lines_by_id: dict[str, Line] = {}
+        places: dict[str, str] = {}
         texts: dict[str, int] = {}  # what a line was, without keeping it
         problems: list[str] = []
         older: set[Path] = set()
         unsealed: dict[Path, int] = {}
         for path in sorted(self.folder.glob("*/*.jsonl")):
-            try:
-                lines = read_plain(path).split(b"\n")
-            except OSError as error:
-                problems.append(f"{path}: cannot be read: {error.strerror}; its records are left out")
-                continue
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
+            for number, line in _lines_or_why(path, problems):
                 try:
                     parsed = parse_sealed(line)
+                    if path.parent.name == MERGED and not parsed.source:  # by hand, so nobody said where it is from
+                        parsed = parsed.model_copy(update={"source": MERGED})
                     if texts.setdefault(parsed.id, hash(line)) != hash(line) and not same(
                         parsed, lines_by_id[parsed.id]
                     ):
@@ -172,12 +172,35 @@ class Store:
                 else:
                     if parsed.id not in lines_by_id or not parsed.source:  # rather ours than a copy of it
                         lines_by_id[parsed.id] = parsed
+                        places[parsed.id] = f"{path}:{number}"
         for path, count in unsealed.items():
             problems.append(
                 f"{path}: {count} of its lines have no checksum and are left out; if you trust them, add it with: "
                 f"python -m suite.record.seal {shlex.quote(str(path))}"
             )
-        return Records.of(lines_by_id.values()), problems
+        return Records.of(lines_by_id.values(), places), problems
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, with their numbers from 1 on; of one that is no record's for its length
+    the beginning. Raises OSError."""
+    with open_plain(path) as file:
+        number = 0
+        while line := file.readline(LONGEST_LINE):
+            number += 1
+            rest = line
+            while len(rest) == LONGEST_LINE and not rest.endswith(b"\n"):
+                rest = file.readline(LONGEST_LINE)
+            if line.strip():
+                yield number, line.removesuffix(b"\n")
+
+
+def _lines_or_why(path: Path, problems: list[str]) -> Iterator[tuple[int, bytes]]:
+    """As :func:`lines_of`, with a sentence where the file cannot be read."""
+    try:
+        yield from lines_of(path)
+    except OSError as error:
+        problems.append(f"{path}: cannot be read: {error.strerror}; its records are left out")
 
 
 def parse_sealed(line: bytes) -> Line:
@@ -186,12 +209,13 @@ def parse_sealed(line: bytes) -> Line:
     A line whose machine's key is not the hash of its facts is refused: it would be pooled with a machine that it says
     it is not.
     """
+    if len(line) >= LONGEST_LINE:
+        raise ValueError(f"not a record: it is longer than {LONGEST_LINE >> 20} MiB")
     try:
         line_read = parse(opened(line))
     except NoChecksum:
         parse(line)  # what is damaged is called so
         raise
-    machine = getattr(line_read, "machine", "")
     machine = line_read.machine
     if isinstance(machine, Machine) and machine.key != key_of(machine.facts):
         raise ValueError(f"its machine's key, {printable(machine.key)}, is not that of the facts beside it")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite.record.files import replacing
+from suite.record.files import read_plain, replacing
 from suite.record.merging import RECORD, read_parquet
 from suite.record.schema import COUNTS, SCHEMA_VERSION, Line, Renewal
 from suite.record.seal import sealed
@@ -256,7 +256,7 @@ def _check(folder: Path, ids: set[str]) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     readme = folder / CARD
-    if not (readme.is_file() and MARK in readme.read_text("utf-8", "replace")):
+    if not (readme.is_file() and MARK in read_plain(readme).decode("utf-8", "replace")):
         raise ValueError(f"{folder} holds something else than published records; name a new folder with --to")
     kept = {
         parse_sealed((row[RECORD] or "").encode()).id

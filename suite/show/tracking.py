@@ -126,7 +126,7 @@ def sides_of(line: Piece) -> list[Run]:
 def group(line: Piece) -> str:
     """The same for all evidence under equal conditions on one machine, and for no other."""
     at = line.conditions
-    return f"{at.baseline} {at.size} {at.recipe} {at.task} on {line.machine.name} [{at.key[:6]}]"
+    return f"{at.baseline} {at.size} {at.recipe} {at.task} on {line.place.name} [{at.key[:6]}]"
 
 
 def name(line: Piece, side: Run) -> str:
@@ -153,6 +153,7 @@ def config(line: Piece, side: Run) -> dict[str, Any]:
         "started": line.started,
         "machine": line.machine.name,
         "machine_key": line.machine.key,
+        "source": line.source,
         "trajectory_code": side.code.trajectory,
         "counts_code": side.code.counts,
         "leantrain": line.leantrain,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 import os
+import shutil
+import zipfile
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -12,12 +17,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from suite.entries.locations import Outside, check_configuration, check_data
+from baselines import source
+from suite.entries.locations import KINDS, Outside, check_configuration, check_data
 from suite.entries.setting import setting_of
 
 datasets = pytest.importorskip("datasets")
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
+Extractor = pytest.importorskip("datasets.utils.extract").Extractor
 
 
 @pytest.fixture
@@ -87,6 +94,142 @@ def test_an_image_that_is_a_path_to_somewhere_else_is_refused(
     with pytest.raises(Outside, match=r"an image in it has no bytes, but the path .*store the images themselves"):
         setting_of(baseline="vit", data=str(data))
     check_data(str(data), of_images=False)  # a text baseline opens no image
+
+
+def saved(table: Any, folder: Path) -> Path:
+    """What ``save_to_disk`` writes of a table, so that its files can be changed."""
+    datasets.DatasetDict({"train": datasets.Dataset(table)}).save_to_disk(str(folder))
+    return folder / "train"
+
+
+def changed(path: Path, **members: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | members))
+
+
+def test_a_file_that_is_an_archive_under_another_name_is_refused(data: Path, secret: Path) -> None:
+    """A reader unpacks it and reads what is inside, which nobody looked through."""
+    json_lines(as_struct(str(secret), None), data)
+    plain = (data / "data.jsonl").read_bytes()
+    parquet(as_struct(None, picture()), data)
+    sound = (data / "data.parquet").read_bytes()
+    (data / "data.parquet").unlink()
+    with BytesIO() as written, zipfile.ZipFile(written, "w") as inner:
+        inner.writestr("data.parquet", sound)
+        inner.comment = b"PAR1"  # a file of two kinds: it ends as Parquet does
+        inner.close()
+        both = b"PAR1" + written.getvalue()
+    for name, content in {
+        "data.jsonl": gzip.compress(plain), "bz2.json": bz2.compress(plain), "xz.csv": lzma.compress(plain),
+        "gz.parquet": gzip.compress(sound), "both.parquet": both, "no.parquet": plain, "no.arrow": plain,
+        "no.png": plain,
+    }.items():  # fmt: skip
+        (data / name).write_bytes(content)
+        check_data.cache_clear()
+        for of_images in (True, False):
+            with pytest.raises(Outside, match=f"{name} is (an archive|something else), and not the"):
+                check_data(str(data / name), of_images)
+        if Extractor.infer_extractor_format(data / name):  # what the library would unpack
+            with pytest.raises(Outside, match="an archive"):
+                check_data(str(data / name), of_images=False)
+        (data / name).unlink()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"label": 1}\n{"a": "\u2028", "image": {"path": "SECRET"}, "label": 0}\n',
+        '{"label": 1}\n{"a": "\x85", "image": {"path": "SECRET"}, "label": 0}\n',
+        '\ufeff{"image": {"path": "SECRET"}, "label": 0}\n{"label": 1}',
+        '{"image": {"p\\u0061th": "SECRET", "path": ""}, "label": 0}',
+        '{"label": 0}\r{"image": {"path": "SECRET"}}',
+        '[\n{"image": {"path": "SECRET", "bytes": null}, "label": 0}\n]',
+    ],
+)
+def test_lines_are_json_s_own(text: str, data: Path, secret: Path) -> None:
+    """Other ends of lines are letters of a text in JSON, and the object around them is one."""
+    (data / "data.jsonl").write_text(text.replace("SECRET", str(secret)), "utf-8", newline="")
+    with pytest.raises(Outside, match=r"secret\.png"):
+        check_data(str(data), of_images=True)
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"image": {"path": "x"}}}', b'{"a": 1} x', b'{"image"', '{"a": "ä"}'.encode("latin-1")]
+)
+def test_of_images_what_is_no_json_is_refused(content: bytes, data: Path) -> None:
+    (data / "data.json").write_bytes(content)
+    with pytest.raises(Outside, match=r"data\.json is no JSON, or no JSON Lines, in UTF-8"):
+        check_data(str(data), of_images=True)
+
+
+def test_a_saved_data_set_names_its_own_files_alone(data: Path, secret: Path) -> None:
+    train = saved(as_struct(None, picture()), data)
+    for of_images in (True, False):
+        check_data(str(data), of_images)
+    (name,) = (each.name for each in train.glob("*.arrow"))
+    shutil.copy(train / name, data.parent / "elsewhere.arrow")
+    shutil.copy(train / name, train / "data.bin")
+    state = json.loads((train / "state.json").read_text())
+    for foreign in ("../../elsewhere.arrow", str(data.parent / "elsewhere.arrow"), "data.bin", 7, None):
+        changed(train / "state.json", _data_files=[{"filename": foreign}])
+        check_data.cache_clear()
+        with pytest.raises(Outside, match="which is no Arrow file beside it"):
+            check_data(str(data), of_images=False)
+    changed(train / "state.json", **state)
+    for split in ("../private", str(data.parent), "a/b", 1):
+        changed(data / "dataset_dict.json", splits=[split])
+        check_data.cache_clear()
+        with pytest.raises(Outside, match="which is no folder beside it"):
+            check_data(str(data), of_images=False)
+
+
+def test_of_a_saved_data_set_the_table_that_is_loaded_is_looked_through(data: Path, secret: Path) -> None:
+    train = saved(as_struct(str(secret), None), data)
+    (train / "data.parquet").write_bytes(b"is not what is loaded")
+    with pytest.raises(Outside, match=r"secret\.png"):
+        check_data(str(data), of_images=True)
+    check_data(str(data), of_images=False)
+
+
+def test_a_linked_folder_of_a_saved_data_set_is_refused(data: Path, tmp_path: Path) -> None:
+    saved(as_struct(None, picture()), tmp_path / "other")
+    shutil.copytree(tmp_path / "other", data, dirs_exist_ok=True)
+    shutil.rmtree(data / "train")
+    (data / "train").symlink_to(tmp_path / "other" / "train")
+    with pytest.raises(Outside, match="train is a link to a file elsewhere"):
+        check_data(str(data), of_images=False)
+
+
+@pytest.mark.parametrize("name", ["*.jsonl", "[a-z].jsonl", "a::b.jsonl", "?.jsonl"])
+def test_a_name_that_readers_take_for_a_pattern_is_refused(name: str, data: Path) -> None:
+    (data / name).write_text('{"text": "a"}')
+    with pytest.raises(Outside, match="which readers take for a pattern"):
+        check_data(str(data), of_images=False)
+
+
+def test_an_image_without_a_member_for_its_path_is_one(data: Path) -> None:
+    features = {"image": {"_type": "Image"}, "label": {"_type": "Value", "dtype": "int64"}}
+    table = pa.table({"image": [{"bytes": picture()}] * 2, "label": [0, 1]})
+    parquet(table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})}), data)
+    check_data(str(data), of_images=True)
+
+
+def test_what_lies_beside_the_data_is_not_read(data: Path) -> None:
+    parquet(as_struct(None, picture()), data)
+    (data / "README.txt").write_bytes(gzip.compress(b"x"))
+    (data / "metadata.json").write_text("no JSON")
+    check_data(str(data), of_images=True)
+
+
+def test_the_kinds_are_those_of_the_reader() -> None:
+    assert list(KINDS.items()) == list(source._KINDS.items())
+
+
+def test_odd_files_beside_a_configuration_are_refused(tmp_path: Path) -> None:
+    for name, add in {"config.json": os.mkfifo, "x.safetensors": lambda path: path.symlink_to("/dev/zero")}.items():
+        add(tmp_path / name)
+        with pytest.raises(Outside, match=f"{name} is no regular file; take it away"):
+            check_configuration(str(tmp_path))
+        (tmp_path / name).unlink()
 
 
 def test_an_empty_image_is_one_without_bytes(data: Path, secret: Path) -> None:

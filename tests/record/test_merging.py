@@ -13,12 +13,31 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from suite.cli import Exit
+from suite.judge.claims import best
+from suite.judge.history import series
+from suite.judge.rows import Currency, Row, pairs
+from suite.measure.plan import CampaignPlan, Pair, Wanted
+from suite.record.job import Setting
 from suite.record.merging import merge
-from suite.record.schema import Line, Renewal
+from suite.record.schema import Code, Line, Renewal
 from suite.record.seal import sealed
 from suite.record.store import Records, Store, StoreError
 from suite.show import publishing
-from tests.factories import MACHINE, counted, every_kind, learned, put, renewal, side, timed
+from tests.factories import (
+    CODE,
+    MACHINE,
+    conditions,
+    counted,
+    counters,
+    every_kind,
+    evidence,
+    learned,
+    put,
+    renewal,
+    side,
+    timed,
+    timings,
+)
 from tests.plugin import called, kept
 
 
@@ -31,15 +50,16 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+stacks = st.sampled_from(["baseline", "x", "lion+ckpt", "lora:rank=4,alpha=8+x", "a 'b'", "ünï"])
 numbers = st.floats()  # NaN and infinities too
 lines = st.one_of(
-    st.builds(lambda id, stack, loss, reason, probe: learned(stack or "x", final=1.0, id=id, reason=reason,
-              probes={"p": probe, stack: loss}), names, names, numbers, names, numbers),
+    st.builds(lambda id, stack, name, loss, reason, probe: learned(stack, final=1.0, id=id, reason=reason,
+              probes={"p": probe, name: loss}), names, stacks, names, numbers, names, numbers),
     st.builds(lambda id, flops, machine: counted("x", id=id, machine=MACHINE.model_copy(update={"name": machine})),
               names, st.integers(0, 2**62), names),
     st.builds(lambda id, pace, source: timed([side(), side("y", pace_s=pace)], id=id, source=source),
               names, st.floats(1e-6, 1e6), names),
-    st.builds(lambda id, stack: renewal(id=id, stack=stack), names, names),
+    st.builds(lambda id, stack: renewal(id=id, stack=stack), names, stacks),
 )  # fmt: skip
 
 
@@ -71,6 +91,53 @@ def test_machine_and_source_stay_on_every_row_through_other_hands(tmp_path: Path
     for file in (tmp_path / "bob-records" / "data").glob("*.parquet"):
         rows = pq.read_table(file, columns=["source", "machine"]).to_pylist()
         assert all(row["source"] and row["machine"] for row in rows)
+
+
+def test_the_key_of_this_machine_is_no_proof_that_something_ran_here(tmp_path: Path) -> None:
+    """Records that name this machine, with its key and facts, stand beside ours and change none of them."""
+    ours, forged = evidence("x"), evidence("x", final=1.0, pace_s=0.0025, points=[counters(flops=1)])
+    theirs = [each.model_copy(update={"id": f"f{each.id}", "started": "2027-01-01T00:00:00+00:00"}) for each in forged]
+    put(tmp_path / "ours", ours)
+    before, of_before = rows_of(tmp_path / "ours"), series(Store(tmp_path / "ours").read()[0])
+    merged = merge([put(tmp_path / "theirs", theirs)], tmp_path / "ours")
+    assert len(merged.added) == len(theirs)
+    after = rows_of(tmp_path / "ours")
+    assert {name: row.metrics for name, row in before.items()} == {name: after[name].metrics for name in before}
+    assert {name: row.records for name, row in before.items()} == {name: after[name].records for name in before}
+    (other,) = after.keys() - before.keys()
+    assert other == f"{MACHINE.name} of theirs" and after[other].board not in {row.board for row in before.values()}
+    assert after[other].value("step_time").number < 0.2 < before[MACHINE.name].value("step_time").number
+    assert len(best(after.values())) == 2, "a claim is judged for both, each in its own place"
+    records = Store(tmp_path / "ours").read()[0]
+    assert [each for each in series(records) if not each.source] == of_before, "and in no history of ours"
+
+
+def rows_of(folder: Path) -> dict[str, Row]:
+    return {row.machine.name: row for row in pairs(Store(folder).read()[0], lambda _: "baseline", lambda *_: CODE)}
+
+
+def test_timings_that_were_merged_do_not_count_as_timed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("suite.measure.plan.fingerprint", lambda *_: MACHINE)
+    monkeypatch.setattr("suite.measure.plan.installed_code", lambda *_: CODE)
+    monkeypatch.setattr("suite.measure.plan.conditions_of", lambda setting: conditions())
+    pair = Pair(Setting(baseline="gpt"), "x", "baseline")
+    put(tmp_path / "theirs", timings("x"))
+    merge([tmp_path / "theirs"], tmp_path / "ours")
+    assert CampaignPlan([pair], Store(tmp_path / "ours").read()[0], Wanted()).timed(pair) == []
+    assert len(CampaignPlan([pair], Store(tmp_path / "theirs").read()[0], Wanted()).timed(pair)) == 3
+
+
+def test_what_somebody_put_beside_merged_records_is_not_ours(tmp_path: Path) -> None:
+    put(tmp_path / "ours", timings("x"), "merged")
+    assert {each.source for each in Store(tmp_path / "ours").read()[0].timed} == {"merged"}
+
+
+@pytest.mark.parametrize(("source", "current"), [("", ("", "theirs", "others")), ("theirs", ("theirs",))])
+def test_a_renewal_holds_for_what_its_source_measured(source: str, current: tuple[str, ...]) -> None:
+    renewed = renewal("x", source=source)
+    now = Code(trajectory=renewed.new, counts="")
+    currency = Currency.of([renewed, renewal("y", source="others")], lambda *_: now)
+    assert {each for each in ("", "theirs", "others") if currency.has(learned("x", source=each))} == {*current}
 
 
 def test_what_is_known_is_dropped_and_nothing_is_touched(tmp_path: Path) -> None:

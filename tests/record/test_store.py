@@ -18,7 +18,7 @@ from suite.record import store as module
 from suite.record.schema import SCHEMA_VERSION, Renewal, parse
 from suite.record.seal import sealed
 from suite.record.store import Records, Store, StoreError
-from tests.factories import MACHINE, evidence, learned, machine, timings
+from tests.factories import CODE, MACHINE, counted, counters, evidence, learned, machine, timings
 
 
 @pytest.fixture
@@ -481,3 +481,137 @@ def test_a_key_of_fewer_facts_is_as_good_as_it_was(tmp_path):
     records, problems = store.read()
     assert not problems and {each.machine.key for each in records.learned} == {old.machine.key, new.machine.key}
     assert old.machine.key != new.machine.key
+
+
+# what no run has ----------------------------------------------------------------------------------------------------
+
+
+def with_member(line, path, value):
+    """The line's JSON with another value at a path of names and numbers, sealed as whoever forges one does it."""
+    content = json.loads(line.model_dump_json())
+    *above, last = path
+    inner = content
+    for each in above:
+        inner = inner[each]
+    inner[last] = value
+    return sealed(json.dumps(content, separators=(",", ":")).encode())
+
+
+TIMED = timings("x", 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "value"),
+    [
+        (learned("x", 7), ["stack"], "http:evil"),
+        (learned("x", 7), ["stack"], "x+"),
+        (learned("x", 7), ["conditions", "rate"], "NaN"),
+        (learned("x", 7), ["conditions", "rate"], -1.0),
+        (learned("x", 7), ["conditions", "steps"], -1),
+        (learned("x", 7), ["conditions", "threads"], 0),
+        (learned("x", 7), ["conditions", "baseline"], "b" * 3000),
+        (learned("x", 7), ["steps"], -5),
+        (learned("x", 7), ["seed"], "7"),
+        (learned("x", 7), ["seed"], True),
+        (learned("x", 7), ["cpu_s"], "Infinity"),
+        (learned("x", 7), ["cpu_s"], "20.0"),
+        (learned("x", 7), ["curve", 0, "step"], -1),
+        (counted("x"), ["points", 0, "counters", "flops"], -1),
+        (counted("x"), ["points", 0, "counters", "peak_by_kind", "parameters"], -1),
+        (counted("x"), ["points", 0, "progress"], 1.5),
+        (TIMED, ["contenders", 1, "stack"], "http:evil"),
+        (TIMED, ["contenders", 1, "setup_s"], "NaN"),
+        (TIMED, ["contenders", 1, "windows", 0, "block_steps"], 0),
+        (TIMED, ["contenders", 1, "windows", 0, "block_s", 0], [-1.0, 1.0]),
+        (TIMED, ["replicate"], -1),
+    ],
+    ids=str,
+)
+def test_what_no_run_has_is_named_and_left_out_and_blocks_no_board(store, line, path, value):
+    put(store, *evidence("x"))
+    sound = store.read()[0]
+    odd = store.path("other", "odd")
+    odd.parent.mkdir()
+    odd.write_bytes(b"\n" + with_member(line, path, value) + b"\n")
+    records, (problem,) = store.read()
+    assert problem.startswith(f"{odd}:2: not a ") and problem.endswith("the line is left out and left in place")
+    assert records == sound
+    assert [each.stack for each in rows_of(records)] == ["x"]
+
+
+def test_a_record_at_which_a_view_fails_is_found_named_and_left_out(store, monkeypatch):
+    """Whatever is wrong with it; rows are as if it had never been there."""
+    put(store, *evidence("x"), *evidence("y", ruler=False), learned(seed=7))
+    before = rows_of(store.read()[0])
+    late = {"started": "2026-06-01T00:00:00+00:00"}
+    put(store, learned("x", 7, final=13.0, **late), counted("y", id="c", points=[counters(flops=13)], **late))
+    _fails_at_thirteen(monkeypatch)
+    left_out = []
+    after = rows_of(store.read()[0], left_out)
+    assert [(each.stack, each.records) for each in after] == [(each.stack, each.records) for each in before]
+    of_learned = len(path_of(store).read_bytes().splitlines())
+    of_counted = len(path_of(store, "counted").read_bytes().splitlines())
+    assert sorted(each.partition(": ")[0] for each in left_out) == [
+        f"{path_of(store, 'counted')}:{of_counted}", f"{path_of(store)}:{of_learned}",
+    ]  # fmt: skip
+    assert all("cannot be judged (ZeroDivisionError: thirteen)" in each for each in left_out)
+
+
+def test_what_fails_with_whatever_is_known_leaves_the_other_rows(store, monkeypatch):
+    put(store, *evidence("x"), *evidence("y", ruler=False))
+
+    def fails(known, moderation):
+        if any(each.contender.stack == "y" for each in known.learned):
+            raise RuntimeError("y")
+        return values(known, moderation)
+
+    values = results.values
+    monkeypatch.setattr(results, "values", fails)
+    left_out = []
+    assert "x" in [each.stack for each in rows_of(store.read()[0], left_out)] and left_out
+
+
+def _fails_at_thirteen(monkeypatch):
+    values = results.values
+
+    def fails(known, moderation):
+        losses = [pair.contender.final.loss for pair in known.learned]
+        counts = [point.counters.flops for each in known.counted if each for point in each.points]
+        if 13 in [*losses, *counts]:
+            raise ZeroDivisionError("thirteen")
+        return values(known, moderation)
+
+    monkeypatch.setattr(results, "values", fails)
+
+
+def rows_of(records, left_out=None):
+    return results.pairs(records, lambda _: "baseline", lambda *_: CODE, left_out=left_out)
+
+
+def test_a_history_goes_on_beside_a_record_at_which_it_fails(store, monkeypatch):
+    put(store, *evidence("x"))
+    whole = history.series(store.read()[0])
+    bad = store.read()[0].timed[-1]
+    samples = history.samples
+
+    def fails(known, metrics):
+        if any(each.record == bad.id for each in known.timed):
+            raise OverflowError("odd")
+        return samples(known, metrics)
+
+    monkeypatch.setattr(history, "samples", fails)
+    left_out = []
+    after = history.series(store.read()[0], left_out=left_out)
+    assert sum(len(each.points) for each in after) < sum(len(each.points) for each in whole)
+    assert len(left_out) == 1 and left_out[0].startswith(f"{path_of(store, 'timed')}:")
+
+
+def test_a_line_that_is_longer_than_any_record_is_named_and_not_held_in_memory(store, monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_LINE", 1 << 14)
+    put(store, learned("x", 1))
+    with path_of(store).open("ab") as file:
+        file.write(b'{"reason": "' + b"a" * (1 << 18) + b'"}\n')
+    put(store, learned("x", 2))
+    records, (problem,) = store.read()
+    assert [each.seed for each in records.learned] == [1, 2]
+    assert problem.startswith(f"{path_of(store)}:2: not a record: it is longer than ")

@@ -29,6 +29,7 @@ PLACES = {
     "a study": "odd/studies/odd.json",
     "the matrix of models": "models.json",
     "the counts at the papers' sizes": "paper_scale.json",
+    "what the references learned": "references.json",
 }
 
 

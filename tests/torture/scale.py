@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+from suite.record.machine import key_of
 from suite.record.schema import parse
 from suite.record.seal import LENGTH, sealed
 from tests.torture import Row, Scale
@@ -74,8 +75,9 @@ def generate(number: int, folder: Path) -> None:
 def varied(line: dict[str, object], machine: int, seeds: int, stacks: int) -> dict[str, object]:
     """The line as another one."""
     other = json.loads(json.dumps(line)) | {"id": uuid.uuid4().hex}
-    if "machine" in other:
-        other["machine"] |= {"name": f"machine-{machine}", "key": f"{machine:016x}"}
+    if isinstance(other.get("machine"), dict):  # of a renewal it is a name
+        facts = other["machine"]["facts"] | {"synthetic": machine}
+        other["machine"] |= {"name": f"machine-{machine}", "facts": facts, "key": key_of(facts)}
     for name in ("seed", "replicate"):
         if name in other:
             other[name] += 10 * seeds

@@ -23,6 +23,7 @@ from suite.judge.studies import read_studies
 from suite.judge.versions import installed_quality, installed_version
 from suite.record import gpu_times
 from suite.record import references as of_references
+from suite.record.files import read_plain_text
 from suite.record.gpu_times import GpuTimes
 from suite.record.job import techniques_of
 from suite.record.references import Kind
@@ -47,9 +48,9 @@ class Folder:
     def of(cls, entry: Entry) -> Folder:
         """Reads the folder, without importing anything of it. What cannot be read there is left out."""
         try:
-            tree = ast.parse((entry.folder / "technique.py").read_text("utf-8"))
+            tree = ast.parse(read_plain_text(entry.folder / "technique.py"))
             path = entry.folder / "mutants.toml"
-            written = tomllib.loads(path.read_text("utf-8")).get("mutant", []) if path.is_file() else []
+            written = tomllib.loads(read_plain_text(path)).get("mutant", []) if path.is_file() else []
         except (OSError, ValueError, SyntaxError):  # a plug-in may hold anything; its tests say what is wrong
             return cls(entry.module)
         public = [
@@ -84,7 +85,7 @@ def origins(records: Records) -> dict[str, Origin]:
     timings = [(each, each.contenders[1].stack if len(each.contenders) > 1 else "") for each in records.timed]
     return {
         each.id: Origin(
-            each.kind, stack, each.started, each.machine.name, str(each.machine.context.get("git_commit") or "")
+            each.kind, stack, each.started, each.place.name, str(each.machine.context.get("git_commit") or "")
         )
         for each, stack in [*((each, each.stack) for each in runs), *timings]
     }
@@ -145,14 +146,15 @@ class Report:
         times, unread_times = _modelled(folder, named if stacks else (), on)
         sound, broken = with_cards(catalogue())
         cards = {id: entry.card for id, entry in sound.items() if not stacks or id in named}
+        left_out: list[str] = []
         chosen = [
             row
-            for row in rows(records)
+            for row in rows(records, left_out=left_out)
             if (not stacks or row.stack in stacks) and (not on or row.conditions.baseline in on)
         ]
         return cls(
             rows=chosen,
-            problems=problems,
+            problems=[*problems, *left_out],
             verdicts=[
                 each for each in verdicts(chosen, cards.values(), counts) if not on or each.baseline in ("", *on)
             ],
