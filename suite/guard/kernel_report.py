@@ -5,7 +5,8 @@ Of each entry of a technique's ``MANIFESTS``, from what its ``peer.py`` declares
     correct    one step against the float64 reference, on uneven sizes and at misaligned addresses: under Triton's
                interpreter without a GPU, as machine code on one
     gates      the code compiled for Hopper against the manifest's budget; needs no GPU
-    floor      on a GPU: the bytes that must move over the copy bandwidth measured there, over the time measured
+    floor      on a GPU: the bytes that must move over the copy bandwidth measured there, or the FLOPs over the rate of
+               a matrix product, whichever takes longer, over the time measured
     peers      on a GPU: their time over the kernel's; other implementations of the same step on the same data
     launch     on a GPU: the host's time for a step over many tiny tensors
 """
@@ -138,5 +139,6 @@ def line(row: KernelRow, timed: bool) -> list[str]:
             f"{name} {value:.2f}x" if isinstance(value, float) else f"{name} {value}"
             for name, value in timing.peers.items()
         )
-        cells += [f"{timing.time_s * 1e3:.3f} ms", f"{100 * timing.floor_share:.1f} %", launch, peers or "none"]
+        rate = f", {timing.flops_per_s / 1e12:.0f} TFLOP/s" if timing.flops_per_s else ""
+        cells += [f"{timing.time_s * 1e3:.3f} ms{rate}", f"{100 * timing.floor_share:.1f} %", launch, peers or "none"]
     return cells

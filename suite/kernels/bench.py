@@ -33,6 +33,7 @@ LAUNCHED = (333, 1000)
 TINY = 16
 EXAMINATION_LIMIT_S = 600
 REPETITIONS = 30
+PRODUCT = 8192  # rows and columns of the matrices whose product's rate is the floor's
 FLUSH_BYTES = 2 * 2**30  # far over any L2; writing it takes the GPU half a millisecond, in which the host runs ahead
 
 
@@ -53,7 +54,8 @@ class Bench:
     ``kernel(inputs)`` prepares (launch tables, settings), and gives what runs one step in place on ``inputs``; a list
     that a step creates, it puts there. ``reference(inputs)`` gives in float64 what lists hold after one step, and
     leaves ``inputs`` as they are. ``tolerance`` bounds the difference in rounding units (a dtype's epsilon, times the
-    reference or its root mean square over the list, whichever is larger). ``bytes_per_element`` must move in a step.
+    reference or its root mean square over the list, whichever is larger). ``bytes_per_element`` must move in a step,
+    and of ``timed_sizes`` tensor cores must compute ``flops_per_element``: the longer of both is the floor.
     ``peers`` prepare as ``kernel`` does; one that cannot run here raises, and says why. ``multi_tensor`` kernels take
     whole lists in one launch, through launch tables; others launch for each tensor. ``timed_sizes`` are the elements of
     the tensors that a step is timed on; ``checked_sizes``, of the one that is checked, by an interpreter that is slow.
@@ -68,12 +70,13 @@ class Bench:
     multi_tensor: bool = True
     timed_sizes: Sequence[int] = field(default_factory=transformer_sizes)
     checked_sizes: Sequence[int] = CHECKED_SIZES
+    flops_per_element: float = 0.0
 
 
 @dataclass(frozen=True)
 class BenchTiming:
     """A bench's times on a GPU. ``peers`` are theirs over the kernel's, or why there is none; ``launch_s`` is for each
-    number of tensors."""
+    number of tensors; ``flops_per_s`` are those that the bench says must be computed, 0 where it says none."""
 
     time_s: float
     elements: int
@@ -81,6 +84,7 @@ class BenchTiming:
     floor_share: float
     peers: Mapping[str, float | str]
     launch_s: Mapping[str, float]
+    flops_per_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,10 @@ def timed_bench(bench: Bench, device: torch.device) -> BenchTiming:
     }
     bandwidth = copy_bytes_per_s(device)
     floor_s = bench.bytes_per_element * sum(sizes) / bandwidth
-    return BenchTiming(time_s, sum(sizes), bandwidth, floor_s / time_s, peers, launch_s)
+    flops = bench.flops_per_element * sum(sizes)
+    if flops:
+        floor_s = max(floor_s, flops / product_flops_per_s(device))
+    return BenchTiming(time_s, sum(sizes), bandwidth, floor_s / time_s, peers, launch_s, flops / time_s)
 
 
 def copy_bytes_per_s(device: torch.device) -> float:
@@ -185,6 +192,12 @@ def copy_bytes_per_s(device: torch.device) -> float:
     source = torch.randn(2**28, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / device_time_s(lambda: target.copy_(source), device)
+
+
+def product_flops_per_s(device: torch.device) -> float:
+    """FLOPs a second of torch's product of two square bfloat16 matrices of random numbers."""
+    a, b = torch.randn(2, PRODUCT, PRODUCT, device=device, dtype=torch.bfloat16)
+    return 2 * PRODUCT**3 / device_time_s(lambda: a @ b, device)
 
 
 def device_time_s(step: Callable[[], object], device: torch.device) -> float:

@@ -1,8 +1,8 @@
 """What a recorded step shows of FlashAttention, beside attention with all its scores, in a pass of the same batch.
 
 The recorded step's gradients are set against those of a definition written here, softmax(Q K^T / sqrt(d)) V in
-float64, causal where the model is. Algorithm 1 and 4 in ``tiles.py`` get queries, keys and values of that pass, and
-their accesses to slow memory are set against theorem 2.
+float64, causal where the model is. The tiles that compute where there is no GPU (``tiled.py``), and algorithms 1 and 4
+in ``tiles.py``, get queries, keys and values of that pass; the latter's accesses are set against theorem 2.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from suite.reading.recording import Recording
+from techniques.attention.flashattention import tiled
 from techniques.attention.flashattention.technique import FlashAttention
 from techniques.attention.flashattention.tiles import Memory, backward, forward
 from techniques.shared.plain import apart
@@ -27,11 +30,12 @@ OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal ma
 
 
 def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
-    """``gradient_roundings``: of the step's gradients from those with the definition; ``tile_output``,
-    ``tile_gradients``: how far the tiles' are from the definition's, of the largest, in float64; ``forward_accesses``,
-    ``backward_accesses``: to slow memory, over theorem 2's count; ``overflows``: values of the tiles' output and
-    gradients that are not finite where scores exceed what exp can take; ``saved_scores``: tensors as large as the
-    scores that a pass keeps for its backward pass."""
+    """``own_share``: of a pass's attentions, those that are computed by this entry's operator;
+    ``gradient_roundings``: of the step's gradients from those with the definition; ``tile_output``,
+    ``tile_gradients``: how far both kinds of tiles are from the definition's, of the largest, in float64;
+    ``forward_accesses``, ``backward_accesses``: to slow memory, over theorem 2's count; ``overflows``: values of the
+    tiles' output and gradients that are not finite where scores exceed what exp can take; ``saved_scores``: tensors
+    as large as the scores that a pass keeps for its backward pass."""
     run, trace = recording.run, recording.trace
     seen: list[tuple[Tensor, Tensor, Tensor, bool]] = []
 
@@ -46,10 +50,11 @@ def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
     with run.anatomy.attention(definition):
         expected = recording.gradients_at(trace.before.parameters)
     query, key, value, causal = seen[0]
-    with _saved() as kept:
+    with _saved() as kept, _Own() as own_ones:
         recording.gradients_at(trace.before.parameters)
     scores = {(*each.shape[:2], each.shape[2], other.shape[2]) for each, other, _, _ in seen}
     return {
+        "own_share": own_ones.count / len(seen),
         "gradient_roundings": apart(
             trace.of("backward")[0].gradients, {name: each.double() for name, each in expected.items()}
         ),
@@ -79,21 +84,48 @@ def _of_tiles(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> dict[str, float]
         output = _definition(leaves[0], leaves[1], leaves[2], mask)
         d_out = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).reshape(output.shape)
         expected = torch.autograd.grad(output, leaves, d_out)
-    result = forward(q, k, v, Memory(), ROWS, COLUMNS, mask=mask)
-    gradients = backward(q, k, v, result, d_out, Memory(), ROWS, COLUMNS, mask=mask)
     beyond = q * (2 * RANGE / (q @ k.T / math.sqrt(d)).abs().max())
-    large = forward(beyond, k, v, Memory(), ROWS, COLUMNS, mask=mask)
-    of_large = large.o, *backward(beyond, k, v, large, d_out, Memory(), ROWS, COLUMNS, mask=mask)
+    of_tiles = [_counted(q, k, v, d_out, mask), _computed(q, k, v, d_out, causal)]
+    of_large = [*_counted(beyond, k, v, d_out, mask), *_computed(beyond, k, v, d_out, causal)]
     there, back = Memory(), Memory()
     whole = forward(q, k, v, there, ROWS, COLUMNS)
     backward(q, k, v, whole, d_out, back, ROWS, COLUMNS)
     return {
-        "tile_output": _off(result.o, output.detach()),
-        "tile_gradients": max(_off(ours, theirs) for ours, theirs in zip(gradients, expected, strict=True)),
+        "tile_output": max(_off(o, output.detach()) for o, *_ in of_tiles),
+        "tile_gradients": max(
+            _off(ours, theirs) for _, *own in of_tiles for ours, theirs in zip(own, expected, strict=True)
+        ),
         "overflows": sum(int((~each.isfinite()).sum()) for each in of_large),
         "forward_accesses": there.accesses / (2 * n * d + key_tiles * (3 * n * d + 4 * n)),
         "backward_accesses": back.accesses / (4 * n * d + key_tiles * (5 * n * d + 2 * n)),
     }
+
+
+def _counted(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, mask: Tensor | None) -> list[Tensor]:
+    """Output and gradients of the first paper's algorithms."""
+    result = forward(q, k, v, Memory(), ROWS, COLUMNS, mask=mask)
+    return [result.o, *backward(q, k, v, result, d_out, Memory(), ROWS, COLUMNS, mask=mask)]
+
+
+def _computed(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, causal: bool) -> list[Tensor]:
+    """Output and gradients of the tiles that the model's attention is computed by."""
+    given = tiled.Attention(None, causal, 1 / math.sqrt(q.shape[1]), 0.0, None)
+    query, key, value, d_output = (each[None, None] for each in (q, k, v, d_out))
+    o, logarithms = tiled.forward(query, key, value, given, ROWS, COLUMNS)
+    gradients = tiled.backward(query, key, value, o, logarithms, d_output, given, ROWS, COLUMNS)
+    return [each[0, 0] for each in (o, *gradients)]
+
+
+class _Own(TorchDispatchMode):
+    """Counts this entry's operator meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.leantrain.flash_attention.default
+        return func(*args, **(kwargs or {}))
 
 
 def _off(ours: Tensor, expected: Tensor) -> float:

@@ -1,47 +1,77 @@
 """FlashAttention (Dao et al., NeurIPS 2022): exact attention by tiles, without the N x N matrix in memory.
 
-Uses the fused kernel behind torch's scaled_dot_product_attention. Only the ``classic`` recipe leaves attention unfused;
-``modern`` and ``compiled`` have the kernel already, and there the entry changes nothing, which is the result.
-``tiles.py`` beside it is the algorithm itself, with every memory access counted.
+    for each tile of queries, over tiles of keys:      S = scale Q K^T          m' = max(m, rowmax S)
+                                                       P = exp(S - m')          l <- e^(m - m') l + rowsum P
+                                                       O <- e^(m - m') O + P V
+    at its end:                                        O / l is written, and L = m + log l, from which the backward pass
+                                                       computes P again
+
+The attention of every block becomes that of ``attention.py``: our own Triton kernels on a GPU (``kernel.py``), the same
+tiles in torch's operators elsewhere (``tiled.py``). ``tiles.py`` is the first paper's order of loops, with every access
+to slow memory counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique, Unavailable
 from suite.model.anatomy import anatomy
-from suite.model.fused import unfused_attention
+from suite.model.attention import AttentionFunction
+from suite.model.calls import undisturbed
+from suite.model.fused import OWN_CODE
+from techniques.attention.flashattention.attention import flash_attention
 
 
 @dataclass
 class FlashAttention(Technique):
-    """Turns fused attention on, and makes sure that torch has a kernel for every block's."""
+    """Every block's attention by our own tiles; a model with one that these do not take is refused."""
 
-    fused: dict[str, Act] = field(init=False, repr=False, default_factory=dict)
-
-    def recipe(self, recipe: Recipe) -> Recipe:
-        return replace(recipe, fused_attention=True)
+    blocks: dict[str, Act] = field(init=False, repr=False, default_factory=dict)
+    swapped: Act = field(init=False, repr=False, default_factory=Act)
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
-        blocks = anatomy(model).every_block
-        unfused = unfused_attention(model, blocks, partial(run.trial, model))
-        if unfused:
-            path, reason = next(iter(unfused.items()))
+        parts = anatomy(model)
+        blocks = {block.path: block.module for block in parts.every_block}
+        now: list[str] = []
+        self.blocks = {path: Act() for path in blocks}
+        parts.attention_sites.swap(calling(lambda: now and self.blocks[now[-1]]()))  # raises NotSwappable
+        with ExitStack() as stack:
+            stack.enter_context(undisturbed(model))
+            for path, module in blocks.items():
+                hook = module.register_forward_pre_hook(lambda *_, path=path: now.append(path))
+                stack.callback(hook.remove)
+            model.train()
+            run.trial(model)  # raises what refuses an attention
+        left = [path for path, act in self.blocks.items() if not act.count]
+        if left:
             raise Unavailable(
-                f"the attention of {len(unfused)} of {len(blocks)} blocks would not be fused: in {path} {reason}"
+                f"the attention of {len(left)} of {len(blocks)} blocks would stay as it is: in {left[0]} {OWN_CODE}"
             )
-        self.fused = {block.path: Act() for block in blocks}
-        for act in self.fused.values():
-            act()
+        parts.attention_sites.swap(calling(self.swapped))
         return model
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        return self.fused
+        return {**self.blocks, "attention": self.swapped}
+
+
+def calling(act: Callable[[], object]) -> AttentionFunction:
+    """The attention function of a model's blocks, which says with ``act`` that it computes."""
+
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
+    ) -> Tensor:
+        act()
+        device = query.device.type
+        if torch.is_autocast_enabled(device):  # as torch's own attention: all three in the narrow type
+            query, key, value = (each.to(torch.get_autocast_dtype(device)) for each in (query, key, value))
+        return flash_attention(query, key, value, mask=mask, causal=causal, scale=scale, dropout_p=dropout_p)
+
+    return attention

@@ -1,15 +1,16 @@
 """The tile algorithm against float64 attention, and its counted accesses against the closed forms."""
 
 import math
+from collections import Counter
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from suite.loop.recipe import Recipe
-from suite.loop.technique import Unavailable
+from suite.loop.sites import NotAttached
 from techniques.attention.flashattention.technique import FlashAttention
 from techniques.attention.flashattention.tiles import (
     Memory,
@@ -147,23 +148,46 @@ def test_a_forgotten_rescaling_would_be_seen(monkeypatch):
     assert not torch.allclose(forward(q, k, v, Memory(), 4, 4).o, exact(q, k, v, None))
 
 
-def test_the_technique_asks_for_fused_attention_and_nothing_else():
-    classic = Recipe(steps=10, batch_size=2, learning_rate=1e-3)
-    fused = FlashAttention().recipe(classic)
-    assert fused.fused_attention
-    assert {**fused.as_dict(), "fused_attention": False} == classic.as_dict()
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("gpt2", "attention dropout, which is 0.1"), ("beit", "a mask that learns"), ("swin", "learns")],
-)
-def test_attention_that_torch_does_not_fuse_is_refused(name, reason):
-    with pytest.raises(Unavailable, match=reason):
+@pytest.mark.parametrize(("name", "reason"), [("beit", "a mask that learns"), ("swin", "a mask that learns")])
+def test_attention_that_the_tiles_do_not_take_is_refused(name, reason):
+    with pytest.raises(ValueError, match=reason):
         further_run(name, FlashAttention())
 
 
+@pytest.mark.parametrize("name", ["gpt2", "gpt_bigcode", "deit3"])
+def test_models_train_by_the_tiles_also_with_dropout_and_shared_keys(name):
+    losses = further_run(name, FlashAttention(), steps=2).train(2)
+    assert losses[1] < losses[0]
+
+
 @pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
-def test_every_attention_function_of_the_baselines_runs_fused(baseline):
-    run = new_run(baseline, "flashattention", size="pico", recipe="classic")
-    assert [site.count for site in run.attachment.sites.values()] == [1] * len(run.anatomy.every_block)
+@pytest.mark.parametrize("recipe", ["classic", "modern"])
+def test_every_attention_of_the_baselines_is_ours(baseline, recipe):
+    run = new_run(baseline, "flashattention", size="pico", recipe=recipe)
+    blocks = run.anatomy.every_block
+    assert [run.attachment.counts()[f"flashattention.{block.path}"] for block in blocks] == [1] * len(blocks)
+    with Operators() as operators:
+        run.train(1)
+    calls = run.attachment.counts()["flashattention.attention"]
+    assert operators.names["leantrain::flash_attention"] == calls >= len(blocks)
+    assert operators.names["leantrain::flash_attention_backward"] == calls
+    assert not any("scaled_dot_product" in name for name in operators.names)
+
+
+def test_what_takes_the_attention_away_is_seen():
+    """The stack's second technique computes another attention: the first says that it did nothing."""
+    run = new_run("gpt", "flashattention+sanger", size="pico", recipe="classic")
+    with pytest.raises(NotAttached, match="flashattention did nothing"):
+        run.train(1)
+
+
+class Operators(TorchDispatchMode):
+    """How often each operator ran, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names[func.name().removesuffix(".default")] += 1
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,203 @@
+"""FlashAttention's backward pass as Triton kernels: first dQ, by tiles of queries, then dK and dV, by tiles of keys.
+
+    P  = exp(S - L)                 recomputed from the logarithm L that the forward pass kept of each row
+    D  = rowsum(dO o O)             by the first kernel, for both
+    dV = (Z o P)^T dO               Z: what dropout kept, over its probability
+    dS = P o (Z o dO V^T - D)
+    dQ = scale dS K                 dK = scale dS^T Q
+
+No sum is of several programs, so that gradients are the same in every run: the price is that S and dO V^T are computed
+twice, 7 products where atomic additions to dQ would take 5. Heads that share a key are summed by its program.
+"""
+
+# Triton types a kernel's arguments at the launch.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from suite.kernels.portable import dot, narrow
+from techniques.attention.flashattention.forward_kernel import (
+    HIDDEN,
+    LOG2E,
+    ends_of,
+    extent_of,
+    kept_weights,
+    load_tile,
+    seen_products,
+    source_of,
+)
+
+
+@triton.jit
+def _of_rows(pointer, row, length, other):
+    """Numbers of rows, in powers of two, by which nothing is left of a row that is not there, or sees no key."""
+    value = tl.load(pointer + row, mask=row < length, other=other)
+    return tl.where(value == HIDDEN, -HIDDEN, value * LOG2E)
+
+
+@triton.jit
+def _queries_gradient(
+    sums, query, d_out, logarithm, delta, k, v, begin, end, row, queries, keys, k_row, v_row,
+    mask, mask_row, mask_column, in_two, unscale, kept, seed, plane, threshold,
+    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, WHOLE: tl.constexpr,
+    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``sums`` [ROWS, DIM] plus dS K over keys ``begin`` to ``end``."""
+    for first in tl.range(begin, end, COLUMNS):
+        key = load_tile(k, first, keys, k_row, COLUMNS, D, DIM, not WHOLE, TMA)
+        value = load_tile(v, first, keys, v_row, COLUMNS, D, DIM, not WHOLE, TMA)
+        nothing = tl.zeros((query.shape[0], COLUMNS), tl.float32)
+        column = (first + tl.arange(0, COLUMNS))[None, :]
+        products = dot(query, tl.trans(key), nothing, PRECISION)
+        products = seen_products(products, row[:, None], column, queries, keys, mask, mask_row, mask_column, unscale,
+                                 CAUSAL, KEYS, ADDED, WHOLE)  # fmt: skip
+        p = tl.exp2(products * in_two - logarithm[:, None])
+        dp = dot(d_out, tl.trans(value), nothing, PRECISION)
+        if DROPPED:
+            dp = tl.where(kept_weights(seed, plane, row[:, None], column, threshold), dp * (1.0 / kept), 0.0)
+        ds = p * (dp - delta[:, None])
+        sums = dot(narrow(ds, key.dtype), key, sums, PRECISION)
+    return sums
+
+
+@triton.jit
+def queries_kernel(
+    q, k, v, o, d_out, dq, logarithms, deltas, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
+    d_batch, d_head, d_row, dq_batch, dq_head, dq_row, l_batch, l_head, mask_batch, mask_head, mask_row, mask_column,
+    batches, heads, groups, queries, keys, scale, kept, threshold,
+    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Arguments as of :func:`forward_kernel`."""
+    plane, number = tl.program_id(0) % (batches * heads), tl.program_id(0) // (batches * heads)
+    if CAUSAL:
+        number = tl.cdiv(queries, ROWS) - 1 - number  # the longest first
+    batch, head, first = (plane // heads).to(tl.int64), (plane % heads).to(tl.int64), number * ROWS
+    shared = head // groups
+    q_first, queries = extent_of(q_starts, q_lengths, batch, queries)
+    k_first, keys = extent_of(k_starts, k_lengths, batch, keys)
+    k = source_of(k + batch * k_batch + shared * k_head + k_first * k_row, keys, k_row, COLUMNS, D, DIM, TMA)
+    v = source_of(v + batch * v_batch + shared * v_head + k_first * v_row, keys, v_row, COLUMNS, D, DIM, TMA)
+    if mask is not None:
+        mask += batch * mask_batch + head * mask_head
+    if DROPPED:
+        seed = tl.load(seed)
+    row = first + tl.arange(0, ROWS)
+    query = load_tile(q + batch * q_batch + head * q_head + q_first * q_row, first, queries, q_row,
+                  ROWS, D, DIM, True, False)  # fmt: skip
+    output = load_tile(o + batch * o_batch + head * o_head + q_first * o_row, first, queries, o_row,
+                   ROWS, D, DIM, True, False)  # fmt: skip
+    given = load_tile(d_out + batch * d_batch + head * d_head + q_first * d_row, first, queries, d_row,
+                  ROWS, D, DIM, True, False)  # fmt: skip
+    delta = tl.sum(output.to(tl.float32) * given.to(tl.float32), 1)
+    of_plane = batch * l_batch + head * l_head + q_first
+    tl.store(deltas + of_plane + row, delta, mask=row < queries)
+    logarithm = _of_rows(logarithms + of_plane, row, queries, HIDDEN)
+    sums = tl.zeros((ROWS, DIM), tl.float32)
+    whole, end = ends_of(first, queries, keys, ROWS, COLUMNS, CAUSAL)
+    for part in tl.static_range(2):
+        if part == 0:
+            begin, stop = 0, whole
+        else:
+            begin, stop = whole, end
+        sums = _queries_gradient(
+            sums, query, given, logarithm, delta, k, v, begin, stop, row, queries, keys, k_row, v_row,
+            mask, mask_row, mask_column, scale * LOG2E, 1.0 / scale, kept, seed, plane.to(tl.int64), threshold,
+            CAUSAL, KEYS, ADDED, DROPPED, part == 0, COLUMNS, D, DIM, TMA, PRECISION,
+        )  # fmt: skip
+    component = tl.arange(0, DIM)
+    there = dq + batch * dq_batch + head * dq_head + (q_first + row[:, None]) * dq_row + component[None, :]
+    tl.store(there, narrow(sums * scale, dq.dtype.element_ty),
+             mask=(row < queries)[:, None] & (component < D)[None, :])  # fmt: skip
+
+
+@triton.jit
+def _keys_gradient(
+    dk, dv, key, value, q, d_out, logarithms, deltas, begin, end, column, queries, keys, q_row, d_row,
+    mask, mask_row, mask_column, in_two, unscale, kept, seed, plane, threshold,
+    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``dk`` and ``dv`` [COLUMNS, DIM] plus dS^T Q and (Z o P)^T dO over queries ``begin`` to ``end``. Scores lie
+    transposed, [COLUMNS, ROWS], so that P^T is the left factor of a product as it is."""
+    for first in tl.range(begin, end, ROWS):
+        query = load_tile(q, first, queries, q_row, ROWS, D, DIM, True, TMA)
+        given = load_tile(d_out, first, queries, d_row, ROWS, D, DIM, True, TMA)
+        row = first + tl.arange(0, ROWS)
+        logarithm = _of_rows(logarithms, row, queries, HIDDEN)
+        delta = tl.load(deltas + row, mask=row < queries, other=0.0)
+        nothing = tl.zeros((key.shape[0], ROWS), tl.float32)
+        products = dot(key, tl.trans(query), nothing, PRECISION)
+        products = seen_products(products, row[None, :], column[:, None], queries, keys, mask, mask_row, mask_column,
+                                 unscale, CAUSAL, KEYS, ADDED, WHOLE)  # fmt: skip
+        p = tl.exp2(products * in_two - logarithm[None, :])
+        dp = dot(value, tl.trans(given), nothing, PRECISION)
+        dropped = p
+        if DROPPED:
+            there = kept_weights(seed, plane, row[None, :], column[:, None], threshold)
+            dropped, dp = tl.where(there, p * (1.0 / kept), 0.0), tl.where(there, dp * (1.0 / kept), 0.0)
+        dv = dot(narrow(dropped, given.dtype), given, dv, PRECISION)
+        dk = dot(narrow(p * (dp - delta[None, :]), query.dtype), query, dk, PRECISION)
+    return dk, dv
+
+
+@triton.jit
+def keys_kernel(
+    q, k, v, d_out, dk, dv, logarithms, deltas, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, d_batch, d_head, d_row,
+    dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, l_batch, l_head, mask_batch, mask_head, mask_row, mask_column,
+    batches, heads, groups, queries, keys, scale, kept, threshold,
+    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Arguments as of :func:`forward_kernel`; ``heads`` are the queries'."""
+    shareds = heads // groups
+    plane, number = tl.program_id(0) % (batches * shareds), tl.program_id(0) // (batches * shareds)
+    batch, shared, first = (plane // shareds).to(tl.int64), (plane % shareds).to(tl.int64), number * COLUMNS
+    q_first, queries = extent_of(q_starts, q_lengths, batch, queries)
+    k_first, keys = extent_of(k_starts, k_lengths, batch, keys)
+    if DROPPED:
+        seed = tl.load(seed)
+    column = first + tl.arange(0, COLUMNS)
+    component = tl.arange(0, DIM)
+    key = load_tile(k + batch * k_batch + shared * k_head + k_first * k_row, first, keys, k_row,
+                COLUMNS, D, DIM, True, False)  # fmt: skip
+    value = load_tile(v + batch * v_batch + shared * v_head + k_first * v_row, first, keys, v_row,
+                  COLUMNS, D, DIM, True, False)  # fmt: skip
+    of_keys, of_values = tl.zeros((COLUMNS, DIM), tl.float32), tl.zeros((COLUMNS, DIM), tl.float32)
+    begin, diagonal = 0, 0
+    if CAUSAL:  # whole tiles see every key of this one
+        begin = tl.minimum(first, queries) // ROWS * ROWS
+        diagonal = tl.minimum(tl.cdiv(first + COLUMNS - 1, ROWS) * ROWS, tl.cdiv(queries, ROWS) * ROWS)
+    if first < keys:
+        for member in tl.range(0, groups):
+            head = shared * groups + member
+            of_q = source_of(q + batch * q_batch + head * q_head + q_first * q_row, queries, q_row, ROWS, D, DIM, TMA)
+            of_d = source_of(
+                d_out + batch * d_batch + head * d_head + q_first * d_row, queries, d_row, ROWS, D, DIM, TMA
+            )
+            of_mask = mask
+            if mask is not None:
+                of_mask = mask + batch * mask_batch + head * mask_head
+            of_rows = batch * l_batch + head * l_head + q_first
+            for part in tl.static_range(2):
+                if (part == 1) or CAUSAL:
+                    if part == 0:
+                        start, stop = begin, diagonal
+                    else:
+                        start, stop = diagonal, queries
+                    of_keys, of_values = _keys_gradient(
+                        of_keys, of_values, key, value, of_q, of_d, logarithms + of_rows, deltas + of_rows, start, stop,
+                        column, queries, keys, q_row, d_row, of_mask, mask_row,
+                        mask_column, scale * LOG2E, 1.0 / scale, kept, seed, batch * heads + head, threshold,
+                        CAUSAL, KEYS, ADDED, DROPPED, part == 1, ROWS, D, DIM, TMA, PRECISION,
+                    )  # fmt: skip
+    inside = (column < keys)[:, None] & (component < D)[None, :]
+    of_dk = dk + batch * dk_batch + shared * dk_head + (k_first + column[:, None]) * dk_row + component[None, :]
+    of_dv = dv + batch * dv_batch + shared * dv_head + (k_first + column[:, None]) * dv_row + component[None, :]
+    tl.store(of_dk, narrow(of_keys * scale, dk.dtype.element_ty), mask=inside)
+    tl.store(of_dv, narrow(of_values, dv.dtype.element_ty), mask=inside)

@@ -1,0 +1,222 @@
+"""FlashAttention's forward pass as a Triton kernel; ``tiled.py`` beside this is its arithmetic in torch's operators.
+
+A program has a tile of queries, and goes through the tiles of keys that these see. Dao, FlashAttention-2 (2023, arXiv
+2307.08691), section 3: the accumulator is divided once, at the end; of the softmax only the logarithm L of each row's
+sum is kept; a causal program ends at the diagonal, and only the tiles on it are masked.
+
+Two paths, one arithmetic. The plain one reads by pointers, at any address. The Hopper one (``TMA``) reads tiles through
+tensor descriptors, which the copy engine serves; its programs stay, one for each multiprocessor, and take one tile
+after the other (``PERSISTENT``), the longest first. Where all tiles of keys are whole, a warp loads for the others
+(``SPECIALISED``; FlashAttention-3, 2024, arXiv 2407.08608, section 3.1): Triton 3.9 specialises warps for one loop of a
+kernel of four warps, so that tiles that are masked and tiles that are not cannot have loops of their own there.
+
+Products are exact in the operands' type, and summed in float32; probabilities are rounded to it before they are
+multiplied. Rows that see no key give 0.
+"""
+
+# Triton types a kernel's arguments at the launch.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from suite.kernels.portable import dot, narrow
+
+ROUNDS = tl.constexpr(7)  # of Philox, enough to pass every test of randomness (Salmon et al., 2011, table 2)
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+HIDDEN = tl.constexpr(float("-inf"))
+
+
+@triton.jit
+def extent_of(starts, lengths, batch, length):
+    """Where the rows of a sequence begin, and how many they are."""
+    first = batch * 0
+    if starts is not None:
+        first = tl.load(starts + batch).to(tl.int64)
+    if lengths is not None:
+        length = tl.load(lengths + batch)
+    return first, length
+
+
+@triton.jit
+def source_of(base, length, of_row, TALL: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr):
+    """Where :func:`load_tile` reads rows of [length, D] from: a descriptor of tiles [TALL, DIM], or the pointer."""
+    if TMA:
+        return tl.make_tensor_descriptor(
+            base, shape=[tl.maximum(length, 1), D], strides=[of_row, 1], block_shape=[TALL, DIM]
+        )
+    else:
+        return base
+
+
+@triton.jit
+def load_tile(source, first, length, of_row, TALL: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,
+          BOUNDED: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
+    """Rows ``first`` to ``first`` + TALL [TALL, DIM], 0 beyond ``length``, if ``BOUNDED``, and beyond D components."""
+    if TMA:
+        return source.load([first, 0])
+    else:
+        row, component = first + tl.arange(0, TALL), tl.arange(0, DIM)
+        place = source + row[:, None].to(tl.int64) * of_row + component[None, :]
+        if BOUNDED:
+            return tl.load(place, mask=(row < length)[:, None] & (component < D)[None, :], other=0.0)
+        elif D != DIM:
+            return tl.load(place, mask=(component < D)[None, :], other=0.0)
+        else:
+            return tl.load(place)
+
+
+@triton.jit
+def seen_products(products, row, column, queries, keys, mask, mask_row, mask_column, unscale, CAUSAL: tl.constexpr,
+          KEYS: tl.constexpr, ADDED: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+    """``products``, -inf where a query does not see a key. ``row`` and ``column`` broadcast against them, whichever
+    way they lie. ``WHOLE`` tiles have no key beyond the last, nor any in the future; of a mask of ``KEYS`` each row is
+    the same; one that is ``ADDED`` to scores is added to products by ``unscale``, 1 over the scores' scale."""
+    if not WHOLE:
+        visible = column < keys
+        if CAUSAL:
+            visible = visible & (column <= row)
+        products = tl.where(visible, products, HIDDEN)
+    if mask is not None:
+        place, inside = mask + column.to(tl.int64) * mask_column, column < keys
+        if not KEYS:
+            place, inside = place + row.to(tl.int64) * mask_row, inside & (row < queries)
+        given = tl.load(place, mask=inside, other=0)
+        if ADDED:
+            products += given.to(tl.float32) * unscale
+        else:
+            products = tl.where(given != 0, products, HIDDEN)
+    return products
+
+
+@triton.jit
+def kept_weights(seed, plane, row, column, threshold):
+    """Which weights dropout keeps. Philox counts rows, columns and planes (a head of a sequence), so that tiles of any
+    size, and all three kernels, see the same."""
+    high, low = (plane >> 32).to(tl.uint32), (plane & 0xFFFFFFFF).to(tl.uint32)
+    zeros = (row * 0 + column * 0).to(tl.uint32)
+    drawn, _, _, _ = tl.philox(
+        seed, zeros + column.to(tl.uint32), zeros + row.to(tl.uint32), zeros + low, zeros + high, ROUNDS
+    )
+    return (drawn >> 1).to(tl.int32) >= threshold
+
+
+@triton.jit
+def _attended(
+    sums, total, peak, query, k, v, begin, end, row, queries, keys, k_row, v_row,
+    mask, mask_row, mask_column, scale, unscale, seed, plane, threshold,
+    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, WHOLE: tl.constexpr,
+    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, SPECIALISED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The online softmax over keys ``begin`` to ``end``: unnormalised output ``sums`` [ROWS, DIM], row sums ``total``
+    and maxima ``peak`` [ROWS], in powers of two."""
+    for first in tl.range(begin, end, COLUMNS, warp_specialize=SPECIALISED):
+        key = load_tile(k, first, keys, k_row, COLUMNS, D, DIM, not WHOLE, TMA)
+        products = dot(query, tl.trans(key), tl.zeros((query.shape[0], COLUMNS), tl.float32), PRECISION)
+        column = (first + tl.arange(0, COLUMNS))[None, :]
+        products = seen_products(products, row[:, None], column, queries, keys, mask, mask_row, mask_column, unscale,
+                         CAUSAL, KEYS, ADDED, WHOLE)  # fmt: skip
+        now = tl.maximum(peak, tl.max(products, 1) * scale)
+        taken = now
+        if mask is not None:  # otherwise every row sees its first key
+            taken = tl.where(now == HIDDEN, 0.0, now)
+        p = tl.exp2(products * scale - taken[:, None])
+        decay = tl.exp2(peak - taken)
+        total = total * decay + tl.sum(p, 1)
+        sums = sums * decay[:, None]
+        if DROPPED:
+            p = tl.where(kept_weights(seed, plane, row[:, None], column, threshold), p, 0.0)
+        value = load_tile(v, first, keys, v_row, COLUMNS, D, DIM, not WHOLE, TMA)
+        sums = dot(narrow(p, value.dtype), value, sums, PRECISION)
+        peak = now
+    return sums, total, peak
+
+
+@triton.jit
+def ends_of(first, queries, keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr):
+    """Of the keys that queries from ``first`` on see: where whole tiles end, and where all end. 0 where a sequence is
+    shorter than the longest, and has no such queries."""
+    end = tl.where(first < queries, keys, 0)
+    if CAUSAL:
+        return tl.minimum(end, first + 1) // COLUMNS * COLUMNS, tl.minimum(end, first + ROWS)
+    else:
+        return end // COLUMNS * COLUMNS, end
+
+
+@triton.jit
+def _forward_tile(
+    place, q, k, v, o, logarithms, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, l_batch, l_head,
+    mask_batch, mask_head, mask_row, mask_column, batches, heads, groups, queries, keys, scale, kept, threshold,
+    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, SPECIALISED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tile of queries; ``place`` counts heads first, and of a causal mask the longest tiles first. If
+    ``SPECIALISED`` all tiles of keys are whole."""
+    plane, number = place % (batches * heads), place // (batches * heads)
+    if CAUSAL:
+        number = tl.cdiv(queries, ROWS) - 1 - number
+    batch, head, first = (plane // heads).to(tl.int64), (plane % heads).to(tl.int64), number * ROWS
+    shared = head // groups
+    q_first, queries = extent_of(q_starts, q_lengths, batch, queries)
+    k_first, keys = extent_of(k_starts, k_lengths, batch, keys)
+    q = source_of(q + batch * q_batch + head * q_head + q_first * q_row, queries, q_row, ROWS, D, DIM, TMA)
+    k = source_of(k + batch * k_batch + shared * k_head + k_first * k_row, keys, k_row, COLUMNS, D, DIM, TMA)
+    v = source_of(v + batch * v_batch + shared * v_head + k_first * v_row, keys, v_row, COLUMNS, D, DIM, TMA)
+    if mask is not None:
+        mask += batch * mask_batch + head * mask_head
+    if DROPPED:
+        seed = tl.load(seed)
+    row = first + tl.arange(0, ROWS)
+    query = load_tile(q, first, queries, q_row, ROWS, D, DIM, True, TMA)
+    sums, total = tl.zeros((ROWS, DIM), tl.float32), tl.zeros((ROWS,), tl.float32)
+    peak = tl.full((ROWS,), HIDDEN, tl.float32)
+    whole, end = ends_of(first, queries, keys, ROWS, COLUMNS, CAUSAL)
+    in_two, unscale = scale * LOG2E, 1.0 / scale
+    for part in tl.static_range(1 if SPECIALISED else 2):
+        if part == 0:
+            begin, stop = 0, whole
+        else:
+            begin, stop = whole, end
+        sums, total, peak = _attended(
+            sums, total, peak, query, k, v, begin, stop, row, queries, keys, k_row, v_row, mask, mask_row, mask_column,
+            in_two, unscale, seed, plane.to(tl.int64), threshold, CAUSAL, KEYS, ADDED, DROPPED, part == 0, COLUMNS,
+            D, DIM, TMA, SPECIALISED, PRECISION,
+        )  # fmt: skip
+    seen = total > 0.0
+    of_row = tl.where(total == 0.0, 0.0, 1.0 / (total * kept))
+    component, inside = tl.arange(0, DIM), row < queries
+    there = o + batch * o_batch + head * o_head + (q_first + row[:, None]) * o_row + component[None, :]
+    tl.store(there, narrow(sums * of_row[:, None], o.dtype.element_ty),
+             mask=inside[:, None] & (component < D)[None, :])  # fmt: skip
+    logarithm = tl.where(total == 0.0, HIDDEN, (peak + tl.log2(tl.where(seen, total, 1.0))) * LN2)
+    logarithm = tl.where(total == total, logarithm, total)  # not a number stays
+    tl.store(logarithms + batch * l_batch + head * l_head + q_first + row, logarithm, mask=inside)
+
+
+@triton.jit
+def forward_kernel(
+    q, k, v, o, logarithms, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, l_batch, l_head,
+    mask_batch, mask_head, mask_row, mask_column, batches, heads, groups, queries, keys, scale, kept, threshold,
+    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PERSISTENT: tl.constexpr,
+    SPECIALISED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``*_batch``, ``*_head``, ``*_row``: strides. ``groups``: heads of queries to one of keys. ``q_starts``,
+    ``q_lengths`` and the keys': int32 [batches], or None where sequences have ``queries`` and ``keys``. ``kept``: 1
+    minus dropout's probability, and ``threshold`` that probability times 2^31."""
+    tiles = tl.cdiv(queries, ROWS) * batches * heads
+    last = tiles if PERSISTENT else tl.program_id(0) + 1
+    for place in tl.range(tl.program_id(0), last, tl.num_programs(0)):
+        _forward_tile(
+            place, q, k, v, o, logarithms, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
+            q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
+            l_batch, l_head, mask_batch, mask_head, mask_row, mask_column, batches, heads, groups, queries, keys,
+            scale, kept, threshold, CAUSAL, KEYS, ADDED, DROPPED, ROWS, COLUMNS, D, DIM, TMA, SPECIALISED, PRECISION,
+        )  # fmt: skip

@@ -1,0 +1,305 @@
+"""Launches of FlashAttention's kernels: which tiles, which path; and what is refused.
+
+Operands are [batch, heads, length, width], by any strides whose last is 1 (others are copied), or packed sequences of
+uneven lengths, [1, heads, all rows, width], with :class:`Packed`. The Hopper path needs a GPU of capability 9.0 or
+more, 16 bits a number, and addresses and strides that are multiples of 16 bytes; all else takes the plain path.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from suite.kernels.manifest import Budget, Manifest
+from suite.kernels.portable import INTERPRET
+from techniques.attention.flashattention.backward_kernel import keys_kernel, queries_kernel
+from techniques.attention.flashattention.forward_kernel import forward_kernel
+from techniques.attention.flashattention.tiled import Attention, by_tokens, threshold
+
+WIDEST = 256  # head
+NARROWEST = 16  # of a tensor core's operand; narrower heads are filled up
+ALIGNED_BYTES = 16
+POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+
+
+class Packed(NamedTuple):
+    """Sequences one after the other: int32 [sequences + 1], where each begins, and the most rows of one."""
+
+    q_starts: Tensor
+    k_starts: Tensor
+    longest_query: int
+    longest_key: int
+
+
+class Tiles(NamedTuple):
+    """Rows (queries) and columns (keys) of a program's tile, its warps, and how many tiles are loaded ahead."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+class Plan(NamedTuple):
+    """Tiles of the three kernels, and their path; ``specialised``, of a forward pass whose tiles of keys are all
+    whole, where one warp loads for the others."""
+
+    forward: Tiles
+    queries: Tiles
+    keys: Tiles
+    tma: bool = False
+    specialised: Tiles | None = None
+
+
+PLAIN = {
+    64: Plan(Tiles(128, 64, 4, 3), Tiles(128, 64, 8, 2), Tiles(64, 128, 8, 2)),
+    128: Plan(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+    256: Plan(Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 2), Tiles(32, 32, 8, 2)),
+}
+HOPPER = {
+    64: PLAIN[64]._replace(forward=Tiles(128, 128, 8, 3), tma=True, specialised=Tiles(128, 128, 4, 3)),
+    128: PLAIN[128]._replace(forward=Tiles(128, 128, 8, 2), tma=True, specialised=Tiles(128, 128, 4, 2)),
+    256: PLAIN[256]._replace(forward=Tiles(128, 64, 8, 2), tma=True),
+}
+SINGLE = {  # float32
+    64: Plan(Tiles(64, 32, 4, 1), Tiles(64, 32, 4, 2), Tiles(16, 64, 4, 2)),
+    128: Plan(Tiles(32, 32, 8, 2), Tiles(32, 32, 8, 2), Tiles(16, 32, 8, 2)),
+    256: Plan(Tiles(32, 16, 8, 1), Tiles(32, 16, 8, 1), Tiles(16, 32, 8, 1)),
+}
+
+
+def filled(width: int) -> int:
+    """The power of two that a head of ``width`` is filled up to."""
+    return max(NARROWEST, triton.next_power_of_2(width))
+
+
+def refuse(query: Tensor, key: Tensor, value: Tensor, scale: float) -> None:
+    """Raises ValueError for what the kernels do not take."""
+    width = query.shape[-1]
+    if not 1 <= width <= WIDEST or {key.shape[-1], value.shape[-1]} != {width}:
+        raise ValueError(
+            f"the kernels take heads of 1 to {WIDEST} components, as many in queries, keys and values, not "
+            f"{width}, {key.shape[-1]} and {value.shape[-1]}: split the heads, or leave attention as it is"
+        )
+    if query.dtype not in POINTERS or {key.dtype, value.dtype} != {query.dtype}:
+        raise ValueError(
+            "the kernels take queries, keys and values of one type, float32, bfloat16 or float16, not "
+            f"{query.dtype}, {key.dtype} and {value.dtype}: cast them"
+        )
+    if not scale > 0:
+        raise ValueError(f"the kernels take a scale above 0, not {scale:g}: multiply the queries by its sign")
+
+
+def hopper(*tensors: Tensor) -> bool:
+    """Whether these run on the Hopper path."""
+    first = tensors[0]
+    if first.dtype.itemsize != 2 or not _has_copy_engine(first.device):
+        return False
+    return all(
+        each.data_ptr() % ALIGNED_BYTES == 0
+        and each.stride(-1) == 1
+        and all(
+            stride * each.itemsize % ALIGNED_BYTES == 0
+            for size, stride in zip(each.shape[:-1], each.stride(), strict=False)
+            if size > 1
+        )
+        for each in tensors
+    )
+
+
+def _has_copy_engine(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def plan_of(*tensors: Tensor) -> Plan:
+    """Tiles and path for these operands, queries first."""
+    table = HOPPER if hopper(*tensors) else PLAIN
+    if tensors[0].dtype == torch.float32:
+        table = SINGLE
+    return table[max(64, filled(tensors[0].shape[-1]))]
+
+
+def precision() -> str:
+    """How float32 is multiplied: by one product of tensor cores if torch's may be, else by three, near enough to one of
+    float32."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, given: Attention, packed: Packed | None = None,
+    key_lengths: Tensor | None = None, plan: Plan | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """:func:`techniques.attention.flashattention.tiled.forward` by kernels. ``key_lengths``, int32 [batch], are of
+    sequences that are filled up at their ends. Raises ValueError as :func:`refuse` does."""
+    refuse(query, key, value, given.scale)
+    q, k, v = (_by_rows(each) for each in (query, key, value))
+    output = _like(q, packed)
+    logarithms = q.new_full(q.shape[:-1], float("-inf"), dtype=torch.float32)
+    if not q.numel():
+        return output, logarithms
+    plan = plan or plan_of(q, k, v)
+    common, constants = _arguments(q, k, given, packed, key_lengths)
+    tiles, specialised = plan.forward, False
+    whole = not given.causal and given.mask is None and common["k_lengths"] is None
+    if plan.specialised is not None and whole and common["keys"] % plan.specialised.columns == 0:
+        tiles, specialised = plan.specialised, True
+    programs = triton.cdiv(common["queries"], tiles.rows) * common["batches"] * common["heads"]
+    if plan.tma:
+        _lend_memory(q.device)
+        programs = min(programs, _multiprocessors(q.device))
+    with torch.cuda.device_of(q):
+        forward_kernel[(programs,)](
+            q=q, k=k, v=v, o=output, logarithms=logarithms, **_strides(q=q, k=k, v=v, o=output), **common, **constants,
+            ROWS=tiles.rows, COLUMNS=tiles.columns, TMA=plan.tma, PERSISTENT=plan.tma, SPECIALISED=specialised,
+            num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
+    return output, logarithms
+
+
+def backward(
+    query: Tensor, key: Tensor, value: Tensor, output: Tensor, logarithms: Tensor, d_out: Tensor, given: Attention,
+    packed: Packed | None = None, key_lengths: Tensor | None = None, plan: Plan | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """:func:`techniques.attention.flashattention.tiled.backward` by kernels."""
+    q, k, v, o, d = (_by_rows(each) for each in (query, key, value, output, d_out))
+    uneven = packed if packed is not None else key_lengths
+    dq, dk, dv = _like(q, packed), _like(k, uneven), _like(v, uneven)
+    if not q.numel() or not k.numel():
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    plan = plan or plan_of(q, k, v, d)
+    common, constants = _arguments(q, k, given, packed, key_lengths)
+    deltas = torch.empty_like(logarithms)
+    planes = common["batches"] * common["heads"]
+    if plan.tma:
+        _lend_memory(q.device)
+    with torch.cuda.device_of(q):
+        tiles = plan.queries
+        queries_kernel[(triton.cdiv(common["queries"], tiles.rows) * planes,)](
+            q=q, k=k, v=v, o=o, d_out=d, dq=dq, logarithms=logarithms, deltas=deltas,
+            **_strides(q=q, k=k, v=v, o=o, d=d, dq=dq), **common, **constants,
+            ROWS=tiles.rows, COLUMNS=tiles.columns, TMA=plan.tma, num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
+        tiles = plan.keys
+        keys_kernel[(triton.cdiv(common["keys"], tiles.columns) * planes // common["groups"],)](
+            q=q, k=k, v=v, d_out=d, dk=dk, dv=dv, logarithms=logarithms, deltas=deltas,
+            **_strides(q=q, k=k, v=v, d=d, dk=dk, dv=dv), **common, **constants,
+            ROWS=tiles.rows, COLUMNS=tiles.columns, TMA=plan.tma, num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
+    return dq, dk, dv
+
+
+def _by_rows(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _like(tensor: Tensor, uneven: Any) -> Tensor:
+    """0 where not every row is written."""
+    return by_tokens(tensor) if uneven is None else by_tokens(tensor).zero_()
+
+
+def _strides(**tensors: Tensor) -> dict[str, int]:
+    """Of batch, head and row. Packed sequences are many in a single batch; of a single row a descriptor wants a stride
+    that is aligned."""
+    of_one = {"batch": 0, "head": 0, "row": ALIGNED_BYTES}
+    return {
+        f"{name}_{part}": stride if size > 1 else of_one[part]
+        for name, tensor in tensors.items()
+        for part, size, stride in zip(of_one, tensor.shape, tensor.stride(), strict=False)
+    }
+
+
+def _arguments(
+    q: Tensor, k: Tensor, given: Attention, packed: Packed | None, key_lengths: Tensor | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What all kernels get: arguments, and constants."""
+    mask = given.mask
+    batches, queries, keys = q.shape[0], q.shape[2], k.shape[2]
+    if packed is not None:
+        batches, queries, keys = len(packed.q_starts) - 1, packed.longest_query, packed.longest_key
+    of_mask = (0, 0, 0, 0) if mask is None else mask.stride()
+    common = {
+        "mask": mask,
+        "q_starts": None if packed is None else packed.q_starts,
+        "q_lengths": None if packed is None else packed.q_starts.diff(),
+        "k_starts": None if packed is None else packed.k_starts,
+        "k_lengths": key_lengths if packed is None else packed.k_starts.diff(),
+        "seed": given.seed,
+        "l_batch": 0 if packed is not None else q.shape[1] * q.shape[2],
+        "l_head": q.shape[2],
+        **dict(zip(("mask_batch", "mask_head", "mask_row", "mask_column"), of_mask, strict=True)),
+        "batches": batches,
+        "heads": q.shape[1],
+        "groups": q.shape[1] // k.shape[1],
+        "queries": queries,
+        "keys": keys,
+        "scale": given.scale,
+        "kept": 1 - given.dropout_p,
+        "threshold": threshold(given.dropout_p),
+    }
+    return common, {
+        "CAUSAL": given.causal,
+        "KEYS": mask is not None and mask.stride(2) == 0,
+        "ADDED": mask is not None and mask.dtype != torch.bool,
+        "DROPPED": given.seed is not None,
+        "D": q.shape[-1],
+        "DIM": filled(q.shape[-1]),
+        "PRECISION": precision(),
+    }
+
+
+def _lend_memory(device: torch.device) -> None:
+    """Descriptors that a kernel makes stand in memory that it is lent."""
+    if device.type == "cuda":
+        triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device))
+
+
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+def _manifest(
+    kernel: Any, tiles: Tiles, width: int, instructions_per_element: float, *, dtype: torch.dtype = torch.bfloat16,
+    causal: bool = False, tma: bool = False, specialised: bool = False, dropped: bool = False,
+) -> Manifest:  # fmt: skip
+    """Of attention without a mask, by heads that each have their own keys, which Triton compiles in."""
+    constants: dict[str, Any] = {
+        "mask": None, "q_starts": None, "q_lengths": None, "k_starts": None, "k_lengths": None, "groups": 1,
+        "CAUSAL": causal, "KEYS": False, "ADDED": False, "DROPPED": dropped, "D": width, "DIM": filled(width),
+        "ROWS": tiles.rows, "COLUMNS": tiles.columns, "TMA": tma, "PERSISTENT": tma, "SPECIALISED": specialised,
+        "PRECISION": "tf32x3", **({} if dropped else {"seed": None}),
+    }  # fmt: skip
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    streams = dict.fromkeys(("q", "k", "v", "o", "d_out", "dq", "dk", "dv"), POINTERS[dtype])
+    floats = dict.fromkeys(("scale", "kept"), "fp32")
+    types = {**streams, **floats, "logarithms": "*fp32", "deltas": "*fp32", "seed": "*i64"}
+    signature = {name: types.get(name, "i32") for name in kernel.arg_names if name not in constants}
+    strides = ("_batch", "_head", "_row")
+    return Manifest(
+        kernel=kernel,
+        signature=signature,
+        constants=constants,
+        elements_per_program=tiles.rows * tiles.columns,
+        aligned=tuple(name for name in signature if types.get(name, "")[:1] == "*" or name.endswith(strides)),
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+        budget=Budget(instructions_per_element=instructions_per_element, needs_hgmma=True),
+    )
+
+
+INTERPRETED = bool(INTERPRET.value)
+# Instructions are of all paths through the code, over one tile's scores: what is unrolled, or done twice, shows.
+MANIFESTS = {
+    "forward": _manifest(forward_kernel, PLAIN[128].forward, 128, 72),
+    "forward:dropout": _manifest(forward_kernel, PLAIN[128].forward, 128, 136, dropped=True),
+    "forward:hopper": _manifest(forward_kernel, Tiles(128, 128, 4, 2), 128, 28, tma=True, specialised=True),
+    "causal": _manifest(forward_kernel, HOPPER[128].forward, 128, 42, tma=True, causal=True),
+    "vit": _manifest(forward_kernel, HOPPER[64].forward, 64, 40, tma=True),
+    "float32": _manifest(forward_kernel, SINGLE[64].forward, 64, 190, dtype=torch.float32),
+    "float32:keys": _manifest(keys_kernel, SINGLE[64].keys, 64, 290, dtype=torch.float32),
+    "backward": _manifest(queries_kernel, HOPPER[128].queries, 128, 72, tma=True),
+    "backward:keys": _manifest(keys_kernel, HOPPER[128].keys, 128, 105, tma=True),
+    "backward_causal:keys": _manifest(keys_kernel, HOPPER[128].keys, 128, 140, tma=True, causal=True),
+}

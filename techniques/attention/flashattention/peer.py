@@ -1,0 +1,226 @@
+"""Checks and timings of FlashAttention's kernels, beside every fused attention that is installed.
+
+Timed is a head of 128 components over 8192 tokens, where tensor cores are the floor, and ViT's 197 tokens by 64, where
+memory is. A backward pass has 5 products to compute, of which the kernels compute 7.
+
+What torch's own flash kernel is for the same target, beside what the gates say of ours: torch 2.15's code for sm_90 is
+FlashAttention-2's, with Ampere's HMMA and no HGMMA. By cuobjdump, for bfloat16 and heads of 128, all variants: forth,
+by tiles of 128 x 64 and four warps, 255 registers and 64 to 376 bytes of stack a thread; by 64 x 64, 180 to 202 and
+none; back, by 64 x 128 and eight warps, 255 and 8 to 32 bytes; by 64 x 64, 245 to 255 and up to 32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from suite.kernels.bench import Bench, Inputs, Prepare, random_lists
+from techniques.attention.flashattention import kernel
+from techniques.attention.flashattention.tiled import Attention
+
+WIDTHS = (64, 47, 24, 7, 3, 1)  # of a head, the first that a size allows
+LONG, VIT, SINGLE = (2, 16, 8192, 128), (256, 12, 197, 64), (2, 16, 4096, 64)  # batch, heads, tokens, width
+TIMED = {math.prod(shape): shape for shape in (LONG, VIT, SINGLE)}
+CHECKED = (0, 47 * 11, 64 * 150)
+OPERANDS = ("query", "key", "value")
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+def shaped(tensor: Tensor) -> Tensor:
+    """[batch, heads, tokens, width], the heads of a token together as a layer has them."""
+    size = tensor.numel()
+    width = next(width for width in WIDTHS if size % width == 0)
+    batch, heads, tokens, width = TIMED.get(size, (1, 1, size // width, width))
+    return tensor.view(batch, tokens, heads, width).transpose(1, 2)
+
+
+def operands(inputs: Inputs) -> list[tuple[Tensor, Tensor, Tensor]]:
+    lists = (map(shaped, inputs[name]) for name in OPERANDS)
+    return list(zip(*lists, strict=True))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The numbers in the order of :func:`shaped`'s argument."""
+    return tensor.transpose(1, 2).reshape(-1)
+
+
+def probabilities(query: Tensor, key: Tensor, causal: bool) -> Tensor:
+    """softmax(Q K^T / sqrt(d)), causal if asked for."""
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if causal:
+        visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~visible, -math.inf)
+    return scores.softmax(-1)
+
+
+def settings(query: Tensor, causal: bool) -> Attention:
+    return Attention(None, causal, 1 / math.sqrt(query.shape[-1]), 0.0, None)
+
+
+def forward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> Bench:
+    def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
+        return random_lists(sizes, device, generator, value=dtype, query=dtype, key=dtype)
+
+    def prepare(inputs: Inputs) -> Callable[[], object]:
+        def run() -> None:
+            each = [kernel.forward(*parts, settings(parts[0], causal)) for parts in operands(inputs)]
+            inputs["output"] = [whole(output) for output, _ in each]
+
+        return run
+
+    def reference(inputs: Inputs) -> Inputs:
+        wide = [[part.double() for part in parts] for parts in operands(inputs)]
+        return {"output": [whole(probabilities(query, key, causal) @ value) for query, key, value in wide]}
+
+    return Bench(
+        make=make,
+        kernel=prepare,
+        reference=reference,
+        tolerance=2.0 if dtype.itemsize == 2 else 40.0,
+        bytes_per_element=4 * dtype.itemsize + 4 / shape[3],
+        peers={name: peer(function, backward=False) for name, function in functions(causal).items()},
+        multi_tensor=False,
+        timed_sizes=(math.prod(shape),),
+        checked_sizes=CHECKED,
+        flops_per_element=4 * shape[2] / (2 if causal else 1),
+    )
+
+
+def backward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> Bench:
+    def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
+        return random_lists(sizes, device, generator, gradients=dtype, query=dtype, key=dtype, value=dtype)
+
+    def prepare(inputs: Inputs) -> Callable[[], object]:
+        each = [(parts, settings(parts[0], causal)) for parts in operands(inputs)]
+        saved = [(*parts, *kernel.forward(*parts, given), given) for parts, given in each]
+        gradients = [shaped(gradient) for gradient in inputs["gradients"]]
+
+        def run() -> None:
+            found = [
+                kernel.backward(query, key, value, output, logarithms, gradient, given)
+                for (query, key, value, output, logarithms, given), gradient in zip(saved, gradients, strict=True)
+            ]
+            for name, own in zip(("d_query", "d_key", "d_value"), zip(*found, strict=True), strict=True):
+                inputs[name] = [whole(gradient) for gradient in own]
+
+        return run
+
+    def reference(inputs: Inputs) -> Inputs:
+        expected: Inputs = {"d_query": [], "d_key": [], "d_value": []}
+        for parts, gradient in zip(operands(inputs), inputs["gradients"], strict=True):
+            query, key, value = (part.double() for part in parts)
+            p, d_out = probabilities(query, key, causal), shaped(gradient).double()
+            ds = p * (d_out @ value.mT - (d_out * (p @ value)).sum(-1, keepdim=True)) / math.sqrt(query.shape[-1])
+            for name, each in zip(expected, (ds @ key, ds.mT @ query, p.mT @ d_out), strict=True):
+                expected[name].append(whole(each))
+        return expected
+
+    return Bench(
+        make=make,
+        kernel=prepare,
+        reference=reference,
+        tolerance=4.0,
+        bytes_per_element=8 * dtype.itemsize + 12 / shape[3],
+        peers={name: peer(function, backward=True) for name, function in functions(causal).items()},
+        multi_tensor=False,
+        timed_sizes=(math.prod(shape),),
+        checked_sizes=CHECKED,
+        flops_per_element=10 * shape[2] / (2 if causal else 1),
+    )
+
+
+# peers --------------------------------------------------------------------------------------------------------------
+
+
+def functions(causal: bool) -> dict[str, Callable[[], Function]]:
+    """By name, what imports or compiles a peer, and raises where it is not there."""
+    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION,
+                "memory-efficient": SDPBackend.EFFICIENT_ATTENTION}  # fmt: skip
+    return {
+        **{f"SDPA {name}": partial(of_backend, backend, causal) for name, backend in backends.items()},
+        "FlexAttention": partial(flex, causal),
+        "flash-attn 2": partial(flash_attn, "flash_attn", causal),
+        "flash-attn 3": partial(flash_attn, "flash_attn_interface", causal),
+        "flash-attn 4": partial(flash_attn, "flash_attn.cute", causal),
+    }
+
+
+def of_backend(backend: SDPBackend, causal: bool) -> Function:
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+
+    return attention
+
+
+@cache
+def flex(causal: bool) -> Function:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    compiled: Any = torch.compile(flex_attention, dynamic=False)
+    masks: dict[int, Any] = {}
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        tokens = query.shape[2]
+        if causal and tokens not in masks:
+            masks[tokens] = create_block_mask(
+                lambda batch, head, row, column: row >= column, None, None, tokens, tokens, query.device.type
+            )
+        output: Tensor = compiled(query, key, value, block_mask=masks.get(tokens))
+        return output
+
+    return attention
+
+
+def flash_attn(module: str, causal: bool) -> Function:
+    function: Any = __import__(module, fromlist=["flash_attn_func"]).flash_attn_func
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = function(*(each.transpose(1, 2) for each in (query, key, value)), causal=causal)
+        return (output[0] if isinstance(output, tuple) else output).transpose(1, 2)
+
+    return attention
+
+
+def peer(found: Callable[[], Function], backward: bool) -> Prepare:
+    def prepare(inputs: Inputs) -> Callable[[], object]:
+        function = found()
+        gradients: AbstractContextManager[Any] = nullcontext() if backward else torch.no_grad()
+        if not backward:
+
+            def forward() -> None:
+                with gradients:
+                    for parts in operands(inputs):
+                        function(*parts)
+
+            return forward
+        leaves = [[part.detach().requires_grad_() for part in parts] for parts in operands(inputs)]
+        outputs = [function(*parts) for parts in leaves]
+        given = [shaped(gradient) for gradient in inputs["gradients"]]
+
+        def run() -> None:
+            for parts, output, gradient in zip(leaves, outputs, given, strict=True):
+                torch.autograd.grad(output, parts, gradient, retain_graph=True)
+
+        return run
+
+    return prepare
+
+
+BENCHES = {
+    "forward": forward_bench(LONG, False, BF16),
+    "causal": forward_bench(LONG, True, BF16),
+    "vit": forward_bench(VIT, False, BF16),
+    "float32": forward_bench(SINGLE, False, F32),
+    "backward": backward_bench(LONG, False, BF16),
+    "backward_causal": backward_bench(LONG, True, BF16),
+}
