@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import re
 import shlex
 import sys
@@ -103,6 +104,15 @@ def parses(line: str) -> None:
             assert (ROOT / words[0]).exists()
         case ".":
             assert words == [".venv/bin/activate"]
+        case "torchrun" | "python":  # with a module of ours, and perhaps another such line behind it
+            own, *behind = line.split(" -- ")
+            module = re.findall(r"-m ([\w.]+)", own)[-1]
+            assert importlib.util.find_spec(module)
+            options = set(re.findall(r"--[a-z-]+", own.partition(f"-m {module}")[2]))
+            said = (ROOT / Path(*module.split("."))).with_suffix(".py").read_text("utf-8")
+            assert all(f'"{each}"' in said for each in options)
+            for each in behind:
+                parses(each)
         case "pytest-benchmark":
             assert words[0] == "compare"
         case _:

@@ -313,7 +313,27 @@ class LabelNoise(Strict):
     baselines: tuple[str, ...] = ()
 
 
-SharedStudy = Annotated[BatchSweep | RateGrid | LabelNoise, Field(discriminator="name")]
+Rising = Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], AfterValidator(_rising)]
+
+
+class LinkSweep(Strict):
+    """Speed-up of ``stack``, which trains on several ranks, over its reference against the bandwidth between ranks, at
+    ``mbit`` Mbit/s and without a limit.
+
+    ``paper`` says in words on which network the paper measured, ``paper_mbit`` and ``paper_speedup`` in numbers; they
+    are None where it does not say, or not of one technique over the other.
+    """
+
+    name: Literal["link_sweep"]
+    stack: Spelling
+    mbit: Rising = Field(default=(10.0, 30.0, 100.0, 300.0, 1000.0), min_length=1)
+    paper: str = ""
+    paper_mbit: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    paper_speedup: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    baselines: tuple[str, ...] = ()
+
+
+SharedStudy = Annotated[BatchSweep | RateGrid | LabelNoise | LinkSweep, Field(discriminator="name")]
 
 
 class Card(Strict):
@@ -402,6 +422,6 @@ def _check_names(card: Card, path: Path) -> None:
         raise CardError(f"{path}: the study {card.study.name} names {others}, which the card's baselines lack")
 
 
-def _baselines_of(study: BatchSweep | RateGrid | LabelNoise) -> set[str]:
+def _baselines_of(study: BatchSweep | RateGrid | LabelNoise | LinkSweep) -> set[str]:
     contenders = study.contender if isinstance(study, RateGrid) else ()
     return {*study.baselines, *(name for each in contenders for name in each.baselines)}

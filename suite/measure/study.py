@@ -22,14 +22,16 @@ from suite.judge.studies import Study as Study
 from suite.judge.studies import path_of
 from suite.judge.studies import read_studies as read_studies
 from suite.measure.lab import Lab, StudyTable
-from suite.measure.studies import batch_sweep, label_noise, rate_grid
+from suite.measure.studies import batch_sweep, label_noise, link_sweep, rate_grid
 from suite.record.files import write_json
 from suite.record.machine import fingerprint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHARED: dict[str, ModuleType] = {"batch_sweep": batch_sweep, "label_noise": label_noise, "rate_grid": rate_grid}
+SHARED: dict[str, ModuleType] = {
+    "batch_sweep": batch_sweep, "label_noise": label_noise, "link_sweep": link_sweep, "rate_grid": rate_grid,
+}  # fmt: skip
 
 
 class CardStudy:

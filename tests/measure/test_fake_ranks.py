@@ -118,3 +118,18 @@ def test_both_sides_of_a_pair_get_as_many_ranks() -> None:
     assert alone.reference == "baseline"
     with pytest.raises(ValueError, match="lion trains in one process"):
         pairs_of(["lion"], ["gpt"], ["modern"], at, ranks=4)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("stack", ["gpipe", "pipedream"])
+def test_a_pipeline_s_first_rank_sends_what_it_hands_on_once_however_many_ranks_there_are(
+    stack: str, ranks: int
+) -> None:
+    setting = Setting(baseline="gpt", size="nano", recipe="classic", device="cuda", steps=2)
+    count = counted(with_ranks(stack, ranks), Scale(setting))
+    assert count.counters is not None, count.unavailable
+    hidden = 4 * 32 * 32 * 48  # float32 of each token of each example of the batch
+    assert count.collective_bytes["send"] == hidden
+    reduced = 2 * (ranks - 1) / ranks * count.collective_bytes["all_reduce"]
+    assert count.counters.communication_bytes == pytest.approx(hidden + reduced, abs=1)
+    assert count.state_bytes_per_parameter == 16  # of the parameters that it holds

@@ -54,8 +54,8 @@ from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.measure.contenders.stock import data_of
 from suite.measure.contenders.world import is_distributed, reference_with_ranks, with_ranks
 from suite.measure.evidence import Progress, silent
+from suite.measure.traffic import Traffic, wire_bytes
 from suite.meters.activations import SavedActivations
-from suite.meters.communication import Communication
 from suite.meters.holders import Living
 from suite.meters.state import gradient_bytes, parameter_bytes, state_tensors
 from suite.meters.storage import unique_bytes
@@ -142,13 +142,14 @@ class StepCount:
 
     @property
     def state_bytes_per_parameter(self) -> float | None:
-        """Model states of a rank over the whole model's parameters: 16 of AdamW in one process."""
+        """Model states of a rank over the parameters of its model, whole or in shards, of a rank that has some of the
+        layers over those: 16 of AdamW in one process."""
         return self.state_bytes / self.counters.parameter_count if self.counters else None
 
     def collectives(self) -> dict[str, dict[str, int]]:
         """By kind: bytes of the whole tensors, and what this rank sends of them on an ideal ring."""
         return {
-            name: {"bytes": size, "ring_bytes": ring_bytes({name: size}, self.ranks)}
+            name: {"bytes": size, "ring_bytes": wire_bytes({name: size}, self.ranks)}
             for name, size in self.collective_bytes.items()
         }
 
@@ -180,8 +181,11 @@ def counted(stack: str, scale: Scale) -> StepCount:
     try:
         with trained_at(stack, scale) as run:
             shapes = shapes_of(run)
-            with Communication() as traffic, noted_state(run) as states:
+            with Traffic() as traffic, noted_state(run) as states:
                 counters = run.count_step()
+            if counters.communication_bytes is not None:
+                sent = traffic.wire_bytes(run.world_size)
+                counters = counters.model_copy(update={"communication_bytes": sent})
             if (
                 run.recipe.compile
             ):  # the counters' dispatch modes turn compilation off: the saved bytes have a step alone
@@ -190,7 +194,8 @@ def counted(stack: str, scale: Scale) -> StepCount:
                 compiled = {"saved_activation_bytes": saved.saved_bytes, "saved_semantics": "compiled"}
                 counters = counters.model_copy(update=compiled)
             return StepCount(
-                stack, counters, parameter_bytes(run.model), gradient_bytes(run.model), max(states, default=0),
+                stack, counters, parameter_bytes(run.model), gradient_bytes(run.model),
+                max(states, default=0) or model_states(run),  # of a stage that computes no loss, as the step leaves it
                 by_kind(traffic.bytes_by_collective), shapes, run.data.name,
             )  # fmt: skip
     except Unavailable as error:
@@ -203,6 +208,14 @@ def counted(stack: str, scale: Scale) -> StepCount:
         raise
 
 
+def model_states(run: Run) -> int:
+    """Bytes of parameters, gradients, optimizer state and masters as they are."""
+    held = [each for group in run.optimizer.param_groups for each in group["params"]]
+    parameters = list({id(each): each for each in (*run.model.parameters(), *held)}.values())
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    return unique_bytes([*parameters, *gradients, *state_tensors(run.optimizer)])
+
+
 @contextmanager
 def noted_state(run: Run) -> Iterator[list[int]]:
     """The bytes of the model's states at the end of each backward pass that is made meanwhile."""
@@ -211,10 +224,7 @@ def noted_state(run: Run) -> Iterator[list[int]]:
 
     def then_noted(loss: Tensor) -> None:
         backward(loss)
-        held = [each for group in run.optimizer.param_groups for each in group["params"]]
-        parameters = list({id(each): each for each in (*run.model.parameters(), *held)}.values())
-        gradients = [each.grad for each in parameters if each.grad is not None]
-        noted.append(unique_bytes([*parameters, *gradients, *state_tensors(run.optimizer)]))
+        noted.append(model_states(run))
 
     run.backward = then_noted  # type: ignore[method-assign]
     try:
@@ -260,13 +270,6 @@ def by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
         name = operator.strip("_").removesuffix("_base")
         found[KINDS.get(name, name)] += size
     return dict(found)
-
-
-def ring_bytes(sizes: Mapping[str, int], ranks: int) -> int:
-    """What each of ``ranks`` ranks sends of these collectives on an ideal ring."""
-    counted = Communication()
-    counted.bytes_by_collective.update(sizes)
-    return counted.ring_bytes(ranks)
 
 
 def shapes_of(run: Run) -> dict[str, tuple[int, ...]]:

@@ -43,6 +43,7 @@ from suite.measure.contenders.child import BrokenEntry, Child, ContenderFailed, 
 from suite.measure.contenders.fork_servers import Server
 from suite.measure.contenders.processes import oom_kills
 from suite.measure.contenders.replies import bounded
+from suite.measure.links import LinkedNodes, enter, holders
 from suite.measure.rules import oversight
 from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.oversight import Watch
@@ -72,6 +73,21 @@ class SetUp(BaseModel):
     setup_s: float
     steps: int = Field(ge=1, lt=2**63)
     recipe: dict[str, Any]
+
+
+class StepTraffic(BaseModel):
+    """Of one rank in one step: bytes that it sends, collectives on an ideal ring, and how many messages and
+    collectives those are."""
+
+    sent_bytes: int = Field(ge=0)
+    messages: int = Field(ge=0)
+
+
+class LinkSpeed(BaseModel):
+    """Of all-reduces: ``latency_s`` of one number, ``bytes_per_s`` that each rank sends of a large one."""
+
+    latency_s: float = Field(ge=0)
+    bytes_per_s: float = Field(gt=0)
 
 
 class TimedBlock(BaseModel):
@@ -161,14 +177,21 @@ def _built(stacks: tuple[str, ...]) -> None:
 
 class Contender:
     """The parent's handle on one job. Commands raise ContenderFailed. Use as a context manager: starts and closes it.
-    ``server`` forks its processes, by default that of what is off the clock on the job's device.
+    ``server`` forks its processes, by default that of what is off the clock on the job's device; its ranks are on the
+    nodes of a ``network``, by default all on this machine's own.
 
     Raises UnknownId or StackError for a job that cannot be built, ContenderFailed where asking its techniques how many
     ranks they want ends in a failure.
     """
 
-    def __init__(self, job: Job, limits: Limits = Limits(), server: Server | None = None) -> None:
-        self.job, self.limits = job, limits
+    def __init__(
+        self,
+        job: Job,
+        limits: Limits = Limits(),
+        server: Server | None = None,
+        network: LinkedNodes | None = None,
+    ) -> None:
+        self.job, self.limits, self.network = job, limits, network
         self.server = server or fork_servers.shared(off_the_clock(job.setting.device))
         self.spent_s = 0.0
         self.ready: SetUp | None = None
@@ -195,8 +218,9 @@ class Contender:
         threads = max(1, setting.threads // self.world_size)
         job = self.job.model_copy(update={"setting": setting.but(threads=threads)})
         try:
-            for rank in range(self.world_size):
-                self._ranks.append(Child(_child, job, rank, self.world_size, self._rendezvous, server=self.server))
+            for rank, node in enumerate(holders(self.network, self.world_size)):
+                place = rank, self.world_size, self._rendezvous, node
+                self._ranks.append(Child(_child, job, *place, server=self.server))
         except ContenderFailed:
             self.close()
             raise
@@ -243,6 +267,14 @@ class Contender:
     def count(self) -> Counters:
         """The exact counts of one training step, which is made."""
         return self._checked(Counters, self._call("count")[0], "count")
+
+    def traffic(self) -> StepTraffic:
+        """What the first rank sends in one training step, which is made."""
+        return self._checked(StepTraffic, self._call("traffic")[0], "traffic")
+
+    def link(self) -> LinkSpeed:
+        """What the ranks' network gives a collective now."""
+        return self._checked(LinkSpeed, self._call("link")[0], "link")
 
     def flops(self) -> int | None:
         """What a tallied run took so far, its set-up included, over all ranks; None where it is compiled."""
@@ -381,13 +413,15 @@ def _handles(children: list[Child]) -> list[Any]:
     return [handle for child in children for handle in child.handles]
 
 
-def _child(job: Job, rank: int, world_size: int, rendezvous: str, connection: Connection) -> None:
+def _child(job: Job, rank: int, world_size: int, rendezvous: str, node: int | None, connection: Connection) -> None:
     from suite.measure.contenders.worker import Session
 
     begin()
     session: Session | None = None
     broken: tuple[Status, str, str] | None = None
     try:
+        if node is not None:
+            enter(node)
         session = Session(job, rank, world_size, rendezvous)
     except BaseException as error:
         broken = failure(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -24,6 +25,7 @@ from suite.measure.contenders.stock import data_of
 from suite.measure.rounding import nudge_weights
 from suite.measure.rules.conduct import Conduct
 from suite.measure.rules.surroundings import process_time
+from suite.measure.traffic import Traffic
 from suite.meters.clock import Clock
 from suite.meters.energy import EnergyMeter
 from suite.meters.holders import Living
@@ -35,6 +37,7 @@ from suite.record.schema import Counters, Energy, Memory
 
 MOST_PROBES = 1000
 PATIENCE = 3.0
+LARGE_BYTES = 1 << 20  # of which a link's latency is a small part
 
 baselines()  # their libraries are what takes seconds to import
 catalogue()
@@ -128,10 +131,42 @@ class Session:
 
     def count(self) -> Counters:
         with self.before.left_out(*data_of(self.run)) if self.before else nullcontext():
-            counters = self.run.count_step()
+            counters = self._counted()
         self.conduct.check_steps(self.run, 1)
         self.conduct.check_surroundings(self.run)
         return counters
+
+    def _counted(self) -> Counters:
+        if self.mesh is None:
+            return self.run.count_step()
+        with Traffic() as traffic:
+            counters = self.run.count_step()
+        return counters.model_copy(update={"communication_bytes": traffic.wire_bytes(self.run.world_size)})
+
+    def traffic(self) -> dict[str, int]:
+        with Traffic() as traffic:
+            self.run.train(1)
+        return {"sent_bytes": traffic.wire_bytes(self.run.world_size), "messages": traffic.messages}
+
+    def link(self) -> dict[str, float]:
+        if self.mesh is None:
+            raise ValueError("one process has no link: name a stack that trains on several ranks")
+        group = self.mesh.get_group()
+        one, many = (torch.zeros(size // 4, device=self.run.device) for size in (4, LARGE_BYTES))
+
+        def reduced_s(values: torch.Tensor, times: int) -> float:
+            taken = []
+            for _ in range(times):
+                torch.distributed.barrier(group)
+                start_s = self.clock.now_s()
+                torch.distributed.all_reduce(values, group=group)
+                taken.append(self.clock.now_s() - start_s)
+            return statistics.median(taken)
+
+        reduced_s(many, 1)  # what a limiter has saved up is spent
+        latency_s = reduced_s(one, 9)
+        sent = 2 * (group.size() - 1) / group.size() * many.nbytes
+        return {"latency_s": latency_s, "bytes_per_s": sent / reduced_s(many, 3)}
 
     def probes(self) -> dict[str, float]:
         if self.recording:

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -38,6 +39,7 @@ from suite.pipeline.mail import Letter, Mail, Shape
 from suite.pipeline.schedule import PipelineOp, PipelineSchedule, Program
 from suite.pipeline.stages import HandedOn, Stages, cut
 from suite.pipeline.versions import WeightVersions
+from suite.record.job import StackError
 from techniques.shared.replicas import begin_alike
 
 TRIED = 2  # examples of the pass that shows what stages use
@@ -65,10 +67,10 @@ class Kept:
     def __init__(self, parameters: Mapping[str, Tensor], items: Sequence[Any] = ()) -> None:
         self.parameters, self.saved = parameters, list(items)
         self.items: list[Any] = []
-        self._names = {each.untyped_storage().data_ptr(): name for name, each in parameters.items()}
+        self._names = {each.untyped_storage()._cdata: name for name, each in parameters.items()}
 
     def keep(self, tensor: Tensor) -> int:
-        name = self._names.get(tensor.untyped_storage().data_ptr())
+        name = self._names.get(tensor.untyped_storage()._cdata)
         place = len(self.items)
         if place < len(self.saved):
             self.items.append(self.saved[place])
@@ -148,6 +150,7 @@ class Pipelined(Technique):
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         assert self.run is not None
         run = self.run
+        self._check_precision(run)
         begin_alike(model, mesh.get_group())
         self.stages = cut(model, self.plan.stages, lambda: run.trial(model).logits, TRIED)
         self.stages.keep(model, self.plan.stages_of(mesh.get_local_rank()))
@@ -155,6 +158,16 @@ class Pipelined(Technique):
         self.mail = Mail(mesh.get_group(), run.device)
         self.groups = {ranks: self._group(ranks, mesh) for ranks in dict.fromkeys(self._holders.values())}
         return model
+
+    @staticmethod
+    def _check_precision(run: Run) -> None:
+        """Raises StackError where another technique changes the precision of layers, of which a rank has some alone."""
+        own, recipe = run.recipe.precision, run.baseline.recipe_of(run.job.setting)
+        if own != recipe.precision:
+            raise StackError(
+                f"{run.job.stack} cannot be stacked: a rank of a pipeline has the layers of its own stages alone, and "
+                f"what makes them {own} acts on those of all; take a recipe that trains in {own} itself"
+            )
 
     def _group(self, ranks: tuple[int, ...], mesh: DeviceMesh) -> ProcessGroup | None:
         if len(ranks) < 2:
@@ -354,7 +367,10 @@ class Pipelined(Technique):
             if self._holders[name][0] == run.rank and (gradient := own[name].grad) is not None:
                 norms[0, at], norms[1, at] = torch.linalg.vector_norm(gradient), 1.0
         dist.all_reduce(norms, group=run.group)
-        total = torch.linalg.vector_norm(norms[0][norms[1] > 0])
+        there = (
+            norms[0] if isinstance(norms, FakeTensor) else norms[0][norms[1] > 0]
+        )  # a fake one has no value to ask for
+        total = torch.linalg.vector_norm(there)
         nn.utils.clip_grads_with_norm_([each for each in own.values() if each.grad is not None], limit, total)
 
     def _clip_stage(self, run: Run, limit: float) -> None:

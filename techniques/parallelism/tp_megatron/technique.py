@@ -31,9 +31,10 @@ from suite.loop.data import Batch, mixed_seed
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
-from suite.loop.technique import ParameterGroups, Technique
+from suite.loop.technique import ParameterGroups, Technique, overrides
 from suite.model.anatomy import is_transposed, weight_matrix
 from suite.model.calls import undisturbed
+from suite.record.job import StackError
 from techniques.parallelism.tp_megatron.division import Division, linear
 from techniques.shared.replicas import begin_alike
 
@@ -155,7 +156,7 @@ class TensorParallel(Technique):
         assert self.run is not None
         run = self.run
         begin_alike(model, mesh.get_group())
-        self.division = Division.of(model, lambda: run.trial(model), self.ranks)
+        self.division = self._division(model, run)
         self.division.take(model, run.rank)
         self.regions = [Region(number, run) for number in range(len(self.division.regions))]
         for units, region in zip(self.division.regions, self.regions, strict=True):
@@ -166,6 +167,19 @@ class TensorParallel(Technique):
             setattr(model.get_submodule(owner), name, RowParallel(joint.module, region))
         self._check_inside(model)
         return model
+
+    def _division(self, model: nn.Module, run: Run) -> Division:
+        """Raises StackError where another technique has made layers that cannot be cut, else as :meth:`Division.of`."""
+        try:
+            return Division.of(model, lambda: run.trial(model), self.ranks)
+        except ValueError as error:
+            others = getattr(run.technique, "techniques", {})
+            if changing := [name for name, own in others.items() if own is not self and overrides(own, "model")]:
+                raise StackError(
+                    f"tp_megatron and {' and '.join(changing)} cannot be stacked: layers as {' and '.join(changing)} "
+                    f"leaves them cannot be cut among ranks ({error}); take dp_ddp"
+                ) from None
+            raise
 
     def _check_inside(self, model: nn.Module) -> None:
         """Raises ValueError where a replicated parameter is used between f and g, of whose gradient a rank has a part

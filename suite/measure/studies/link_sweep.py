@@ -1,0 +1,232 @@
+"""Speed-up against bandwidth: a stack on several ranks and its reference, in lock-step on one rate-limited link.
+
+The link is that of :mod:`suite.measure.links`, each rank a node. At each rate the sides take turns, so that what a rate
+or a neighbour does to one it does to the other. Beside what was measured stands the alpha-beta model: a step takes what
+it takes without a limit and, all of it waited for, what its bytes and messages take longer on the link. Where no
+link can be made the model is all there is, and the tables say why.
+
+The crossover is the bandwidth at which both sides take equally long.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from suite.entries.card import LinkSweep
+from suite.entries.catalogue import reference_of
+from suite.judge.statistics import median_interval
+from suite.measure.contenders.contender import Contender, LinkSpeed, StepTraffic
+from suite.measure.contenders.lockstep import in_rounds
+from suite.measure.lab import Lab, StudyTable
+from suite.measure.links import LinkedNodes, reason_without_links
+from suite.pipeline.link import AlphaBeta
+from suite.record.job import Job, canonical
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BY_BANDWIDTH, CROSSOVERS = "speedup_by_bandwidth", "crossover"
+ROUNDS = 8  # of two blocks a side; six or more have an interval
+STEPS, BURNED = 200, 60  # of a schedule; a warm-up of a quarter of it is over when the first is timed
+NOTE = (
+    "Both sides in turn on one link; step times are medians of {rounds} rounds, the ends of the speed-up those of an "
+    "interval of its median (95 %). Rate and latency are those of all-reduces on the link as it was. Modelled: the "
+    "step without a limit, and alpha and beta of all that it sends, as if nothing overlapped; where nothing was "
+    "measured, at the rate asked for."
+)
+READING = "Where both sides take equally long: the stack is faster below it where its speed-up falls with the rate."
+MEASURED, MODELLED, PAPER = "measured", "modelled", "paper"
+
+
+class LinkRow(NamedTuple):
+    """One rate; None: no limit, and nothing measured where there is no link. Times in ms, latency too."""
+
+    mbit: float | None
+    link_mbit: float | None
+    latency_ms: float | None
+    reference_ms: float | None
+    stack_ms: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    modelled_reference_ms: float
+    modelled_ms: float
+    modelled_speedup: float
+
+
+class CrossoverRow(NamedTuple):
+    """Where the stack and its reference take equally long, and where the paper measured."""
+
+    evidence: str
+    mbit: float | None
+    speedup: float | None
+    reading: str
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """The alpha-beta model of a step: its seconds on a ``free`` link, and what it sends."""
+
+    seconds: float
+    sent: StepTraffic
+    free: AlphaBeta
+
+    def at(self, link: AlphaBeta) -> float:
+        """Seconds of a step on the link."""
+        size, messages = self.sent.sent_bytes, self.sent.messages
+        return self.seconds + link.seconds(size, messages) - self.free.seconds(size, messages)
+
+
+@dataclass
+class Sides:
+    """The two contenders that take turns; ``network`` is None where no link can be made."""
+
+    contenders: dict[str, Contender]
+    network: LinkedNodes | None
+
+    def speed(self) -> AlphaBeta:
+        """Of the link as it is."""
+        several = next(each for each in reversed(self.contenders.values()) if each.world_size > 1)
+        found: LinkSpeed = several.link()
+        return AlphaBeta(found.latency_s, found.bytes_per_s)
+
+    def times(self, coin: random.Random) -> dict[str, list[float]]:
+        """Seconds of a step of each side, of each round."""
+
+        def block(side: str, _: int) -> float:
+            return self.contenders[side].block(1).seconds
+
+        for side in self.contenders:
+            block(side, 0)
+        found: dict[str, list[float]] = {side: [] for side in self.contenders}
+        for each in in_rounds(list(self.contenders), ROUNDS, coin, block):
+            for side, pair in each.block_s.items():
+                found[side].append(math.exp((math.log(pair[0]) + math.log(pair[1])) / 2))
+        return found
+
+
+def study(lab: Lab, asked: LinkSweep) -> list[StudyTable]:
+    """Tables ``speedup_by_bandwidth`` and ``crossover``. Raises ContenderFailed where a side fails."""
+    stack, (reference, _) = canonical(asked.stack), reference_of(asked.stack)
+    why = reason_without_links()
+    if why:
+        lab.warn(f"no link between ranks: unavailable ({why}): times are modelled")
+    setting = lab.setting.but(steps=STEPS)
+    end_s = time.monotonic() + 60 * lab.minutes
+    with ExitStack() as held:
+        contenders = {side: Contender(Job(setting=setting, stack=side)) for side in (reference, stack)}
+        ranks = max(each.world_size for each in contenders.values())
+        network = None if why else held.enter_context(LinkedNodes(ranks))
+        for each in contenders.values():
+            each.network = network
+            held.enter_context(each)
+        sides = Sides(contenders, network)
+        for each in contenders.values():
+            each.prepare()
+            each.set_up()
+            each.block(BURNED)
+        rows = measured(sides, asked.mbit, lab, end_s)
+    note = NOTE.format(rounds=ROUNDS) + (f" Measured: unavailable ({why})." if why else "")
+    return [
+        StudyTable(BY_BANDWIDTH, LinkRow._fields, [tuple(each) for each in rows], note),
+        StudyTable(CROSSOVERS, CrossoverRow._fields, [tuple(each) for each in crossovers(rows, asked)], READING),
+    ]
+
+
+def measured(sides: Sides, rates: Sequence[float], lab: Lab, end_s: float) -> list[LinkRow]:
+    """A row without a limit and one for each rate, the fastest first; of those that the time is up for the model."""
+    coin = random.Random(0)
+    none = StepTraffic(sent_bytes=0, messages=0)
+    traffic = [each.traffic() if each.world_size > 1 else none for each in sides.contenders.values()]
+    free, taken = sides.speed(), list(sides.times(coin).values())
+    models = [StepModel(median(own), sent, free) for own, sent in zip(taken, traffic, strict=True)]
+    on_links = sides.network is not None
+    rows = [row_of(None, free if on_links else None, taken if on_links else None, models, free)]
+    for done, rate in enumerate(sorted(rates, reverse=True)):
+        lab.progress((done + 1) / (len(rates) + 1), f"{rate:g} Mbit/s")
+        link, own = None, None
+        if sides.network is not None and time.monotonic() < end_s:
+            sides.network.limit(rate)
+            link, own = sides.speed(), list(sides.times(coin).values())
+        rows.append(row_of(rate, link, own, models, link or AlphaBeta(free.latency_s, rate * 1e6 / 8)))
+    return rows
+
+
+def row_of(
+    mbit: float | None,
+    link: AlphaBeta | None,
+    taken: Sequence[Sequence[float]] | None,
+    models: Sequence[StepModel],
+    modelled: AlphaBeta,
+) -> LinkRow:
+    """The row of a rate: what was ``taken`` there by the reference and the stack, if anything, and what the ``models``
+    say of a link."""
+    there = [model.at(modelled) for model in models]
+    theirs = (1e3 * there[0], 1e3 * there[1], there[0] / there[1])
+    if link is None or taken is None:
+        return LinkRow(mbit, None, None, None, None, None, None, None, *theirs)
+    ratio = median_interval([math.log(a / b) for a, b in zip(*taken, strict=True)]).ratio()
+    reference_s, stack_s = (median(each) for each in taken)
+    speedup = ratio.estimate, ratio.low, ratio.high
+    now = link.bytes_per_s * 8 / 1e6, 1e3 * link.latency_s
+    return LinkRow(mbit, *now, 1e3 * reference_s, 1e3 * stack_s, *speedup, *theirs)
+
+
+def crossovers(rows: Sequence[LinkRow], asked: LinkSweep) -> list[CrossoverRow]:
+    """By what was measured, by the model, and the paper's setting."""
+    seen = [(each.link_mbit, each.speedup) for each in rows if each.link_mbit and each.speedup]
+    modelled = [(each.link_mbit or each.mbit, each.modelled_speedup) for each in rows]
+    found = [crossover(MEASURED, seen)] if seen else []
+    found.append(crossover(MODELLED, [(mbit, speedup) for mbit, speedup in modelled if mbit]))
+    return [*found, CrossoverRow(PAPER, asked.paper_mbit, asked.paper_speedup, asked.paper or "it names no bandwidth")]
+
+
+def crossover(evidence: str, points: Sequence[tuple[float, float]]) -> CrossoverRow:
+    """Where the line through (Mbit/s, speed-up), both logarithmic, crosses a speed-up of 1; the lowest such rate."""
+    ordered = sorted(points)
+    for (below, left), (above, right) in pairwise(ordered):
+        if (left - 1) * (right - 1) < 0:
+            share = math.log(left) / (math.log(left) - math.log(right))
+            at = math.exp(math.log(below) + share * (math.log(above) - math.log(below)))
+            return CrossoverRow(evidence, at, 1.0, f"faster {'below' if left > 1 else 'above'} {at:.3g} Mbit/s")
+    always = "faster" if ordered[0][1] > 1 else "slower"
+    low, high = ordered[0][0], ordered[-1][0]
+    return CrossoverRow(evidence, None, None, f"{always} at all rates from {low:.3g} to {high:.3g} Mbit/s")
+
+
+def plot(tables: Sequence[StudyTable]) -> Figure:
+    """Speed-up against bandwidth, measured with intervals and modelled; crossovers, and where the paper measured."""
+    from matplotlib.figure import Figure
+
+    rows = [LinkRow(*each) for each in tables[0].rows]
+    marks = [CrossoverRow(*each) for each in tables[1].rows]
+    figure = Figure(figsize=(6, 4.2), layout="constrained")
+    axes = figure.subplots()
+    seen = sorted((each for each in rows if each.link_mbit and each.speedup), key=lambda each: each.link_mbit or 0)
+    if seen:
+        middle = [each.speedup or 1 for each in seen]
+        low = [max(0.0, at - max(0.0, each.speedup_low or 0)) for at, each in zip(middle, seen, strict=True)]
+        high = [max(0.0, (each.speedup_high or 0) - at) for at, each in zip(middle, seen, strict=True)]
+        axes.errorbar([each.link_mbit or 0 for each in seen], middle, [low, high], marker="o", label="measured")
+    line = sorted((mbit, each.modelled_speedup) for each in rows if (mbit := each.link_mbit or each.mbit))
+    axes.plot([mbit for mbit, _ in line], [speedup for _, speedup in line], "--", color="grey", label="modelled")
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    for each in marks:
+        if each.mbit is None:
+            continue
+        said = each.reading if each.evidence != PAPER else f"the paper's network: {each.mbit:g} Mbit/s"
+        style = {MEASURED: "-", MODELLED: "--", PAPER: ":"}[each.evidence]
+        axes.axvline(each.mbit, linestyle=style, linewidth=0.8, color="grey")
+        axes.plot([each.mbit], [each.speedup or 1.0], "s" if each.evidence == PAPER else "x", label=said)
+    axes.set(xlabel="bandwidth between ranks (Mbit/s)", ylabel="speed-up over the reference", xscale="log")
+    axes.set_yscale("log")
+    axes.legend(fontsize="small")
+    return figure

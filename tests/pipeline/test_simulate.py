@@ -1,0 +1,56 @@
+"""The simulator with measured costs and a link: closed forms of a link, and the papers' without one."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from suite.pipeline.link import AlphaBeta
+from suite.pipeline.schedule import Broken, PipelineOp, flushed
+from suite.pipeline.simulate import PipelineCosts, on_link, simulated
+from techniques.parallelism.gpipe.technique import fill_and_drain
+from techniques.parallelism.mp_naive.technique import one_at_a_time
+
+FREE = AlphaBeta(0.0, 1e30)
+ALPHA, BETA, SIZE = 0.25, 8.0, 4  # a message takes half a second and a quarter
+
+
+def costs(stages: int, joint: int = 0, reductions: int = 0) -> PipelineCosts:
+    return PipelineCosts([1.0] * stages, [2.0] * stages, [0.5] * stages, [SIZE] * stages, joint, reductions)
+
+
+@pytest.mark.parametrize(("stages", "micro"), [(2, 4), (3, 5)])
+def test_a_link_without_delay_changes_no_schedule(stages: int, micro: int) -> None:
+    program = fill_and_drain(stages, micro).program(1)
+    free = PipelineCosts([1.0] * stages, [2.0] * stages, [0.0] * stages, [SIZE] * stages)
+    assert float(on_link(program, free, FREE).end) == pytest.approx(float(simulated(program, stages).end))
+
+
+def test_one_that_works_at_a_time_pays_every_message_whole() -> None:
+    timeline = on_link(one_at_a_time(3).program(1), costs(3), AlphaBeta(ALPHA, BETA))
+    message = ALPHA + SIZE / BETA
+    assert timeline.end == Fraction(3 * 1 + 3 * 2 + 4 * message + 0.5)  # the first stage updates last
+
+
+def test_messages_in_a_row_wait_for_the_rate_and_not_for_the_delay() -> None:
+    micro, slow = 4, SIZE / 2.0  # seconds of a message, twice a pass
+    timeline = on_link(fill_and_drain(2, micro).program(1), costs(2), AlphaBeta(ALPHA, SIZE / slow))
+    first = [slot for slot in timeline.ranks[1] if slot.op.kind == "forward"]
+    assert [float(slot.start) for slot in first] == [1 + ALPHA + slow * (place + 1) for place in range(micro)]
+
+
+def test_ranks_that_update_together_wait_for_the_last_and_for_their_reductions() -> None:
+    link = AlphaBeta(ALPHA, BETA)
+    alone = on_link(fill_and_drain(2, 2).program(1), costs(2), link)
+    joint = on_link(fill_and_drain(2, 2).program(1), costs(2, joint=16, reductions=2), link)
+    begins = {slot.start for slots in joint.ranks for slot in slots if slot.op.kind == "update"}
+    assert begins == {alone.end - Fraction(0.5) + Fraction(2 * ALPHA + 16 / BETA)}
+
+
+def test_ranks_that_wait_for_each_other_for_good_are_told_of() -> None:
+    schedule = flushed(2, 1, lambda stage: [("forward", 0), ("backward", 0)] if stage else [("backward", 0)])
+    with pytest.raises(Broken, match="for good"):
+        on_link(schedule.program(1), costs(2, joint=1, reductions=1), FREE)
+    with pytest.raises(Broken, match="for good"):
+        simulated([[PipelineOp("backward", 0, 0, 0)], []], 2)
