@@ -32,6 +32,8 @@ from importlib.util import find_spec, spec_from_file_location
 from types import CodeType, ModuleType
 from typing import Any, cast
 
+import torch
+
 from suite.entries.catalogue import Entry, catalogue
 from suite.judge.verdicts import FAILS
 from suite.loop.technique import CHAINED, SLOTS, Technique, overrides
@@ -45,6 +47,7 @@ from suite.record.numerics import off_the_clock
 
 SIZE: Size = "pico"  # an exact claim holds at any
 FILE = "mutants.toml"
+LIMIT_S = 900.0  # of one try
 FORK = multiprocessing.get_context("fork")
 HARNESS = __name__.partition(".")[0]
 INSTRUMENTS = ("sites", "records", "probes")  # these measure a technique, and are no part of it
@@ -162,6 +165,7 @@ def _ranks(entry: Entry) -> int:
 def _notices(id: str, on: Sequence[str]) -> list[Notice]:
     """In one of the processes that know the references: what notices each mutant, each in a process of its own."""
     fork_servers.shared = lambda arithmetic: ThisProcess()  # type: ignore[assignment]
+    torch.set_num_threads(1)  # a forked process has no threads of a pool that was there before
     entry = catalogue()[id]
     applicable = [baseline for baseline in on if baseline in entry.card.baselines]
     of_the_whole = cache(partial(_of_the_whole, entry))
@@ -205,6 +209,9 @@ def _forked(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozen
     process.start()
     theirs.close()
     try:
+        if not ours.poll(LIMIT_S):
+            process.kill()
+            return Notice(mutant, error=f"its process was silent for {LIMIT_S:.0f} s")
         return cast(Notice, ours.recv())
     except EOFError:
         return Notice(mutant, error="its process died")
