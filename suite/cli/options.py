@@ -243,7 +243,7 @@ class Options:
 
 @dataclass(frozen=True)
 class TargetOptions(Options):
-    """On what one comparison, study or count is."""
+    """What one comparison, study or count is made on."""
 
     baselines: OneBaseline = None
     size: SizeOption = "nano"

@@ -99,8 +99,8 @@ def _images_of(file: Path) -> Iterator[Named]:
 
 
 def _of_objects(file: Path) -> Iterator[Named]:
-    """Of JSON, whole or a line each, every object that has the members of an image, however deep, as often as they
-    stand in it."""
+    """Images of JSON, whole or a line each: every object that has the members of an image, however deep, as often as
+    they stand in it."""
     named: list[Named] = []
 
     def collect(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _of_tables(file: Path) -> Iterator[Named]:
 
 
 def _columns_of_images(schema: Any) -> list[str]:
-    """Those that are a path and bytes, and those that ``datasets`` is told to take for images."""
+    """The columns that are a path and bytes, and those that ``datasets`` is told to take for images."""
     import pyarrow as pa
 
     try:
@@ -180,7 +180,7 @@ def _of_batch(batch: Any, columns: Iterable[str]) -> Iterator[Named]:
 
 
 def _of_hub(match: re.Match[str]) -> Iterator[Named]:
-    """Of a data set that is in ``datasets``' cache afterwards."""
+    """Images of a data set that is in ``datasets``' cache afterwards."""
     try:
         import datasets
 
@@ -213,7 +213,7 @@ def check_configuration(folder: str) -> None:
 
 
 def _implementations(content: Any) -> Iterator[tuple[str, Any]]:
-    """Those that are not PyTorch's own, however deep."""
+    """The implementations that are not PyTorch's own, however deep."""
     if isinstance(content, list):
         for each in content:
             yield from _implementations(each)

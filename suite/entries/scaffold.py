@@ -245,7 +245,7 @@ def scaffold(name: str, category: str, root: Path, wraps_optimizer: bool = False
 
 
 def plugin(name: str, category: str, root: Path, wraps_optimizer: bool = False) -> list[Path]:
-    """As :func:`scaffold`, but writes a package of its own into a new folder ``<root>/<name>``.
+    """Does as :func:`scaffold`, but writes a package of its own into a new folder ``<root>/<name>``.
 
     Raises ValueError for a name that is no identifier, FileExistsError if the folder is there already.
     """

@@ -206,7 +206,7 @@ def same(one: Line, other: Line) -> bool:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Without searching for cycles, of which records have none: among millions of objects that doubles the time."""
+    """Stops the search for cycles, of which records have none: among millions of objects that doubles the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

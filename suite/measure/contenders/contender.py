@@ -87,7 +87,7 @@ _without_world_size: dict[tuple[Setting, str], ContenderFailed] = {}
 
 
 def ranks_of(job: Job, limit_s: float = Limits.reply_s) -> int:
-    """As :func:`world_size`, worked out in a process of its own, once for each setting and stack.
+    """The :func:`world_size`, worked out in a process of its own, once for each setting and stack.
 
     Raises UnknownId or StackError for a job that cannot be built, ContenderFailed where the techniques' code fails.
     """
@@ -225,7 +225,7 @@ class Contender:
         return self._checked(dict[str, float], self._call("probes")[0], "probes")
 
     def all_probes(self) -> dict[str, float]:
-        """Of a recorded run at its end: both what its steps show and the technique's own."""
+        """All probes of a recorded run at its end: both what its steps show and the technique's own."""
         return self._checked(dict[str, float], self._call("all_probes")[0], "all_probes")
 
     def usage(self, energy_window_s: float = 0.0) -> tuple[Memory, Energy]:
