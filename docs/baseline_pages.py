@@ -11,14 +11,14 @@ from dataclasses import fields
 from suite.entries.installed import baselines
 from suite.loop.baseline import Baseline
 from suite.loop.recipe import Recipe
-from suite.record.job import Size
+from suite.record.job import SIZES
 from suite.record.references import LearnedReference, Power
 from suite.show import references
 from suite.show.pages.markdown import escape
 from suite.show.pages.report import Report
 from suite.show.pictures.charts import by_curve, ruler
 
-SIZES: tuple[Size, ...] = ("nano", "micro", "mini", "base", "large")
+SHOWN = [size for size in SIZES if size != "pico"]  # which is for tests
 
 
 def names() -> list[str]:
@@ -52,8 +52,8 @@ def _recipes(baseline: Baseline) -> Iterator[str]:
         f"Version {baseline.version}; quality is {escape(baseline.quality)}. The recipe `modern`, pre-training; "
         "[sizes](../README.md#what-is-covered-and-what-is-not)."
     )
-    recipes = [baseline.recipe(size, "modern", "pretrain") for size in SIZES]
-    lines = [f"| | {' | '.join(SIZES)} |", f"|---|{'--:|' * len(SIZES)}"]
+    recipes = [baseline.recipe(size, "modern", "pretrain") for size in SHOWN]
+    lines = [f"| | {' | '.join(SHOWN)} |", f"|---|{'--:|' * len(SHOWN)}"]
     for field in fields(Recipe):
         values = [getattr(recipe, field.name) for recipe in recipes]
         lines.append(f"| {field.name.replace('_', ' ')} | {' | '.join(str(value) for value in values)} |")

@@ -6,18 +6,63 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 
+from leantrain.applying import refusals
+from suite.cli import app
+from suite.cli.shared import Exit
 from suite.entries.catalogue import catalogue
+from suite.entries.installed import baselines
+from suite.judge.ruler import BUDGETS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
+PAGES = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
-def test_the_numbers_are_the_catalogue_s() -> None:
-    assert {int(number) for number in re.findall(r"(\d+) (?:in all|entries;)", README)} == {len(catalogue())}
+def counts() -> dict[str, int]:
+    """How many there are, by what README and pages call them. Who adds an entry of no survey changes none."""
+    surveyed = sum(bool(entry.card.surveys) for entry in catalogue().values())
+    return {
+        "entries": surveyed, "in all": surveyed, "techniques": surveyed, "apply": surveyed - len(refusals()),
+        "baselines": len(baselines()), "commands": len(typer.main.get_command(app).commands),  # type: ignore[attr-defined]
+        "budgets": len(BUDGETS),
+    }  # fmt: skip
+
+
+COUNTED = re.compile(
+    r"\b(?P<part>\d+ of the )?(?P<number>\d+) (?:\w+ )?(?P<what>entries|in all|techniques|baselines|commands)\b"
+)
+"""``88 of the 123 entries apply``, ``123 in all``; an adjective may stand between."""
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path}" for path in PAGES)])
+def test_the_numbers_of_things_are_as_many_as_there_are(page: str) -> None:
+    text = " ".join((ROOT / page).read_text("utf-8").split())
+    for each in COUNTED.finditer(text):
+        assert int(each["number"]) == counts()[each["what"]], each[0]
+        if each["part"]:
+            assert text[each.end() :].startswith(" apply") and int(each["part"].split()[0]) == counts()["apply"], each[
+                0
+            ]
+    assert page != "README.md" or len(COUNTED.findall(text)) == 3
+
+
+def test_other_numbers_of_the_readme_are_the_code_s() -> None:
+    text = " ".join(README.split())
+    number, low, high = re.search(r"trained at (\w+) budgets, ([\d.]+) to ([\d.]+) times", text).groups()  # type: ignore[union-attr]
+    assert (WORDS.index(number), float(low), float(high)) == (counts()["budgets"], BUDGETS[0], BUDGETS[-1])
+    codes = re.search(r"Exit codes: (0 fine.*?)\.", text)[1]  # type: ignore[index]
+    assert [int(each) for each in re.findall(r"\d", codes)] == [each for each in Exit if each < 100]
+    assert f"Python {METADATA['requires-python'].removeprefix('>=')} or newer" in text
+    families = {name for baseline in baselines().values() for name in baseline.families()}
+    assert "some forty tiny ones" in text and 35 <= len(families) <= 45
 
 
 def test_every_link_into_the_project_leads_somewhere() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -161,3 +162,27 @@ def reads(call: ast.Call) -> bool:
     writes = any(isinstance(each, ast.Constant) and str(each.value) in ("a", "w", "wb", "x", "ab") for each in modes)
     of_another = isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in ("os", "Image", "webbrowser")
     return name in ("read_text", "read_bytes") or (name == "open" and not writes and not of_another)
+
+
+BARE = re.compile(r"(Of|As|By|With|Without|From|At|On|For|In|Under|To|After|Before|Among|Those|The same)\b")
+
+
+def test_a_docstring_names_what_it_is_about() -> None:
+    """At its beginning: "The seeds of what was learned.", not "Of what was learned."."""
+    bare = {
+        f"{path.relative_to(ROOT)}: {said.splitlines()[0]}"
+        for path, tree in trees("suite").items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (said := ast.get_docstring(node)) and BARE.match(said)
+    }  # fmt: skip
+    assert bare == set()
+
+
+def test_every_word_of_the_glossary_is_used() -> None:
+    _, _, words = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("\n## Words\n")
+    glossary = re.findall(r"^\| ([a-z ]+) \|", words.partition("\n## ")[0], re.MULTILINE)[1:]  # without the head
+    assert 20 < len(set(glossary)) == len(glossary) <= 30
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "suite").rglob("*.py")]
+    texts = [" ".join(path.read_text("utf-8").replace("_", " ").lower().split()) for path in pages]
+    assert {word for word in glossary if sum(word in text for text in texts) < 3} == set()

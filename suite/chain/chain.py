@@ -82,7 +82,7 @@ class Chain:
 
     @cached_property
     def activation_bytes(self) -> tuple[int, ...]:
-        """Of x_0, ..., x_L."""
+        """The bytes of x_0, ..., x_L."""
         return (self.input_bytes, *(stage.output_bytes for stage in self.stages))
 
     @property

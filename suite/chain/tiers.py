@@ -392,7 +392,7 @@ class _Lane:
         after: Future[Moved] | None,
         ready: torch.cuda.Event | None,
     ) -> torch.cuda.Event | None:
-        """On a GPU on the side stream, as soon as what is copied is ``ready``."""
+        """Copies, on a GPU on the side stream, as soon as what is copied is ``ready``."""
         if ready is None:
             transfer()
             return None

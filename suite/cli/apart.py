@@ -69,7 +69,7 @@ def supervised(arguments: Sequence[str], work: Callable[[], object], silence_s: 
 
 
 def _begin(told: int) -> None:
-    """In the child: it ends with who waits for it."""
+    """Runs in the child: it ends with who waits for it."""
     global _report
     _report = told
     if sys.platform == "linux":

@@ -66,6 +66,9 @@ def new(
     root: Annotated[
         Path, typer.Option("--root", help="A checkout of leantrain, or a folder for a package of your own.")
     ] = Path("."),
+    wraps_optimizer: Annotated[
+        bool, typer.Option("--wraps-optimizer", help="Let it be an optimizer around the stack's.")
+    ] = False,
 ) -> None:
     """Write a working technique and its test, to be changed into yours.
 
@@ -84,7 +87,7 @@ def new(
         if not root.is_dir():
             raise ValueError(f"{root} is no folder; name one with --root, or make it")
         own = not is_checkout(root)
-        files = plugin(name, category, root) if own else scaffold(name, category, root)
+        files = (plugin if own else scaffold)(name, category, root, wraps_optimizer)
     for path in files:
         out.print(escape(str(path)))
     first = f"install it: pip install -e {root / name}; " if own else ""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -111,15 +111,23 @@ def _check_baseline(name: str) -> None:
     lookup("baseline", name, dict.fromkeys(baseline_names("")))
 
 
-def one_of(kind: str, *known: str) -> dict[str, Any]:
-    """Completes to the ``known`` words and refuses all others."""
+def one_of(kind: Literal["size", "recipe", "task"]) -> dict[str, Any]:
+    """Completes to the words of that kind that :mod:`suite.record.job` has, and refuses all others."""
+
+    def known() -> tuple[str, ...]:
+        from suite.record import job
+
+        return {"size": job.SIZES, "recipe": job.RECIPES, "task": job.TASKS}[kind]
 
     def check(value: str) -> None:
         from suite.entries.catalogue import lookup
 
-        lookup(kind, value, dict.fromkeys(known))
+        lookup(kind, value, dict.fromkeys(known()))
 
-    return {"autocompletion": words(*known), "callback": refusing(check)}
+    def complete(incomplete: str) -> list[str]:
+        return words(*known())(incomplete)
+
+    return {"autocompletion": complete, "callback": refusing(check)}
 
 
 OF_STACKS: dict[str, Any] = {"autocompletion": technique_names, "callback": refusing(_check_stack)}
@@ -152,8 +160,8 @@ OneBaseline = Annotated[
     list[str] | None,
     typer.Option("-b", "--baseline", help="bert, gpt, vit or mae. [gpt]", **OF_BASELINES),
 ]
-OF_SIZES = one_of("size", "nano", "micro", "mini", "base", "large", "pico")
-OF_RECIPES = one_of("recipe", "classic", "modern", "compiled")
+OF_SIZES = one_of("size")
+OF_RECIPES = one_of("recipe")
 SizeOption = Annotated[
     str,
     typer.Option("--size", help="nano, micro, mini, base or large (pico: for tests).", **OF_SIZES),
@@ -175,7 +183,7 @@ TaskOption = Annotated[
     typer.Option(
         "--task",
         help="pretrain or adapt. [what the technique's card says]",
-        **one_of("task", "pretrain", "adapt"),
+        **one_of("task"),
     ),
 ]
 ModelOption = Annotated[
@@ -235,7 +243,7 @@ class Options:
 
 @dataclass(frozen=True)
 class TargetOptions(Options):
-    """On what one comparison, study or count is."""
+    """What one comparison, study or count is made on."""
 
     baselines: OneBaseline = None
     size: SizeOption = "nano"

@@ -67,7 +67,7 @@ class Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """By group, as --help shows them."""
+        """Lists the commands by group, as --help shows them."""
         panels = {name: getattr(command, "rich_help_panel", GROUPS[-1]) for name, command in self.commands.items()}
         return sorted(super().list_commands(ctx), key=lambda name: GROUPS.index(panels[name]))
 

@@ -42,5 +42,5 @@ def joined(device: str, rank: int, world_size: int, rendezvous: str) -> DeviceMe
 
 
 def wait_at_most(mesh: DeviceMesh, seconds: float) -> None:
-    """From now on a rank that waits longer for another in a collective raises RuntimeError."""
+    """Sets a limit: from now on a rank that waits longer for another in a collective raises RuntimeError."""
     torch.distributed.set_timeout(timedelta(seconds=seconds), mesh.get_group())

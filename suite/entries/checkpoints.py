@@ -96,7 +96,7 @@ def _header(folder: str | Path, file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def fitted(folder: str | Path, model: nn.Module) -> dict[str, str]:
-    """For each parameter of ``model`` that the checkpoint has, in its shape, the checkpoint's name for it.
+    """The name that the checkpoint has for each parameter of ``model`` in its shape for it.
 
     Raises ValueError for a checkpoint of another architecture: a parameter of a block is missing, or of another shape.
     """

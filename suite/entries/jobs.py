@@ -1,4 +1,4 @@
-"""From a job to its run: the stack and the baseline that it names are looked up, built and handed to the loop."""
+"""Makes a run of a job: the stack and the baseline that it names are looked up, built and handed to the loop."""
 
 from __future__ import annotations
 

@@ -160,8 +160,8 @@ def _is_image(first: bytes) -> bool:
 
 
 def _check_saved(location: str, folder: Path, of_images: bool) -> None:
-    """Of what ``save_to_disk`` wrote: that all files named in it are Arrow files beside the names, and of images the
-    table that they make."""
+    """Checks of what ``save_to_disk`` wrote that all files named in it are Arrow files beside the names, and of images
+    the table that they make."""
     splits = _object(location, folder / SPLITS).get("splits") if (folder / SPLITS).exists() else ["."]
     for split in splits if isinstance(splits, list) else [None]:
         if not isinstance(split, str) or (split != "." and not PLAIN_NAME.fullmatch(split)):
@@ -212,8 +212,9 @@ def _images_of(location: str, file: Path, kind: str) -> Iterator[Named]:
 
 
 def _of_objects(location: str, file: Path) -> Iterator[Named]:
-    """Of JSON, one value after the other with space between, every object that has the members of an image, however
-    deep, as often as they stand in it. Raises Outside for what is anything else: readers make of that what they like.
+    """Images of JSON, one value after the other with space between: every object that has the members of an image,
+    however deep, as often as they stand in it. Raises Outside for what is anything else: readers make of that what they
+    like.
     """
     named: list[Named] = []
 
@@ -265,7 +266,7 @@ def _of_tables(file: Path) -> Iterator[Named]:
 
 
 def _columns_of_images(schema: Any) -> list[str]:
-    """Those that are a path and bytes, and those that ``datasets`` is told to take for images."""
+    """The columns that are a path and bytes, and those that ``datasets`` is told to take for images."""
     import pyarrow as pa
 
     try:
@@ -304,7 +305,7 @@ def _of_batch(batch: Any, columns: Iterable[str]) -> Iterator[Named]:
 
 
 def _of_hub(match: re.Match[str]) -> Iterator[Named]:
-    """Of a data set that is in ``datasets``' cache afterwards."""
+    """Images of a data set that is in ``datasets``' cache afterwards."""
     try:
         import datasets
 
@@ -325,7 +326,7 @@ def _of_saved(folder: Path) -> Iterator[Named]:
 
 
 def _of_loaded(loaded: Any) -> Iterator[Named]:
-    """Of the tables that a reader made: of the columns that it takes for images, and those that look like some."""
+    """Images of a loaded table: of the columns that its reader takes for images, and those that look like some."""
     import datasets
 
     for split in loaded.values() if isinstance(loaded, dict) else [loaded]:
@@ -360,7 +361,7 @@ def check_configuration(folder: str) -> None:
 
 
 def _implementations(content: Any) -> Iterator[tuple[str, Any]]:
-    """Those that are not PyTorch's own, however deep."""
+    """The implementations that are not PyTorch's own, however deep."""
     if isinstance(content, list):
         for each in content:
             yield from _implementations(each)

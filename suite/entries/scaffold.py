@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from suite.entries import wrapper_example
+
 CARD = """\
 id = "{id}"
 name = "{name}"
@@ -153,6 +155,14 @@ def test_gradients_are_scaled() -> None:
     assert gradients[1].tolist() == [[0.25]]
 '''
 
+EXAMPLES = {
+    False: (TECHNIQUE, PROBES, PROPERTIES, MUTANTS, TEST),
+    True: (
+        wrapper_example.TECHNIQUE, wrapper_example.PROBES, wrapper_example.PROPERTIES, wrapper_example.MUTANTS,
+        wrapper_example.TEST,
+    ),
+}  # fmt: skip
+"""The files of an example; whether it wraps the optimizer."""
 
 PROJECT = """\
 [build-system]
@@ -173,7 +183,7 @@ dependencies = ["leantrain"]
 include = ["{package}*"]
 
 [tool.setuptools.package-data]
-"*" = ["card.toml", "mutants.toml", "*.cu"]
+"*" = ["card.toml", "properties.toml", "mutants.toml", "*.cu"]
 """
 
 README = """\
@@ -224,17 +234,18 @@ def is_checkout(root: Path) -> bool:
     return (root / "techniques" / "__init__.py").is_file()
 
 
-def scaffold(name: str, category: str, root: Path) -> list[Path]:
-    """Writes ``techniques/<category>/<name>/`` and its test below ``root``; returns the files, the test first.
+def scaffold(name: str, category: str, root: Path, wraps_optimizer: bool = False) -> list[Path]:
+    """Writes ``techniques/<category>/<name>/`` and its test below ``root``; returns the files, the test first. Its
+    example changes gradients, or with ``wraps_optimizer`` is an optimizer around the stack's.
 
     Raises ValueError for a name that is no identifier, FileExistsError if the folder is there already.
     """
     test = root / "tests" / "techniques" / category / f"test_{name}.py"
-    return _write(name, category, "techniques", root, {test: TEST})
+    return _write(name, category, "techniques", root, wraps_optimizer, test, {})
 
 
-def plugin(name: str, category: str, root: Path) -> list[Path]:
-    """Writes a package with the technique into a new folder ``<root>/<name>``; returns the files, the test first.
+def plugin(name: str, category: str, root: Path, wraps_optimizer: bool = False) -> list[Path]:
+    """Does as :func:`scaffold`, but writes a package of its own into a new folder ``<root>/<name>``.
 
     Raises ValueError for a name that is no identifier, FileExistsError if the folder is there already.
     """
@@ -242,18 +253,19 @@ def plugin(name: str, category: str, root: Path) -> list[Path]:
     if project.exists():
         raise FileExistsError(f"{project} is there already; choose another name")
     own = {
-        project / "tests" / f"test_{name}.py": TEST,
         project / "pyproject.toml": PROJECT,
         project / "README.md": README,
         project / ".gitignore": IGNORED,
         project / ".github" / "workflows" / "leantrain.yml": WORKFLOW,
         project / package / "__init__.py": '"""{name}, a technique for leantrain."""\n',
     }
-    return _write(name, category, package, project, own)
+    return _write(name, category, package, project, wraps_optimizer, project / "tests" / f"test_{name}.py", own)
 
 
-def _write(name: str, category: str, package: str, root: Path, own: dict[Path, str]) -> list[Path]:
-    """Writes ``own`` files and ``<root>/<package>/<category>/<name>/``; returns all."""
+def _write(
+    name: str, category: str, package: str, root: Path, wraps_optimizer: bool, test: Path, own: dict[Path, str]
+) -> list[Path]:
+    """Writes the example's ``test``, ``own`` files and ``<root>/<package>/<category>/<name>/``; returns all."""
     for what, value in (("technique", name), ("category", category)):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", value):
             raise ValueError(f"{value!r} cannot name a {what}: use lower-case letters, digits and underscores")
@@ -268,12 +280,15 @@ def _write(name: str, category: str, package: str, root: Path, own: dict[Path, s
         "name": name.replace("_", " ").capitalize(),
         "cls": "".join(part.capitalize() for part in name.split("_")),
     }
-    files = own | {
+    technique, probes, properties, mutants, tests = EXAMPLES[wraps_optimizer]
+    files = {
+        test: tests,
+        **own,
         folder / "card.toml": CARD,
-        folder / "properties.toml": PROPERTIES,
-        folder / "technique.py": TECHNIQUE,
-        folder / "probes.py": PROBES,
-        folder / "mutants.toml": MUTANTS,
+        folder / "properties.toml": properties,
+        folder / "technique.py": technique,
+        folder / "probes.py": probes,
+        folder / "mutants.toml": mutants,
         folder / "__init__.py": '"""{name}."""\n',
     }
     if not (folder.parent / "__init__.py").exists():

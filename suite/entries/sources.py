@@ -68,7 +68,7 @@ def trained_besides(stack: str) -> list[str]:
 
 
 def installed_code(setting: Setting, stack: str) -> Code | None:
-    """As :func:`code_of`; None where the baseline or a technique is not installed."""
+    """The hashes of :func:`code_of`; None where the baseline or a technique is not installed."""
     try:
         return code_of(setting, stack)
     except LookupError:
@@ -164,8 +164,8 @@ def _standing(module: str, chain: Chain) -> tuple[list[Place], list[str]]:
 
 
 def _named(parts: list[str], attributes: Chain = ()) -> tuple[list[Place], list[str]]:
-    """As :func:`_standing`, of a dotted name that is imported and the attributes read off it. A module that is used as
-    a whole stands for all that it defines."""
+    """Does as :func:`_standing`, of a dotted name that is imported and the attributes read off it. A module that is
+    used as a whole stands for all that it defines."""
     whole = [*parts, *attributes]
     for end in range(len(whole), 0, -1):
         module, rest = ".".join(whole[:end]), tuple(whole[end:])
@@ -234,7 +234,7 @@ def _code_in(module: str) -> Source:
 
 
 def _packages() -> frozenset[str]:
-    """Those whose code is followed: the project's, and those of what is installed beside it."""
+    """The packages whose code is followed: the project's, and those of what is installed beside it."""
     modules = [*(entry.module for entry in catalogue().values()), *_baselines().values()]
     return frozenset(["suite", *(each.partition(".")[0] for each in modules)])
 

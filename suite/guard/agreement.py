@@ -123,8 +123,8 @@ def find(records: Records, beginning: str) -> Piece:
 
 
 def quickest(records: Records, machine: Machine) -> Learned:
-    """Of the curves that somebody learned by the installed code and libraries, with embedded data, the one that takes
-    least to learn again; rather one of another machine's. Raises NoRecord."""
+    """The curve to repeat: of those that somebody learned by the installed code and libraries, with embedded data, the
+    one that takes least to learn again; rather one of another machine's. Raises NoRecord."""
     known = [
         each
         for each in records.learned

@@ -251,7 +251,7 @@ def exit_code(findings: Iterable[Finding], accept_changes: bool) -> int:
 
 
 def notable(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that say more than that exact numbers, or code, are equal."""
+    """The findings that say more than that exact numbers, or code, are equal."""
     return [each for each in findings if each.verdict != "equal"]
 
 

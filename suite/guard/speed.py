@@ -79,7 +79,7 @@ class TimedSet:
 
     @property
     def seconds_a_set(self) -> float:
-        """With the set's share of its session."""
+        """What a set takes, with its share of its session."""
         return self.seconds / max(1, len(self.d))
 
     def sets_in(self, seconds: float) -> int:
@@ -154,7 +154,7 @@ def time_sets(
 
 
 def _left(items: Sequence[TimedSet], rule: Rule, end_s: float) -> list[TimedSet]:
-    """Those that want another set, and have the time for it."""
+    """The items that want another set, and have the time for it."""
     return [each for each in items if not each.decided(rule) and time.monotonic() + each.longest_s < end_s]
 
 

@@ -120,7 +120,7 @@ def _confined() -> None:
 
 
 def _fixed_addresses() -> None:
-    """As above, and fixes the memory layout of that program, and of its children."""
+    """Does as above, and fixes the memory layout of that program, and of its children."""
     _confined()
     if sys.platform == "linux":
         _libc.personality(ADDR_NO_RANDOMIZE | _libc.personality(0xFFFFFFFF))

@@ -113,7 +113,7 @@ class TimedPair:
 
     @cached_property
     def step_log_ratios(self) -> Floats:
-        """Of all rounds."""
+        """The log ratios of a step in all rounds."""
         return np.concatenate(self.window_log_ratios)
 
     @cached_property
@@ -130,7 +130,7 @@ class TimedPair:
 
     @property
     def training_log_samples(self) -> Floats:
-        """As round log ratios around :attr:`training_log_ratio`."""
+        """The rounds' log ratios, moved so that the middle of each window is :attr:`training_log_ratio`."""
         middles = np.array([median(each) for each in self.window_log_ratios])
         around = np.concatenate([each - middle for each, middle in zip(self.window_log_ratios, middles, strict=True)])
         return around + self.training_log_ratio

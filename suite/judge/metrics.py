@@ -429,7 +429,7 @@ def _flops_without_zeros(known: Known, priors: Priors) -> MetricValue:
 
 
 def _equivalent_samples(known: Known) -> Samples:
-    """Of -ln(equivalent budget over the reference's own): a cost."""
+    """The samples of -ln(equivalent budget over the reference's own): a cost."""
     ruler = _ruler(known)
     theirs, ours = known.losses()
     return {
@@ -463,7 +463,7 @@ def _exactly(x: float, like: Interval) -> Interval:
 
 
 def _time_to_quality(known: Known, priors: Priors) -> MetricValue:
-    """Of the contender's whole cost over the equivalent budget: ln ratio = ln cost - ln budget."""
+    """The contender's whole cost over the equivalent budget: ln ratio = ln cost - ln budget."""
     budget = _equivalent_budget(known, priors)
     cost = _moderated("whole_time", METRICS["whole_time"].samples(known), priors)
     if budget.kind == "bound":
@@ -478,7 +478,7 @@ def _time_to_quality(known: Known, priors: Priors) -> MetricValue:
 
 
 def _time_to_quality_samples(known: Known) -> Samples:
-    """By seed, at the mean cost of all timings."""
+    """The samples by seed, at the mean cost of all timings."""
     costs = METRICS["whole_time"].samples(known)
     cost = float(np.mean(list(costs.values())))
     return {seed: cost + each for seed, each in _equivalent_samples(known).items()}
@@ -565,7 +565,7 @@ def _scope(energy: Energy) -> str:
 
 
 def _modelled_joules(pair: TimedPair) -> tuple[float, float]:
-    """Of the reference's and of the contender's training, by the power model."""
+    """The energy of the reference's and of the contender's training, by the power model."""
     watts = watts_of(pair.processor)
     assert pair.reference.steps
     reference_s = pair.reference_step_s * pair.reference.steps

@@ -24,7 +24,7 @@ class NegativeResult:
 
     @property
     def date(self) -> str:
-        """Of the newest evidence, ISO 8601 without the time."""
+        """The date of the newest evidence, ISO 8601 without the time."""
         return self.judgement.place.newest[:10]
 
 

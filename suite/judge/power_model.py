@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Watts:
-    """Of one hardware thread."""
+    """The power of one hardware thread."""
 
     architecture: str
     idle: float

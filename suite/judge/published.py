@@ -227,7 +227,8 @@ def _residuals(seen: Sequence[Predictable], predicted: Sequence[Predictable]) ->
 
 
 def ratios(of: Iterable[Residual]) -> list[Residual]:
-    """Of rows that differ in their technique alone, and of neighbours that differ in their sizes: time over time."""
+    """The ratios of rows that differ in their technique alone, and of neighbours that differ in their sizes: time over
+    time."""
     groups: dict[tuple[str, str], list[Residual]] = defaultdict(list)
     neighbours: dict[tuple[str, ...], list[Residual]] = defaultdict(list)
     for each in of:
@@ -257,7 +258,7 @@ def quantile(errors: Iterable[float], share: float = COVERED) -> float:
 
 
 def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
-    """By kind of change, and of a step's time: what 90 % of the residuals keep within."""
+    """The bands by kind of change, and of a step's time: what 90 % of the residuals keep within."""
     kinds: dict[str, list[float]] = {"time": [each.log_error for each in times]}
     for each in of_ratios:
         kinds.setdefault(str(each.change), []).append(each.log_error)
@@ -285,7 +286,8 @@ def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str,
 
 @dataclass(frozen=True)
 class StudySummary:
-    """Of one group of rows: how many, the median absolute error, the median signed one, and how many keep within."""
+    """What one group of rows says: how many there are, the median absolute error, the median signed one, and how many
+    keep within."""
 
     by: str
     group: str
@@ -376,6 +378,6 @@ class Peak:
 
 
 def peaks() -> list[Peak]:
-    """Of the rows that have an allocated peak: nothing is fitted."""
+    """The peaks of the rows that have an allocated peak: nothing is fitted."""
     found = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.peak_bytes)
     return [Peak(row, each.peak_bytes, row.peak_bytes or math.nan) for row, each in found if each and each.peak_bytes]

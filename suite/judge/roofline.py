@@ -108,7 +108,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one call of an operator on the device: time, and what bounds it: compute, memory or launch."""
+    """What one call of an operator takes on the device: time, and what bounds it: compute, memory or launch."""
 
     seconds: float
     bound: str

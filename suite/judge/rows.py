@@ -104,7 +104,7 @@ class Row:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of what was learned."""
+        """The seeds of what was learned."""
         return tuple(each.seed for each in self.known.learned)
 
     @property
@@ -120,7 +120,8 @@ class Row:
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """Of the reference and of the contender; each has as many cores as the conditions have threads, or a GPU."""
+        """The ranks of the reference and of the contender; each has as many cores as the conditions have threads, or a
+        GPU."""
         reference, contender = (
             max((point.counters.ranks for point in side.points), default=1) if side else 1
             for side in self.known.counted
@@ -309,7 +310,7 @@ class _Pool:
         return tuning.chosen(tuning.losses_of(self.trials[key, stack, bits]))
 
     def runs(self, key: str, stack: str, bits: str, rate: float) -> dict[int, Learned]:
-        """By seed, of the conditions with another rate."""
+        """The runs by seed, of the conditions with another rate."""
         c = self.conditions[key]
         at = key if rate == c.rate else c.model_copy(update={"rate": rate}).key
         return self.learned[at, stack].get(bits, {})

@@ -62,7 +62,7 @@ class Ruler:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Of the budgets over the reference's own: the least and the largest."""
+        """The least and the largest of the budgets, over the reference's own."""
         return self.shares[0], self.shares[-1]
 
     def log_budget(self, loss: float) -> float:
@@ -109,7 +109,7 @@ class Ruler:
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Of :meth:`uncertainty`."""
+        """The degrees of freedom of :meth:`uncertainty`."""
         return max(0, len(self._left_out) - 1)
 
     @cached_property
@@ -120,7 +120,7 @@ class Ruler:
 
     @cached_property
     def _left_out(self) -> list[Ruler]:
-        """Without each seed in turn, where every budget still has one."""
+        """The curves without each seed in turn, where every budget still has one."""
         if len(self.losses) < 2:
             return []
         rulers = [Ruler(self.shares, np.delete(self.losses, each, axis=0)) for each in range(len(self.losses))]

@@ -22,7 +22,7 @@ def installed_version(baseline: str) -> int | None:
 
 
 def installed_quality(baseline: str) -> str:
-    """Of a baseline whose own body does not state it, empty."""
+    """What the loss of a baseline is; empty where its own body does not state it."""
     words = stated(baseline).get("quality")
     return words if isinstance(words, str) else ""
 

@@ -92,8 +92,8 @@ class Attachment:
             warnings.warn(f"{len(unused)} parameters of {name} get no gradient: {listed(unused)}", stacklevel=4)
 
     def rehearse(self, run: Run, batch: Batch) -> None:
-        """Of a compiled run, a forward pass of the eager model before the first one: hooks would be part of the graph,
-        which would be made again without them. It leaves no trace."""
+        """Runs, for a compiled run, a forward pass of the eager model before the first one: hooks would be part of the
+        graph, which would be made again without them. It leaves no trace."""
         if self._rehearsed:
             return
         self._rehearsed = True
@@ -106,7 +106,7 @@ class Attachment:
             buffer.copy_(copied)
 
     def end(self) -> None:
-        """At the run's end. Raises NotAttached where an act was never called."""
+        """Ends the proof with the run. Raises NotAttached where an act was never called."""
         self._demand(lambda site: not isinstance(site, Act) or site.count > 0, "run")
 
     # a resumed run has proven itself --------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Attachment:
                 handle.remove()
 
     def _excused(self, run: Run, batch: Batch, silent: Collection[int]) -> dict[str, nn.Parameter]:
-        """Those of the ``silent`` parameters that the model itself may leave without a gradient, by name."""
+        """The ``silent`` parameters that the model itself may leave without a gradient, by name."""
         own = {name: each for name, each in self._own.items() if id(each) in silent}
         inside = {name for name in own if name.startswith(self._blocks)}
         if inside and self.sites:

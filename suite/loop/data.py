@@ -39,7 +39,7 @@ def generator(*parts: int) -> torch.Generator:
 
 
 def shuffled(examples: int, seed: int, position: int, count: int) -> Tensor:
-    """Without replacement inside an epoch, each epoch in its own random order."""
+    """Draws without replacement inside an epoch, each epoch in its own random order."""
     taken: list[Tensor] = []
     while count > 0:
         epoch, offset = divmod(position, examples)
@@ -103,5 +103,5 @@ class Data:
         ]
 
     def subset(self, indices: Tensor) -> "Data":
-        """The same data with only the training examples ``indices`` (int64)."""
+        """Keeps, of the same data, only the training examples ``indices`` (int64)."""
         return replace(self, train=Examples(self.train[indices]))

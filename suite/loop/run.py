@@ -167,7 +167,8 @@ class Run:
         loss.backward()
 
     def apply_gradients(self) -> None:
-        """After-backward methods of the techniques, then, unless one leaves the update out, clipping and the step."""
+        """Calls the after-backward methods of the techniques, then, unless one leaves the update out, clipping and the
+        step."""
         if self.technique.after_backward(self):
             return
         if self.recipe.gradient_clip:

@@ -107,7 +107,8 @@ class Stack(Technique):
         }
 
     def sites(self, run: Run) -> dict[str, Site]:
-        """As ``technique.site``, without techniques at zero strength. Raises NotAttached where one names none."""
+        """Names the sites ``technique.site``, without those of techniques at zero strength. Raises NotAttached where
+        one names none."""
         merged: dict[str, Site] = {}
         for name, technique in self.techniques.items():
             if technique.is_reference:

@@ -136,7 +136,7 @@ def counted(setting: Setting, stack: str) -> Facts:
 
 @cache
 def counted_in_processes(setting: Setting, stack: str) -> Facts:
-    """The same of a stack of several ranks, which are processes."""
+    """Counts a stack of several ranks, which are processes."""
     try:
         with Contender(Job(setting=setting.but(steps=STEPS), stack=stack)) as contender:
             contender.prepare()

@@ -99,7 +99,7 @@ def _run(line: Line) -> list[Place]:
 
 
 def _timing(line: Line) -> list[Place]:
-    """Of all contenders of a set, which share what it took."""
+    """The places of all contenders of a set, which share what it took."""
     return [_place(line.conditions, side.stack) for side in line.contenders[1:]] if isinstance(line, Timed) else []
 
 

@@ -38,7 +38,7 @@ HOLD = "echo held; exec cat >/dev/null"  # until its standard input ends
 
 
 def address(node: int) -> str:
-    """Of a node on its network."""
+    """The address of a node on its network."""
     return f"10.77.0.{node + 1}"
 
 
@@ -86,7 +86,7 @@ class LinkedNodes:
         return ["nsenter", f"--net=/proc/{self.holder(node)}/ns/net", "--"]
 
     def limit(self, mbit: float | None) -> None:
-        """From now on each node sends and receives at most ``mbit`` Mbit/s; None lifts the limit."""
+        """Lets each node send and receive at most ``mbit`` Mbit/s; None lifts the limit."""
         for node in range(self.nodes):
             for namespace, device in ((node, INTERFACE), (self._switch, f"port{node}")):
                 if mbit is None:

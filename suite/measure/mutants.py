@@ -89,7 +89,7 @@ class Notice:
         return self.error or ", ".join(self.claims) or "nothing: it survives"
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Makes JSON values of it."""
         return {"technique": self.mutant.technique, "mutant": self.mutant.name, "survives": self.survives,
                 "claims": list(self.claims), "error": self.error}  # fmt: skip
 
@@ -163,7 +163,7 @@ def _ranks(entry: Entry) -> int:
 
 
 def _notices(id: str, on: Sequence[str]) -> list[Notice]:
-    """In one of the processes that know the references: what notices each mutant, each in a process of its own."""
+    """What notices each mutant, each in a process of its own."""
     fork_servers.shared = lambda arithmetic: ThisProcess()  # type: ignore[assignment]
     torch.set_num_threads(1)  # a forked process has no threads of a pool that was there before
     entry = catalogue()[id]
@@ -177,7 +177,7 @@ def _notices(id: str, on: Sequence[str]) -> list[Notice]:
 
 
 def _first_notice(mutant: Mutant, on: Sequence[str], of_the_whole: Callable[[str, str], frozenset[str]]) -> Notice:
-    """On the first of the baselines where something notices it."""
+    """What notices a mutant, on the first of the baselines where something notices it."""
     notice = Notice(mutant)
     for baseline in on:
         notice = replace(_forked(mutant, baseline, of_the_whole(mutant.settings, baseline)), baseline=baseline)
@@ -220,7 +220,7 @@ def _forked(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozen
 
 
 def _notice(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozenset()) -> Notice:
-    """In a process of its own: what notices it on a baseline that is not of the whole."""
+    """What notices it, asked in a process of its own, on a baseline that is not of the whole."""
     try:
         _break(mutant)
         entry = catalogue()[mutant.technique]

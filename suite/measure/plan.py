@@ -347,7 +347,7 @@ class CampaignPlan:
         return [each for each in (*runs, *witnesses) if each.first_losses and not self.currency.has(each)]
 
     def repeats(self) -> list[Job]:
-        """Of each stack that has runs by other code, the shortest run that can renew them."""
+        """The shortest run that can renew each stack's runs by other code."""
         repeats: dict[tuple[str, str], Job] = {}
         for job in self.jobs():
             if codes := {each.code.trajectory for each in (*self.unverified(job), *self.unverified_elsewhere(job))}:

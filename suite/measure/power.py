@@ -78,7 +78,7 @@ class PowerControl:
 
     @property
     def budget(self) -> Interval:
-        """Of the equivalent budget, in log units."""
+        """The interval of the control's equivalent budget, in log units."""
         return replicate_interval(self.log_budgets)
 
 
@@ -93,7 +93,7 @@ class PowerStudy:
     detectable: float
 
     def evidence(self) -> record.Power:
-        """As it is kept."""
+        """Makes the record that is kept."""
         return record.Power(
             conditions=conditions_of(self.setting),
             code=code_of(self.setting, BASELINE),

@@ -37,7 +37,7 @@ class Traffic(Communication):
         self.calls: Counter[str] = Counter()
 
     def wire_bytes(self, ranks: int) -> int:
-        """As the function."""
+        """The bytes on the wire (:func:`wire_bytes`)."""
         return wire_bytes(self.bytes_by_collective, ranks)
 
     @property

@@ -135,7 +135,7 @@ class SavedActivations:
 
 
 def _itself(tensor: Tensor) -> Tensor:
-    """Without its graph: a node that holds its own output by a hook would never die."""
+    """The tensor without its graph: a node that holds its own output by a hook would never die."""
     return tensor.detach() if tensor.grad_fn is not None else tensor
 
 

@@ -123,7 +123,8 @@ def _efficient_backward(
 
 
 def _heads_first_or_packed(count: Formula) -> Formula:
-    """As :func:`_sequence_first` where there are offsets; without them cuDNN's operands have their heads first."""
+    """Counts as :func:`_sequence_first` where there are offsets; without them cuDNN's operands have their heads
+    first."""
     packed = _sequence_first(count)
 
     def flops(query: Tensor, key: Tensor, value: Tensor, oq: Tensor | None, ok: Tensor | None, q: int, k: int) -> int:

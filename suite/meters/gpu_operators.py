@@ -95,7 +95,7 @@ def _has_no_values(value: Any) -> bool:
 
 
 def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
-    """As ``at::dropout`` decides (ATen/native/Dropout.cpp, ``is_fused_kernel_acceptable``)."""
+    """Decides as ``at::dropout`` decides (ATen/native/Dropout.cpp, ``is_fused_kernel_acceptable``)."""
     if _has_no_values(input) and train and 0 < p < 1 and input.numel() > 0:
         return aten.native_dropout(input, p, train)[0]
     return _as_on_a_cpu(aten.dropout.default, input, p, train)
@@ -198,7 +198,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """With operands as ``at::scaled_dot_product_attention`` makes them (ATen/native/transformers/attention.cpp)."""
+    """Calls attention with operands as ``at::scaled_dot_product_attention`` makes them
+    (ATen/native/transformers/attention.cpp)."""
     if not _has_no_values(query):
         kernel = aten.scaled_dot_product_attention.default._op_dk
         return kernel(

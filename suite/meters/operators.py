@@ -131,7 +131,7 @@ class OperatorTrace(TorchDispatchMode):
 
     @property
     def phase(self) -> Phase:
-        """Of what runs now. What is computed again inside a backward pass is part of it."""
+        """The phase of what runs now. What is computed again inside a backward pass is part of it."""
         if self._optimizing:
             return "optimizer"
         return "backward" if torch._C._current_graph_task_id() != -1 else "forward"

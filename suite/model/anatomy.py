@@ -394,7 +394,7 @@ def _attention_path(path: str) -> str | None:
 
 
 def _attention_module_path(block: nn.Module) -> str:
-    """For an attention whose matrices are bare parameters: the first module with an attention name."""
+    """The path of an attention whose matrices are bare parameters: the first module with an attention name."""
     return next((name for name, _ in block.named_modules() if ATTENTION.search(name)), "")
 
 

@@ -233,7 +233,8 @@ def _biased(bias: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
 
 @cache
 def _with_sdpa(forward: Any, function: Any) -> Callable[..., Any]:
-    """The same code as ``forward``, in whose globals ``function`` stands for scaled_dot_product_attention."""
+    """A function of the same code as ``forward``, in whose globals ``function`` stands for
+    scaled_dot_product_attention."""
 
     def sdpa(
         query: Tensor,

@@ -24,7 +24,7 @@ SAME = 1e-2  # of an output: a norm's epsilon leaves this little of a scale
 
 
 def branch_ends(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[tuple[Part, ...]]:
-    """For each block, the modules whose outputs are its branches'. Raises ValueError with the reason where a scale
+    """The modules of each block whose outputs are its branches'. Raises ValueError with the reason where a scale
     cannot stand there."""
     found = each_design(model, blocks, forward, _ends)
     return [

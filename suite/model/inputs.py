@@ -31,7 +31,7 @@ class Beginning(NamedTuple):
 
 
 def beginnings(model: nn.Module, stacks: Sequence[BlockStack], forward: Forward) -> list[Beginning]:
-    """For each stack, in the model's order, what its stream begins with; what an earlier stream begins with is left
+    """What the stream of each stack begins with, in the model's order; what an earlier stream begins with is left
     out (a decoder may have the encoder's embedding). Raises ValueError where a stack does not run."""
     inside = {id(parameter) for stack in stacks for parameter in stack.container.parameters()}
     outside = [parameter for parameter in model.parameters() if id(parameter) not in inside]

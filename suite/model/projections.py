@@ -41,7 +41,7 @@ class Rows:
 
 
 def projection_rows(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[dict[Role, Rows]]:
-    """For each block, what makes its (self-)attention's queries, keys and values.
+    """What makes each block's (self-)attention's queries, keys and values.
 
     Raises ValueError where that cannot be told.
     """

@@ -47,7 +47,7 @@ class Units:
     rows: Mapping[str, tuple[tuple[int, ...], ...]]
 
     def inside(self, path: str) -> Units:
-        """The same, of a block at ``path``."""
+        """These units, of a block at ``path``."""
         rows = {f"{path}.{name}": each for name, each in self.rows.items()}
         return Units(f"{path}.{self.joint}", f"{path}.{self.owner}".rstrip("."), self.count, self.size, rows)
 
@@ -154,7 +154,7 @@ def _input_of(replica: Replica, name: str, joint: Part) -> Tensor:
 
 
 def _unit_of_rows(block: Block, replica: Replica, columns: Tensor, makers: Sequence[Part]) -> list[Tensor]:
-    """For each layer the unit that each row moves, int64 [rows]; -1 for a row that moves none.
+    """The unit that each row of each layer moves, int64 [rows]; -1 for a row that moves none.
 
     Units are numbers in binary: one gradient of those with a digit 1, and one of those with a 0, for each digit.
     """

@@ -19,7 +19,7 @@ class AlphaBeta:
             )
 
     def occupied_s(self, size: float) -> float:
-        """For how long a message of ``size`` bytes keeps the next one waiting."""
+        """Seconds for which a message of ``size`` bytes keeps the next one waiting."""
         return size / self.bytes_per_s
 
     def seconds(self, size: float, messages: int = 1) -> float:

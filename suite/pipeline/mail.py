@@ -30,7 +30,7 @@ class Letter(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Of a message, and the type of its numbers."""
+    """The shape of a message, and the type of its numbers."""
 
     size: tuple[int, ...]
     dtype: torch.dtype
@@ -61,7 +61,7 @@ class Mail:
         return room
 
     def send(self, letter: Letter, receiver: int, message: Tensor) -> None:
-        """On its way when this returns."""
+        """Sends a message, which is on its way when this returns."""
         whole = message.detach().contiguous()
         work = dist.isend(whole, group=self.group, group_dst=receiver, tag=self._tag(letter))
         assert work is not None

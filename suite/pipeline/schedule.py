@@ -125,14 +125,14 @@ def check(program: Program, stages: int) -> None:
 
 
 class Delay(NamedTuple):
-    """By how many updates the weights of a micro-batch's passes are older than those that its gradient changes."""
+    """How many updates lie between the weights of a micro-batch's passes and those that its gradient changes."""
 
     forward: int
     backward: int
 
 
 def delays(ops: Sequence[PipelineOp], stage: int) -> dict[int, Delay]:
-    """Of each micro-batch whose gradient a rank's ``ops`` apply on a stage."""
+    """The delay of each micro-batch whose gradient a rank's ``ops`` apply on a stage."""
     forward: dict[int, int] = {}
     waiting: dict[int, int] = {}
     found: dict[int, Delay] = {}

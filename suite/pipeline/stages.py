@@ -86,7 +86,7 @@ class Stages:
         return len(self.ranges) - 1
 
     def shape(self, stage: int, examples: int) -> Shape:
-        """Of what a stage hands on for a micro-batch."""
+        """The shape of what a stage hands on for a micro-batch."""
         size, dtype = self.handed[stage]
         return Shape((examples, *size), dtype)
 

@@ -41,7 +41,7 @@ class WeightVersions:
 
     @torch.no_grad()
     def begin_update(self, wanted: Collection[int]) -> None:
-        """Before the optimizer writes the next version: the newest is in place, and those ``wanted`` later stay."""
+        """Prepares the optimizer's next version: the newest is in place, and those ``wanted`` later stay."""
         self.use(self.newest)
         self.beside = {version: values for version, values in self.beside.items() if version in wanted}
         if self.newest in wanted:
@@ -53,7 +53,7 @@ class WeightVersions:
         self.held = self.newest
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint that has the parameters as they are."""
+        """The state for a checkpoint that has the parameters as they are."""
         beside = [{"version": version, "values": values} for version, values in self.beside.items()]
         return {"newest": self.newest, "held": self.held, "beside": beside}
 

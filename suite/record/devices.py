@@ -78,7 +78,7 @@ class Gpu:
         return 1e12 * self.float32_tflops * shares.float32 * (0.5 if dtype == "float64" else 1.0)
 
     def peak_flops_per_s(self, dtype: str, tf32: bool = False) -> float:
-        """Of the datasheet: what MFU is a share of."""
+        """The datasheet's rate: what MFU is a share of."""
         if dtype in HALF:
             return 1e12 * self.half_tflops
         return 1e12 * (self.tf32_tflops if tf32 and self.tf32_tflops else self.float32_tflops)

@@ -40,12 +40,12 @@ class GpuTimes(Stored):
     times: Sequence[ModelledTime] = ()
 
     def with_newer(self, newer: ModelledTime) -> GpuTimes:
-        """The same with one more, in the place of an older one of its stack there."""
+        """These with one more, in the place of an older one of its stack there."""
         known = {(each.place, each.gpu, each.stack): each for each in [*self.times, newer]}
         return self.model_copy(update={"times": [known[key] for key in sorted(known)]})
 
     def only(self, stacks: Collection[str], baselines: Collection[str]) -> GpuTimes:
-        """Those of some stacks on some baselines; all where none is named."""
+        """The times of some stacks on some baselines; all where none is named."""
         wanted = [
             each
             for each in self.times

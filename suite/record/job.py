@@ -52,7 +52,7 @@ class Setting(Stored):
     threads: int = 1
 
     def but(self: S, **changes: Any) -> S:
-        """The same with some fields changed."""
+        """Copies it with some fields changed."""
         return self.model_copy(update=changes)
 
     def __str__(self) -> str:

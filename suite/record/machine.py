@@ -310,7 +310,7 @@ def differing(facts: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, t
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """With the GPU's facts one by one."""
+    """Lists the facts with the GPU's one by one."""
     gpu = facts.get("gpu")
     return {**facts, **{f"gpu {name}": each for name, each in gpu.items()}, "gpu": True} if gpu else dict(facts)
 

@@ -50,7 +50,7 @@ class Believed(Stored):
     sources: list[str] = Field(default_factory=list)
 
     def band(self, change: str) -> Band:
-        """Of a kind of change, or of TIME."""
+        """The band of a kind of change, or of TIME."""
         return self.bands.get(change, Band(UNKNOWN_HALF_WIDTH, 0, 0))
 
     def calibrated(self, device: Gpu) -> Gpu:

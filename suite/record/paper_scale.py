@@ -81,7 +81,7 @@ class PaperScale(Stored):
         return newer.model_copy(update={"counts": [known[key] for key in sorted(known)]})
 
     def beside(self) -> Mapping[CountPlace, list[Beside]]:
-        """By place what was counted of every stack and of its reference."""
+        """Shows by place what was counted of every stack and of its reference."""
         known = {(each.place, each.stack): each for each in self.counts}
         return {
             place: [
@@ -93,7 +93,7 @@ class PaperScale(Stored):
         }
 
     def only(self, stacks: Collection[str], baselines: Collection[str]) -> PaperScale:
-        """Those of some stacks on some baselines, and their references'; all where none is named."""
+        """Keeps the counts of some stacks on some baselines, and their references'; all where none is named."""
         wanted = [each for each in self.counts if not baselines or each.place.baseline in baselines]
         named = {name for each in wanted if not stacks or each.stack in stacks for name in (each.stack, each.reference)}
         return self.model_copy(update={"counts": [each for each in wanted if each.stack in named]})

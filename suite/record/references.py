@@ -119,7 +119,7 @@ class References(Stored):
         return References(learned=_newest([*self.learned, *learned]), power=_newest([*self.power, *power]))
 
     def on(self, baselines: Sequence[str]) -> References:
-        """Those of some baselines; all where none is named."""
+        """Keeps what is known of some baselines; all where none is named."""
         return References(
             learned=[each for each in self.learned if not baselines or each.conditions.baseline in baselines],
             power=[each for each in self.power if not baselines or each.conditions.baseline in baselines],

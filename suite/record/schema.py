@@ -408,11 +408,12 @@ class Timed(Evidence):
         return _windows_of(self.contenders)
 
     def windows_of(self, index: int) -> int:
-        """As :attr:`windows`, of one contender beside the reference."""
+        """The number of :attr:`windows` of one contender beside the reference."""
         return _windows_of([self.reference, self.contenders[index]])
 
     def without(self, stacks: Collection[str]) -> Timed | None:
-        """The same of the other contenders; None where the reference is among ``stacks``, or nothing is left."""
+        """Keeps the timing of the other contenders; None where the reference is among ``stacks``, or nothing is
+        left."""
         kept = [index for index, side in enumerate(self.contenders) if side.stack not in stacks]
         if 0 not in kept or len(kept) < 2:
             return None

@@ -196,7 +196,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _lines_or_why(path: Path, problems: list[str]) -> Iterator[tuple[int, bytes]]:
-    """As :func:`lines_of`, with a sentence where the file cannot be read."""
+    """Lines as :func:`lines_of` gives them, with a sentence where the file cannot be read."""
     try:
         yield from lines_of(path)
     except OSError as error:
@@ -230,7 +230,7 @@ def same(one: Line, other: Line) -> bool:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Without searching for cycles, of which records have none: among millions of objects that doubles the time."""
+    """Stops the search for cycles, of which records have none: among millions of objects that doubles the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

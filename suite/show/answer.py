@@ -36,14 +36,14 @@ GOALS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class AtPaperSize:
-    """Of one stack: its counts beside the reference's, one place a baseline; modelled times by GPU."""
+    """One stack: its counts beside the reference's, one place a baseline; modelled times by GPU."""
 
     counts: Sequence[Beside] = ()
     times: Mapping[str, Sequence[ModelledTime]] = field(default_factory=dict)
     changed: bool = False
 
     def ratios(self, quantity: str) -> dict[str, float]:
-        """By place."""
+        """Ratios by place."""
         return {each.stack.place.title: ratio for each in self.counts if (ratio := each.ratio(quantity)) is not None}
 
     def known_times(self, gpu: str) -> list[ModelledTime]:
@@ -54,7 +54,7 @@ NOTHING = AtPaperSize()
 
 
 def at_paper_sizes(counts: CountsAtScale, times: GpuTimes) -> dict[str, AtPaperSize]:
-    """By stack."""
+    """Counts and times at the papers' sizes, by stack."""
     found: dict[str, dict[str, list[Beside]]] = {}
     for every in counts.counts.beside().values():
         for each in every:
@@ -111,7 +111,7 @@ def _counted(own: AtPaperSize, quantity: str) -> str:
 
 
 def _modelled(own: AtPaperSize, gpu: str) -> str:
-    """In the style of what is modelled: slanted, after ≈, without colour, with the band of the published steps."""
+    """A cell, in the style of modelled values: slanted, after ≈, without colour, with its band."""
     times, label = own.known_times(gpu), f"step on {gpu}"
     if not times:
         why = "; ".join(dict.fromkeys(each.unavailable for each in own.times.get(gpu, ()) if each.unavailable))
@@ -189,7 +189,7 @@ def _most(own: AtPaperSize, rows: Iterable[Row], counted: str, here: str) -> flo
 
 
 def _time(own: AtPaperSize, rows: Sequence[Row]) -> float | None:
-    """Of a step, modelled, where both ends of its band are less; else measured here, to the same quality."""
+    """The time of a step, modelled, where both ends of its band are less; else measured here, to the same quality."""
     times = own.known_times(GPUS[0])
     if times:
         sure = all(_band(each)[1] < 1 for each in times)

@@ -34,7 +34,7 @@ class CountTable:
 
 
 def tables(counts: PaperScale) -> Iterator[CountTable]:
-    """By place, the smallest peak first."""
+    """Makes a table for each place, the smallest peak first."""
     for place, beside in counts.beside().items():
         known = [each for each in beside if each.ratio(PEAK) is not None]
         if known:

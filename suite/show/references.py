@@ -36,11 +36,11 @@ class ShownReferences:
 
     @property
     def baselines(self) -> set[str]:
-        """Those of which something is known."""
+        """The baselines of which something is known."""
         return {each.conditions.baseline for each in [*self.references.learned, *self.references.power]}
 
     def on(self, baselines: Sequence[str]) -> ShownReferences:
-        """Those of some baselines; all where none is named."""
+        """Keeps what is known of some baselines; all where none is named."""
         return ShownReferences(self.references.on(baselines), self.changed, self.older)
 
     def heading(self, each: OfReference) -> str:
@@ -52,7 +52,7 @@ class ShownReferences:
 
 
 def verdict(each: LearnedReference) -> str:
-    """In a sentence, whether the bars are passed."""
+    """Says in a sentence whether the bars are passed."""
     trained = f"{len(each.seeds)} seed{'s' * (len(each.seeds) != 1)}"
     if each.why:
         return f"It did not end well: {each.why}."

@@ -124,7 +124,7 @@ def sides_of(line: Piece) -> list[Run]:
 
 
 def group(line: Piece) -> str:
-    """The same for all evidence under equal conditions on one machine, and for no other."""
+    """Names a group that is the same for all evidence under equal conditions on one machine, and for no other."""
     at = line.conditions
     return f"{at.baseline} {at.size} {at.recipe} {at.task} on {line.place.name} [{at.key[:6]}]"
 

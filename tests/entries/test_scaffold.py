@@ -54,6 +54,16 @@ def test_the_new_claims_hold_and_notice_every_mutant(checkout: Path) -> None:
     assert all(claims == ["scaled_gradients on gpt"] for claims in notices.values()), notices
 
 
+def test_the_new_wrapper_s_properties_notice_every_mutant(checkout: Path) -> None:
+    scaffold("my_idea", "thoughts", checkout, wraps_optimizer=True)
+    tried = plugin.leantrain(checkout, "claims", "my_idea", "--mutants", "-b", "gpt", "--json")
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    notices = {each["mutant"]: {claim.split()[0] for claim in each["claims"]} for each in json.loads(tried.stdout)}
+    assert notices.pop("no wrap_optimizer") == set()  # as above
+    assert notices.pop("vectors, too") == {"less_its_means"} and notices.pop("after the step") == {"before_the_step"}
+    assert len(notices) == 3 and all(names == {"less_its_means", "before_the_step"} for names in notices.values())
+
+
 @pytest.mark.parametrize(("name", "category"), [("My", "ideas"), ("2x", "ideas"), ("a/b", "ideas"), ("a", "../up")])
 def test_a_name_that_is_none_is_refused(checkout: Path, name: str, category: str) -> None:
     with pytest.raises(ValueError, match="use lower-case letters, digits and underscores"):

@@ -147,7 +147,7 @@ class StepCount:
         return self.state_bytes / self.counters.parameter_count if self.counters else None
 
     def collectives(self) -> dict[str, dict[str, int]]:
-        """By kind: bytes of the whole tensors, and what this rank sends of them on an ideal ring."""
+        """Collectives by their kind: bytes of the whole tensors, and what this rank sends of them on an ideal ring."""
         return {
             name: {"bytes": size, "ring_bytes": wire_bytes({name: size}, self.ranks)}
             for name, size in self.collective_bytes.items()

@@ -51,7 +51,7 @@ class ContenderFailed(RuntimeError):
         self.status, self.reason, self.details = status, reason, details
 
     def beside(self, printed: str) -> ContenderFailed:
-        """The same, with the end of what the process printed among its details."""
+        """This failure, with the end of what the process printed among its details."""
         words = f"{self.details}\nit printed last:\n{printed}".strip() if printed else self.details
         return ContenderFailed(self.status, self.reason, words)
 

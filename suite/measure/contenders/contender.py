@@ -76,7 +76,7 @@ class SetUp(BaseModel):
 
 
 class StepTraffic(BaseModel):
-    """Of one rank in one step: bytes that it sends, collectives on an ideal ring, and how many messages and
+    """What one rank sends in one step: bytes that it sends, collectives on an ideal ring, and how many messages and
     collectives those are."""
 
     sent_bytes: int = Field(ge=0)
@@ -84,7 +84,7 @@ class StepTraffic(BaseModel):
 
 
 class LinkSpeed(BaseModel):
-    """Of all-reduces: ``latency_s`` of one number, ``bytes_per_s`` that each rank sends of a large one."""
+    """The speed of all-reduces: ``latency_s`` of one number, ``bytes_per_s`` that each rank sends of a large one."""
 
     latency_s: float = Field(ge=0)
     bytes_per_s: float = Field(gt=0)
@@ -108,7 +108,7 @@ _without_world_size: dict[tuple[Setting, str], ContenderFailed] = {}
 
 
 def ranks_of(job: Job, limit_s: float = Limits.reply_s) -> int:
-    """As :func:`world_size`, worked out in a process of its own, once for each setting and stack.
+    """The :func:`world_size`, worked out in a process of its own, once for each setting and stack.
 
     Raises UnknownId or StackError for a job that cannot be built, ContenderFailed where the techniques' code fails.
     """
@@ -146,7 +146,7 @@ MODEL_S, MODEL_BYTES = 120.0, 16 << 30  # a model of a user's that takes more to
 
 
 def check_model_apart(setting: Setting, limit_s: float = MODEL_S) -> None:
-    """As :func:`suite.entries.setting.check_model`, in a process of its own, with a limit of time and memory.
+    """Checks as :func:`suite.entries.setting.check_model` does, in a process of its own, within limits.
 
     Raises what that does as a ValueError, ContenderFailed where the model takes too long, too much, or crashes.
     """
@@ -286,7 +286,7 @@ class Contender:
         return self._checked(dict[str, float], self._call("probes")[0], "probes")
 
     def all_probes(self) -> dict[str, float]:
-        """Of a recorded run at its end: both what its steps show and the technique's own."""
+        """All probes of a recorded run at its end: both what its steps show and the technique's own."""
         return self._checked(dict[str, float], self._call("all_probes")[0], "all_probes")
 
     def usage(self, energy_window_s: float = 0.0) -> tuple[Memory, Energy]:

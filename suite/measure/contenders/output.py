@@ -42,7 +42,7 @@ class Output:
         return lines(bytes(self._tail).decode("utf-8", "replace")).strip()[-TAIL_BYTES:]
 
     def close(self) -> None:
-        """To be called when the child has ended: reads what is left."""
+        """Reads what is left, when the child has ended."""
         os.close(self._wake)
         self._thread.join(2 * LAST_S)
 
@@ -74,7 +74,7 @@ class Output:
 
 
 def _show(text: str) -> None:
-    """On standard error, in one piece where there is one."""
+    """Writes on standard error, in one piece where there is one."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -83,7 +83,7 @@ def _show(text: str) -> None:
 
 
 def printing_to(output: Connection, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """In the child: ``target(*arguments)``, whose prints go into the pipe."""
+    """Calls in the child ``target(*arguments)``, whose prints go into the pipe."""
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     output.close()

@@ -225,7 +225,7 @@ class Session:
 
 
 def _kept(probes: Mapping[str, float]) -> dict[str, float]:
-    """As plain values. Raises ValueError where they are more than a record takes."""
+    """The probes as plain values. Raises ValueError where they are more than a record takes."""
     if len(probes) > MOST_PROBES:
         raise ValueError(f"{len(probes)} probes are more than a record takes ({MOST_PROBES})")
     return {str(name): float(value) for name, value in probes.items()}

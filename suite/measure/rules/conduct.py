@@ -66,7 +66,7 @@ class Conduct:
         self._began, self._asked = (run.step, run.position), 0
 
     def check_steps(self, run: Run, steps: int) -> None:
-        """After a block: raises RuleBroken where other steps were made than were asked for."""
+        """Raises RuleBroken after a block where other steps were made than were asked for."""
         self._asked += steps
         made, examples = run.step - self._began[0], run.position - self._began[1]
         if made != self._asked or examples != self._asked * run.recipe.batch_size:
@@ -114,7 +114,7 @@ class Conduct:
         surroundings.check_methods(self._objects)
 
     def end(self, run: Run) -> None:
-        """At the end of a run: raises RuleBroken for whatever it did that no run may."""
+        """Raises RuleBroken at the end of a run for whatever it did that no run may."""
         assert self._scorer is not None
         self.check_surroundings(run)
         self._scorer.check_kept()

@@ -93,7 +93,7 @@ class Sides:
     network: LinkedNodes | None
 
     def speed(self) -> AlphaBeta:
-        """Of the link as it is."""
+        """The speed of the link as it is."""
         several = next(each for each in reversed(self.contenders.values()) if each.world_size > 1)
         found: LinkSpeed = several.link()
         return AlphaBeta(found.latency_s, found.bytes_per_s)
@@ -181,7 +181,7 @@ def row_of(
 
 
 def crossovers(rows: Sequence[LinkRow], asked: LinkSweep) -> list[CrossoverRow]:
-    """By what was measured, by the model, and the paper's setting."""
+    """The crossovers by what was measured, by the model, and the paper's setting."""
     seen = [(each.link_mbit, each.speedup) for each in rows if each.link_mbit and each.speedup]
     modelled = [(each.link_mbit or each.mbit, each.modelled_speedup) for each in rows]
     found = [crossover(MEASURED, seen)] if seen else []

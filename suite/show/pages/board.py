@@ -204,7 +204,7 @@ def shown_number(value: MetricValue, direction: Direction) -> float:
 
 
 def bound_sign(value: MetricValue, direction: Direction) -> str:
-    """Of a bound on the number that is shown: the largest cost is the least speedup."""
+    """The sign of a bound on the number that is shown: the largest cost is the least speedup."""
     return "<" if value.at_most != (direction == "higher") else ">"
 
 

@@ -164,7 +164,8 @@ def _select(name: str, values: Sequence[str], first: str) -> str:
 
 
 def _entries(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
-    """By a board's anchor what its rows are filtered by, for the script, which counts those that are packed, too."""
+    """The script's table: by a board's anchor what its rows are filtered by, for the script, which counts those that
+    are packed, too."""
     entries: dict[str, list[dict[str, str]]] = {}
     for each in placed:
         entry = {"name": each.row.stack, "category": overview.kinds(each.row.stack, cards)}

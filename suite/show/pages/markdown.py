@@ -251,7 +251,7 @@ def _remarks(remarked: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def stacks_section(of_boards: Sequence[stacks.Stacks]) -> list[str]:
-    """For each board the matrix of pairs, the table of all stacks, remarks."""
+    """Shows for each board the matrix of pairs, the table of all stacks, remarks."""
     lines = ["## Stacks", "", escape(stacks.READING)]
     for each in of_boards:
         lines += ["", f"### {escape(each.board.title)}", "", escape(each.board.subtitle)]
@@ -277,7 +277,7 @@ SHORT = 12  # rows
 
 
 def studies_section(placed: Sequence[PlacedStudy]) -> list[str]:
-    """For each study where it was made, and its tables, of the long ones only their length."""
+    """Shows for each study where it was made, and its tables, of the long ones only their length."""
     lines = ["## Studies", "", escape(studies.READING)]
     for each in placed:
         lines += ["", f"### {escape(each.title)}{'†' if each.unverified else ''}", "", escape(each.subtitle)]
@@ -357,7 +357,7 @@ def paper_scale_section(shown: CountsAtScale, level: str = "##") -> list[str]:
 
 
 def models_section(shown: models.Shown, level: str = "##") -> list[str]:
-    """For each baseline the table of techniques and the models in its place; then why some do not work."""
+    """Shows for each baseline the table of techniques and the models in its place; then why some do not work."""
     lines = [f"{level} {models.TITLE}", "", escape(models.sentence(shown)), "", escape(models.READING)]
     for each in models.tables(shown.matrix):
         lines += ["", f"{level}# In the place of {escape(each.baseline)}'s model", ""]

@@ -48,7 +48,7 @@ def scope(rows: Iterable[Row]) -> str:
 
 
 def standing(rows: Iterable[Row]) -> str:
-    """Of which models and hardware all of it is, and what of it carries over, in two sentences."""
+    """Says in two sentences of which models and hardware all of it is, and what of it carries over."""
     known = [row for row in rows if not row.failed]
     counted = [row.known.counted[0] for row in known]
     sizes = sorted(point.counters.parameter_count / 1e6 for side in counted if side for point in side.points)
@@ -345,7 +345,7 @@ class Matrix:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Those that a reader may choose among."""
+        """The verdicts that a reader may choose among."""
         return tuple(each for each in VERDICTS if each not in RARE or self.count(each))
 
     @property
@@ -361,14 +361,14 @@ class Matrix:
 
     @property
     def answers(self) -> list[Answer]:
-        """For each column the best for time and for memory, and one that does not help."""
+        """Finds for each column the best for time and for memory, and one that does not help."""
         return [_answer(column, [each.best[column] for each in self.entries if column in each.best])
                 for column in self.columns]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one column, and in it of the version and machine of the most headlines.
+    """What one column answers, and in it of the version and machine of the most headlines.
 
     ``time``: surely sooner, the largest speedup first. ``memory``: the smallest peak that saves some and learned.
     ``no_help``: surely later, and it saves neither memory nor FLOPs. ``decided``: whether any row has an interval.

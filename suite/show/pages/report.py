@@ -80,7 +80,7 @@ class Origin:
 
 
 def origins(records: Records) -> dict[str, Origin]:
-    """Of every piece of evidence, by its id."""
+    """The origin of every piece of evidence, by its id."""
     runs: list[Counted | Learned] = [*records.counted, *records.learned]
     timings = [(each, each.contenders[1].stack if len(each.contenders) > 1 else "") for each in records.timed]
     return {
@@ -215,5 +215,5 @@ def _references(folder: Path, records: Records, on: Collection[str]) -> tuple[Sh
 
 
 def _newest_first(known: Sequence[Kind]) -> list[Kind]:
-    """Of a baseline the newest version first."""
+    """Sorts what is known of a baseline, the newest version first."""
     return sorted(known, key=lambda each: (each.conditions.baseline, -each.conditions.baseline_version))

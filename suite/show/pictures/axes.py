@@ -15,7 +15,7 @@ MANTISSAS = ((1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0,))
 
 @dataclass(frozen=True)
 class Axis:
-    """From ``low`` to ``high`` in the quantity's own unit; what lies beyond is drawn at the end."""
+    """An axis runs from ``low`` to ``high`` in the quantity's own unit; what lies beyond is drawn at the end."""
 
     title: str
     low: float

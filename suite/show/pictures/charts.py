@@ -384,7 +384,8 @@ class Curves:
 
 
 def learning_curves(row: Row) -> list[Curves]:
-    """Of the reference and of the technique, over progress in reference steps; nothing where nothing was learned."""
+    """The curves of the reference and of the technique, over progress in reference steps; nothing where nothing was
+    learned."""
     steps = row.conditions.steps
     both = []
     for index, kind in enumerate(("reference", "technique")):
@@ -459,7 +460,7 @@ def curves(row: Row, on: CurveFrame | None = None, width: float = 336, height: f
 
 
 def _thinned(line: Floats) -> Floats:
-    """At most DOTS of its points, the first and the last among them."""
+    """Keeps at most DOTS of its points, the first and the last among them."""
     return line[np.linspace(0, len(line) - 1, DOTS).astype(int)] if len(line) > DOTS else line
 
 

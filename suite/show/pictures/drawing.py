@@ -205,7 +205,7 @@ class Drawing:
     kind: str = ""
 
     def svg(self) -> str:
-        """As an element of a page."""
+        """Writes it as an element of a page."""
         links = any(isinstance(each, MarkGroup) and each.target for each in self.marks)
         role = "group" if links else "img"  # an image's links could not be reached by a screen reader
         return (
@@ -214,7 +214,7 @@ class Drawing:
         )
 
     def file(self) -> str:
-        """As an SVG file."""
+        """Writes it as an SVG file."""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {self.width:g} {self.height:g}" '
             f'width="{self.width:g}" height="{self.height:g}" role="img" aria-label="{in_html(self.label)}">'
@@ -225,7 +225,7 @@ class Drawing:
 
 
 def _standing_alone(marks: Iterable[Mark]) -> Iterator[Mark]:
-    """Without references to a page."""
+    """Writes the marks without references to a page."""
     for each in marks:
         if isinstance(each, Shared):
             yield from each.marks
