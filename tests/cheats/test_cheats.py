@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from suite.measure.rules import oversight
+from suite.measure.rules import held_out, oversight
 from tests import plugin
 from tests.cheats import planted, tried
 
@@ -49,3 +50,10 @@ def test_a_cheat_is_caught_by_the_rule_that_it_breaks(name: str, ends: dict[str,
 @pytest.mark.parametrize("how", ["learn", "time"])
 def test_what_plays_by_the_rules_is_fine(how: str, ends: dict[str, list[str]]) -> None:
     assert ends[how] == ["ok", ""]
+
+
+def test_a_part_of_a_shard_has_the_sum_of_the_same_bits_elsewhere() -> None:
+    whole = torch.arange(12).bfloat16()
+    parts = torch.nn.ParameterList([whole[1:5], whole[1:5].clone()])
+    first, second = held_out.state_of(parts)
+    assert first == second

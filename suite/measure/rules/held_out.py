@@ -194,7 +194,10 @@ def _numbers_of(tensor: Tensor) -> Tensor:
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    """The bytes [bytes] of a tensor, where eight of them can be read as a number."""
+    own = tensor.detach().contiguous()
+    aligned = own.storage_offset() * own.element_size() % 8 == 0
+    return (own if aligned else own.clone()).view(-1).view(torch.uint8)
 
 
 def state_of(model: nn.Module) -> list[int]:
@@ -203,6 +206,6 @@ def state_of(model: nn.Module) -> list[int]:
     for parameter in model.parameters():
         own = getattr(parameter, "_local_tensor", parameter).detach()
         if type(own) in (Tensor, nn.Parameter) and own.device.type != "meta" and own.numel():
-            bits = own.contiguous().view(-1).view(torch.uint8)
+            bits = _bytes_of(own)
             sums.append(bits.view(torch.int32).sum() if bits.numel() % 4 == 0 else bits.sum())
     return [int(each) for each in torch.stack(sums).tolist()] if sums else []
