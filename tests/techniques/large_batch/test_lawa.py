@@ -10,6 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 from suite.entries.spelling import build
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
+from suite.loop.stack import Stack
 from suite.record.schema import Evaluation, Learned
 from techniques.large_batch.lawa.study import Gain, plot, study
 from techniques.large_batch.lawa.technique import Lawa, mean, snapshot
@@ -101,7 +102,7 @@ def test_averaging_k_independent_checkpoints_divides_the_variance_by_k() -> None
     """SGD with noise on a quadratic, in many coordinates at once, checkpoints far enough apart to be independent."""
     generator, lawa, model = torch.Generator().manual_seed(0), Lawa(k=4, interval=0.1), nn.Linear(1, 20_000, bias=False)
     recipe = Recipe(steps=500, batch_size=1, learning_rate=0.1)
-    run = SimpleNamespace(model=model, recipe=recipe, step=0, technique=lawa)
+    run = SimpleNamespace(model=model, recipe=recipe, step=0, technique=Stack({"lawa": lawa}))
     for run.step in range(1, 501):
         with torch.no_grad():
             noise = torch.randn(model.weight.shape, generator=generator)

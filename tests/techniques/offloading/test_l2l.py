@@ -58,7 +58,7 @@ def test_dropout_leaves_out_the_same_values_when_a_layer_runs_again() -> None:
         if isinstance(module, nn.Dropout):
             module.p = 0.3
     batch, run.indices = run.next_batch()
-    own, sums = run.technique, {}
+    own, sums = run.technique.member(L2L), {}
     own.host.update = lambda: sums.update(
         {p: state.gradient.host().clone() for p, state in own.host.host.items() if state.gradient}
     )

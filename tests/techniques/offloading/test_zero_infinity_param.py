@@ -99,7 +99,7 @@ def test_a_tier_too_small_is_refused_before_training_with_what_would_fit() -> No
         running(ZeroInfinityParam(tier_gb=(needed - 100) / 2**30))
     run = running(ZeroInfinityParam(tier_gb=needed / 2**30))
     run.train(2)
-    assert run.technique.store.peak_bytes <= needed
+    assert run.technique.member(ZeroInfinityParam).store.peak_bytes <= needed
 
 
 def test_a_full_disk_ends_the_run_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_full_disk_ends_the_run_and_leaves_nothing(tmp_path: Path, monkeypatch
     with pytest.raises(TierFull, match="make room"):
         run.train(1)
     monkeypatch.undo()
-    assert isinstance(run.technique.store, FileTier) and list(tmp_path.iterdir()) == []
+    assert isinstance(run.technique.member(ZeroInfinityParam).store, FileTier) and list(tmp_path.iterdir()) == []
     assert all(torch.equal(each, before[name]) for name, each in run.model.state_dict().items())
     run.train(1)
 

@@ -181,7 +181,7 @@ HEADS = {
 @pytest.mark.parametrize("name", HEADS)
 def test_heads_of_other_models(name: str, tmp_path: Path) -> None:
     run = of_family(name, tmp_path)
-    assert [part.path for part in run.technique.head.parts] == HEADS[name]  # type: ignore[attr-defined]
+    assert [part.path for part in run.technique.member(SparseHead).head.parts] == HEADS[name]
     assert all(torch.tensor(run.train(2)).isfinite())
 
 
