@@ -41,10 +41,15 @@ def lines() -> dict[str, dict[str, Any]]:
     }
 
 
+def card_of(technique: str) -> dict[str, Any]:
+    """As it is written."""
+    (card,) = (ROOT / "techniques").glob(f"*/{technique}/card.toml")
+    return tomllib.loads(card.read_text("utf-8"))
+
+
 def claim_of(technique: str, id: str) -> dict[str, Any]:
     """As the card has it."""
-    (card,) = (ROOT / "techniques").glob(f"*/{technique}/card.toml")
-    (found,) = (each for each in tomllib.loads(card.read_text("utf-8"))["claim"] if each["id"] == id)
+    (found,) = (each for each in card_of(technique)["claim"] if each["id"] == id)
     return found
 
 
@@ -93,16 +98,16 @@ def recomputed(judgement: Judgement, stored: dict[str, dict[str, Any]], kept: li
     """The word for a judgement on an exact count or a final loss; None where this reader knows no such metric."""
     claim, place = claim_of(judgement.technique, judgement.claim.id), judgement.place
     metric, technique = claim["metric"], judgement.technique
+    beside = claim.get("against") or card_of(technique).get("reference", "baseline")
     if not place.records:  # counted at the paper's own size
-        sides = [
-            each
+        sides = {
+            each["stack"]: each["quantities"]
             for each in kept
             if tuple(each["place"][:3]) == (place.baseline, place.size, place.recipe)
-            and each["stack"] in (technique, "baseline")
-        ]
-        ours, theirs = (
-            next(each["quantities"] for each in sides if (each["stack"] == technique) == own) for own in (True, False)
-        )
+        }
+        if technique not in sides or beside not in sides:
+            return None
+        ours, theirs = sides[technique], sides[beside]
         value = ours[metric] if claim.get("absolute") else ours[metric] / theirs[metric]
         return said(
             claim, holds(claim, value, value), near(claim, place.baseline, place.size, theirs.get("parameter_count")),
@@ -110,7 +115,7 @@ def recomputed(judgement: Judgement, stored: dict[str, dict[str, Any]], kept: li
         )  # fmt: skip
     evidence = [stored[id] for id in place.records]
     counted = {each["stack"]: each for each in evidence if each["kind"] == "counted"}
-    own = next((each for stack, each in counted.items() if stack.partition(":")[0] == technique), None)
+    own = next((it for stack, it in counted.items() if stack.partition(":")[0] == technique and stack != beside), None)
     reference = next((each for each in counted.values() if each is not own), None)
     parameters = reference["points"][0]["counters"]["parameter_count"] if reference and reference["points"] else None
     if claim["kind"] in ("counted", "identity") and metric.startswith("probe.") and own:
