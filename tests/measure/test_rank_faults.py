@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ class Said:
 
     def __init__(self, reply: tuple[str, Any] | None) -> None:
         self.said = reply
+        self.output = SimpleNamespace(tail=lambda: "what it printed")
         self.ours, self.theirs = os.pipe()
         if reply is not None:
             os.write(self.theirs, b".")
@@ -83,4 +85,4 @@ def test_whose_failure_it_is(replies: Any, status: str, words: str, monkeypatch:
     run._ranks = [Said(each) for each in replies]  # type: ignore[misc]
     with pytest.raises(ContenderFailed, match=words) as caught:
         run._call("block", 1)
-    assert caught.value.status == status
+    assert caught.value.status == status and "what it printed" in caught.value.details
