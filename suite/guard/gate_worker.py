@@ -147,7 +147,7 @@ def _server(numerics: str) -> dict[str, Any]:
     return {"server": shared(numerics)}
 
 
-NEWEST_PART = os.path.join("measure", "timing.py")  # of the layout that the methods above import from
+NEWEST_PART = os.path.join("entries", "jobs.py")  # of the layout that the methods above import from
 OLDER = f"it is older than the layout that this gate knows (it has no suite/{NEWEST_PART})"
 COMMANDS = ("hello", "count", "start", "block", "pace", "code", "close")
 

@@ -373,7 +373,7 @@ def _why(error: RuntimeError) -> str:
     """What failed, and the line that wanted it: a technique's or a model's, if it is one of theirs."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [each for each in frames if Path(torch.__file__).parent not in Path(each.filename).parents]
-    harness = Path(__file__).parents[1]
+    harness = Path(__file__).parents[2]
     last = ([each for each in outside if harness not in Path(each.filename).parents] or outside)[-1]
     where = f"{'/'.join(Path(last.filename).parts[-3:])}, line {last.lineno}: {last.line}"
     operator = getattr(error, "func", None)
