@@ -162,7 +162,7 @@ def test_a_revision_of_an_older_layout_is_refused_in_one_sentence(tmp_path: Path
     repository(tmp_path, "suite/__init__.py", "suite/record/job.py", "suite/measure/comparison.py")
     with pytest.raises(
         RevisionError,
-        match=r"^revision HEAD: it is older than .* suite/measure/timing\.py\); compare with a later revision$",
+        match=r"^revision HEAD: it is older than .* suite/entries/jobs\.py\); compare with a later revision$",
     ):
         against_revision("HEAD", tmp_path, Selection(), None, silent)
 
