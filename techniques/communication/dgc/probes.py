@@ -16,7 +16,6 @@ from techniques.communication.shared.probed_step import Exchanged, one_more
 from techniques.shared.ranks import mean_gradients, unequal
 
 OF_ITS_BASELINES = True
-FIRST_RATIO = 0.25  # of the warm-up
 Named = dict[str, Tensor]
 BYTES = 8  # a float32 value, an int32 index
 
