@@ -64,7 +64,7 @@ class Watch:
         return queued_s(self.pid) - self._asked[2] if self._asked else 0.0
 
     def answered(self, seconds: float, cpu_s: float, queued_s: float = 0.0) -> None:
-        """The block is over: what the child says that it took, and for how long its answer waited for a core at most."""
+        """The block is over: what the child says that it took, and for how long its answer waited for a core."""
         now_s, now_cpu_s = time.monotonic(), processor_s(self.pid)
         if self._asked is None or now_cpu_s is None:
             return
