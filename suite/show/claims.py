@@ -16,7 +16,7 @@ from suite.judge.claims import Judgement, expectation, is_exact, shown
 from suite.judge.distance import summary
 from suite.judge.negative import NegativeResult
 from suite.judge.verdicts import HOLDS, UNREAD, Unjudged, rank
-from suite.show.described import Cell, Folded, Heading, Line, Part, Section, Table, slug
+from suite.show.described import Folded, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
 
 COLUMNS = ("verdict", "claim", "what the paper says", "claimed", "seen", "distance from the paper", "why")
 EXACT_AND_SO = "Exact, and so"
@@ -181,7 +181,7 @@ def section(judgements: Iterable[Judgement], kinds: Callable[[str], str] = lambd
     """
     by_worth = sort(judgements)
     (title, first), *others = by_worth.parts
-    parts: list[Part] = [Heading(title), _table(title, first, kinds)]
+    parts: list[Part] = [Subheading(title), _table(title, first, kinds)]
     parts += [
         Folded(title, [_table(title, part, kinds)], len(part), in_text_alone=title == EXACT_AND_SO)
         for title, part in others
@@ -189,23 +189,23 @@ def section(judgements: Iterable[Judgement], kinds: Callable[[str], str] = lambd
     return Section("claims", "Claims of the papers", f"{by_worth.sentence} {READING}", parts)
 
 
-def _table(title: str, part: Sequence[ClaimLine], kinds: Callable[[str], str]) -> Table:
+def _table(title: str, part: Sequence[ClaimLine], kinds: Callable[[str], str]) -> PageTable:
     lines = []
     for each in part:
-        name = Cell(each.name, code=True, head=True)
-        words = [Cell(words, kind="words") for words in each.cells[2:]]
+        name = TableCell(each.name, code=True, head=True)
+        words = [TableCell(words, kind="words") for words in each.cells[2:]]
         filtered = {"category": kinds(each.name.partition(".")[0]), "name": each.name}
-        lines.append(Line([Cell(each.verdict, rank(each.verdict)[0], "words"), name, *words], filtered))
-    return Table(f"claims-{slug(title)}", f"Claims: {title}", COLUMNS, lines, align="l", kind="claims")
+        lines.append(TableRow([TableCell(each.verdict, rank(each.verdict)[0], "words"), name, *words], filtered))
+    return PageTable(f"claims-{slug(title)}", f"Claims: {title}", COLUMNS, lines, align="l", kind="claims")
 
 
 def log(results: Sequence[NegativeResult]) -> Section:
     """Negative results as a dated table, the newest first."""
     lines = [
-        Line([Cell(words, kind="words", code=column == 1) for column, words in enumerate(_log_line(each))])
+        TableRow([TableCell(words, kind="words", code=column == 1) for column, words in enumerate(_log_line(each))])
         for each in results
     ]
-    table = Table("log-lines", LOG_TITLE, LOG_COLUMNS, lines, align="l", kind="claims")
+    table = PageTable("log-lines", LOG_TITLE, LOG_COLUMNS, lines, align="l", kind="claims")
     return Section("log", LOG_TITLE, f"{len(lines)} lines. {LOG_READING}", [table])
 
 

@@ -16,7 +16,7 @@ def slug(words: str) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a table. ``sort`` is what its column is sorted by, its words where that is None; ``kind`` its class on
     a page; ``title`` what a pointer is told; ``code``: it is a name; ``head``: it heads its row; ``mark`` stands behind
     it."""
@@ -31,16 +31,16 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     """A row of a table; ``data`` is what a page filters it by, ``dated``: what it says is of older code."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[TableCell]
     data: Mapping[str, str] = field(default_factory=dict)
     dated: bool = False
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """``caption`` names it, on a page of many; ``label``: its name and a note, where no heading stands above it.
 
     ``columns`` are its head; ``align`` has a letter for each, l r or c, the last for all that follow. ``sorted_by``:
@@ -50,8 +50,8 @@ class Table:
 
     anchor: str
     caption: str
-    columns: Sequence[Cell | str]
-    lines: Sequence[Line]
+    columns: Sequence[TableCell | str]
+    lines: Sequence[TableRow]
     align: str = "lr"
     kind: str = ""
     sorted_by: int | None = -1
@@ -60,14 +60,14 @@ class Table:
     most_in_text: int | None = None
 
     @property
-    def head(self) -> list[Cell]:
-        return [each if isinstance(each, Cell) else Cell(each) for each in self.columns]
+    def head(self) -> list[TableCell]:
+        return [each if isinstance(each, TableCell) else TableCell(each) for each in self.columns]
 
     def aligned(self, position: int) -> str:
         return self.align[min(position, len(self.align) - 1)]
 
     @property
-    def shown(self) -> Sequence[Line]:
+    def shown(self) -> Sequence[TableRow]:
         return self.lines[: self.most]
 
     @property
@@ -76,7 +76,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Words:
+class Paragraph:
     """A paragraph; ``kind`` is its class on a page. ``in_text``: text has it, too."""
 
     words: str
@@ -85,13 +85,13 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Heading:
+class Subheading:
     words: str
 
 
 @dataclass(frozen=True)
 class Item:
-    """Of a list: a name in code font, where it has one, and what is said of it."""
+    """An item of a list: a name in code font, where it has one, and what is said of it."""
 
     words: str
     name: str = ""
@@ -155,4 +155,4 @@ class Section:
     is_open: bool = False
 
 
-Part = Words | Heading | Items | Quoted | Figure | Table | Folded | Article
+Part = Paragraph | Subheading | Items | Quoted | Figure | PageTable | Folded | Article

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from suite.measure.models.matrix import Cell as ModelCell
 from suite.measure.models.matrix import ModelsMatrix, Placed, Verdict
-from suite.show.described import Cell, Folded, Heading, Item, Items, Line, Part, Section, Table, slug
+from suite.show.described import Folded, Item, Items, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
 
 TITLE = "Models"
 SIGNS: dict[Verdict, str] = {"works": "✓", "refused": "–", "defect": "✗"}
@@ -95,23 +95,23 @@ def place(reason: Reason, matrix: ModelsMatrix) -> str:
 
 
 def section(shown: Shown) -> Section:
-    """For each baseline the table of techniques and of the models in its place; then why some do not work."""
+    """Shows for each baseline the table of techniques and of the models in its place; then why some do not work."""
     parts: list[Part] = []
     for table in tables(shown.matrix):
         title = f"In the place of {table.baseline}'s model"
-        columns: list[Cell | str] = ["technique", *(Cell(name, code=True) for name in table.models)]
+        columns: list[TableCell | str] = ["technique", *(TableCell(name, code=True) for name in table.models)]
         lines = [
-            Line([Cell(technique, code=True, head=True, mark=shown.mark(technique)), *map(_cell, cells)])
+            TableRow([TableCell(technique, code=True, head=True, mark=shown.mark(technique)), *map(_cell, cells)])
             for technique, cells in table.rows
         ]
         anchor = f"models-{slug(table.baseline)}-title"
-        parts += [Heading(title), Table(anchor, title, columns, lines, align="lc")]
+        parts += [Subheading(title), PageTable(anchor, title, columns, lines, align="lc")]
     if why := [f"{SIGNS[each.verdict]} {place(each, shown.matrix)}: {each.words}" for each in reasons(shown.matrix)]:
         parts.append(Folded("Why not", [Items(list(map(Item, why)))]))
     return Section("models", TITLE, sentence(shown), parts, READING)
 
 
-def _cell(cell: ModelCell | None) -> Cell:
+def _cell(cell: ModelCell | None) -> TableCell:
     if cell is None:
-        return Cell("")
-    return Cell(SIGNS[cell.verdict], list(SIGNS).index(cell.verdict), title=cell.reason or cell.verdict)
+        return TableCell("")
+    return TableCell(SIGNS[cell.verdict], list(SIGNS).index(cell.verdict), title=cell.reason or cell.verdict)

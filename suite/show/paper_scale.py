@@ -9,7 +9,19 @@ from suite.judge.at_scale import CountsAtScale
 from suite.judge.metrics import METRICS
 from suite.record.paper_scale import Beside, CountPlace, PaperScale
 from suite.show.amounts import amount
-from suite.show.described import Cell, Folded, Heading, Item, Items, Line, Part, Section, Table, Words, slug
+from suite.show.described import (
+    Folded,
+    Item,
+    Items,
+    PageTable,
+    Paragraph,
+    Part,
+    Section,
+    Subheading,
+    TableCell,
+    TableRow,
+    slug,
+)
 
 TITLE = "At the papers' own sizes"
 READING = (
@@ -69,8 +81,8 @@ def section(shown: CountsAtScale) -> Section:
     for table in tables(shown.counts):
         title = table.place.title
         lines = [_line(each, mark(shown, each)) for each in table.counted]
-        drawn = Table(f"paper-scale-{slug(title)}", title, HEADINGS, lines, sorted_by=2)
-        parts += [Heading(title), Words(table.reference), drawn]
+        drawn = PageTable(f"paper-scale-{slug(title)}", title, HEADINGS, lines, sorted_by=2)
+        parts += [Subheading(title), Paragraph(table.reference), drawn]
         if why := [Item(each.stack.unavailable, each.stack.stack) for each in table.uncounted]:
             parts.append(Folded("Not counted, and why", [Items(why)]))
     return Section("paper-scale", TITLE, sentence(shown), parts, READING)
@@ -81,11 +93,11 @@ def mark(shown: CountsAtScale, each: Beside) -> str:
     return "†" if shown.has_changed(each) else ""
 
 
-def _line(each: Beside, mark: str) -> Line:
+def _line(each: Beside, mark: str) -> TableRow:
     """A row; a ratio is coloured where it is apart from 1 as one reads it."""
-    drawn = [Cell(each.stack.stack, code=True, head=True, mark=mark)]
+    drawn = [TableCell(each.stack.stack, code=True, head=True, mark=mark)]
     for number, words in zip((each.stack.quantities[PEAK], *map(each.ratio, RATIOS)), cells(each), strict=True):
         apart = isinstance(number, float) and words != "1.000"
         lean = ("better" if number < 1 else "worse") if apart and number is not None else ""
-        drawn.append(Cell(words, "" if number is None else f"{number:.6g}", lean))
-    return Line(drawn)
+        drawn.append(TableCell(words, "" if number is None else f"{number:.6g}", lean))
+    return TableRow(drawn)

@@ -8,7 +8,18 @@ from itertools import groupby
 
 from suite.record.references import LearnedReference, OfReference, Picture, Power, References
 from suite.record.text import in_html
-from suite.show.described import Cell, Figure, Folded, Heading, Line, Part, Quoted, Section, Table, Words
+from suite.show.described import (
+    Figure,
+    Folded,
+    PageTable,
+    Paragraph,
+    Part,
+    Quoted,
+    Section,
+    Subheading,
+    TableCell,
+    TableRow,
+)
 
 TITLE = "References"
 READING = (
@@ -123,19 +134,19 @@ def section(shown: ShownReferences) -> Section | None:
     parts: list[Part] = []
     for number, each in enumerate(shown.references.learned):
         heading = shown.heading(each)
-        parts += [Heading(f"What the reference has learned: {heading}"), Words(verdict(each))]
+        parts += [Subheading(f"What the reference has learned: {heading}"), Paragraph(verdict(each))]
         parts.append(_table(f"reference-{number}", f"{heading}: test scores", *scores(each)))
-        parts += [Words(f"{further(each)}.")] if each.further else []
+        parts += [Paragraph(f"{further(each)}.")] if each.further else []
         for caption, samples in captioned(each):
             texts = [line for sample in samples if sample.text for line in sample.text.split("\n")]
             drawings = [Figure(drawn(sample), caption, in_text=True) for sample in samples if sample.png]
             parts.append(Folded(caption, [*([Quoted(texts)] if texts else []), *drawings]))
     for number, power in enumerate(shown.references.power):
         heading = shown.heading(power)
-        parts += [Heading(f"What it can tell apart: {heading}"), Words(f"{sees(power)} {CONTROLS}")]
+        parts += [Subheading(f"What it can tell apart: {heading}"), Paragraph(f"{sees(power)} {CONTROLS}")]
         parts.append(_table(f"power-{number}", f"{heading}: controls", *controls(power)))
     return Section("references", TITLE, "", parts, READING, is_open=True) if shown else None
 
 
-def _table(anchor: str, title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    return Table(f"{anchor}-title", title, head, [Line(list(map(Cell, line))) for line in lines])
+def _table(anchor: str, title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> PageTable:
+    return PageTable(f"{anchor}-title", title, head, [TableRow(list(map(TableCell, line))) for line in lines])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from suite.judge.interaction import Interaction, interactions
 from suite.judge.metrics import IN_STACKS, METRICS, Direction, MetricValue
-from suite.show.described import Cell, Heading, Item, Items, Line, Part, Section, Table, Words
+from suite.show.described import Item, Items, PageTable, Paragraph, Part, Section, Subheading, TableCell, TableRow
 from suite.show.pages.board import Board, against_text, how_many, shown_number, text
 
 DIRECTION: Direction = "higher"  # of an interaction, whatever the metric's own is
@@ -131,45 +131,45 @@ HEAD = ("parts", "stack", *(f"{metric.heading} ×" for metric in IN_STACKS), "se
 
 
 def section(of_boards: Sequence[Stacks]) -> Section | None:
-    """For each board the matrix of pairs, the table of all stacks, remarks; None where there are no stacks."""
+    """Shows for each board the matrix of pairs, the table of all stacks, remarks; None where there are no stacks."""
     parts = [part for position, each in enumerate(of_boards) for part in _parts(position, each)]
     return Section("stacks", "Stacks", READING, parts) if parts else None
 
 
 def _parts(position: int, each: Stacks) -> Iterator[Part]:
     anchor = f"stacks-{position}"
-    yield Heading(each.board.title)
-    yield Words(each.board.subtitle)
+    yield Subheading(each.board.title)
+    yield Paragraph(each.board.subtitle)
     if each.firsts:
         caption = f"{METRICS[each.headline].heading}: interaction of the row's technique with the column's"
-        columns: list[Cell | str] = [caption, *(Cell(name, code=True) for name in each.seconds)]
+        columns: list[TableCell | str] = [caption, *(TableCell(name, code=True) for name in each.seconds)]
         lines = [
-            Line([Cell(name, code=True, head=True), *map(_matrix_cell, values)])
+            TableRow([TableCell(name, code=True, head=True), *map(_matrix_cell, values)])
             for name, values in zip(each.firsts, each.matrix, strict=True)
         ]
-        yield Table(f"{anchor}-matrix", caption, columns, lines, kind="matrix", sorted_by=None)
+        yield PageTable(f"{anchor}-matrix", caption, columns, lines, kind="matrix", sorted_by=None)
     lines = list(map(_line, each.interactions))
-    yield Table(f"{anchor}-table", f"Stacks of {each.board.title}", HEAD, lines, align="rlr")
+    yield PageTable(f"{anchor}-table", f"Stacks of {each.board.title}", HEAD, lines, align="rlr")
     if remarked := [
         Item("; ".join(sentences), one.whole.stack) for one in each.interactions if (sentences := remarks(one))
     ]:
         yield Items(remarked)
 
 
-def _matrix_cell(value: MetricValue | None) -> Cell:
-    return Cell(shown(value), kind=value.kind, title=value.reason or value.note) if value else Cell("")
+def _matrix_cell(value: MetricValue | None) -> TableCell:
+    return TableCell(shown(value), kind=value.kind, title=value.reason or value.note) if value else TableCell("")
 
 
-def _line(each: Interaction) -> Line:
+def _line(each: Interaction) -> TableRow:
     cells = [
-        Cell(
+        TableCell(
             shown(value), repr(shown_number(value, DIRECTION)) if value.known else "", value.kind, each.reading(metric)
         )
         for metric, value in each.values.items()
     ]
-    name = Cell(each.whole.stack, code=True, head=True, mark="†" if each.whole.unverified else "")
-    counted = [Cell(str(len(each.parts))), name, *cells, Cell(str(len(each.seeds)))]
-    return Line(counted, dated=bool(each.whole.unverified or each.whole.newer_version))
+    name = TableCell(each.whole.stack, code=True, head=True, mark="†" if each.whole.unverified else "")
+    counted = [TableCell(str(len(each.parts))), name, *cells, TableCell(str(len(each.seeds)))]
+    return TableRow(counted, dated=bool(each.whole.unverified or each.whole.newer_version))
 
 
 def _sorted_by(value: MetricValue) -> str:

@@ -9,7 +9,7 @@ from suite.entries.card import Card
 from suite.judge.studies import Study, StudyTable
 from suite.record.job import techniques_of
 from suite.record.text import in_html
-from suite.show.described import Article, Cell, Figure, Folded, Line, Part, Section, Table, Words, slug
+from suite.show.described import Article, Figure, Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow, slug
 from suite.show.pages import markup
 from suite.show.pages.board import how_many
 from suite.show.pages.overview import PlacedRow, kinds
@@ -121,14 +121,14 @@ def _mark(placed: PlacedStudy) -> str:
     return markup.unverified(CHANGED if placed.unverified else "")
 
 
-def _table(anchor: str, study: str, table: StudyTable) -> Table:
+def _table(anchor: str, study: str, table: StudyTable) -> PageTable:
     lines = [
-        Line([Cell(text, "" if cell is None else cell) for cell, text in zip(row, texts, strict=True)])
+        TableRow([TableCell(text, "" if cell is None else cell) for cell, text in zip(row, texts, strict=True)])
         for row, texts in zip(table.rows, table.as_text(), strict=True)
     ]
-    return Table(
+    return PageTable(
         anchor, f"{study}: {table.name}. {table.note}",  # the name of a region, of which a page has no two alike
-        [Cell(name, code=True) for name in table.columns], lines, align="r", kind="found",
+        [TableCell(name, code=True) for name in table.columns], lines, align="r", kind="found",
         label=(table.name, table.note), most=MOST_ROWS, most_in_text=SHORT,
     )  # fmt: skip
 
@@ -141,5 +141,5 @@ def _plot(placed: PlacedStudy) -> list[Part]:
     try:
         drawn = study_plots.element(placed.study, placed.anchor, f"Plot of {placed.title}", placed.plot)
     except Exception as error:  # whatever a module, which may be newer than the tables, does with them
-        return [Words(f"No plot: {str(error) or type(error).__name__}", in_text=False)]
+        return [Paragraph(f"No plot: {str(error) or type(error).__name__}", in_text=False)]
     return [Figure(drawn, placed.title)] if drawn else []

@@ -60,7 +60,7 @@ class Watch:
         self._asked = None if now_cpu_s is None else (time.monotonic(), now_cpu_s, queued_s(self.pid))
 
     def queued_since_asked_s(self) -> float:
-        """For how long the child's threads waited for a core, all of them added up."""
+        """Adds up for how long the child's threads waited for a core."""
         return queued_s(self.pid) - self._asked[2] if self._asked else 0.0
 
     def answered(self, seconds: float, cpu_s: float, queued_s: float = 0.0) -> None:
