@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,17 +12,21 @@ from torch import Tensor
 
 from suite.measure.lab import Lab, StudyTable
 from techniques.attention.dota.blocks import detected_blocks
+from techniques.attention.dota.chip import modelled
 from techniques.attention.dota.technique import Dota, ternary
 from techniques.attention.shared.kept_pairs import largest_kept
-from techniques.attention.shared.skipping import WIDTH, Head, draw, skipping
+from techniques.attention.shared.skipping import WIDTH, Head, draw, measured, skipping, traces
+from techniques.shared.chips.numbers import numbers, quoted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``skipping``, ``break_even`` and ``masks``; masks of pairs are those of a detector that knows."""
-    return skipping(lab, "dota", predict, keep)
+    """The tables ``numbers``, ``skipping``, ``break_even`` and ``masks``, whose pairs a perfect detector chose."""
+    tables = skipping(lab, "dota", predict, keep)
+    rows = [*quoted(Path(__file__).parent), *modelled(traces(lab, "dota")), *measured(tables)]
+    return [numbers(rows), *tables]
 
 
 @cache
@@ -42,7 +47,7 @@ def keep(head: Head) -> Tensor:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Time against the share of blocks."""
+    """Time against the share of blocks, as measured; what is modelled has no place in it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.5), layout="constrained")

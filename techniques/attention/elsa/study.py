@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from suite.measure.lab import Lab, StudyTable
 from techniques.attention.elsa.blocks import near_blocks
+from techniques.attention.elsa.chip import modelled
 from techniques.attention.elsa.hashing import hamming, quantile_bias, signs
 from techniques.attention.elsa.technique import Elsa, estimates, least_scores
 from techniques.attention.shared.kept_pairs import or_best
-from techniques.attention.shared.skipping import WIDTH, Head, draw, drawn, skipping
+from techniques.attention.shared.skipping import WIDTH, Head, draw, drawn, measured, skipping, traces
+from techniques.shared.chips.numbers import numbers, quoted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,8 +25,10 @@ LEARNED_FROM = 256  # tokens
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``skipping``, ``break_even`` and ``masks``."""
-    return skipping(lab, "elsa", predict, keep)
+    """The tables ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
+    tables = skipping(lab, "elsa", predict, keep)
+    rows = [*quoted(Path(__file__).parent), *modelled(traces(lab, "elsa")), *measured(tables)]
+    return [numbers(rows), *tables]
 
 
 @cache
@@ -44,7 +49,7 @@ def keep(head: Head) -> Tensor:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Time against the share of blocks."""
+    """Time against the share of blocks, as measured; what is modelled has no place in it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.5), layout="constrained")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,16 +11,20 @@ from torch import Tensor
 
 from suite.measure.lab import Lab, StudyTable
 from techniques.attention.sanger.blocks import predicted_blocks
+from techniques.attention.sanger.chip import modelled
 from techniques.attention.sanger.technique import HIGHEST, UNIFORM, Sanger, prediction_mask, unit
-from techniques.attention.shared.skipping import WIDTH, Head, draw, skipping
+from techniques.attention.shared.skipping import WIDTH, Head, draw, measured, skipping, traces
+from techniques.shared.chips.numbers import numbers, quoted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``skipping``, ``break_even`` and ``masks``."""
-    return skipping(lab, "sanger", predict, keep)
+    """The tables ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
+    tables = skipping(lab, "sanger", predict, keep)
+    rows = [*quoted(Path(__file__).parent), *modelled(traces(lab, "sanger")), *measured(tables)]
+    return [numbers(rows), *tables]
 
 
 def threshold(head: Head) -> float:
@@ -40,7 +45,7 @@ def keep(head: Head) -> Tensor:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Time against the share of blocks."""
+    """Time against the share of blocks, as measured; what is modelled has no place in it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.5), layout="constrained")

@@ -7,6 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from suite.measure.lab import StudyTable
+from techniques.attention.a3 import study as of_a3
+from techniques.attention.a3.technique import A3
 from techniques.attention.dota import study as of_dota
 from techniques.attention.dota.blocks import detected_blocks
 from techniques.attention.dota.technique import detected, ternary
@@ -19,8 +22,9 @@ from techniques.attention.sanger.blocks import predicted_blocks
 from techniques.attention.sanger.technique import prediction_mask, unit
 from techniques.attention.shared import skipping
 from techniques.attention.shared.block_maxima import over_keys, over_queries
-from techniques.attention.shared.kept_pairs import Pairs, pairs_of, touched
+from techniques.attention.shared.kept_pairs import Pairs, kept_attention, pairs_of, touched
 from techniques.attention.shared.skipping import BOTH, FORWARD, SkippingRow, at_even
+from techniques.attention.vitcod import study as of_vitcod
 
 STUDIES = {"dota": of_dota, "elsa": of_elsa, "sanger": of_sanger}
 
@@ -91,7 +95,16 @@ class Place:
 
     def runs(self, stacks: Sequence[str]) -> dict[str, list[tuple[None, SimpleNamespace]]]:
         (name,) = stacks
-        probes = {f"{name}.density": 0.2, f"{name}.blocks": 1.0, f"{name}.mass": 0.7, f"{name}.error": 0.4}
+        own = {
+            "density": 0.2,
+            "blocks": 1.0,
+            "mass": 0.7,
+            "error": 0.4,
+            "load_balance": 0.5,
+            "loads": 0.6,
+            "candidates": 0.3,
+        }
+        probes = {f"{name}.{probe}": value for probe, value in own.items()}
         done = SimpleNamespace(status="ok", probes=probes | {"else.density": 9.0})
         return {name: [(None, done), (None, SimpleNamespace(status="diverged", probes={}))]}
 
@@ -106,11 +119,37 @@ def test_a_study_times_each_share_and_shows_pairs_beside_blocks(name, monkeypatc
     assert [(row.passes, row.block_density) for row in rows] == [(p, d) for p in (FORWARD, BOTH) for d in (0.5, 1.0)]
     assert all(min(row.predicting, row.attending, row.whole, row.whole_cpu) > 0 for row in rows)
     assert [row[:2] for row in tables["break_even"].rows] == [(128, FORWARD), (128, BOTH)]
+    assert_kinds_stand_apart(tables["numbers"])
     masks = {row[0]: row for row in tables["masks"].rows}
     assert masks["recorded, bert"][2:] == (0.2, 1.0, 5.0, 0.7, 0.4)
     assert all(row[3] >= row[2] > 0 for row in masks.values())
     figure = found.plot([*tables.values()])
     assert figure.axes[0].get_xlabel().startswith("share of 64 x 64 blocks")
+
+
+def assert_kinds_stand_apart(table: StudyTable) -> None:
+    kinds = [row[0] for row in table.rows]
+    assert [*dict.fromkeys(kinds)] == ["literature", "modelled", "measured"]
+    measured = [row for row in table.rows if row[0] == "measured"]
+    assert all("this machine" in row[2] and row[3] > 0 for row in measured)
+    assert any("baseline drift" in row[1] for row in measured)
+
+
+@pytest.mark.parametrize("study", [of_a3, of_vitcod])
+def test_a_study_of_what_skips_nothing_times_its_own_form(study, monkeypatch):
+    monkeypatch.setattr(skipping, "TURNS", 1)
+    (table,) = study.study(Place())
+    assert_kinds_stand_apart(table)
+
+
+def test_vitcods_parts_and_a3s_search_are_the_techniques_own():
+    head = skipping.drawn(197, skipping.TOPIC)
+    everything = torch.ones(197, 197, dtype=torch.bool)
+    torch.testing.assert_close(of_vitcod.in_two_parts(head, everything), skipping.dense(head)[0, 0])
+    small = skipping.drawn(32)
+    pairs = small.pairs
+    kept = A3().kept(torch.nn.Module(), pairs)
+    torch.testing.assert_close(of_a3.approximated(small), kept_attention(pairs, small.value, kept))
 
 
 def row(density: float, whole: float) -> SkippingRow:
