@@ -115,7 +115,7 @@ def _html_of(placed: PlacedStudy, cards: Mapping[str, Card]) -> str:
     return (
         f'<article id="{placed.anchor}"{filtered}{" data-unverified" if placed.unverified else ""}><h3>'
         + (markup.link(placed.technique, title) if placed.technique else title)
-        + f"{_mark(placed)}</h3><p>{in_html(placed.subtitle)}</p>{_plot(placed)}"
+        + f"{_mark(placed)}</h3><p>{in_html(placed.subtitle)}</p>{plot_of(placed)}"
         f"{markup.folded('Tables', tables)}</article>"
     )
 
@@ -142,7 +142,7 @@ def _cell(cell: Cell, words: str) -> str:
 # the plot -----------------------------------------------------------------------------------------------------------
 
 
-def _plot(placed: PlacedStudy) -> str:
+def plot_of(placed: PlacedStudy) -> str:
     """The figure, a sentence where it cannot be drawn, nothing where the study has none."""
     try:
         drawn = study_plots.element(placed.study, placed.anchor, f"Plot of {placed.title}", placed.plot)

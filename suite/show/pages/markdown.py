@@ -276,14 +276,14 @@ def stacks_section(of_boards: Sequence[stacks.Stacks]) -> list[str]:
 SHORT = 12  # rows
 
 
-def studies_section(placed: Sequence[PlacedStudy]) -> list[str]:
-    """Shows for each study where it was made, and its tables, of the long ones only their length."""
+def studies_section(placed: Sequence[PlacedStudy], most: int = SHORT) -> list[str]:
+    """Shows for each study where it was made, and its tables, of those with more than ``most`` rows only the length."""
     lines = ["## Studies", "", escape(studies.READING)]
     for each in placed:
         lines += ["", f"### {escape(each.title)}{'†' if each.unverified else ''}", "", escape(each.subtitle)]
         for table in each.tables:
             about = f"{code(table.name)}: {escape(table.note)}" if table.note else code(table.name)
-            if len(table.rows) > SHORT:
+            if len(table.rows) > most:
                 lines += ["", f"{about} ({len(table.rows)} rows, left out here)"]
             else:
                 lines += ["", about, "", _line(list(map(code, table.columns)))]
