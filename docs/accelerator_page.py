@@ -53,7 +53,7 @@ def _energy() -> Iterator[str]:
 
 
 def _context() -> Iterator[str]:
-    yield "\n## Literature\n\nTPUs, ASICs and FPGAs are the survey's context: no technique is behind these, no verdict.\n"
+    yield "\n## Literature\n\nTPUs, ASICs and FPGAs are context in the survey.\n"
     yield from _table(
         ("kind", "statement", "figure", "against", "place", "conditions"),
         (
