@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from suite.measure.exact import one_thread
-from suite.measure.lab import Lab, StudyTable
+from suite.measure.lab import Cell, Lab, StudyTable
 from techniques.sparse_matmul.shared.dataflows import expanded, in_rows, multiplications
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SIZES = (128, 256, 512)
 DENSITIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 REPEATS = 7
+MOST_PRODUCTS = 2**21
 ELEMENT_BYTES = 8  # an index of 32 bits and a value of 32
 
 
@@ -49,7 +50,8 @@ def study(lab: Lab) -> list[StudyTable]:
 WAYS = ("mkl", "scipy", "outer_products", "sparse_dense", "dense")
 NOTE = (
     "Measured where the study ran, in one thread, float32, turn by turn; mkl, scipy and outer_products are sparse "
-    "times sparse: torch's CSR product is MKL's where torch has it"
+    "times sparse: torch's CSR product is MKL's where torch has it; of more than two million outer "
+    "products none are timed"
 )
 
 
@@ -76,15 +78,18 @@ def operations(drawn: dict[tuple[int, float], Tensor]) -> StudyTable:
     return StudyTable("operations", columns, rows, note)
 
 
-def seconds_of(matrix: Tensor) -> tuple[float, ...]:
-    """Medians of each of WAYS, turn by turn, after one that is left out."""
+def seconds_of(matrix: Tensor) -> tuple[float | None, ...]:
+    """Medians of each of WAYS, turn by turn, after one that is left out; None of outer products that are too many."""
     sparse, theirs = in_rows(matrix), csr_array(matrix.numpy())
+    few = multiplications(matrix, matrix) <= MOST_PRODUCTS
     ways: tuple[Callable[[], object], ...] = (
         lambda: sparse @ sparse, lambda: theirs @ theirs, lambda: expanded(sparse, sparse), lambda: sparse @ matrix,
         lambda: matrix @ matrix,
     )  # fmt: skip
-    turns = [[seconds(way) for way in ways] for _ in range(REPEATS + 1)][1:]
-    return tuple(map(median, zip(*turns, strict=True)))
+    timed = [way for name, way in zip(WAYS, ways, strict=True) if few or name != "outer_products"]
+    turns = [[seconds(way) for way in timed] for _ in range(REPEATS + 1)][1:]
+    medians = [median(each) for each in zip(*turns, strict=True)]
+    return tuple(medians if few else [*medians[:2], None, *medians[2:]])
 
 
 def seconds(product: Callable[[], object]) -> float:
@@ -93,16 +98,19 @@ def seconds(product: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def crossover(rows: Sequence[tuple[float, ...]]) -> StudyTable:
+def crossover(rows: Sequence[tuple[Cell, ...]]) -> StudyTable:
     """Of each size and way the density, on straight lines of logarithms between those that were tried; None where it is
     faster than the dense product at all of them, or at none."""
     found = []
     for size in dict.fromkeys(row[0] for row in rows):
-        own = sorted(row[1:] for row in rows if row[0] == size)
-        found.append(
-            (size, *(at_even([(each[0], each[way] / each[-1]) for each in own]) for way in range(1, len(WAYS))))
-        )
+        own = sorted((row[1:] for row in rows if row[0] == size), key=lambda row: row[0])
+        found.append((size, *(at_even(ratios_of(own, way)) for way in range(1, len(WAYS)))))
     return StudyTable("crossover", ("size", *WAYS[:-1]), found, NOTE)
+
+
+def ratios_of(own: Sequence[tuple[Cell, ...]], way: int) -> list[tuple[float, float]]:
+    """(density, time over the dense product's) of rows without their size, where both were timed."""
+    return [(row[0], row[way] / row[-1]) for row in own if row[way] is not None]
 
 
 def at_even(ratios: Sequence[tuple[float, float]]) -> float | None:
@@ -122,9 +130,9 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     sizes = [*dict.fromkeys(row[0] for row in table.rows)]
     figure = Figure(figsize=(3.2 * len(sizes), 3.6), layout="constrained")
     for axes, size in zip(figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0], sizes):
-        own = sorted(row[1:] for row in table.rows if row[0] == size)
+        own = sorted((row[1:] for row in table.rows if row[0] == size), key=lambda row: row[0])
         for way, name in enumerate(WAYS[:-1], 1):
-            ratios = [(row[0], row[way] / row[-1]) for row in own]
+            ratios = ratios_of(own, way)
             axes.plot(*zip(*ratios, strict=True), marker=".", color=f"C{way}", label=name)
             even = at_even(ratios)
             if even is not None:

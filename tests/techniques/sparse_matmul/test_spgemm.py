@@ -115,6 +115,8 @@ def test_the_study_counts_and_finds_a_crossover(monkeypatch):
         assert row[2:4] == (made, 16**3) and row[5] < row[6]
     taken = study.seconds_of(drawn[16, 0.1])
     assert len(taken) == len(study.WAYS) and min(taken) > 0
+    monkeypatch.setattr(study, "MOST_PRODUCTS", 1)
+    assert [each is None for each in study.seconds_of(drawn[16, 0.1])] == [False, False, True, False, False]
     rows = [(16, 0.1, 1.0, 1.0, 9.0, 1.0, 2.0), (16, 0.4, 4.0, 1.0, 9.0, 2.0, 2.0)]
     ((size, mkl, *others),) = study.crossover(rows).rows
     assert size == 16 and others == [None, None, pytest.approx(0.4)]
