@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import accelerator_page
 import baseline_pages
 import command_pages
 import technique_pages
@@ -76,7 +77,7 @@ def generated() -> dict[str, str]:
     pages |= {f"baselines/{name}.md": text for name, text in baseline_pages.pages(report()).items()}
     pages |= {"methods/index.md": methods()}
     pages |= {f"api/{module}.md": api(module) for module in ("optim", "layers", "communication")}
-    return pages | {"commands.md": command_pages.page()}
+    return pages | {"commands.md": command_pages.page(), "accelerators.md": accelerator_page.page()}
 
 
 def api(module: str) -> str:
@@ -142,7 +143,7 @@ def nav() -> list[Any]:
         {"Leaderboard": ["leaderboard.md", {"All of it, to sort and filter": "board.html"}, *boards]},
         {"Techniques": ["techniques/index.md", *({title: pages} for title, pages in sorted(by_category.items()))]},
         {"Baselines": ["baselines/index.md", *(f"baselines/{name}.md" for name in baseline_pages.names())]},
-        {"Methods": ["methods/index.md", *_of("methods", METHODS)]},
+        {"Methods": ["methods/index.md", *_of("methods", METHODS), {"Accelerators of papers": "accelerators.md"}]},
         {"Contributing": ["CONTRIBUTING.md"]},
     ]
 

@@ -18,13 +18,17 @@ from suite.pipeline.schedule import PipelineSchedule
 from suite.record.job import StackError
 from suite.show import claims
 from suite.show.bibtex import bibtex
+from suite.show.described import Figure
 from suite.show.pages import matrix
 from suite.show.pages.board import HEADLINE, leaning, seeds_text, shown_interval, text, timings_text, unverified_text
 from suite.show.pages.markdown import code, escape
 from suite.show.pages.markup import unverified
+from suite.show.pages.rendered import as_markdown
 from suite.show.pages.report import Report
 from suite.show.pictures.charts import curves, span, whisker
+from suite.show.pictures.study_plots import MOST_ROWS
 from suite.show.pipelines import picture
+from suite.show.studies import placed_studies, plot_of, section
 
 DRAWN_RANKS = 4
 SHOWN = [HEADLINE, *(METRICS[name] for name in ("step_time", "peak_tensor_bytes", "training_flops", "loss"))]
@@ -49,7 +53,7 @@ def index(report: Report) -> str:
 
 def page(entry: Entry, report: Report) -> str:
     """One technique's page."""
-    sections = (_head, _schedule, _results, _use, _about, _claims, _hyper_parameters, _mutants, _source)
+    sections = (_head, _schedule, _results, _studies, _use, _about, _claims, _hyper_parameters, _mutants, _source)
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section(entry, report)))) + "\n"
 
 
@@ -189,6 +193,16 @@ def _results(entry: Entry, report: Report) -> Iterator[str]:
             for row, drawn in drawings
         )
         yield f'<div class="curves-of">{figures}</div>'
+
+
+def _studies(entry: Entry, report: Report) -> Iterator[str]:
+    """Every table of its studies, in which each number says what kind it is, and the plots."""
+    own = placed_studies([each for each in report.studies if each.study.technique == entry.id], report.cards)
+    if studies := section(own, report.cards, MOST_ROWS):
+        yield from (*as_markdown(studies), "")
+        yield from (
+            f"<figure>{part.svg}</figure>" for each in own for part in plot_of(each) if isinstance(part, Figure)
+        )
 
 
 def _row(row: Row, drawn: str) -> str:

@@ -258,3 +258,21 @@ def test_no_text_of_a_card_is_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     text = technique_pages.page(entry, importlib.import_module("pages").report())
     assert "<script>" not in text and "[a](" not in text
     assert text.count("&lt;script&gt;") == 2
+
+
+def test_a_techniques_page_has_its_studies_drawn() -> None:
+    studied = {path.name.partition("-")[0] for path in (ROOT / "results").glob("*/studies/*.json")}
+    for id in catalogue():
+        assert ("\n## Studies\n" in site()[f"techniques/{id}.md"]) == (id in studied), id
+    assert site()["techniques/flip.md"].count('class="study"') == 1
+
+
+def test_figures_of_context_are_quoted_and_every_constant_of_a_chip_says_where_it_is_from() -> None:
+    from techniques.shared.chips.model import chips, context
+
+    text = site()["accelerators.md"]
+    rows = [line for line in text.splitlines() if line.startswith("| literature |")]
+    assert len(rows) == len(context()) and "| 30 to 80 |" in rows[0]
+    for each in chips().values():
+        assert f"{each.clock_hz:g} ({each.source['clock_hz']})" in text
+    assert "](techniques/sanger.md)" in text

@@ -53,11 +53,12 @@ def list_(
         ),
     ] = None,
     citations: Annotated[bool, typer.Option("--bibtex", help="Print the papers as BibTeX.")] = False,
+    folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
     """List the techniques: what they change, on which baselines, against what; or show one's card.
 
-    A card has the paper, the variant, the hyper-parameters, the claims.
+    A card has the paper, the variant, the hyper-parameters, the claims; below it is what the technique's studies found.
     """
     with understandable(as_json):
         from suite.entries.cards import known_as, with_cards
@@ -71,7 +72,7 @@ def list_(
             with looking_up():
                 broken, entries = {}, known_as(what, sound)
             if len(entries) == 1 and entries[0].card.category != what and not citations:
-                return _show(entries[0], as_json)
+                return _show(entries[0], folder, as_json)
     if citations:
         from suite.show.bibtex import bibtex
 
@@ -114,7 +115,7 @@ def _show_by_category(entries: Sequence[Entry], broken: Mapping[str, str]) -> No
         show_table(("broken", "why"), list(broken.items()))
 
 
-def _show(entry: Entry, as_json: bool) -> None:
+def _show(entry: Entry, folder: Path, as_json: bool) -> None:
     from suite.loop.technique import CHAINED, SLOTS, overrides
 
     card, cls = entry.card, entry.technique
@@ -144,6 +145,22 @@ def _show(entry: Entry, as_json: bool) -> None:
     if card.properties:
         hold = f"leantrain claims {card.id} --exact judges them"
         out.print(f"\nProperties of this implementation: {len(card.properties)}; {hold}")
+    _show_studies(card.id, folder)
+
+
+def _show_studies(technique: str, folder: Path) -> None:
+    """Prints the tables of its studies: a number says in its row what kind it is."""
+    from suite.judge.studies import read_studies
+
+    studies, problems = read_studies(folder)
+    for problem in problems:
+        warn(problem)
+    for study in [each for each in studies if each.technique == technique]:
+        at = f"{study.baseline} {study.size} ({study.recipe}), machine {study.machine.name}, {study.made:%Y-%m-%d}"
+        out.print(f"\n[bold]Study[/bold] {escape(at)}")
+        for table in study.tables:
+            out.print(f"\n{escape(table.name)}: {escape(table.note)}" if table.note else f"\n{escape(table.name)}")
+            show_table(table.columns, table.as_text())
 
 
 @app.command(rich_help_panel=LOOK)

@@ -99,20 +99,23 @@ def links(placed: Sequence[PlacedStudy]) -> dict[str, str]:
     return {id: ", ".join(links) for id, links in by_technique.items()}
 
 
-def section(placed: Sequence[PlacedStudy], cards: Mapping[str, Card]) -> Section | None:
-    """Shows for each study where it was made, its plot and its tables; None where there are no studies."""
-    parts = [_article(each, cards) for each in placed]
+def section(placed: Sequence[PlacedStudy], cards: Mapping[str, Card], most_in_text: int = SHORT) -> Section | None:
+    """Shows for each study where it was made, its plot and its tables, in text those of at most ``most_in_text`` rows;
+    None where there are no studies."""
+    parts = [_article(each, cards, most_in_text) for each in placed]
     return Section("studies", "Studies", READING, parts) if parts else None
 
 
-def _article(placed: PlacedStudy, cards: Mapping[str, Card]) -> Article:
+def _article(placed: PlacedStudy, cards: Mapping[str, Card], most_in_text: int) -> Article:
     study = placed.study
     filtered = {
         "name": study.technique, "category": kinds(study.technique, cards), "baseline": study.baseline,
         "recipe": study.recipe, "size": study.size, "machine": study.machine.name,
     }  # fmt: skip
-    tables = [_table(f"{placed.anchor}--{n}", placed.title, table) for n, table in enumerate(placed.tables)]
-    parts = [*_plot(placed), Folded("Tables", tables)]
+    tables = [
+        _table(f"{placed.anchor}--{n}", placed.title, table, most_in_text) for n, table in enumerate(placed.tables)
+    ]
+    parts = [*plot_of(placed), Folded("Tables", tables)]
     dated = CHANGED if placed.unverified else ""
     return Article(placed.anchor, placed.title, placed.subtitle, parts, filtered, placed.technique, dated)
 
@@ -121,7 +124,7 @@ def _mark(placed: PlacedStudy) -> str:
     return markup.unverified(CHANGED if placed.unverified else "")
 
 
-def _table(anchor: str, study: str, table: StudyTable) -> PageTable:
+def _table(anchor: str, study: str, table: StudyTable, most_in_text: int) -> PageTable:
     lines = [
         TableRow([TableCell(text, "" if cell is None else cell) for cell, text in zip(row, texts, strict=True)])
         for row, texts in zip(table.rows, table.as_text(), strict=True)
@@ -129,14 +132,14 @@ def _table(anchor: str, study: str, table: StudyTable) -> PageTable:
     return PageTable(
         anchor, f"{study}: {table.name}. {table.note}",  # the name of a region, of which a page has no two alike
         [TableCell(name, code=True) for name in table.columns], lines, align="r", kind="found",
-        label=(table.name, table.note), most=MOST_ROWS, most_in_text=SHORT,
+        label=(table.name, table.note), most=MOST_ROWS, most_in_text=most_in_text,
     )  # fmt: skip
 
 
 # the plot -----------------------------------------------------------------------------------------------------------
 
 
-def _plot(placed: PlacedStudy) -> list[Part]:
+def plot_of(placed: PlacedStudy) -> list[Part]:
     """The figure, a sentence where it cannot be drawn, nothing where the study has none."""
     try:
         drawn = study_plots.element(placed.study, placed.anchor, f"Plot of {placed.title}", placed.plot)

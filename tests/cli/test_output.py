@@ -24,8 +24,11 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app, shared
 from suite.cli.shared import GROUPS, bar, show_table
 from suite.entries.catalogue import catalogue
+from suite.judge.studies import StudyTable
+from suite.measure.study import write_study
 from tests.factories import evidence, put
 from tests.plugin import called, command
+from tests.show.samples import study
 
 WIDTH = 80
 
@@ -147,3 +150,15 @@ def test_a_shell_is_offered_the_names(begun: str, offered: str) -> None:
                    "COMP_CWORD": str(len(begun.split()))}  # fmt: skip
     done = CliRunner().invoke(app, [], env=environment, prog_name="leantrain")
     assert offered in done.stdout.split(), done.output
+
+
+def test_a_techniques_card_ends_with_what_its_studies_found(tmp_path: Path) -> None:
+    found = [("modelled", 1.5857), ("measured", None)]
+    table = StudyTable("numbers", ("kind", "speedup"), found, "not one over the other")
+    write_study(study(technique="sanger", baseline="bert", tables=[table]), tmp_path)
+    write_study(study(technique="dota", baseline="bert", tables=[StudyTable("other", ("x",), [(1,)])]), tmp_path)
+    code, text, _ = called("list", "sanger", "--results", tmp_path)
+    assert code == 0 and "numbers: not one over the other" in text
+    assert text.index("Properties of this") < text.index("modelled\t1.586") < text.index("measured\tn/a")
+    assert text.count("Study bert nano (modern)") == 1 and "\nother" not in text
+    assert "Study" not in called("list", "sanger", "--results", tmp_path / "none")[1]

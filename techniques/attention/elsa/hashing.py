@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, reduce
 
 import torch
 from torch import Tensor
@@ -49,6 +49,12 @@ def project(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
         at = shaped.ndim - len(matrices) + place
         shaped = (shaped.movedim(at, -1) @ matrix.to(x).T).movedim(-1, at)
     return shaped.flatten(-len(matrices))
+
+
+@cache
+def whole(width: int) -> Tensor:
+    """H [width, width], float32. More multiplications than by factors, and on CPUs and GPUs less time: one product."""
+    return reduce(torch.kron, factors(width))
 
 
 def multiplications(width: int) -> int:

@@ -1,20 +1,35 @@
-"""The bound that memory bandwidth sets to OuterSPACE, beside the times that its paper reports: modelled, no run.
+"""The bound that memory bandwidth sets to OuterSPACE, beside the times that its paper reports, and its algorithm here.
 
 ``bound``: the paper's five uniform matrices; bytes and seconds by ``traffic.py``, the reported time, and their ratio,
-which nothing here was fitted to close. ``traffic``: where the bytes go.
+which nothing here was fitted to close. ``traffic``: where the bytes go. ``numbers``: what is quoted, what the
+same memory allows Gustavson's order without a cache, and what libraries and the same products, expanded, sorted and
+compressed, take on this machine for the first of these matrices.
 """
 
 from __future__ import annotations
 
-from suite.measure.lab import Lab, StudyTable
-from techniques.sparse_matmul.outerspace.probes import REPORTED
-from techniques.sparse_matmul.outerspace.traffic import ELEMENT_BYTES, bound_s, traffic_bytes, uniform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
 
+import torch
+from scipy.sparse import csr_array
+
+from suite.measure.exact import one_thread
+from suite.measure.lab import Lab, StudyTable
+from techniques.shared.chips.model import chips
+from techniques.shared.chips.numbers import Number, numbers, quoted
+from techniques.sparse_matmul.outerspace.probes import REPORTED
+from techniques.sparse_matmul.outerspace.traffic import BANDWIDTH, ELEMENT_BYTES, bound_s, traffic_bytes, uniform
+from techniques.sparse_matmul.shared.dataflows import csr, expanded
+
+TURNS = 3
 NOTE = "Modelled: 128 GiB/s and nothing else; reported times as digitised by TeAAL's authors (MICRO 2023)"
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``bound`` and ``traffic``; nothing is recorded."""
+    """The tables ``numbers``, ``bound`` and ``traffic``; nothing is recorded."""
     lab.progress(0.0, "modelling memory traffic")
     bounds, shares = [], []
     for rows, density, seconds in REPORTED:
@@ -25,8 +40,51 @@ def study(lab: Lab) -> list[StudyTable]:
         parts = (2 * entries, 2 * products, result)
         shares.append((rows, density, *(ELEMENT_BYTES * part / moved for part in parts)))
     return [
+        numbers([*quoted(Path(__file__).parent), *modelled(), *measured()]),
         StudyTable("bound", ("rows", "density", "bytes", "bound_s", "reported_s", "reported_over_bound"), bounds, NOTE),
         StudyTable(
             "traffic", ("rows", "density", "operands", "products", "result"), shares, "Shares of the modelled bytes"
         ),
     ]
+
+
+def modelled() -> list[Number]:
+    """The bound of each matrix beside that of Gustavson's order, which reads a row of B for each entry of A."""
+    title, found = chips()["outerspace"].title, []
+    for rows, density, _ in REPORTED:
+        entries, products, result = uniform(rows, density)
+        other_s = ELEMENT_BYTES * (entries + products + result) / BANDWIDTH
+        inputs = f"{rows} rows, density {density:g}; bytes over 128 GiB/s, pointers of the other left out"
+        against = "Gustavson's order on the same memory, without a cache"
+        found.append(Number("modelled", title, against, other_s / bound_s(rows, density), "closed form", inputs))
+    return found
+
+
+def measured() -> list[Number]:
+    """Squares of a matrix like the paper's first, float64, in one thread, turn by turn."""
+    rows, density, _ = REPORTED[0]
+    random = torch.Generator().manual_seed(rows)
+    places = torch.randint(rows * rows, (round(rows * rows * density),), generator=random).unique()
+    starts = torch.zeros(rows + 1, dtype=torch.int64)
+    starts[1:] = torch.bincount(places // rows, minlength=rows).cumsum(0)
+    values = torch.randn(len(places), generator=random, dtype=torch.float64)
+    sparse = csr(starts, places % rows, values, (rows, rows))
+    theirs = csr_array((values.numpy(), (places % rows).numpy(), starts.numpy()), shape=(rows, rows))
+    ways: dict[str, Callable[[], object]] = {
+        "scipy": lambda: theirs @ theirs,
+        "MKL (torch CSR)": lambda: sparse @ sparse,
+        "outer products, expanded, sorted and compressed": lambda: expanded(sparse, sparse),
+    }
+    with one_thread():
+        turns = [[_seconds(way) for way in ways.values()] for _ in range(TURNS + 1)][1:]
+    against, inputs = "scipy on this machine, one thread", f"{rows} rows, density {density:g}, uniform"
+    return [
+        Number("measured", name, against, median(turn[0] / turn[n] for turn in turns), "", inputs)
+        for n, name in enumerate(ways)
+    ]
+
+
+def _seconds(way: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    way()
+    return time.perf_counter() - start

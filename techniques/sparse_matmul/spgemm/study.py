@@ -2,25 +2,35 @@
 
 ``operations``: squares of uniform random matrices: multiplications of the sparse product and of the dense one, the
 compression factor (multiplications over entries of the result), and bytes of three orders without a cache.
-``seconds``: the machine's own times of a sparse matrix times a sparse one, times a dense one, and of the dense product,
-medians of a few. ``crossover``: the smallest density of the grid at which a sparse product takes longer than the dense.
+``seconds``: the machine's own times of sparse times sparse by MKL (torch's CSR), by scipy and by outer products
+(expanded, sorted and compressed), of sparse times dense, and of the dense product, which take turns; medians.
+``crossover``: the density at which each takes as long as the dense product.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import median
+from typing import TYPE_CHECKING
 
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
-from suite.measure.lab import Lab, StudyTable
-from techniques.sparse_matmul.shared.dataflows import in_rows, multiplications
+from suite.measure.exact import one_thread
+from suite.measure.lab import Cell, Lab, StudyTable
+from techniques.sparse_matmul.shared.dataflows import expanded, in_rows, multiplications
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SIZES = (128, 256, 512)
-DENSITIES = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
+DENSITIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 REPEATS = 7
+MOST_PRODUCTS = 2**21
 ELEMENT_BYTES = 8  # an index of 32 bits and a value of 32
 
 
@@ -28,12 +38,21 @@ def study(lab: Lab) -> list[StudyTable]:
     """The tables ``operations``, ``seconds`` and ``crossover``; nothing is recorded."""
     lab.progress(0.0, "multiplying sparse matrices")
     drawn = {(size, density): uniform(size, density) for size in SIZES for density in DENSITIES}
-    rows = [(size, density, *seconds_of(matrix)) for (size, density), matrix in drawn.items()]
-    return [operations(drawn), StudyTable("seconds", SECONDS, rows, NOTE), crossover(rows)]
+    with one_thread():
+        rows = [(size, density, *seconds_of(matrix)) for (size, density), matrix in drawn.items()]
+    return [
+        operations(drawn),
+        StudyTable("seconds", ("size", "density", *(f"{way}_s" for way in WAYS)), rows, NOTE),
+        crossover(rows),
+    ]
 
 
-SECONDS = ("size", "density", "sparse_sparse_s", "sparse_dense_s", "dense_s")
-NOTE = "Medians on the machine where the study ran, one thread or as many as it was given; float32"
+WAYS = ("mkl", "scipy", "outer_products", "sparse_dense", "dense")
+NOTE = (
+    "Measured where the study ran, in one thread, float32, turn by turn; mkl, scipy and outer_products are sparse "
+    "times sparse: torch's CSR product is MKL's where torch has it; of more than two million outer "
+    "products none are timed"
+)
 
 
 def uniform(size: int, density: float) -> Tensor:
@@ -59,30 +78,67 @@ def operations(drawn: dict[tuple[int, float], Tensor]) -> StudyTable:
     return StudyTable("operations", columns, rows, note)
 
 
-def seconds_of(matrix: Tensor) -> tuple[float, float, float]:
-    """Sparse times sparse, sparse times dense, dense times dense."""
-    sparse = in_rows(matrix)
-    products: tuple[Callable[[], Tensor], ...] = (
-        lambda: sparse @ sparse, lambda: sparse @ matrix, lambda: matrix @ matrix,
+def seconds_of(matrix: Tensor) -> tuple[float | None, ...]:
+    """Medians of each of WAYS, turn by turn, after one that is left out; None of outer products that are too many."""
+    sparse, theirs = in_rows(matrix), csr_array(matrix.numpy())
+    few = multiplications(matrix, matrix) <= MOST_PRODUCTS
+    ways: tuple[Callable[[], object], ...] = (
+        lambda: sparse @ sparse, lambda: theirs @ theirs, lambda: expanded(sparse, sparse), lambda: sparse @ matrix,
+        lambda: matrix @ matrix,
     )  # fmt: skip
-    return timed(products[0]), timed(products[1]), timed(products[2])
+    timed = [way for name, way in zip(WAYS, ways, strict=True) if few or name != "outer_products"]
+    turns = [[seconds(way) for way in timed] for _ in range(REPEATS + 1)][1:]
+    medians = [median(each) for each in zip(*turns, strict=True)]
+    return tuple(medians if few else [*medians[:2], None, *medians[2:]])
 
 
-def timed(product: Callable[[], Tensor]) -> float:
-    """Median seconds, after one that is left out."""
-    taken = []
-    for _ in range(REPEATS + 1):
-        start = time.perf_counter()
-        product()
-        taken.append(time.perf_counter() - start)
-    return median(taken[1:])
+def seconds(product: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    product()
+    return time.perf_counter() - start
 
 
-def crossover(rows: Sequence[tuple[float, ...]]) -> StudyTable:
-    """The smallest density of the grid at which a sparse product takes longer; None where none does."""
+def crossover(rows: Sequence[tuple[Cell, ...]]) -> StudyTable:
+    """Of each size and way the density, on straight lines of logarithms between those that were tried; None where it is
+    faster than the dense product at all of them, or at none."""
     found = []
-    for size in SIZES:
-        own = [row for row in rows if row[0] == size]
-        slower = [[row[1] for row in own if row[column] > row[4]] for column in (2, 3)]
-        found.append((size, *(min(each, default=None) for each in slower)))
-    return StudyTable("crossover", ("size", "sparse_sparse_from", "sparse_dense_from"), found, NOTE)
+    for size in dict.fromkeys(row[0] for row in rows):
+        own = sorted((row[1:] for row in rows if row[0] == size), key=lambda row: row[0])
+        found.append((size, *(at_even(ratios_of(own, way)) for way in range(1, len(WAYS)))))
+    return StudyTable("crossover", ("size", *WAYS[:-1]), found, NOTE)
+
+
+def ratios_of(own: Sequence[tuple[Cell, ...]], way: int) -> list[tuple[float, float]]:
+    """(density, time over the dense product's) of rows without their size, where both were timed."""
+    return [(row[0], row[way] / row[-1]) for row in own if row[way] is not None]
+
+
+def at_even(ratios: Sequence[tuple[float, float]]) -> float | None:
+    """The first density at which the ratio of times reaches 1, of (density, ratio) in rising order."""
+    for (low, fast), (high, slow) in pairwise(ratios):
+        if fast < 1 <= slow:
+            share = math.log(1 / fast) / math.log(slow / fast)
+            return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+    return None
+
+
+def plot(tables: Sequence[StudyTable]) -> Figure:
+    """Time over the dense product's against density, a panel for each size; circles are where they cross."""
+    from matplotlib.figure import Figure
+
+    (table,) = (each for each in tables if each.name == "seconds")
+    sizes = [*dict.fromkeys(row[0] for row in table.rows)]
+    figure = Figure(figsize=(3.2 * len(sizes), 3.6), layout="constrained")
+    for axes, size in zip(figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0], sizes):
+        own = sorted((row[1:] for row in table.rows if row[0] == size), key=lambda row: row[0])
+        for way, name in enumerate(WAYS[:-1], 1):
+            ratios = ratios_of(own, way)
+            axes.plot(*zip(*ratios, strict=True), marker=".", color=f"C{way}", label=name)
+            even = at_even(ratios)
+            if even is not None:
+                axes.plot([even], [1], "o", color=f"C{way}", fillstyle="none", markersize=9)
+        axes.axhline(1, color="0.7", linewidth=0.8)
+        axes.set(xscale="log", yscale="log", xlabel="density", title=f"{size} x {size}")
+    figure.axes[0].set_ylabel("time over the dense product's")
+    figure.axes[0].legend(fontsize=8, frameon=False)
+    return figure

@@ -54,11 +54,19 @@ def test_the_bound_is_below_every_reported_time_and_is_teaals_but_for_one():
     assert min(gaps) == pytest.approx(3.37, abs=0.01) and max(gaps) == pytest.approx(9.51, abs=0.01)
 
 
-def test_the_study_needs_no_run():
+def test_the_study_needs_no_run(monkeypatch):
+    small = [(60, 0.05, 1e-3), *REPORTED[1:]]
+    monkeypatch.setattr("techniques.sparse_matmul.outerspace.study.REPORTED", small)
+
     class Place:
         def progress(self, share: float, what: str) -> None:
             assert share == 0.0 and what
 
-    bound, traffic = study(Place())  # type: ignore[arg-type]
+    numbers, bound, traffic = study(Place())  # type: ignore[arg-type]
+    kinds = [row[0] for row in numbers.rows]
+    assert kinds == ["literature"] * 3 + ["modelled"] * 5 + ["measured"] * 3
+    for row in numbers.rows:  # every product goes to memory and comes back: half of what is moved, and pointers less
+        assert row[0] != "modelled" or 0.4 < row[3] < 1
+    assert [row[3] for row in numbers.rows if row[1] == "scipy"] == [1.0]
     assert len(bound.rows) == 5 and all(row[-1] > 1 for row in bound.rows)
     assert all(sum(row[2:]) <= 1 for row in traffic.rows)

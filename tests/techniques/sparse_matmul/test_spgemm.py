@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.sparse import csr_array
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -10,6 +11,7 @@ from suite.loop.stack import Stack
 from suite.meters.flops import FlopCounter
 from techniques.shared.sparse.masks import MASK, attach
 from techniques.sparse_matmul.outerspace.technique import Outerspace
+from techniques.sparse_matmul.shared.dataflows import expanded, in_rows
 from techniques.sparse_matmul.shared.pruned_products import PrunedLinear, largest
 from techniques.sparse_matmul.spgemm import study
 from techniques.sparse_matmul.spgemm.technique import Spgemm
@@ -111,6 +113,28 @@ def test_the_study_counts_and_finds_a_crossover(monkeypatch):
     for row, each in zip(table.rows, drawn.values(), strict=True):
         made = sum(int((each[:, k] != 0).sum()) * int((each[k] != 0).sum()) for k in range(16))
         assert row[2:4] == (made, 16**3) and row[5] < row[6]
-    assert all(taken > 0 for taken in study.seconds_of(drawn[16, 0.1]))
-    rows = [(16, 0.1, 1.0, 1.0, 2.0), (16, 0.3, 3.0, 1.0, 2.0), (16, 0.5, 4.0, 1.0, 2.0)]
-    assert study.crossover(rows).rows == [(16, 0.3, None)]
+    taken = study.seconds_of(drawn[16, 0.1])
+    assert len(taken) == len(study.WAYS) and min(taken) > 0
+    monkeypatch.setattr(study, "MOST_PRODUCTS", 1)
+    assert [each is None for each in study.seconds_of(drawn[16, 0.1])] == [False, False, True, False, False]
+    rows = [(16, 0.1, 1.0, 1.0, 9.0, 1.0, 2.0), (16, 0.4, 4.0, 1.0, 9.0, 2.0, 2.0)]
+    ((size, mkl, *others),) = study.crossover(rows).rows
+    assert size == 16 and others == [None, None, pytest.approx(0.4)]
+    assert mkl == pytest.approx(0.2)  # halfway in logarithms: half as long at 0.1, twice as long at 0.4
+
+
+def test_the_crossover_is_drawn_for_each_size():
+    rows = [(n, d, *(d * k for k in (1.0, 2.0, 9.0, 0.5)), 0.1) for n in (16, 32) for d in (0.03, 0.3)]
+    figure = study.plot([study.StudyTable("seconds", ("size", "density", *study.WAYS), rows)])
+    assert [axes.get_title() for axes in figure.axes] == ["16 x 16", "32 x 32"]
+    lines = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert lines[0].get_xdata()[0] == pytest.approx(0.1)
+
+
+def test_every_library_multiplies_the_same_matrices():
+    matrix = study.uniform(32, 0.1)
+    sparse, exact = in_rows(matrix), matrix @ matrix
+    found = ((sparse @ sparse).to_dense(), expanded(sparse, sparse).to_dense(), csr_array(matrix.numpy()))
+    torch.testing.assert_close(found[0], exact)
+    torch.testing.assert_close(found[1], exact)
+    torch.testing.assert_close(torch.from_numpy((found[2] @ found[2]).toarray()), exact)

@@ -1,0 +1,70 @@
+"""The page of the papers' accelerators: the model, its constants with their sources, and what is only quoted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from suite.entries.catalogue import catalogue
+from suite.show.pages.markdown import code, escape
+from techniques.shared.chips.model import Chip, chips, context, energy_tables
+
+FIELDS = ("clock_hz", "units", "bits", "bytes_per_s", "power_w")
+
+
+def page() -> str:
+    return "\n".join([*_head(), *_chips(), *_energy(), *_context()]) + "\n"
+
+
+def _head() -> Iterator[str]:
+    yield "# Accelerators of papers\n"
+    yield (
+        "No chip is measured here. A paper's algorithm is, on real hardware; its chip is modelled, and what neither "
+        "can reach is quoted. The three never stand in one ratio.\n"
+    )
+    yield "::: techniques.shared.chips.model\n"
+
+
+def _chips() -> Iterator[str]:
+    yield "## Modelled\n\nIn brackets where each constant comes from.\n"
+    yield from _table(
+        ("entry", "machine", "clock, Hz", "multiply-adds a cycle", "bits", "memory, bytes a second", "power, W"),
+        [(_entry(each.name), escape(each.title), *(_constant(each, f) for f in FIELDS)) for each in chips().values()],
+    )
+
+
+def _entry(name: str) -> str:
+    known = catalogue()
+    return f"[{escape(known[name].card.name)}](techniques/{name}.md)" if name in known else code(name)
+
+
+def _constant(chip: Chip, name: str) -> str:
+    value = getattr(chip, name)
+    return "n/a" if value is None else f"{value:g} ({escape(chip.source[name])})"
+
+
+def _energy() -> Iterator[str]:
+    yield "\n## Energy\n\nSavings are shown by every table: the spread is what they are worth.\n"
+    rows = [
+        (each.name, f"{each.multiply_pj:g}", f"{each.add_pj:g}", f"{each.dram_pj_per_bit:g}", escape(each.source))
+        for each in energy_tables()
+    ]
+    heads = ("table", "multiplication of 32 bits, pJ", "addition, pJ", "a bit of DRAM, pJ", "source")
+    yield from _table(heads, rows)
+
+
+def _context() -> Iterator[str]:
+    yield "\n## Literature\n\nTPUs, ASICs and FPGAs are context in the survey.\n"
+    yield from _table(
+        ("kind", "statement", "figure", "against", "place", "conditions"),
+        (
+            ("literature", escape(each.statement), "none" if each.low is None else f"{each.low:g} to {each.high:g}",
+             escape(each.against), escape(each.place), escape(each.conditions))
+            for each in context()
+        ),
+    )  # fmt: skip
+
+
+def _table(heads: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)

@@ -1,0 +1,36 @@
+"""A3's pipeline: a query starts when the longest of its three stages has ended. Modelled.
+
+    with all keys    n cycles: scores, softmax and values take a key a cycle
+    approximated     max(M, C, kept): pops of the greedy search, scores of the candidates, values of those that stay
+
+Latencies of the stages are left out, and what sorts the columns of the keys, once for a sequence, too. The paper's 2.6
+to 7.0 times lie within what M = n / 2 and n / 8 allow at most, 2 and 8 times.
+"""
+
+from __future__ import annotations
+
+from techniques.shared.chips.model import chips
+from techniques.shared.chips.numbers import Number
+
+TOKENS = 320  # of the paper's chip
+
+
+def cycles(pops: float, candidates: float, kept: float) -> float:
+    """Between two queries."""
+    return max(pops, candidates, kept, 1.0)
+
+
+def modelled(seen: list[dict[str, float]]) -> list[Number]:
+    """The bounds of both settings, and the shares of candidates and kept keys of trained models that were ``seen``."""
+    against = f"all keys on the same pipeline ({chips()['a3'].title})"
+    rows = [
+        Number("modelled", f"throughput, {name}, at most", against, TOKENS / cycles(share * TOKENS, 0, 0),
+               "closed form", f"M = {share:g} n")
+        for name, share in (("conservative", 0.5), ("aggressive", 0.125))
+    ]  # fmt: skip
+    for each in seen[:1]:
+        candidates, kept = each["candidates"], each["density"]
+        own = cycles(0.5 * TOKENS, candidates * TOKENS, kept * TOKENS)
+        inputs = f"a recorded model's candidates {candidates:.3g} and kept {kept:.3g} of the keys, M = 0.5 n"
+        rows.append(Number("modelled", "throughput, conservative", against, TOKENS / own, "phases", inputs))
+    return rows

@@ -1,0 +1,43 @@
+"""DOTA's lanes on a mask: the detector, scores and values as phases of the accelerator model. Modelled.
+
+How many lanes of how many elements there are, their clock and their memory are from memory, and which GPU 152.6 is
+against is not known: so there is an interval, and no more than consistent or not. Keys and values are loaded as often
+as ``loads.py`` counts for a mask, and dense ones once for each group of queries: nothing keeps them between groups. The
+ternary projection only adds, and is left out.
+"""
+
+from __future__ import annotations
+
+from techniques.attention.dota.loads import TOGETHER
+from techniques.shared.chips.model import Phase, chips, interval
+from techniques.shared.chips.numbers import Number, against_gpu, against_itself, drift
+
+TOKENS, WIDTH, HEADS, RANK, BITS = 2048, 64, 12, 16, 4
+LANES = (1, 4, 16)
+
+
+def phases(tokens: int, retention: float, loads: float) -> list[Phase]:
+    """Of HEADS heads; ``loads`` are those of keys over kept pairs. Numbers in memory have 16 bits."""
+    macs, rows = tokens**2 * WIDTH * HEADS, 2 * tokens * WIDTH * HEADS
+    detector = HEADS * (2 * tokens * RANK**2 + tokens**2 * RANK)
+    loaded = retention * tokens * loads * rows  # a kept pair's key, and later its value, unless it is shared
+    products = Phase(retention * macs, 16, rows + loaded)
+    return [Phase(detector, BITS, 2 * tokens * RANK * HEADS * BITS / 8), products, products]
+
+
+def dense(tokens: int) -> list[Phase]:
+    return phases(tokens, 1.0, 1 / TOGETHER)[1:]
+
+
+def modelled(seen: list[dict[str, float]]) -> list[Number]:
+    """At a tenth of the keys, loaded once for each query and as the masks that were ``seen`` share them."""
+    chip = chips()["dota"]
+    shared = seen[0]["loads"] if seen else 1.0
+    whence = "a recorded mask's" if seen else "unshared"
+    own, inputs = phases(TOKENS, 0.1, shared), f"{TOKENS} tokens, a tenth of the keys, {whence} loads {shared:.3g}"
+    rows = against_itself(chip, own, dense(TOKENS), inputs)
+    for lanes in LANES:
+        for case, seconds in zip(("at most", "at least"), interval(own, chip)):
+            what = f"{lanes} lanes, {case}, all that is from memory halved or doubled"
+            rows += against_gpu(seconds / lanes, what, TOKENS, WIDTH, HEADS, inputs)
+    return [*rows, *drift(TOKENS)]

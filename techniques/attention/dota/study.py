@@ -1,0 +1,55 @@
+"""What DOTA's detector saves where it chooses blocks (:mod:`techniques.attention.shared.skipping`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from suite.measure.lab import Lab, StudyTable
+from techniques.attention.dota.blocks import detected_blocks
+from techniques.attention.dota.chip import modelled
+from techniques.attention.dota.technique import Dota, ternary
+from techniques.attention.shared.kept_pairs import largest_kept
+from techniques.attention.shared.skipping import WIDTH, Head, draw, measured, skipping, traces
+from techniques.shared.chips.numbers import numbers, quoted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def study(lab: Lab) -> list[StudyTable]:
+    """The tables ``numbers``, ``skipping``, ``break_even`` and ``masks``, whose pairs a perfect detector chose."""
+    tables = skipping(lab, "dota", predict, keep)
+    rows = [*quoted(Path(__file__).parent), *modelled(traces(lab, "dota")), *measured(tables)]
+    return [numbers(rows), *tables]
+
+
+@cache
+def detector() -> tuple[Tensor, Tensor, Tensor]:
+    """A projection, and the matrices of one head, untrained: what they find costs as much."""
+    random, k = torch.Generator().manual_seed(0), round(Dota().rank * WIDTH)
+    query, key = (torch.randn(1, k, k, generator=random) / k**0.5 for _ in range(2))
+    return ternary(WIDTH, k, random), query, key
+
+
+def predict(head: Head, density: float) -> Tensor:
+    return detected_blocks(head.x, *detector(), Dota().bits, density)
+
+
+def keep(head: Head) -> Tensor:
+    pairs = head.pairs
+    return largest_kept(pairs.scores, pairs.visible.expand(pairs.shape), round(Dota().retention * pairs.longest))
+
+
+def plot(tables: Sequence[StudyTable]) -> Figure:
+    """Time against the share of blocks, as measured; what is modelled has no place in it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4.5), layout="constrained")
+    draw(figure.subplots(), next(each for each in tables if each.name == "skipping"))
+    return figure

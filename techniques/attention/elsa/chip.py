@@ -1,0 +1,45 @@
+"""ELSA's pipeline: cycles of hashing, filtering and attending for the keys that are kept. Modelled.
+
+    before     3 d^(4/3) / m_h cycles for each key's hash
+    a query    the largest of 3 d^(4/3) / m_h (its hash), n / (P_a P_c) (distances), kept / P_a (a key a cycle in each
+               of P_a banks, evenly) and d / m_o (the division)
+
+The structure is from memory, and so are its constants: what follows is consistent with the paper or not, and no more.
+"""
+
+from __future__ import annotations
+
+from techniques.attention.elsa.hashing import multiplications
+from techniques.shared.chips.model import chips
+from techniques.shared.chips.numbers import Number, against_gpu, drift
+
+TOKENS, WIDTH, HEADS = 512, 64, 12
+BANKS, DISTANCES, HASHING, DIVISION = 4, 8, 256, 16  # P_a, P_c, m_h, m_o
+ACCELERATORS = 12  # beside one V100
+
+
+def cycles(tokens: int, kept: float) -> float:
+    """Of one head, with ``kept`` keys for each query."""
+    hash_cycles = multiplications(WIDTH) / HASHING
+    query = max(hash_cycles, tokens / (BANKS * DISTANCES), kept / BANKS, WIDTH / DIVISION)
+    return tokens * hash_cycles + tokens * query
+
+
+def dense_cycles(tokens: int) -> float:
+    """Without hashes: each query attends to all keys."""
+    return tokens * tokens / BANKS
+
+
+def modelled(seen: list[dict[str, float]]) -> list[Number]:
+    """At a quarter of the keys, and at the density that trained models here were ``seen`` to have."""
+    chip, rows = chips()["elsa"], []
+    shares = [(0.25, "a quarter of the keys"), *((each["density"], "a recorded mask's density") for each in seen[:1])]
+    for share, name in shares:
+        own, inputs = cycles(TOKENS, share * TOKENS), f"{TOKENS} tokens, {name} ({share:.3g}); structure from memory"
+        rows.append(
+            Number("modelled", "time", f"all keys on the same pipeline ({chip.title})", dense_cycles(TOKENS) / own,
+                   "phases", inputs)
+        )  # fmt: skip
+        seconds = own * HEADS / ACCELERATORS / chip.clock_hz
+        rows += against_gpu(seconds, f"{ACCELERATORS} accelerators", TOKENS, WIDTH, HEADS, inputs)
+    return [*rows, *drift(TOKENS)]

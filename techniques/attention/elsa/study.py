@@ -1,0 +1,57 @@
+"""What ELSA's filter saves where it chooses blocks (:mod:`techniques.attention.shared.skipping`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from suite.measure.lab import Lab, StudyTable
+from techniques.attention.elsa.blocks import near_blocks
+from techniques.attention.elsa.chip import modelled
+from techniques.attention.elsa.hashing import hamming, quantile_bias, signs
+from techniques.attention.elsa.technique import Elsa, estimates, least_scores
+from techniques.attention.shared.kept_pairs import or_best
+from techniques.attention.shared.skipping import WIDTH, Head, draw, drawn, measured, skipping, traces
+from techniques.shared.chips.numbers import numbers, quoted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEARNED_FROM = 256  # tokens
+
+
+def study(lab: Lab) -> list[StudyTable]:
+    """The tables ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
+    tables = skipping(lab, "elsa", predict, keep)
+    rows = [*quoted(Path(__file__).parent), *modelled(traces(lab, "elsa")), *measured(tables)]
+    return [numbers(rows), *tables]
+
+
+@cache
+def threshold() -> float:
+    return least_scores(drawn(LEARNED_FROM).pairs, Elsa().p).mean().item()
+
+
+def predict(head: Head, density: float) -> Tensor:
+    """The threshold decides, and not ``density``."""
+    return near_blocks(head.query, head.key, threshold(), quantile_bias(WIDTH))
+
+
+def keep(head: Head) -> Tensor:
+    pairs = head.pairs
+    estimated = estimates(hamming(signs(pairs.query), signs(pairs.key)), pairs, quantile_bias(WIDTH))
+    learned = least_scores(pairs, Elsa().p).mean()
+    return or_best(estimated > learned, estimated, pairs.visible.expand(pairs.shape))
+
+
+def plot(tables: Sequence[StudyTable]) -> Figure:
+    """Time against the share of blocks, as measured; what is modelled has no place in it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4.5), layout="constrained")
+    draw(figure.subplots(), next(each for each in tables if each.name == "skipping"))
+    return figure

@@ -1,0 +1,29 @@
+"""ViTCoD's numbers: what is quoted of its chip, what its released simulator and a corrected one say, and what its two
+parts of a mask take on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from suite.measure.lab import Lab, StudyTable
+from techniques.attention.shared.skipping import TOPIC, Head, as_it_is, drawn, drift_here
+from techniques.attention.vitcod.chip import TOKENS, modelled
+from techniques.attention.vitcod.masks import informative, split_attention
+from techniques.attention.vitcod.technique import Vitcod
+from techniques.shared.chips.numbers import numbers, quoted
+
+
+def study(lab: Lab) -> list[StudyTable]:
+    """The table ``numbers``."""
+    lab.progress(0.0, "attending in two parts")
+    head = drawn(TOKENS, TOPIC)
+    mask = informative(head.pairs.scores.softmax(-1)[0, 0], Vitcod().information, leading=1)
+    split = as_it_is(f"both parts of a mask, merged, {TOKENS} tokens", head, lambda: in_two_parts(head, mask))
+    return [numbers([*quoted(Path(__file__).parent), *modelled(), split, drift_here(TOKENS)])]
+
+
+def in_two_parts(head: Head, mask: Tensor) -> Tensor:
+    one = head.pairs._replace(query=head.query[0, 0], key=head.key[0, 0])
+    return split_attention(one, head.value[0, 0], mask, Vitcod().shared)

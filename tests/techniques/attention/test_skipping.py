@@ -1,0 +1,173 @@
+"""Predictions of blocks against the techniques' own masks of pairs, and the study that times them."""
+
+from collections.abc import Sequence
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from suite.measure.lab import StudyTable
+from techniques.attention.a3 import study as of_a3
+from techniques.attention.a3.technique import A3
+from techniques.attention.dota import study as of_dota
+from techniques.attention.dota.blocks import detected_blocks
+from techniques.attention.dota.technique import detected, ternary
+from techniques.attention.elsa import study as of_elsa
+from techniques.attention.elsa.blocks import near_blocks
+from techniques.attention.elsa.hashing import hamming, signs
+from techniques.attention.elsa.technique import estimates
+from techniques.attention.sanger import study as of_sanger
+from techniques.attention.sanger.blocks import predicted_blocks
+from techniques.attention.sanger.technique import prediction_mask, unit
+from techniques.attention.shared import skipping
+from techniques.attention.shared.block_maxima import over_keys, over_queries
+from techniques.attention.shared.kept_pairs import Pairs, kept_attention, pairs_of, touched
+from techniques.attention.shared.skipping import BOTH, FORWARD, SkippingRow, at_even
+from techniques.attention.vitcod import study as of_vitcod
+
+STUDIES = {"dota": of_dota, "elsa": of_elsa, "sanger": of_sanger}
+
+
+def pairs(n: int, m: int, d: int = 16, seed: int = 0) -> Pairs:
+    random = torch.Generator().manual_seed(seed)
+    query = torch.randn(2, 3, n, d, generator=random) * torch.linspace(0.5, 4, n)[:, None]
+    key = torch.randn(2, 3, m, d, generator=random) * torch.linspace(0.5, 2, m)[:, None]
+    return pairs_of(query, key, None, False, d**-0.5)
+
+
+def test_maxima_of_blocks_are_those_of_their_entries():
+    scores = torch.randn(11, 7, generator=torch.Generator().manual_seed(0))
+    for each in (scores, (scores * 100).int()):
+        found = over_keys(over_queries(each, 4), 4)
+        expected = [[each[i : i + 4, j : j + 4].max() for j in (0, 4)] for i in (0, 4, 8)]
+        assert torch.equal(found, torch.stack([torch.stack(row) for row in expected]))
+
+
+@pytest.mark.parametrize(("n", "m", "block"), [(64, 64, 4), (37, 50, 4), (5, 3, 64), (1, 1, 1)])
+def test_sangers_blocks_hold_the_pairs_that_its_prediction_keeps(n, m, block):
+    p = pairs(n, m)
+    p = p._replace(query=p.query * 6)  # peaked: most rows keep a few pairs
+    largest = torch.stack([unit(x).abs().amax() for x in (p.query, p.key)]) * 0.9  # some are cut off
+    shares = []
+    for threshold in (1e-30, 0.1, 0.9):
+        expected = touched(prediction_mask(p, largest, 4, threshold), block)
+        assert torch.equal(predicted_blocks(p.query, p.key, largest, 4, threshold, p.scale, block), expected)
+        shares.append(expected.float().mean().item())
+    assert n < 9 or shares[1] < 0.7 < shares[0]
+
+
+@pytest.mark.parametrize(("n", "m", "block"), [(64, 64, 4), (37, 50, 8), (1, 1, 4)])
+def test_elsas_blocks_hold_the_pairs_within_their_distance(n, m, block):
+    p, bias = pairs(n, m), 0.2
+    estimated = estimates(hamming(signs(p.query), signs(p.key)), p, bias)
+    for threshold in (-2.0, 0.3, 0.6):
+        kept = estimated > threshold
+        ours, expected = near_blocks(p.query, p.key, threshold, bias, block), touched(kept, block)
+        some = expected.any(-1)
+        assert torch.equal(ours[some], expected[some])
+        assert ours.any(-1).all()
+    assert n < 9 or (not expected.all() and some.any())
+
+
+@pytest.mark.parametrize(("n", "block", "retention"), [(64, 8, 0.25), (37, 8, 0.4), (3, 8, 0.1), (9, 2, 1.0)])
+def test_dotas_rows_of_blocks_keep_as_many_and_the_largest(n, block, retention):
+    random = torch.Generator().manual_seed(0)
+    x, projection = torch.randn(2, n, 24, generator=random), ternary(24, 4, random)
+    query, key = (torch.randn(3, 4, 4, generator=random) for _ in range(2))
+    ours = detected_blocks(x, projection, query, key, 4, retention, block)
+    scores = detected(x, projection, query, key, 4)
+    side = -(-n // block)
+    count = max(1, round(retention * side))
+    assert ours.shape == (2, 3, side, side) and (ours.sum(-1) == count).all()
+    filled = torch.nn.functional.pad(scores, (0, -n % block) * 2, value=-torch.inf)
+    best = filled.unflatten(-1, (side, block)).amax(-1).unflatten(-2, (side, block)).amax(-2)
+    assert (best.masked_fill(~ours, torch.inf).amin(-1) >= best.masked_fill(ours, -torch.inf).amax(-1)).all()
+
+
+class Place:
+    """A lab with one trained model of each technique."""
+
+    setting = SimpleNamespace(baseline="bert")
+
+    def progress(self, share: float, what: str) -> None:
+        assert 0 <= share < 1 and what
+
+    def runs(self, stacks: Sequence[str]) -> dict[str, list[tuple[None, SimpleNamespace]]]:
+        (name,) = stacks
+        own = {
+            "density": 0.2,
+            "blocks": 1.0,
+            "mass": 0.7,
+            "error": 0.4,
+            "load_balance": 0.5,
+            "loads": 0.6,
+            "candidates": 0.3,
+        }
+        probes = {f"{name}.{probe}": value for probe, value in own.items()}
+        done = SimpleNamespace(status="ok", probes=probes | {"else.density": 9.0})
+        return {name: [(None, done), (None, SimpleNamespace(status="diverged", probes={}))]}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_times_each_share_and_shows_pairs_beside_blocks(name, monkeypatch):
+    for constant, value in (("TOKENS", (128,)), ("DENSITIES", (0.5, 1.0)), ("TURNS", 1), ("MASK_TOKENS", 256)):
+        monkeypatch.setattr(skipping, constant, value)
+    found: ModuleType = STUDIES[name]
+    tables = {each.name: each for each in found.study(Place())}
+    rows = [SkippingRow(*row) for row in tables["skipping"].rows]
+    assert [(row.passes, row.block_density) for row in rows] == [(p, d) for p in (FORWARD, BOTH) for d in (0.5, 1.0)]
+    assert all(min(row.predicting, row.attending, row.whole, row.whole_cpu) > 0 for row in rows)
+    assert [row[:2] for row in tables["break_even"].rows] == [(128, FORWARD), (128, BOTH)]
+    assert_kinds_stand_apart(tables["numbers"])
+    masks = {row[0]: row for row in tables["masks"].rows}
+    assert masks["recorded, bert"][2:] == (0.2, 1.0, 5.0, 0.7, 0.4)
+    assert all(row[3] >= row[2] > 0 for row in masks.values())
+    figure = found.plot([*tables.values()])
+    assert figure.axes[0].get_xlabel().startswith("share of 64 x 64 blocks")
+
+
+def assert_kinds_stand_apart(table: StudyTable) -> None:
+    kinds = [row[0] for row in table.rows]
+    assert [*dict.fromkeys(kinds)] == ["literature", "modelled", "measured"]
+    measured = [row for row in table.rows if row[0] == "measured"]
+    assert all("this machine" in row[2] and row[3] > 0 for row in measured)
+    assert any("baseline drift" in row[1] for row in measured)
+
+
+@pytest.mark.parametrize("study", [of_a3, of_vitcod])
+def test_a_study_of_what_skips_nothing_times_its_own_form(study, monkeypatch):
+    monkeypatch.setattr(skipping, "TURNS", 1)
+    (table,) = study.study(Place())
+    assert_kinds_stand_apart(table)
+
+
+def test_vitcods_parts_and_a3s_search_are_the_techniques_own():
+    head = skipping.drawn(197, skipping.TOPIC)
+    everything = torch.ones(197, 197, dtype=torch.bool)
+    torch.testing.assert_close(of_vitcod.in_two_parts(head, everything), skipping.dense(head)[0, 0])
+    small = skipping.drawn(32)
+    pairs = small.pairs
+    kept = A3().kept(torch.nn.Module(), pairs)
+    torch.testing.assert_close(of_a3.approximated(small), kept_attention(pairs, small.value, kept))
+
+
+def row(density: float, whole: float) -> SkippingRow:
+    return SkippingRow(64, FORWARD, density, 0.1, whole - 0.1, whole, whole)
+
+
+@pytest.mark.parametrize(
+    ("wholes", "expected"),
+    [((0.5, 0.9, 1.1), (0.3, 2.0)), ((1.2, 1.4, 1.9), (None, 1 / 1.2)), ((0.2, 0.3, 0.9), (0.4, 5.0))],
+)
+def test_break_even_lies_between_the_shares_that_were_tried(wholes, expected):
+    rows = [row(density, whole) for density, whole in zip((0.1, 0.2, 0.4), wholes, strict=True)]
+    assert at_even(rows, 64, FORWARD) == pytest.approx(expected)
+
+
+def test_drawn_segments_share_a_topic_and_independent_tokens_do_not():
+    def likeness(topic: float) -> Tensor:
+        x = torch.nn.functional.normalize(skipping.drawn(256, topic).query[0, 0], dim=-1)
+        return (x[:128] @ x[:128].T).mean() - (x[:128] @ x[128:].T).mean()
+
+    assert likeness(0.6) > 0.4 and abs(likeness(0.0)) < 0.05
