@@ -250,9 +250,8 @@ def turns_of(ranks: Ranks, network: LinkedNodes, mbit: float, plan: PipelineSche
         seen = ranks.ask("measure")[0]
         burst = BURST_BYTES * min(1.0, 8e-6 * seen["beta"] / mbit)  # without what packets have around it
         link = AlphaBeta(seen["alpha"], seen["beta"], burst)
-        yield Turn(
-            link.latency_s, link.bytes_per_s, predicted_s(ranks, profiles, plan, examples, link), fmean(seen["steps"])
-        )
+        simulated_s = predicted_s(ranks, profiles, plan, examples, link)
+        yield Turn(link.latency_s, link.bytes_per_s, simulated_s, median(seen["steps"]))
 
 
 def main() -> None:
