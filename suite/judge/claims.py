@@ -547,7 +547,8 @@ def _counted_at_scale(
         and place.baseline in (claim.baselines or card.baselines)
         for each in every
         if not claim.against
-        and (each.stack.stack, each.stack.reference) == (stack_of(card, claim), card.reference)
+        and each.stack.stack == stack_of(card, claim)
+        and (each.stack.reference == card.reference or claim.metric in PER_PARAMETER)  # no ratio to it
         and (value := each.of(claim.metric, claim.absolute)) is not None
     ]
 

@@ -23,7 +23,7 @@ from suite.judge.known import Facts
 from suite.judge.statistics import Interval
 from suite.loop.run import Diverged
 from suite.measure.at_scale import paper_scale
-from suite.measure.at_scale.paper_scale import Scale
+from suite.measure.at_scale.paper_scale import Scale, of_its_ranks
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, world_size
 from suite.measure.contenders.stock import data_of
@@ -92,7 +92,7 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size, settings: str) -
 
 def _per_parameter(metric: str, setting: Setting, stack: str) -> Observation:
     """Of a rank of as many as the stack names, whatever the size."""
-    one = paper_scale.counted(stack, Scale(setting.but(device="cuda")))
+    one = paper_scale.counted(stack, of_its_ranks(stack, Scale(setting.but(device="cuda"))))
     value = per_parameter(metric, one.quantities())
     if value is None:
         return Observation(reason=f"{stack}: {one.unavailable or f'{metric} was not counted'}")
