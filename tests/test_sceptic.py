@@ -105,9 +105,14 @@ def recomputed(judgement: Judgement, stored: dict[str, dict[str, Any]], kept: li
             for each in kept
             if tuple(each["place"][:3]) == (place.baseline, place.size, place.recipe)
         }
-        if technique not in sides or beside not in sides:
+        own_stack = f"{technique}:{claim['settings']}" if claim.get("settings") else technique
+        of_a_rank = metric.endswith("_per_parameter")
+        beside = "baseline" if of_a_rank else beside  # for the size of its model alone
+        if own_stack not in sides or beside not in sides:
             return None
-        ours, theirs = sides[technique], sides[beside]
+        ours, theirs = sides[own_stack], sides[beside]
+        if of_a_rank:
+            ours = {metric: ours[metric.removesuffix("_per_parameter")] / ours["parameter_count"]}
         value = ours[metric] if claim.get("absolute") else ours[metric] / theirs[metric]
         return said(
             claim, holds(claim, value, value), near(claim, place.baseline, place.size, theirs.get("parameter_count")),

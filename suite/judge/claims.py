@@ -50,7 +50,7 @@ from suite.judge.statistics import (
 )
 from suite.judge.verdicts import CONTRADICTED, FAILS, HOLDS, Outcome, Unjudged, word
 from suite.record.job import Setting, Size, canonical
-from suite.record.paper_scale import PROVENANCE, Beside, CountPlace
+from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, Beside, CountPlace
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
 BEYOND = "beyond the scaling curve"
@@ -352,6 +352,7 @@ def is_exact(claim: Claim) -> bool:
     """Whether the claim's verdict follows from one run of each side, with no statistics."""
     metric = metric_of(claim.metric)
     repeatable = claim.metric.startswith("probe.") or (metric is not None and metric.repeatable)
+    repeatable |= claim.metric in PER_PARAMETER
     return claim.kind in EXACT_KINDS and repeatable
 
 
@@ -507,6 +508,8 @@ def rows_about(card: Card, claim: Claim, known: Mapping[tuple[str, str], Sequenc
     """The rows that a claim is judged by. Against another stack than the card's reference: of what both learned, and
     had counted, under equal conditions."""
     own = known.get((stack_of(card, claim), card.reference), ())
+    if claim.metric in PER_PARAMETER:  # of more ranks than a machine has
+        return ()
     if not claim.against:
         return own
     others = {(row.conditions.key, row.machine.key): row for row in known.get((claim.against, card.reference), ())}
@@ -544,7 +547,8 @@ def _counted_at_scale(
         and place.baseline in (claim.baselines or card.baselines)
         for each in every
         if not claim.against
-        and (each.stack.stack, each.stack.reference) == (stack_of(card, claim), card.reference)
+        and each.stack.stack == stack_of(card, claim)
+        and (each.stack.reference == card.reference or claim.metric in PER_PARAMETER)  # no ratio to it
         and (value := each.of(claim.metric, claim.absolute)) is not None
     ]
 

@@ -20,9 +20,10 @@ from suite.entries.card import Card, Claim
 from suite.judge.claims import ClaimPlace, Judgement, Observation, exact_command, exactly, is_exact, judge, unfit
 from suite.judge.distance import EvidenceSetting, differences
 from suite.judge.known import Facts
+from suite.judge.statistics import Interval
 from suite.loop.run import Diverged
 from suite.measure.at_scale import paper_scale
-from suite.measure.at_scale.paper_scale import Scale
+from suite.measure.at_scale.paper_scale import Scale, of_its_ranks
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, world_size
 from suite.measure.contenders.stock import data_of
@@ -30,7 +31,7 @@ from suite.measure.evidence import Progress, silent
 from suite.meters.holders import Living
 from suite.reading.recording import Recording
 from suite.record.job import Job, RecipeName, Setting, Size, canonical
-from suite.record.paper_scale import PROVENANCE
+from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, per_parameter
 from suite.record.schema import COUNTS, Evaluation
 
 STEPS = 16  # a whole run: schedules by progress come round
@@ -72,6 +73,8 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size, settings: str) -
     if why := unfit(claim, RECIPE, size, "cpu"):
         return Observation(reason=f"counted under {why}")
     setting = Setting(baseline=baseline, size=size, recipe=RECIPE, task=card.task)
+    if claim.metric in PER_PARAMETER:
+        return _per_parameter(claim.metric, setting, stack)
     if size not in TRAINED:
         kind = COUNTS.get(claim.metric)
         if (kind is None or kind.needs_values) and not claim.metric.startswith("peak."):
@@ -85,6 +88,15 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size, settings: str) -
             return Observation(reason=f"{side.stack}: {side.unavailable}")
     seen = exactly(claim, card.id, [(theirs, ours)])
     return seen if size in TRAINED else replace(seen, note=PROVENANCE)
+
+
+def _per_parameter(metric: str, setting: Setting, stack: str) -> Observation:
+    """Of a rank of as many as the stack names, whatever the size."""
+    one = paper_scale.counted(stack, of_its_ranks(stack, Scale(setting.but(device="cuda"))))
+    value = per_parameter(metric, one.quantities())
+    if value is None:
+        return Observation(reason=f"{stack}: {one.unavailable or f'{metric} was not counted'}")
+    return Observation(Interval(value, value, value, 1.0, "every seed", 1), exact=True, note=PROVENANCE)
 
 
 @cache

@@ -7,7 +7,8 @@ A rank does its operations in its order, each as soon as it and what the operati
     U(s)      after what the rank did before; on ranks that update together, after what all of them did
 
 What another rank has made is there when its message has crossed the link, an alpha-beta one: a rank sends its messages
-one after the other, beta keeps the next one waiting, alpha does not. Without a link a message takes no time.
+one after the other, beta keeps the next one waiting, alpha does not, and what a limiter has saved up goes at once.
+Without a link a message takes no time.
 
 The bubble is the share of the ranks' time in which they wait. Its closed forms are the papers', where a forward pass
 takes one unit of time, a message none and an update none.
@@ -104,6 +105,23 @@ def on_link(program: Program, costs: PipelineCosts, link: AlphaBeta) -> Timeline
     return _PipelineClock(program, len(costs.forward), costs, link).timeline()
 
 
+class _Uplink:
+    """What a rank sends by: free from some moment on, with what the limiter has saved up by then."""
+
+    def __init__(self, link: AlphaBeta) -> None:
+        self.rate, self.burst = Time(link.bytes_per_s), Time(link.burst_bytes)
+        self.saved, self.free = self.burst, NO_TIME
+
+    def sent(self, size: Time, ready: Time) -> Time:
+        """When the last of ``size`` bytes leaves that are ready then."""
+        begins = max(self.free, ready)
+        self.saved = min(self.burst, self.saved + (begins - self.free) * self.rate)
+        at_once = min(self.saved, size)
+        self.saved -= at_once
+        self.free = begins + (size - at_once) / self.rate
+        return self.free
+
+
 class _PipelineClock:
     """One run of a program: what is done, what is on the link, and who is free when."""
 
@@ -111,7 +129,7 @@ class _PipelineClock:
         self.program, self.stages, self.costs, self.link = program, stages, costs, link
         self.ended: dict[Done, tuple[int, Time, Time]] = {}  # by which rank, when there, when elsewhere
         self.free = [NO_TIME] * len(program)
-        self.uplink = [NO_TIME] * len(program)
+        self.uplinks = [_Uplink(link) for _ in program] if link else []
         self.following = [0] * len(program)
         self.slots: list[list[PipelineSlot]] = [[] for _ in program]
 
@@ -153,16 +171,17 @@ class _PipelineClock:
         last = op.stage == (self.stages - 1 if op.kind == "forward" else 0)
         if self.link is None or last:  # whose result nobody waits for
             return end
-        self.uplink[rank] = max(self.uplink[rank], end) + Time(self.link.occupied_s(self.costs.message(op)))
-        return self.uplink[rank] + Time(self.link.latency_s)
+        return self.uplinks[rank].sent(Time(self.costs.message(op)), end) + Time(self.link.latency_s)
 
     def _update_together(self) -> bool:
         """Runs the updates that all ranks have come to; whether they have."""
         following = [self._next(rank) for rank in range(len(self.program))]
         if not all(op and op.kind == "update" for op in following):
             return False
-        reduced = Time(self.link.seconds(self.costs.joint, self.costs.reductions)) if self.link else NO_TIME
-        start = max(self.free) + reduced
+        start = max(self.free)
+        if self.link:
+            delays = self.costs.reductions * Time(self.link.latency_s)
+            start = max(each.sent(Time(self.costs.joint), start) for each in self.uplinks) + delays
         for rank in range(len(self.program)):
             self.free[rank] = start
             while (op := self._next(rank)) and op.kind == "update":

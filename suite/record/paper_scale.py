@@ -15,6 +15,12 @@ from suite.record.job import RecipeName, Size, Task
 NAME = "paper_scale.json"
 SCHEMA = 1
 PROVENANCE = "counted at paper scale"
+PER_PARAMETER = {
+    "state_bytes_per_parameter": "state_bytes",
+    "communication_bytes_per_parameter": "communication_bytes",
+}
+"""What only a count at scale has, by what it is the quotient of: bytes of one rank over the parameters of its model, of
+as many ranks as the stack names."""
 
 
 class CountPlace(NamedTuple):
@@ -51,6 +57,12 @@ class SizeCount(Stored):
     unavailable: str = ""
 
 
+def per_parameter(metric: str, quantities: Mapping[str, int]) -> float | None:
+    """A metric of ``PER_PARAMETER``; None where it was not counted."""
+    size, count = quantities.get(PER_PARAMETER[metric]), quantities.get("parameter_count")
+    return size / count if size is not None and count else None
+
+
 class Beside(NamedTuple):
     """A stack's counts beside its reference's, at one place."""
 
@@ -64,6 +76,8 @@ class Beside(NamedTuple):
 
     def of(self, quantity: str, absolute: bool) -> float | None:
         """The stack's own where ``absolute``, else the ratio; None where there is none."""
+        if quantity in PER_PARAMETER:
+            return per_parameter(quantity, self.stack.quantities)
         return self.stack.quantities.get(quantity) if absolute else self.ratio(quantity)
 
 

@@ -313,6 +313,28 @@ def test_counts_at_the_papers_size_judge_exact_claims_about_them() -> None:
     assert not [each for each in at(50, claim()) if each.place.size == "large"]  # of a time, which no count tells
 
 
+def test_bytes_of_a_rank_of_many_are_judged_by_counts_alone() -> None:
+    """Over the parameters of its model, of as many ranks as the claim's settings name; no row of two ranks counts."""
+    place = CountPlace("gpt", "base", "classic", "cuda", "pretrain")
+
+    def of(stack: str, held: int) -> SizeCount:
+        numbers = {"state_bytes": held, "parameter_count": 100, "communication_bytes": 790}
+        return SizeCount(place=place, stack=stack, reference="baseline", code="", quantities=numbers)
+
+    def at(held: int, of_the_states: Claim) -> Judgement:
+        kept = PaperScale(counts=[of("baseline", 1600), of("fast:ranks=64", held)])
+        (judgement,) = verdicts(rows(evidence("fast")), [card(of_the_states)], CountsAtScale(kept))
+        return judgement
+
+    wanted = {"absolute": True, "kind": "counted", "sizes": ["base"], "settings": "ranks=64", "tolerance": 0.02}
+    held = claim(metric="state_bytes_per_parameter", expected=4.1875, **wanted)
+    sent = claim(metric="communication_bytes_per_parameter", expected=7.875, **wanted)
+    assert is_exact(held) and is_exact(sent)
+    assert (at(419, held).outcome, at(500, held).outcome, at(0, sent).outcome) == ("holds", "does not hold", "holds")
+    (unknown,) = verdicts(rows(evidence("fast")), [card(held)])
+    assert unknown.outcome == "not measured" and "--exact -b gpt --size base" in unknown.place.command
+
+
 def test_what_was_not_measured_yet_is_not_testable_and_says_how_to_measure_it() -> None:
     untimed = judged(evidence("fast", replicates=0), claim())[0]
     assert (untimed.outcome, untimed.reason) == ("not measured", "not timed yet: measure it with leantrain run")

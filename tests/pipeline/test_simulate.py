@@ -40,6 +40,16 @@ def test_messages_in_a_row_wait_for_the_rate_and_not_for_the_delay() -> None:
     assert [float(slot.start) for slot in first] == [1 + ALPHA + slow * (place + 1) for place in range(micro)]
 
 
+def test_what_a_limiter_has_saved_up_goes_at_once_and_comes_back_in_pauses() -> None:
+    """A message a second, of a burst of one and a half that comes back at half a one a second: the first two take
+    nothing, the third what half of it takes, the fourth finds nothing saved."""
+    link = AlphaBeta(ALPHA, SIZE / 2, burst_bytes=1.5 * SIZE)
+    costs = PipelineCosts([1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [SIZE, SIZE])
+    timeline = on_link(fill_and_drain(2, 4).program(1), costs, link)
+    arrived = [float(slot.start) - ALPHA for slot in timeline.ranks[1] if slot.op.kind == "forward"]
+    assert arrived == [1.0, 2.0, 4.0, 6.0]
+
+
 def test_ranks_that_update_together_wait_for_the_last_and_for_their_reductions() -> None:
     link = AlphaBeta(ALPHA, BETA)
     alone = on_link(fill_and_drain(2, 2).program(1), costs(2), link)

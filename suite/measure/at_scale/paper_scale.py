@@ -52,7 +52,7 @@ from suite.measure.at_scale.fake_ranks import fake_ranks
 from suite.measure.at_scale.weightless import weightless
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.measure.contenders.stock import data_of
-from suite.measure.contenders.world import is_distributed, reference_with_ranks, with_ranks
+from suite.measure.contenders.world import is_distributed, reference_with_ranks, spelled_ranks, with_ranks
 from suite.measure.evidence import Progress, silent
 from suite.measure.traffic import Traffic, wire_bytes
 from suite.meters.activations import SavedActivations
@@ -335,8 +335,8 @@ def survey(
     progress: Progress = silent,
 ) -> PaperScale:
     """Counts the stacks and their references at that scale, and adds them to what is known; what has the same code as
-    then is not counted again. ``keep`` gets all that is known after each count. What refuses the model, or cannot be
-    counted, is known with its reason."""
+    then is not counted again. A stack that spells its ranks is counted as :func:`of_its_ranks` says. ``keep`` gets all
+    that is known after each count. What refuses the model, or cannot be counted, is known with its reason."""
     at = scale.setting.but(steps=scale.setting.steps or STEPS)
     wanted: dict[tuple[Setting, str], str] = {}  # to what each is compared with
     for stack in map(canonical, stacks):
@@ -351,7 +351,7 @@ def survey(
         if codes.get((place, stack)) == code:
             continue
         try:
-            count = counted(stack, replace(scale, setting=setting))
+            count = counted(stack, of_its_ranks(stack, replace(scale, setting=setting)))
         except ValueError as refusal:
             count = StepCount(stack, unavailable=str(refusal))
         entry = SizeCount(
@@ -364,9 +364,19 @@ def survey(
     return known
 
 
+def of_its_ranks(stack: str, scale: Scale) -> Scale:
+    """The scale for as many ranks as the stack spells, each of which then has a batch of the baseline's own size: the
+    baseline's does not divide among a thousand."""
+    return scale if (ranks := spelled_ranks(stack)) is None else replace(scale, ranks=ranks)
+
+
 def _compared_with(stack: str, task: Task) -> tuple[str, Task]:
-    """The reference of a stack, and the task of its card; the baseline is its own."""
-    return (stack, task) if stack == BASELINE else reference_of(stack)
+    """The reference of a stack, on as many ranks as it spells, and the task of its card; the baseline is its own."""
+    if stack == BASELINE:
+        return stack, task
+    reference, own = reference_of(stack)
+    ranks = spelled_ranks(stack)
+    return reference if ranks is None else reference_with_ranks(stack, ranks), own
 
 
 def _why(error: RuntimeError) -> str:

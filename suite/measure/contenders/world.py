@@ -30,6 +30,12 @@ def with_ranks(stack: str, ranks: int) -> str:
     )
 
 
+def spelled_ranks(stack: str) -> int | None:
+    """As many ranks as the stack's spelling asks for; None where it leaves that to its techniques."""
+    said = [values[RANKS] for name, values in _parts(stack) if RANKS in values and _has_ranks(name)]
+    return int(said[0]) if said else None
+
+
 def reference_with_ranks(stack: str, ranks: int) -> str:
     """The reference of the stack's cards, on as many ranks where it has some: both sides get equal hardware."""
     reference, _ = reference_of(stack)

@@ -26,7 +26,7 @@ from suite.judge.statistics import median_interval
 from suite.measure.contenders.contender import Contender, LinkSpeed, StepTraffic
 from suite.measure.contenders.lockstep import in_rounds
 from suite.measure.lab import Lab, StudyTable
-from suite.measure.links import LinkedNodes, reason_without_links
+from suite.measure.links import BURST_BYTES, LinkedNodes, reason_without_links
 from suite.pipeline.link import AlphaBeta
 from suite.record.job import Job, canonical
 
@@ -39,8 +39,8 @@ STEPS, BURNED = 200, 60  # of a schedule; a warm-up of a quarter of it is over w
 NOTE = (
     "Both sides in turn on one link; step times are medians of {rounds} rounds, the ends of the speed-up those of an "
     "interval of its median (95 %). Rate and latency are those of all-reduces on the link as it was. Modelled: the "
-    "step without a limit, and alpha and beta of all that it sends, as if nothing overlapped; where nothing was "
-    "measured, at the rate asked for."
+    "step without a limit, and alpha and beta of all that it sends but for the limiter's burst, as if nothing "
+    "overlapped; where nothing was measured, at the rate asked for."
 )
 READING = "Where both sides take equally long: the stack is faster below it where its speed-up falls with the rate."
 MEASURED, MODELLED, PAPER = "measured", "modelled", "paper"
@@ -92,11 +92,11 @@ class Sides:
     contenders: dict[str, Contender]
     network: LinkedNodes | None
 
-    def speed(self) -> AlphaBeta:
-        """The speed of the link as it is."""
+    def speed(self, burst_bytes: float = 0.0) -> AlphaBeta:
+        """The speed of the link as it is; what its limiter saves up is known."""
         several = next(each for each in reversed(self.contenders.values()) if each.world_size > 1)
         found: LinkSpeed = several.link()
-        return AlphaBeta(found.latency_s, found.bytes_per_s)
+        return AlphaBeta(found.latency_s, found.bytes_per_s, burst_bytes)
 
     def times(self, coin: random.Random) -> dict[str, list[float]]:
         """Seconds of a step of each side, of each round."""
@@ -149,14 +149,15 @@ def measured(sides: Sides, rates: Sequence[float], lab: Lab, end_s: float) -> li
     free, taken = sides.speed(), list(sides.times(coin).values())
     models = [StepModel(median(own), sent, free) for own, sent in zip(taken, traffic, strict=True)]
     on_links = sides.network is not None
+    burst = BURST_BYTES if on_links else 0  # that a step begins with: it is longer than a limiter takes to save it
     rows = [row_of(None, free if on_links else None, taken if on_links else None, models, free)]
     for done, rate in enumerate(sorted(rates, reverse=True)):
         lab.progress((done + 1) / (len(rates) + 1), f"{rate:g} Mbit/s")
         link, own = None, None
         if sides.network is not None and time.monotonic() < end_s:
             sides.network.limit(rate)
-            link, own = sides.speed(), list(sides.times(coin).values())
-        rows.append(row_of(rate, link, own, models, link or AlphaBeta(free.latency_s, rate * 1e6 / 8)))
+            link, own = sides.speed(burst), list(sides.times(coin).values())
+        rows.append(row_of(rate, link, own, models, link or AlphaBeta(free.latency_s, rate * 1e6 / 8, burst)))
     return rows
 
 

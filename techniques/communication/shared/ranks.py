@@ -95,13 +95,20 @@ class GatheredRanks(CompressedRanks):
         """What :meth:`compress` has kept, float32."""
         raise NotImplementedError
 
+    def pack(self, gradient: Tensor, error: Tensor | None) -> tuple[Message, Tensor | None]:
+        """What is sent for ``gradient`` and ``error`` together, and what that leaves out, with feedback. A kernel that
+        does both in one pass is called here."""
+        wanted = gradient + error if error is not None else gradient
+        message = self.compress(wanted)
+        return message, wanted - self.decompress(message, wanted.shape) if self.feedback else None
+
     def exchange(self, gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
         messages = []
         for name, gradient in gradients.items():
-            wanted = gradient + self.errors[name] if name in self.errors else gradient
-            messages.append(self.compress(wanted))
-            if self.feedback:
-                self.errors[name] = wanted - self.decompress(messages[-1], wanted.shape)
+            message, left = self.pack(gradient, self.errors.get(name))
+            messages.append(message)
+            if left is not None:
+                self.errors[name] = left
         totals = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
         for theirs in gathered(messages, run.group):
             for total, message in zip(totals.values(), theirs, strict=True):

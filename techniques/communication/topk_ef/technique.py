@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from techniques.communication.shared.dispatch import launchable
 from techniques.communication.shared.exchange import Message
 from techniques.communication.shared.ranks import GatheredRanks
-from techniques.communication.shared.sparse import scattered, top_k
+from techniques.communication.shared.sparse import count_of, scattered, top_k
 
 
 @dataclass
@@ -38,6 +39,14 @@ class TopK(GatheredRanks):
 
     def compress(self, x: Tensor) -> Message:
         return top_k(x, self.ratio)
+
+    def pack(self, gradient: Tensor, error: Tensor | None) -> tuple[Message, Tensor | None]:
+        if launchable(gradient):
+            from techniques.communication.shared import top_k_kernel as kernel
+
+            left = (torch.zeros_like(gradient) if error is None else error) if self.feedback else None
+            return kernel.top_k(gradient, left, count_of(gradient, self.ratio)), left
+        return super().pack(gradient, error)
 
     def decompress(self, message: Message, shape: torch.Size) -> Tensor:
         values, indices = message

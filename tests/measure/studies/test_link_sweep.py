@@ -11,7 +11,7 @@ import pytest
 from suite.entries.card import LinkSweep
 from suite.entries.catalogue import catalogue
 from suite.measure.contenders.contender import LinkSpeed, StepTraffic, TimedBlock
-from suite.measure.links import LinkedNodes
+from suite.measure.links import BURST_BYTES, LinkedNodes
 from suite.measure.studies import link_sweep
 from suite.measure.studies.link_sweep import CrossoverRow, LinkRow, StepModel, crossover, plot, study
 from suite.pipeline.link import AlphaBeta
@@ -63,7 +63,7 @@ class ImaginedNetwork(LinkedNodes):
         Imagined.link_now = FREE
 
     def limit(self, mbit: float | None) -> None:
-        Imagined.link_now = FREE if mbit is None else AlphaBeta(FREE.latency_s, mbit * 1e6 / 8)
+        Imagined.link_now = FREE if mbit is None else AlphaBeta(FREE.latency_s, mbit * 1e6 / 8, BURST_BYTES)
 
 
 def tables(monkeypatch: pytest.MonkeyPatch, why: str = "", minutes: float = 1.0) -> tuple[list[Any], list[str]]:
