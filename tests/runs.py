@@ -18,17 +18,30 @@ from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique
 from suite.reading.recording import Recording
 from suite.record.job import Job, Setting, Split
+from tests.techniques.tried_mutants import is_as_tried
 
 OF_SEVERAL_RANKS = {"parallelism", "communication"}  # categories; starting ranks takes longest
 
 
 def on_request(card: Card, baseline: str) -> list[pytest.MarkDecorator]:
-    """What several ranks do is tried on one of a card's baselines in every run, another for each; on all with
-    ``-m slow``."""
-    if card.category not in OF_SEVERAL_RANKS:
-        return []
+    """What several ranks do is tried on one of a card's baselines in every run, on all with ``-m slow``."""
+    return [pytest.mark.slow] if card.category in OF_SEVERAL_RANKS and baseline != turn_of(card) else []
+
+
+def turn_of(card: Card) -> str:
+    """One of a card's baselines, another for each of its category."""
     turn = sorted(each for each in catalogue() if catalogue()[each].card.category == card.category).index(card.id)
-    return [] if baseline == card.baselines[turn % len(card.baselines)] else [pytest.mark.slow]
+    return card.baselines[turn % len(card.baselines)]
+
+
+def leave_unless_changed(id: str, baseline: str) -> None:
+    """Skips what an entry does on other baselines than :func:`turn_of` its card, where it is as it was when all were
+    tried (``make mutants``); LEANTRAIN_TESTS=all leaves nothing."""
+    entry = catalogue()[id]
+    if baseline != turn_of(entry.card) and is_as_tried(entry):
+        pytest.skip(
+            f"as it was when it was tried on all; this run tries {turn_of(entry.card)}, LEANTRAIN_TESTS=all all"
+        )
 
 
 def new_run(

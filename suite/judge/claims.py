@@ -336,7 +336,7 @@ def _sample(claim: Claim, technique: str, reference: Facts, contender: Facts) ->
     if claim.metric.startswith("probe."):
         return contender.probes.get(probe(claim, technique))
     theirs, ours = _quantity(claim.metric, reference), _quantity(claim.metric, contender)
-    if claim.absolute or theirs is None or ours is None:
+    if claim.absolute or ours is None:
         return ours
     return ours / theirs if theirs else None
 

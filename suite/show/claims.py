@@ -7,7 +7,7 @@ it helps. So they are never added up: properties are one line, and a table of th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -16,6 +16,7 @@ from suite.judge.claims import Judgement, expectation, is_exact, shown
 from suite.judge.distance import summary
 from suite.judge.negative import NegativeResult
 from suite.judge.verdicts import HOLDS, UNREAD, Unjudged, rank
+from suite.show.described import Cell, Folded, Heading, Line, Part, Section, Table, slug
 
 COLUMNS = ("verdict", "claim", "what the paper says", "claimed", "seen", "distance from the paper", "why")
 EXACT_AND_SO = "Exact, and so"
@@ -172,9 +173,40 @@ LOG_READING = (
 LOG_COLUMNS = ("date", "claim", "what was believed", "measured", "verdict", "since then")
 
 
-def log_lines(results: Iterable[NegativeResult]) -> list[tuple[str, ...]]:
-    """The cells below LOG_COLUMNS."""
-    return [_log_line(each) for each in results]
+def section(judgements: Iterable[Judgement], kinds: Callable[[str], str] = lambda technique: "") -> Section:
+    """How often each verdict occurs, then a table of what was measured, and of the others.
+
+    ``kinds``: what a technique's lines are filtered by on a page, where an exact claim that holds stands in the
+    technique's own section.
+    """
+    by_worth = sort(judgements)
+    (title, first), *others = by_worth.parts
+    parts: list[Part] = [Heading(title), _table(title, first, kinds)]
+    parts += [
+        Folded(title, [_table(title, part, kinds)], len(part), in_text_alone=title == EXACT_AND_SO)
+        for title, part in others
+    ]
+    return Section("claims", "Claims of the papers", f"{by_worth.sentence} {READING}", parts)
+
+
+def _table(title: str, part: Sequence[ClaimLine], kinds: Callable[[str], str]) -> Table:
+    lines = []
+    for each in part:
+        name = Cell(each.name, code=True, head=True)
+        words = [Cell(words, kind="words") for words in each.cells[2:]]
+        filtered = {"category": kinds(each.name.partition(".")[0]), "name": each.name}
+        lines.append(Line([Cell(each.verdict, rank(each.verdict)[0], "words"), name, *words], filtered))
+    return Table(f"claims-{slug(title)}", f"Claims: {title}", COLUMNS, lines, align="l", kind="claims")
+
+
+def log(results: Sequence[NegativeResult]) -> Section:
+    """Negative results as a dated table, the newest first."""
+    lines = [
+        Line([Cell(words, kind="words", code=column == 1) for column, words in enumerate(_log_line(each))])
+        for each in results
+    ]
+    table = Table("log-lines", LOG_TITLE, LOG_COLUMNS, lines, align="l", kind="claims")
+    return Section("log", LOG_TITLE, f"{len(lines)} lines. {LOG_READING}", [table])
 
 
 def _log_line(result: NegativeResult) -> tuple[str, ...]:

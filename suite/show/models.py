@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from suite.measure.models.matrix import Cell, ModelsMatrix, Placed, Verdict
-from suite.record.text import in_html
-from suite.show.pages import markup
+from suite.measure.models.matrix import Cell as ModelCell
+from suite.measure.models.matrix import ModelsMatrix, Placed, Verdict
+from suite.show.described import Cell, Folded, Heading, Item, Items, Line, Part, Section, Table, slug
 
 TITLE = "Models"
 SIGNS: dict[Verdict, str] = {"works": "✓", "refused": "–", "defect": "✗"}
@@ -36,7 +36,7 @@ class ModelTable:
 
     baseline: str
     models: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+    rows: tuple[tuple[str, tuple[ModelCell | None, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -94,29 +94,24 @@ def place(reason: Reason, matrix: ModelsMatrix) -> str:
     return f"{techniques} on {listed(reason.models, len(matrix.models), 'models')}"
 
 
-def html(shown: Shown | None) -> str:
-    """The section of the page; nothing where there is no matrix."""
-    if shown is None:
-        return ""
-    matrix = shown.matrix
-    parts = [f'<p class="legend">{in_html(READING)}</p>']
-    for table in tables(matrix):
-        lines = []
-        for technique, cells in table.rows:
-            drawn = [markup.row_head(technique, markup.code(technique) + shown.mark(technique)), *map(_cell, cells)]
-            lines.append(f"<tr>{''.join(drawn)}</tr>")
+def section(shown: Shown) -> Section:
+    """For each baseline the table of techniques and of the models in its place; then why some do not work."""
+    parts: list[Part] = []
+    for table in tables(shown.matrix):
         title = f"In the place of {table.baseline}'s model"
-        head = markup.head(["technique", *table.models])
-        body = "\n" + "\n".join(lines) + "\n"
-        parts.append(f"<h3>{in_html(title)}</h3>")
-        parts.append(markup.table(f"models-{markup.slug(table.baseline)}-title", title, head, body))
-    sentences = markup.items(f"{in_html(place(each, matrix))}: {in_html(each.words)}" for each in reasons(matrix))
-    parts.append(markup.folded("Why not", f"<ul>{sentences}</ul>") if sentences else "")
-    return markup.folded_section("models", TITLE, sentence(shown), "\n".join(filter(None, parts)))
+        columns: list[Cell | str] = ["technique", *(Cell(name, code=True) for name in table.models)]
+        lines = [
+            Line([Cell(technique, code=True, head=True, mark=shown.mark(technique)), *map(_cell, cells)])
+            for technique, cells in table.rows
+        ]
+        anchor = f"models-{slug(table.baseline)}-title"
+        parts += [Heading(title), Table(anchor, title, columns, lines, align="lc")]
+    if why := [f"{SIGNS[each.verdict]} {place(each, shown.matrix)}: {each.words}" for each in reasons(shown.matrix)]:
+        parts.append(Folded("Why not", [Items(list(map(Item, why)))]))
+    return Section("models", TITLE, sentence(shown), parts, READING)
 
 
-def _cell(cell: Cell | None) -> str:
+def _cell(cell: ModelCell | None) -> Cell:
     if cell is None:
-        return markup.cell("", "")
-    order = list(SIGNS).index(cell.verdict)
-    return markup.cell(SIGNS[cell.verdict], order, title=cell.reason or cell.verdict)
+        return Cell("")
+    return Cell(SIGNS[cell.verdict], list(SIGNS).index(cell.verdict), title=cell.reason or cell.verdict)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.metrics import METRICS
 from suite.record.paper_scale import Beside, CountPlace, PaperScale
-from suite.record.text import in_html
 from suite.show.amounts import amount
-from suite.show.pages import markup
+from suite.show.described import Cell, Folded, Heading, Item, Items, Line, Part, Section, Table, Words, slug
 
 TITLE = "At the papers' own sizes"
 READING = (
@@ -64,21 +63,17 @@ def sentence(shown: CountsAtScale) -> str:
     return f"{len(stacks)} techniques in {places} settings (leantrain count --keep, {counts.made}; {libraries}).{old}"
 
 
-def html(shown: CountsAtScale) -> str:
-    """The section of the page; nothing where nothing was counted."""
-    if not shown:
-        return ""
-    parts = [f'<p class="legend">{in_html(READING)}</p>']
+def section(shown: CountsAtScale) -> Section:
+    """A table for each setting, and why some techniques are not counted."""
+    parts: list[Part] = []
     for table in tables(shown.counts):
+        title = table.place.title
         lines = [_line(each, mark(shown, each)) for each in table.counted]
-        body = "\n" + "\n".join(lines) + "\n"
-        anchor = f"paper-scale-{markup.slug(table.place.title)}"
-        parts.append(f"<h3>{in_html(table.place.title)}</h3><p>{in_html(table.reference)}</p>")
-        parts.append(markup.table(anchor, table.place.title, markup.head(HEADINGS, sorted_by=2), body))
-        why = markup.items(f"{markup.code(each.stack.stack)}: {in_html(each.stack.unavailable)}"
-                           for each in table.uncounted)  # fmt: skip
-        parts.append(markup.folded("Not counted, and why", f"<ul>{why}</ul>") if why else "")
-    return markup.folded_section("paper-scale", TITLE, sentence(shown), "\n".join(filter(None, parts)))
+        drawn = Table(f"paper-scale-{slug(title)}", title, HEADINGS, lines, sorted_by=2)
+        parts += [Heading(title), Words(table.reference), drawn]
+        if why := [Item(each.stack.unavailable, each.stack.stack) for each in table.uncounted]:
+            parts.append(Folded("Not counted, and why", [Items(why)]))
+    return Section("paper-scale", TITLE, sentence(shown), parts, READING)
 
 
 def mark(shown: CountsAtScale, each: Beside) -> str:
@@ -86,11 +81,11 @@ def mark(shown: CountsAtScale, each: Beside) -> str:
     return "†" if shown.has_changed(each) else ""
 
 
-def _line(each: Beside, mark: str) -> str:
+def _line(each: Beside, mark: str) -> Line:
     """A row; a ratio is coloured where it is apart from 1 as one reads it."""
-    drawn = [markup.row_head(each.stack.stack, markup.code(each.stack.stack) + mark)]
+    drawn = [Cell(each.stack.stack, code=True, head=True, mark=mark)]
     for number, words in zip((each.stack.quantities[PEAK], *map(each.ratio, RATIOS)), cells(each), strict=True):
         apart = isinstance(number, float) and words != "1.000"
         lean = ("better" if number < 1 else "worse") if apart and number is not None else ""
-        drawn.append(markup.cell(words, "" if number is None else f"{number:.6g}", lean))
-    return f"<tr>{''.join(drawn)}</tr>"
+        drawn.append(Cell(words, "" if number is None else f"{number:.6g}", lean))
+    return Line(drawn)

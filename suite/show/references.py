@@ -8,7 +8,7 @@ from itertools import groupby
 
 from suite.record.references import LearnedReference, OfReference, Picture, Power, References
 from suite.record.text import in_html
-from suite.show.pages import markup
+from suite.show.described import Cell, Figure, Folded, Heading, Line, Part, Quoted, Section, Table, Words
 
 TITLE = "References"
 READING = (
@@ -118,28 +118,24 @@ def drawn(sample: Picture) -> str:
     )
 
 
-def html(shown: ShownReferences) -> str:
-    """The section of the page; nothing where nothing is known."""
-    if not shown:
-        return ""
-    parts = [f'<section id="references"><h2>{TITLE}</h2><p class="legend">{in_html(READING)}</p>']
+def section(shown: ShownReferences) -> Section | None:
+    """What references have learned and can tell apart; None where nothing is known."""
+    parts: list[Part] = []
     for number, each in enumerate(shown.references.learned):
-        parts.append(f"<h3>{in_html(shown.heading(each))}</h3><p>{in_html(verdict(each))}</p>")
-        parts.append(_table(f"reference-{number}", f"{shown.heading(each)}: test scores", *scores(each)))
-        parts.append(f"<p>{in_html(further(each))}</p>" if each.further else "")
+        heading = shown.heading(each)
+        parts += [Heading(f"What the reference has learned: {heading}"), Words(verdict(each))]
+        parts.append(_table(f"reference-{number}", f"{heading}: test scores", *scores(each)))
+        parts += [Words(f"{further(each)}.")] if each.further else []
         for caption, samples in captioned(each):
-            lines = "\n".join(sample.text for sample in samples if sample.text)
-            pictures = "".join(drawn(sample) for sample in samples if sample.png)
-            inside = (f'<pre tabindex="0">{in_html(lines)}</pre>' if lines else "") + pictures
-            parts.append(markup.folded(in_html(caption), inside))
+            texts = [line for sample in samples if sample.text for line in sample.text.split("\n")]
+            drawings = [Figure(drawn(sample), caption, in_text=True) for sample in samples if sample.png]
+            parts.append(Folded(caption, [*([Quoted(texts)] if texts else []), *drawings]))
     for number, power in enumerate(shown.references.power):
-        parts.append(f"<h3>What {in_html(shown.heading(power))} can tell apart</h3>")
-        parts.append(f"<p>{in_html(sees(power))}</p>")
-        parts.append(_table(f"power-{number}", f"{shown.heading(power)}: controls", *controls(power)))
-    parts.append(f'<p class="legend">{in_html(CONTROLS)}</p>' if shown.references.power else "")
-    return "\n".join([*filter(None, parts), "</section>"])
+        heading = shown.heading(power)
+        parts += [Heading(f"What it can tell apart: {heading}"), Words(f"{sees(power)} {CONTROLS}")]
+        parts.append(_table(f"power-{number}", f"{heading}: controls", *controls(power)))
+    return Section("references", TITLE, "", parts, READING, is_open=True) if shown else None
 
 
-def _table(anchor: str, title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    body = "".join(f"<tr>{''.join(markup.cell(cell) for cell in line)}</tr>" for line in lines)
-    return markup.table(f"{anchor}-title", title, markup.head(head), body)
+def _table(anchor: str, title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    return Table(f"{anchor}-title", title, head, [Line(list(map(Cell, line))) for line in lines])

@@ -7,13 +7,12 @@ the first metric that any pair has. The table below it has every stack with ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from suite.judge.interaction import Interaction, interactions
 from suite.judge.metrics import IN_STACKS, METRICS, Direction, MetricValue
-from suite.record.text import in_html
-from suite.show.pages import markup
+from suite.show.described import Cell, Heading, Item, Items, Line, Part, Section, Table, Words
 from suite.show.pages.board import Board, against_text, how_many, shown_number, text
 
 DIRECTION: Direction = "higher"  # of an interaction, whatever the metric's own is
@@ -128,54 +127,50 @@ def stacks(boards: Iterable[Board]) -> list[Stacks]:
     return [each for each in of_boards if each.interactions]
 
 
-def head() -> list[str]:
-    """The head of the table of all metrics."""
-    return ["parts", "stack", *(f"{metric.heading} ×" for metric in IN_STACKS), "seeds"]
+HEAD = ("parts", "stack", *(f"{metric.heading} ×" for metric in IN_STACKS), "seeds")  # of the table of all metrics
 
 
-def html(of_boards: Sequence[Stacks]) -> str:
-    """Draw the section; nothing where there are no stacks."""
-    if not of_boards:
-        return ""
-    parts = "\n".join(_html_of(position, each) for position, each in enumerate(of_boards))
-    return markup.folded_section("stacks", "Stacks", READING, f"\n{parts}\n")
+def section(of_boards: Sequence[Stacks]) -> Section | None:
+    """For each board the matrix of pairs, the table of all stacks, remarks; None where there are no stacks."""
+    parts = [part for position, each in enumerate(of_boards) for part in _parts(position, each)]
+    return Section("stacks", "Stacks", READING, parts) if parts else None
 
 
-def _html_of(position: int, each: Stacks) -> str:
+def _parts(position: int, each: Stacks) -> Iterator[Part]:
     anchor = f"stacks-{position}"
-    lines = [f"<h3>{in_html(each.board.title)}</h3><p>{in_html(each.board.subtitle)}</p>"]
+    yield Heading(each.board.title)
+    yield Words(each.board.subtitle)
     if each.firsts:
-        titles = "".join(f'<th scope="col">{markup.code(name)}</th>' for name in each.seconds)
-        body = "".join(
-            f'<tr><th scope="row">{markup.code(name)}</th>{"".join(map(_matrix_cell, cells))}</tr>'
-            for name, cells in zip(each.firsts, each.matrix, strict=True)
-        )
         caption = f"{METRICS[each.headline].heading}: interaction of the row's technique with the column's"
-        corner = f'<th scope="col">{in_html(caption)}</th>'
-        lines.append(markup.table(f"{anchor}-matrix", caption, corner + titles, body, "matrix"))
-    body = "".join(map(_line, each.interactions))
-    lines.append(markup.table(f"{anchor}-table", f"Stacks of {each.board.title}", markup.head(head()), body))
-    remarked = [(one.whole.stack, sentences) for one in each.interactions if (sentences := remarks(one))]
-    items = markup.items(f"{markup.code(stack)}: {in_html('; '.join(sentences))}" for stack, sentences in remarked)
-    return "\n".join([*lines, f"<ul>{items}</ul>" if items else ""])
+        columns: list[Cell | str] = [caption, *(Cell(name, code=True) for name in each.seconds)]
+        lines = [
+            Line([Cell(name, code=True, head=True), *map(_matrix_cell, values)])
+            for name, values in zip(each.firsts, each.matrix, strict=True)
+        ]
+        yield Table(f"{anchor}-matrix", caption, columns, lines, kind="matrix", sorted_by=None)
+    lines = list(map(_line, each.interactions))
+    yield Table(f"{anchor}-table", f"Stacks of {each.board.title}", HEAD, lines, align="rlr")
+    if remarked := [
+        Item("; ".join(sentences), one.whole.stack) for one in each.interactions if (sentences := remarks(one))
+    ]:
+        yield Items(remarked)
 
 
-def _matrix_cell(value: MetricValue | None) -> str:
-    if value is None:
-        return "<td></td>"
-    return f'<td class="{value.kind}" title="{in_html(value.reason or value.note)}">{in_html(shown(value))}</td>'
+def _matrix_cell(value: MetricValue | None) -> Cell:
+    return Cell(shown(value), kind=value.kind, title=value.reason or value.note) if value else Cell("")
 
 
-def _line(each: Interaction) -> str:
-    stack = each.whole.stack
-    cells = "".join(
-        markup.cell(
+def _line(each: Interaction) -> Line:
+    cells = [
+        Cell(
             shown(value), repr(shown_number(value, DIRECTION)) if value.known else "", value.kind, each.reading(metric)
         )
         for metric, value in each.values.items()
-    )
-    mark = " data-unverified" if each.whole.unverified or each.whole.newer_version else ""
-    return (
-        f"<tr{mark}>{markup.cell(str(len(each.parts)))}{markup.row_head(stack, markup.code(stack))}"
-        f"{cells}{markup.cell(str(len(each.seeds)))}</tr>\n"
-    )
+    ]
+    name = Cell(each.whole.stack, code=True, head=True, mark="†" if each.whole.unverified else "")
+    counted = [Cell(str(len(each.parts))), name, *cells, Cell(str(len(each.seeds)))]
+    return Line(counted, dated=bool(each.whole.unverified or each.whole.newer_version))
+
+
+def _sorted_by(value: MetricValue) -> str:
+    return repr(shown_number(value, DIRECTION)) if value.known else ""

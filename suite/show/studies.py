@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from suite.entries.card import Card
-from suite.judge.studies import Cell, Study, StudyTable
+from suite.judge.studies import Study, StudyTable
 from suite.record.job import techniques_of
 from suite.record.text import in_html
+from suite.show.described import Article, Cell, Figure, Folded, Line, Part, Section, Table, Words, slug
 from suite.show.pages import markup
 from suite.show.pages.board import how_many
 from suite.show.pages.overview import PlacedRow, kinds
@@ -18,6 +19,7 @@ from suite.show.pictures.study_plots import MOST_ROWS
 READING = (
     "Questions over many runs. Their tables and plots are as the study made them; † unverified: code changed since."
 )
+SHORT = 12  # rows that text shows of a table, or none
 CHANGED = "Unverified: the code changed since"
 
 
@@ -76,7 +78,7 @@ def placed_studies(
                 study,
                 " · ".join((name, *_title(study)[1:])),
                 each.unverified,
-                markup.free_anchor(f"study-{markup.slug(' '.join((*_title(study), study.machine.key[:4])))}", taken),
+                markup.free_anchor(f"study-{slug(' '.join((*_title(study), study.machine.key[:4])))}", taken),
                 section.technique if section else "",
                 each.plot,
             )
@@ -97,55 +99,47 @@ def links(placed: Sequence[PlacedStudy]) -> dict[str, str]:
     return {id: ", ".join(links) for id, links in by_technique.items()}
 
 
-def html(placed: Sequence[PlacedStudy], cards: Mapping[str, Card]) -> str:
-    """Draw the section; nothing where there are no studies."""
-    if not placed:
-        return ""
-    parts = "\n".join(_html_of(each, cards) for each in placed)
-    return markup.folded_section("studies", "Studies", READING, f"\n{parts}\n")
+def section(placed: Sequence[PlacedStudy], cards: Mapping[str, Card]) -> Section | None:
+    """Shows for each study where it was made, its plot and its tables; None where there are no studies."""
+    parts = [_article(each, cards) for each in placed]
+    return Section("studies", "Studies", READING, parts) if parts else None
 
 
-def _html_of(placed: PlacedStudy, cards: Mapping[str, Card]) -> str:
-    study, title = placed.study, in_html(placed.title)
-    filtered = markup.data(
-        name=study.technique, category=kinds(study.technique, cards), baseline=study.baseline, recipe=study.recipe,
-        size=study.size, machine=study.machine.name,
-    )  # fmt: skip
-    tables = "".join(_table(f"{placed.anchor}--{n}", placed.title, table) for n, table in enumerate(placed.tables))
-    return (
-        f'<article id="{placed.anchor}"{filtered}{" data-unverified" if placed.unverified else ""}><h3>'
-        + (markup.link(placed.technique, title) if placed.technique else title)
-        + f"{_mark(placed)}</h3><p>{in_html(placed.subtitle)}</p>{_plot(placed)}"
-        f"{markup.folded('Tables', tables)}</article>"
-    )
+def _article(placed: PlacedStudy, cards: Mapping[str, Card]) -> Article:
+    study = placed.study
+    filtered = {
+        "name": study.technique, "category": kinds(study.technique, cards), "baseline": study.baseline,
+        "recipe": study.recipe, "size": study.size, "machine": study.machine.name,
+    }  # fmt: skip
+    tables = [_table(f"{placed.anchor}--{n}", placed.title, table) for n, table in enumerate(placed.tables)]
+    parts = [*_plot(placed), Folded("Tables", tables)]
+    dated = CHANGED if placed.unverified else ""
+    return Article(placed.anchor, placed.title, placed.subtitle, parts, filtered, placed.technique, dated)
 
 
 def _mark(placed: PlacedStudy) -> str:
     return markup.unverified(CHANGED if placed.unverified else "")
 
 
-def _table(anchor: str, study: str, table: StudyTable) -> str:
-    caption = f"{study}: {table.name}. {table.note}"  # the name of a region, of which a page has no two alike
-    if len(table.rows) > MOST_ROWS:
-        caption += f" The first {MOST_ROWS} of {len(table.rows)} rows; all are in the study's file beside the records."
-    body = "\n".join(
-        f"<tr>{''.join(map(_cell, row, words))}</tr>"
-        for row, words in zip(table.rows[:MOST_ROWS], table.as_text(), strict=False)
-    )
-    return markup.table(anchor, caption, markup.head(table.columns), body, "found")
-
-
-def _cell(cell: Cell, words: str) -> str:
-    return markup.cell(words, "" if cell is None else cell)
+def _table(anchor: str, study: str, table: StudyTable) -> Table:
+    lines = [
+        Line([Cell(text, "" if cell is None else cell) for cell, text in zip(row, texts, strict=True)])
+        for row, texts in zip(table.rows, table.as_text(), strict=True)
+    ]
+    return Table(
+        anchor, f"{study}: {table.name}. {table.note}",  # the name of a region, of which a page has no two alike
+        [Cell(name, code=True) for name in table.columns], lines, align="r", kind="found",
+        label=(table.name, table.note), most=MOST_ROWS, most_in_text=SHORT,
+    )  # fmt: skip
 
 
 # the plot -----------------------------------------------------------------------------------------------------------
 
 
-def _plot(placed: PlacedStudy) -> str:
+def _plot(placed: PlacedStudy) -> list[Part]:
     """The figure, a sentence where it cannot be drawn, nothing where the study has none."""
     try:
         drawn = study_plots.element(placed.study, placed.anchor, f"Plot of {placed.title}", placed.plot)
     except Exception as error:  # whatever a module, which may be newer than the tables, does with them
-        return f"<p>No plot: {in_html(str(error) or type(error).__name__)}</p>"
-    return f"<figure>{drawn}</figure>" if drawn else ""
+        return [Words(f"No plot: {str(error) or type(error).__name__}", in_text=False)]
+    return [Figure(drawn, placed.title)] if drawn else []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from suite.measure.rules import held_out, oversight
+from suite.measure.rules.broken import RuleBroken
 from tests import plugin
 from tests.cheats import planted, tried
 
@@ -57,3 +60,36 @@ def test_a_part_of_a_shard_has_the_sum_of_the_same_bits_elsewhere() -> None:
     parts = torch.nn.ParameterList([whole[1:5], whole[1:5].clone()])
     first, second = held_out.state_of(parts)
     assert first == second
+
+
+def watched(outside_s: float, queued_s: float) -> oversight.Watch:
+    """Of a child that is away for longer than it says, in every block, and waited for a core."""
+    watch = oversight.Watch(os.getpid())
+    for _ in range(oversight.FEWEST_BLOCKS):
+        watch.asked()
+        watch.answered(0.1 - outside_s, 0.0, queued_s)
+    watch.outside_s = [each + 0.1 for each in watch.outside_s]
+    watch.said_s = [0.1] * oversight.FEWEST_BLOCKS
+    return watch
+
+
+def test_a_child_that_waited_for_a_core_is_no_cheat() -> None:
+    oversight.check(watched(0.2, 0.2), None)
+    with pytest.raises(RuleBroken, match="the clock is the parent's"):
+        oversight.check(watched(0.2, 0.0), None)
+
+
+def test_what_waits_for_a_core_is_seen_to() -> None:
+    """Three at once on one core wait for two thirds of their time."""
+    core = min(os.sched_getaffinity(0))
+    burn = (
+        f"import os, time; os.sched_setaffinity(0, {{{core}}}); end = time.time() + 1.5\nwhile time.time() < end: pass"
+    )
+    children = [subprocess.Popen([sys.executable, "-c", f"{burn}\ninput()"], stdin=subprocess.PIPE) for _ in range(3)]
+    time.sleep(2.5)
+    try:
+        assert all(oversight.queued_s(child.pid) > 0.3 for child in children)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()

@@ -1,5 +1,5 @@
-"""Run as a script: a short training run of every technique, each in a fork of its own, and which of the project's
-functions it has called. Prints JSON: technique -> {"baseline", "task", "called"}, the last as [module, line].
+"""Run as a script: a short training run of every technique that is named, each in a fork of its own, and which of the
+project's functions it has called. Prints JSON: technique -> {"baseline", "task", "called"}, the last as [module, line].
 
 A fork begins with the libraries loaded and nothing of the project; the baselines that it trains are the only ones
 installed.
@@ -150,6 +150,8 @@ def main() -> None:
     known = sorted(baselines())  # loads their libraries
     jobs = []
     for number, entry in enumerate(catalogue().values()):
+        if entry.id not in sys.argv[1:]:
+            continue
         assert entry.technique  # loads its libraries
         baseline = entry.card.baselines[number % len(entry.card.baselines)]
         assert baseline in known

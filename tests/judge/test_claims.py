@@ -322,6 +322,17 @@ def test_what_was_not_measured_yet_is_not_testable_and_says_how_to_measure_it() 
     assert bare.outcome == "not measured" and "scaling curve" in bare.reason
 
 
+def test_a_ratio_to_a_reference_that_was_not_counted_is_no_number() -> None:
+    """The contender's own 2**20 bytes are no ratio of 2**20."""
+    lines = [counted(status="failed", reason="it fell over", points=[]), counted("fast")]
+    lines[0] = lines[0].model_copy(update={"points": []})
+    half = claim(kind="counted", metric="optimizer_state_bytes", expected=0.5)
+    (verdict,) = judged(lines, half)
+    assert (verdict.outcome, verdict.reason) == ("not measured", "baseline: failed: it fell over")
+    (verdict,) = judged(lines, half.model_copy(update={"expected": 2.0**20, "absolute": True}))
+    assert verdict.outcome == "holds"
+
+
 def test_failures_are_not_held_against_a_claim_unless_it_is_about_quality() -> None:
     needs = [timed([side(), Side(stack="fast", code=CODE, status="unavailable", reason="needs CUDA")])]
     (verdict,) = judged(needs, claim())

@@ -3,8 +3,8 @@
 import re
 
 from suite.measure.models.matrix import Cell, Model, ModelsMatrix
-from suite.show.models import Shown, html, reasons, tables
-from suite.show.pages.markdown import models_section
+from suite.show.models import Shown, reasons, section, tables
+from suite.show.pages.rendered import as_html, as_markdown
 from tests.show.samples import EVIL
 
 MODELS = {name: Model(baseline="gpt" if name != "swin" else "vit") for name in ("llama", "opt", "swin")}
@@ -40,7 +40,7 @@ def test_a_reason_stands_once_with_defects_first():
 
 
 def test_the_markdown_has_a_cell_for_every_model_and_says_what_is_old():
-    page = "\n".join(models_section(Shown(TRIED, frozenset({"lion"}))))
+    page = "\n".join(as_markdown(section(Shown(TRIED, frozenset({"lion"})))))
     assert "3 techniques on 3 models: 4 work, 2 are refused, each with a reason, 1 defective" in page
     for line in page.splitlines():
         if line.startswith("| `"):
@@ -50,8 +50,7 @@ def test_the_markdown_has_a_cell_for_every_model_and_says_what_is_old():
 
 
 def test_the_html_escapes_what_a_model_says():
-    page = html(Shown(TRIED))
+    page = as_html(section(Shown(TRIED)))
     assert "<script" not in page and "<img" not in page
     assert page.count("<table") == 2
     assert len(re.findall("<td", page)) == 9
-    assert html(None) == ""

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from suite.measure.lab import StudyTable
 from suite.show import studies
 from suite.show.pages import html, markdown
+from suite.show.pages.rendered import as_html
 from suite.show.pages.report import Report
 from suite.show.studies import Studied
 from tests.factories import evidence
@@ -22,7 +23,7 @@ def drawn(draw: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> str:
     monkeypatch.setattr(
         "suite.measure.study.study_of", lambda entry: SimpleNamespace(**({"plot": draw} if draw else {}))
     )
-    return studies.html(studies.placed_studies([Studied(study(**changes))], {}), {})
+    return as_html(studies.section(studies.placed_studies([Studied(study(**changes))], {}), {}))
 
 
 def labelled(tables: list[StudyTable]) -> Figure:
@@ -57,7 +58,7 @@ def test_the_plot_stands_alone_in_the_page_s_colours_and_is_the_same_every_time(
 
 def test_tables_of_the_same_name_in_two_studies_are_regions_of_different_names() -> None:
     placed = studies.placed_studies([Studied(study()), Studied(study(baseline="bert"))], {})
-    captions = re.findall(r"<caption[^>]*>([^<]*)", studies.html(placed, {}))
+    captions = re.findall(r"<caption[^>]*>([^<]*)", as_html(studies.section(placed, {})))
     assert len(captions) == len(set(captions)) == 2
 
 

@@ -30,7 +30,7 @@ from suite.measure.contenders.fork_servers import shared
 from suite.record.job import Size, StackError, Task, canonical, join
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters
-from tests.runs import new_run, on_request
+from tests.runs import leave_unless_changed, new_run, on_request
 
 TRIED: tuple[tuple[Size, int], ...] = (("pico", 6), ("nano", 6), ("nano", 24))  # with the steps of a whole run
 CHECKPOINT_STEPS = 6
@@ -183,6 +183,7 @@ def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Si
 
 @pytest.mark.parametrize(("name", "baseline"), CASES)
 def test_conformance(name: str, baseline: str, checkpoint_of: Callable[[str, Size], Path], tmp_path: Path) -> None:
+    leave_unless_changed(name, baseline)
     task = reference_of(name)[1]
     for size, steps in TRIED:
         place = Place(baseline, size, steps, task, checkpoint_of(baseline, size) if task == "adapt" else None)

@@ -247,12 +247,16 @@ class Contender:
 
     def block(self, steps: int) -> TimedBlock:
         """``steps`` training steps."""
+        own_s = oversight.queued_s(os.getpid())
         for watch in self._watches:
             watch.asked()
         said = self._call("block", steps, left_s=self.limits.train_s - self.spent_s)
         ranks = [self._checked(TimedBlock, each, "block") for each in said]
+        # The answer waits for the slowest rank and for this process, so for the cores that these waited for.
+        slowest_s = max((watch.queued_since_asked_s() for watch in self._watches), default=0.0)
+        waited_s = oversight.queued_s(os.getpid()) - own_s + slowest_s
         for watch, rank in zip(self._watches, ranks, strict=True):
-            watch.answered(rank.seconds, rank.cpu_s)
+            watch.answered(rank.seconds, rank.cpu_s, waited_s)
         self._oversee()
         losses = [sum(each) / len(ranks) for each in zip(*(rank.losses for rank in ranks), strict=True)]
         reply = TimedBlock(seconds=ranks[0].seconds, cpu_s=sum(rank.cpu_s for rank in ranks), losses=losses)

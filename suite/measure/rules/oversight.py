@@ -6,9 +6,10 @@
     the child says      ├─── seconds ──┤                           ...
     the kernel says     processor time of the block  │ of the wait │
 
-A child whose clock stands still is away for longer than it says, in every block alike: what a busy machine adds differs
-from block to block, so the least that was added over all blocks is next to nothing where the clock is true. No process
-computes for longer than its cores were there. A contender waits while others are timed, and computes nothing then. Its
+A child whose clock stands still is away for longer than it says, in every block alike. What a busy machine adds is
+known in part, the time for which processes waited for a core, and differs from block to block: the least that was added
+over all blocks beside that is next to nothing where the clock is true. No process computes for longer than its cores
+were there. A contender waits while others are timed, and computes nothing then. Its
 peak of memory is no less than what it was seen to hold.
 """
 
@@ -47,7 +48,7 @@ class Watch:
     wall_s: float = 0.0
     waiting_cpu_s: float = 0.0
     seen_bytes: int = 0
-    _asked: tuple[float, float] | None = None
+    _asked: tuple[float, float, float] | None = None
     _answered_cpu_s: float | None = None
 
     def asked(self) -> None:
@@ -56,15 +57,19 @@ class Watch:
         if self._answered_cpu_s is not None and now_cpu_s is not None:
             self.waiting_cpu_s += now_cpu_s - self._answered_cpu_s
         self._answered_cpu_s = None
-        self._asked = None if now_cpu_s is None else (time.monotonic(), now_cpu_s)
+        self._asked = None if now_cpu_s is None else (time.monotonic(), now_cpu_s, queued_s(self.pid))
 
-    def answered(self, seconds: float, cpu_s: float) -> None:
-        """The block is over; what the child says that it took."""
+    def queued_since_asked_s(self) -> float:
+        """For how long the child's threads waited for a core, all of them added up."""
+        return queued_s(self.pid) - self._asked[2] if self._asked else 0.0
+
+    def answered(self, seconds: float, cpu_s: float, queued_s: float = 0.0) -> None:
+        """The block is over: what the child says that it took, and for how long its answer waited for a core."""
         now_s, now_cpu_s = time.monotonic(), processor_s(self.pid)
         if self._asked is None or now_cpu_s is None:
             return
-        began_s, began_cpu_s = self._asked
-        self.outside_s.append(now_s - began_s - seconds)
+        began_s, began_cpu_s, _ = self._asked
+        self.outside_s.append(now_s - began_s - seconds - queued_s)
         self.said_s.append(seconds)
         self.said_cpu_s += cpu_s
         self.cpu_s += now_cpu_s - began_cpu_s
@@ -106,6 +111,17 @@ def check_peak(watches: Sequence[Watch], said_bytes: int | None) -> None:
     if said_bytes is not None and watches and watches[0].seen_bytes > TOLERANCE * said_bytes:
         seen, said = (f"{each / 2**20:.4g} MiB" for each in (watches[0].seen_bytes, said_bytes))
         raise RuleBroken(PEAK, f"it says that it held {said} at most, and was seen to hold {seen}")
+
+
+def queued_s(pid: int) -> float:
+    """Seconds for which a process's threads that live were ready and waited for a core; 0 where the kernel does not
+    say."""
+    total = 0
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError, ValueError, IndexError):
+                total += int((thread / "schedstat").read_bytes().split()[1])
+    return total / 1e9
 
 
 def processor_s(pid: int) -> float | None:

@@ -11,19 +11,18 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from suite.entries.card import Card
-from suite.judge.claims import Judgement
 from suite.judge.metrics import Metric
-from suite.judge.negative import NegativeResult
 from suite.judge.rows import Row, as_dict
-from suite.judge.verdicts import rank
 from suite.record.text import in_html
 from suite.show import claims, models, paper_scale, references, stacks, studies
 from suite.show.answer import at_paper_sizes
+from suite.show.described import Section
 from suite.show.packing import Pack, packed
 from suite.show.pages import markup, matrix, overview, sections
 from suite.show.pages.board import (
@@ -44,6 +43,7 @@ from suite.show.pages.board import (
 )
 from suite.show.pages.cells import value_cell
 from suite.show.pages.overview import PlacedRow
+from suite.show.pages.rendered import as_html
 from suite.show.pages.report import Report
 from suite.show.pictures.charts import by_curve, forest, pareto, ruler, span
 from suite.show.pictures.drawing import charts_css, colours_css
@@ -74,13 +74,8 @@ def render(report: Report) -> str:
     parts = [
         sections.techniques(report, placed, studies.links(of_studies), pack) if placed else "",
         f'<div id="boards"><h2>Boards</h2>\n{of_boards}</div>' if placed else "",
-        pack.fold(stacks.html(of_stacks)),
-        pack.fold(studies.html(of_studies, cards)),
-        pack.fold(_claims(report.verdicts, cards)) if report.verdicts else "",
-        pack.fold(_log(report.negative)) if report.negative else "",
-        pack.fold(paper_scale.html(report.paper_scale)),
-        pack.fold(models.html(report.models)),
-        references.html(report.references),
+        *(pack.fold(as_html(section)) for section in _folded(report, of_stacks, of_studies)),
+        as_html(references.section(report.references)),
     ]
     style = colours_css() + (folder / "board.css").read_text("utf-8") + charts_css()
     chosen = _chosen(rows)
@@ -100,6 +95,22 @@ def render(report: Report) -> str:
         parts=pack.packed,
         data=packed([_thinned(as_dict(row)) for row in rows]),
     )
+
+
+def _folded(
+    report: Report, of_stacks: Sequence[stacks.Stacks], of_studies: Sequence[studies.PlacedStudy]
+) -> list[Section]:
+    """The sections behind the boards, those that there are."""
+    kinds = partial(overview.kinds, cards=report.cards)
+    sections = [
+        stacks.section(of_stacks),
+        studies.section(of_studies, report.cards),
+        claims.section(report.verdicts, kinds) if report.verdicts else None,
+        claims.log(report.negative) if report.negative else None,
+        paper_scale.section(report.paper_scale) if report.paper_scale else None,
+        models.section(report.models) if report.models else None,
+    ]
+    return list(filter(None, sections))
 
 
 def _contents(
@@ -237,43 +248,6 @@ def _board(placed: Sequence[PlacedRow], report: Report) -> str:
 def _named(placed: PlacedRow, cards: Mapping[str, Card]) -> str:
     """Attributes by which the script filters what belongs to one stack."""
     return markup.data(name=placed.row.stack, category=overview.kinds(placed.row.stack, cards))
-
-
-def _claims(judgements: Sequence[Judgement], cards: Mapping[str, Card]) -> str:
-    by_worth = claims.sort(judgements)
-    (title, first), *others = by_worth.parts
-    parts = [f"<h3>{in_html(title)}</h3>{_claims_table(title, first, cards)}"]
-    parts += [
-        markup.folded(f"{in_html(title)}: {len(part)}", _claims_table(title, part, cards))
-        for title, part in others
-        if title != claims.EXACT_AND_SO  # a footnote, which each technique's own section has
-    ]
-    introduction = f"{by_worth.sentence} {claims.READING}"
-    return markup.folded_section("claims", "Claims of the papers", introduction, "".join(parts))
-
-
-def _log(results: Sequence[NegativeResult]) -> str:
-    """Negative results as a dated table."""
-    lines = [
-        f"<tr>{''.join(markup.cell(words, kind='words') for words in line)}</tr>" for line in claims.log_lines(results)
-    ]
-    body = "\n" + "\n".join(lines) + "\n"
-    drawn = markup.table("log-lines", claims.LOG_TITLE, markup.head(claims.LOG_COLUMNS), body, "claims")
-    return markup.folded_section("log", claims.LOG_TITLE, f"{len(lines)} lines. {claims.LOG_READING}", drawn)
-
-
-def _claims_table(title: str, part: Sequence[claims.ClaimLine], cards: Mapping[str, Card]) -> str:
-    lines = []
-    for each in part:
-        cells = [
-            markup.cell(each.verdict, rank(each.verdict)[0], "words"),
-            markup.row_head(each.name, markup.code(each.name)),
-            *(markup.cell(words, kind="words") for words in each.cells[2:]),
-        ]
-        kind = overview.kinds(each.name.partition(".")[0], cards)
-        lines.append(f"<tr{markup.data(category=kind, name=each.name)}>{''.join(cells)}</tr>")
-    body = "\n" + "\n".join(lines) + "\n"
-    return markup.table(f"claims-{markup.slug(title)}", f"Claims: {title}", markup.head(claims.COLUMNS), body, "claims")
 
 
 FOREST_LEGEND = (

@@ -6,20 +6,17 @@ at most MOST_LINES lines, the matrix of all techniques, and the boards of each b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
 from suite.entries.card import Good
 from suite.guard.calibrated import Calibration, report
-from suite.judge.at_scale import CountsAtScale
-from suite.judge.claims import Judgement
-from suite.judge.metrics import METRICS
-from suite.judge.negative import NegativeResult
 from suite.judge.rows import Row
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
 from suite.show import claims, models, paper_scale, references, stacks, studies
+from suite.show.described import Section, slug
 from suite.show.pages import matrix
 from suite.show.pages.board import (
     HEADLINE,
@@ -37,10 +34,10 @@ from suite.show.pages.board import (
     timings_text,
     unverified_sentence,
 )
-from suite.show.pages.markup import free_anchor, slug
+from suite.show.pages.markup import free_anchor
 from suite.show.pages.overview import unmeasured
+from suite.show.pages.rendered import Pictures, as_markdown
 from suite.show.pages.report import Report
-from suite.show.studies import PlacedStudy
 
 MOST_LINES = 200  # of the front page
 NOTHING = "No records yet. Measure some: `leantrain run`"
@@ -48,11 +45,7 @@ NOTHING = "No records yet. Measure some: `leantrain run`"
 
 def render(report: Report) -> str:
     """Everything on one page."""
-    of_papers = claims_section(report.verdicts) if report.verdicts else []
-    of_log = log_section(report.negative) if report.negative else []
-    of_sizes = paper_scale_section(report.paper_scale) if report.paper_scale else []
-    of_models = models_section(report.models) if report.models else []
-    further = [line for section in (of_papers, of_log, of_sizes, of_models) if section for line in ("", *section)]
+    further = [line for section, _, _ in _further(report) for line in ("", *as_markdown(section))]
     return _page([*_front(report), *_numbers(report), *further])
 
 
@@ -73,25 +66,30 @@ def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
             references=report.references.on([baseline]),
         )
         names[baseline] = f"{free_anchor(slug(baseline) or 'baseline', taken)}.md"
-        learned, pictures = references_section(own.references, names[baseline].removesuffix(".md"))
-        pages |= {names[baseline]: _page([f"# {escape(baseline)}", *_numbers(own), *learned]), **pictures}
-    if report.verdicts:
-        names["claims of the papers"] = f"{free_anchor('claims', taken)}.md"
-        pages[names["claims of the papers"]] = _page(claims_section(report.verdicts, "#"))
-    if report.negative:
-        names["negative results"] = f"{free_anchor('log', taken)}.md"
-        pages[names["negative results"]] = _page(log_section(report.negative, "#"))
-    if report.paper_scale:
-        names["the papers' own sizes"] = f"{free_anchor('paper-scale', taken)}.md"
-        pages[names["the papers' own sizes"]] = _page(paper_scale_section(report.paper_scale, "#"))
-    if report.models:
-        names["techniques on other models"] = f"{free_anchor('models', taken)}.md"
-        pages[names["techniques on other models"]] = _page(models_section(report.models, "#"))
+        pictures = Pictures(names[baseline].removesuffix(".md"))
+        learned = references.section(own.references)
+        lines = ["", *as_markdown(learned, pictures=pictures)] if learned else []
+        pages |= {names[baseline]: _page([f"# {escape(baseline)}", *_numbers(own), *lines]), **pictures.files}
+    for section, title, stem in _further(report):
+        names[title] = f"{free_anchor(stem, taken)}.md"
+        pages[names[title]] = _page(as_markdown(section, "#"))
     links = ", ".join(f"[{escape(title)}]({quote(f'{folder}/{name}')})" for title, name in names.items())
     tally = f" Claims: {claims.sort(report.verdicts).sentence}" if report.verdicts else ""
     further = ["", "## All numbers", "", f"{links}.{tally}"] if links else []
     room = MOST_LINES - len(further) - 1
     return _page([*_front(report, room), *further]), pages
+
+
+def _further(report: Report) -> Iterator[tuple[Section, str, str]]:
+    """Sections with pages of their own, the words of a link to each, and its file's stem."""
+    if report.verdicts:
+        yield claims.section(report.verdicts), "claims of the papers", "claims"
+    if report.negative:
+        yield claims.log(report.negative), "negative results", "log"
+    if report.paper_scale:
+        yield paper_scale.section(report.paper_scale), "the papers' own sizes", "paper-scale"
+    if report.models:
+        yield models.section(report.models), "techniques on other models", "models"
 
 
 def _page(lines: Sequence[str]) -> str:
@@ -198,10 +196,9 @@ def _numbers(report: Report) -> list[str]:
     all_boards = boards(report.rows)
     for board in all_boards:
         lines += ["", *section(board)]
-    if of_stacks := stacks.stacks(all_boards):
-        lines += ["", *stacks_section(of_stacks)]
-    if of_studies := studies.placed_studies(report.studies, report.cards):
-        lines += ["", *studies_section(of_studies)]
+    of_studies = studies.placed_studies(report.studies, report.cards)
+    for part in (stacks.section(stacks.stacks(all_boards)), studies.section(of_studies, report.cards)):
+        lines += ["", *as_markdown(part)] if part else []
     return lines
 
 
@@ -248,136 +245,6 @@ def _remarks(remarked: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """A list of stacks with sentences; nothing when there are none."""
     lines = [f"- {code(stack)}: {escape('; '.join(sentences))}" for stack, sentences in remarked]
     return ["", *lines] if lines else []
-
-
-def stacks_section(of_boards: Sequence[stacks.Stacks]) -> list[str]:
-    """Shows for each board the matrix of pairs, the table of all stacks, remarks."""
-    lines = ["## Stacks", "", escape(stacks.READING)]
-    for each in of_boards:
-        lines += ["", f"### {escape(each.board.title)}", "", escape(each.board.subtitle)]
-        if each.firsts:
-            corner = f"{METRICS[each.headline].heading}, first technique a row, second a column"
-            lines += ["", _line([corner, *map(code, each.seconds)]), _line([":--", *["--:"] * len(each.seconds)])]
-            lines += [
-                _line([code(name), *(stacks.shown(value) if value else "" for value in values)])
-                for name, values in zip(each.firsts, each.matrix, strict=True)
-            ]
-        titles = stacks.head()
-        lines += ["", _line(titles), _line(["--:", ":--", *["--:"] * (len(titles) - 2)])]
-        for one in each.interactions:
-            cells = [stacks.shown(value) for value in one.values.values()]
-            name = code(one.whole.stack) + ("†" if one.whole.unverified else "")
-            lines.append(_line([str(len(one.parts)), name, *cells, str(len(one.seeds))]))
-        remarked = [(one.whole.stack, stacks.remarks(one)) for one in each.interactions]
-        lines += _remarks([(stack, sentences) for stack, sentences in remarked if sentences])
-    return lines
-
-
-SHORT = 12  # rows
-
-
-def studies_section(placed: Sequence[PlacedStudy]) -> list[str]:
-    """Shows for each study where it was made, and its tables, of the long ones only their length."""
-    lines = ["## Studies", "", escape(studies.READING)]
-    for each in placed:
-        lines += ["", f"### {escape(each.title)}{'†' if each.unverified else ''}", "", escape(each.subtitle)]
-        for table in each.tables:
-            about = f"{code(table.name)}: {escape(table.note)}" if table.note else code(table.name)
-            if len(table.rows) > SHORT:
-                lines += ["", f"{about} ({len(table.rows)} rows, left out here)"]
-            else:
-                lines += ["", about, "", _line(list(map(code, table.columns)))]
-                lines += [_line(["--:"] * len(table.columns))]
-                lines += [_line(list(map(escape, cells))) for cells in table.as_text()]
-    return lines
-
-
-def claims_section(judgements: Sequence[Judgement], level: str = "##") -> list[str]:
-    """How often each verdict occurs, then a table of what was measured, and of the others."""
-    by_worth = claims.sort(judgements)
-    lines = [f"{level} Claims of the papers", "", f"{by_worth.sentence} {claims.READING}"]
-    for title, part in by_worth.parts:
-        lines += ["", f"{level}# {title}", "", _line(claims.COLUMNS), _line([":--"] * len(claims.COLUMNS))]
-        lines += [_line([each.verdict, code(each.name), *map(escape, each.cells[2:])]) for each in part]
-    return lines
-
-
-def log_section(results: Sequence[NegativeResult], level: str = "##") -> list[str]:
-    """Negative results, the newest first."""
-    lines = [f"{level} {claims.LOG_TITLE}", "", escape(claims.LOG_READING), ""]
-    lines += [_line(claims.LOG_COLUMNS), _line([":--"] * len(claims.LOG_COLUMNS))]
-    return lines + [_line([date, code(name), *map(escape, cells)]) for date, name, *cells in claims.log_lines(results)]
-
-
-def references_section(shown: references.ShownReferences, stem: str) -> tuple[list[str], dict[str, str]]:
-    """What references have learned and can tell apart; the pictures by the names of their files."""
-    lines: list[str] = []
-    pictures: dict[str, str] = {}
-    for each in shown.references.learned:
-        lines += ["", f"## What the reference has learned: {escape(shown.heading(each))}", ""]
-        lines += [
-            escape(f"{references.READING} {references.verdict(each)}"),
-            "",
-            *_plain_table(*references.scores(each)),
-        ]
-        lines += ["", escape(f"{references.further(each)}.")] if each.further else []
-        for caption, samples in references.captioned(each):
-            lines += ["", f"{escape(caption)}:", ""]
-            lines += [f"    {' '.join(sample.text.split())}" for sample in samples if sample.text]
-            for sample in samples:
-                if sample.png:
-                    name = f"{stem}-{len(pictures) + 1}.svg"
-                    pictures[name] = references.drawn(sample) + "\n"
-                    lines.append(f"![{escape(caption)}]({quote(name)})")
-    for power in shown.references.power:
-        lines += ["", f"## What it can tell apart: {escape(shown.heading(power))}", ""]
-        lines += [escape(f"{references.sees(power)} {references.CONTROLS}"), ""]
-        lines += _plain_table(*references.controls(power))
-    return lines, pictures
-
-
-def _plain_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    rows = [list(map(escape, each)) for each in (head, *lines)]
-    return [_line(rows[0]), _line([":--", *["--:"] * (len(head) - 1)]), *map(_line, rows[1:])]
-
-
-def paper_scale_section(shown: CountsAtScale, level: str = "##") -> list[str]:
-    """A table for each setting, and why some techniques are not counted."""
-    lines = [f"{level} {paper_scale.TITLE}", "", escape(paper_scale.sentence(shown)), "", escape(paper_scale.READING)]
-    for table in paper_scale.tables(shown.counts):
-        lines += ["", f"{level}# {escape(table.place.title)}", "", escape(table.reference), ""]
-        lines += [_line(paper_scale.HEADINGS), _line([":--", *["--:"] * (len(paper_scale.HEADINGS) - 1)])]
-        lines += [
-            _line([code(each.stack.stack) + paper_scale.mark(shown, each), *paper_scale.cells(each)])
-            for each in table.counted
-        ]
-        why = [f"- {code(each.stack.stack)}: {escape(each.stack.unavailable)}" for each in table.uncounted]
-        lines += ["", "Not counted, and why:", "", *why] if why else []
-    return lines
-
-
-def models_section(shown: models.Shown, level: str = "##") -> list[str]:
-    """Shows for each baseline the table of techniques and the models in its place; then why some do not work."""
-    lines = [f"{level} {models.TITLE}", "", escape(models.sentence(shown)), "", escape(models.READING)]
-    for each in models.tables(shown.matrix):
-        lines += ["", f"{level}# In the place of {escape(each.baseline)}'s model", ""]
-        lines += [_line(["technique", *map(code, each.models)]), _line([":--", *[":-:"] * len(each.models)])]
-        lines += [
-            _line(
-                [
-                    code(technique) + shown.mark(technique),
-                    *(models.SIGNS[cell.verdict] if cell else "" for cell in cells),
-                ]
-            )
-            for technique, cells in each.rows
-        ]
-    if why := models.reasons(shown.matrix):
-        lines += ["", f"{level}# Why not", ""]
-        lines += [
-            f"- {models.SIGNS[each.verdict]} {escape(models.place(each, shown.matrix))}: {escape(each.words)}"
-            for each in why
-        ]
-    return lines
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -5,7 +5,6 @@ Parameters called ``markup`` are HTML already; all other text is escaped here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable
 
 from suite.record.text import in_html
@@ -14,11 +13,6 @@ from suite.record.text import in_html
 def unverified(what: str) -> str:
     """The mark of evidence whose code changed, which a pointer explains; nothing where ``what`` is empty."""
     return f'<abbr title="{in_html(what)}">†</abbr>' if what else ""
-
-
-def slug(words: str) -> str:
-    """The words as part of an anchor."""
-    return re.sub(r"[^a-z0-9_]+", "-", words.lower()).strip("-")
 
 
 def free_anchor(name: str, taken: set[str]) -> str:

@@ -18,6 +18,7 @@ from suite.record.job import techniques_of
 from suite.record.text import in_html
 from suite.show import answer
 from suite.show.answer import AtPaperSize
+from suite.show.described import slug
 from suite.show.pages import matrix as matrices
 from suite.show.pages.board import (
     HEADLINE,
@@ -45,7 +46,6 @@ from suite.show.pages.markup import (
     items,
     link,
     row_head,
-    slug,
     table,
     unverified,
 )

@@ -1,0 +1,158 @@
+"""What a section says, before it is HTML or Markdown: :mod:`suite.show.pages.rendered` has a template for each.
+
+All words here are text from anywhere; a template escapes them. What is drawn already is a :class:`Figure`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+def slug(words: str) -> str:
+    """The words as part of an anchor."""
+    return re.sub(r"[^a-z0-9_]+", "-", words.lower()).strip("-")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table. ``sort`` is what its column is sorted by, its words where that is None; ``kind`` its class on
+    a page; ``title`` what a pointer is told; ``code``: it is a name; ``head``: it heads its row; ``mark`` stands behind
+    it."""
+
+    words: str
+    sort: object = None
+    kind: str = ""
+    title: str = ""
+    code: bool = False
+    head: bool = False
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table; ``data`` is what a page filters it by, ``dated``: what it says is of older code."""
+
+    cells: Sequence[Cell]
+    data: Mapping[str, str] = field(default_factory=dict)
+    dated: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """``caption`` names it, on a page of many; ``label``: its name and a note, where no heading stands above it.
+
+    ``columns`` are its head; ``align`` has a letter for each, l r or c, the last for all that follow. ``sorted_by``:
+    the position of the column that it is sorted by; None where a page cannot sort it, -1 where it is not sorted yet.
+    ``most``: how many lines a page shows; ``most_in_text``: how long it may be for text, which shows all lines or none.
+    """
+
+    anchor: str
+    caption: str
+    columns: Sequence[Cell | str]
+    lines: Sequence[Line]
+    align: str = "lr"
+    kind: str = ""
+    sorted_by: int | None = -1
+    label: tuple[str, str] = ("", "")
+    most: int | None = None
+    most_in_text: int | None = None
+
+    @property
+    def head(self) -> list[Cell]:
+        return [each if isinstance(each, Cell) else Cell(each) for each in self.columns]
+
+    def aligned(self, position: int) -> str:
+        return self.align[min(position, len(self.align) - 1)]
+
+    @property
+    def shown(self) -> Sequence[Line]:
+        return self.lines[: self.most]
+
+    @property
+    def is_too_long_for_text(self) -> bool:
+        return self.most_in_text is not None and len(self.lines) > self.most_in_text
+
+
+@dataclass(frozen=True)
+class Words:
+    """A paragraph; ``kind`` is its class on a page. ``in_text``: text has it, too."""
+
+    words: str
+    kind: str = ""
+    in_text: bool = True
+
+
+@dataclass(frozen=True)
+class Heading:
+    words: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """Of a list: a name in code font, where it has one, and what is said of it."""
+
+    words: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Items:
+    items: Sequence[Item]
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """Words as they are, line by line."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An SVG element that is safe in a page; ``caption`` says what it shows. ``in_text``: text has it as a file."""
+
+    svg: str
+    caption: str
+    in_text: bool = False
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Parts that a page opens by a click on their title; ``number`` of what is in them, behind it. ``in_text_alone``:
+    the page has them elsewhere."""
+
+    title: str
+    parts: Sequence[Part]
+    number: int | None = None
+    in_text_alone: bool = False
+
+
+@dataclass(frozen=True)
+class Article:
+    """A part with a title of its own, which a page filters by ``data`` and links to ``link``, an anchor on it."""
+
+    anchor: str
+    title: str
+    subtitle: str
+    parts: Sequence[Part]
+    data: Mapping[str, str] = field(default_factory=dict)
+    link: str = ""
+    dated: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """``introduction`` stands on a page, which opens the rest by a click, but where it ``is_open``; ``reading`` says
+    how to read it."""
+
+    anchor: str
+    title: str
+    introduction: str
+    parts: Sequence[Part]
+    reading: str = ""
+    is_open: bool = False
+
+
+Part = Words | Heading | Items | Quoted | Figure | Table | Folded | Article
