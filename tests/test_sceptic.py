@@ -173,10 +173,13 @@ def recomputed_noise(judgement: Judgement, stored: dict[str, dict[str, Any]]) ->
     if claim["metric"] != "loss" or claim["kind"] != "quality":
         return None
     runs = [stored[id] for id in place.records if stored[id]["kind"] == "learned"]
+    own, control = judgement.technique, claim.get("against")
+    own = f"{own}:{claim['settings']}" if claim.get("settings") else own
     losses: dict[bool, dict[int, float]] = {True: {}, False: {}}
     for run in runs:
-        if run["status"] == "ok" and run["final"]:
-            losses[run["stack"].partition(":")[0] == judgement.technique][run["seed"]] = run["final"]["loss"]
+        is_own = run["stack"] == own if control else run["stack"].partition(":")[0] == judgement.technique
+        if run["status"] == "ok" and run["final"] and (is_own or run["stack"] == control or not control):
+            losses[is_own][run["seed"]] = run["final"]["loss"]
     ratios = [math.log(loss / losses[False][seed]) for seed, loss in losses[True].items() if seed in losses[False]]
     if judgement.outcome in ("tuning open", "not exercised") or not ratios:
         return None

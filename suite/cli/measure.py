@@ -132,7 +132,8 @@ def run(
     It counts and times each once, then learns, then times again for an interval. Evidence is appended to the results
     folder as it comes, and an interrupted run continues where it stopped. The most informative comes first: each
     technique once before any on a second baseline, and that before anything twice. Curves that another machine learned
-    are used; times are always this machine's. Exit code 3 if nothing could be measured of what is missing, 4 if others
+    are used; times are always this machine's. What a technique's claims compare it with, a control or a variant, is
+    learned after it. Exit code 3 if nothing could be measured of what is missing, 4 if others
     keep the machine too busy to time, 5 if a run failed.
     """
     with understandable(as_json):
@@ -143,6 +144,7 @@ def run(
         from suite.measure.campaign import measure
         from suite.measure.contenders.contender import check_buildable, check_model_apart
         from suite.measure.contenders.world import is_distributed
+        from suite.measure.controls import control_pairs
         from suite.measure.peers import peer_pairs
         from suite.measure.plan import pairs_of
         from suite.record.job import RECIPES, SIZES
@@ -188,6 +190,7 @@ def run(
         for each in dict.fromkeys(pair.setting.but(recipe="modern") for pair in pairs):
             with blamed(context, "model"):
                 check_model_apart(each)
+        pairs += control_pairs(pairs)
         if techniques:
             against_peers, absent = peer_pairs(pairs)
             pairs += against_peers

@@ -217,6 +217,7 @@ def claims(
         from suite.judge import claims as judging
         from suite.judge import rows
         from suite.judge.at_scale import counts_at_scale
+        from suite.judge.studies import read_studies
         from suite.judge.verdicts import FAILS
         from suite.record.job import SIZES
         from suite.record.store import Store
@@ -248,7 +249,11 @@ def claims(
             for problem in unread:
                 warn(problem)
             left_out: list[str] = []
-            judgements = judging.verdicts(rows.rows(records, named.__contains__, left_out), cards, at_scale)
+            studies, damaged = read_studies(folder)
+            for problem in damaged:
+                warn(problem)
+            known = rows.rows(records, named.__contains__, left_out)
+            judgements = judging.verdicts(known, cards, at_scale, studies)
             for problem in left_out:
                 warn(problem)
             judgements = [each for each in judgements if not on or each.baseline in ("", *on)]

@@ -111,6 +111,10 @@ SCOPES: Mapping[str, Scope] = {
 """What a claim of a kind is about where it does not say."""
 
 
+STUDY = "study."
+"""How the metric of a claim begins that is read from a study's tables."""
+
+
 class Claim(Strict):
     """One statement of the paper.
 
@@ -119,7 +123,10 @@ class Claim(Strict):
     always is. ``tolerance`` is relative. ``baselines``, ``recipes``, ``sizes`` and ``devices`` are where the
     claim can be judged: everywhere that the card names when empty; ``needs`` is what a run must have for it. Elsewhere
     it is not measured, and never contradicted. ``settings`` are the hyper-parameters that it is about, where those are
-    not the defaults; ``against`` is the stack that it is compared with, where that is not the card's reference.
+    not the defaults; ``against`` is the stack that it is compared with, where that is not the card's reference: another
+    technique, or a control, a variant with a setting of that name. ``within`` is a stack that both sides have besides.
+    ``study.TABLE.COLUMN`` is a metric, too: of the technique's own study, a share of its seeds in the row that ``cell``
+    tells apart by other columns.
     """
 
     id: str = Field(pattern=r"^[a-z0-9_]+$")
@@ -140,6 +147,8 @@ class Claim(Strict):
     needs: Needs = Needs()
     settings: str = ""
     against: str = ""
+    within: str = ""
+    cell: Mapping[str, int | float | str] = {}
     conditions: str = ""  # hardware, shape, precision, batch of the paper's number, in words
     setting: PaperSetting | None = None
     verified: bool = False  # read in the paper or its code, not from memory
@@ -151,7 +160,7 @@ class Claim(Strict):
             return given
         own = dict(given)
         usual: dict[str, Any] = {"scope": SCOPES.get(str(own.get("kind")), "step")}
-        usual |= {"absolute": True} if str(own.get("metric")).startswith("probe.") else {}
+        usual |= {"absolute": True} if str(own.get("metric")).startswith(("probe.", STUDY)) else {}
         return usual | own
 
     @model_validator(mode="after")
@@ -160,7 +169,14 @@ class Claim(Strict):
             raise ValueError(f"the claim {self.id} needs a number in expected; only literature is quoted without one")
         if self.expected is not None and not self.absolute and self.expected <= 0 and self.kind != "literature":
             raise ValueError(f"the claim {self.id} expects a ratio of {self.expected:g}; set absolute = true")
+        if of_study(self) != bool(self.cell) or (self.cell and self.metric.count(".") != 2):
+            raise ValueError(f'the claim {self.id} is of a study\'s row: metric = "study.TABLE.COLUMN", and its cell')
         return self
+
+
+def of_study(claim: Claim) -> bool:
+    """Whether a study's tables decide the claim, and no row."""
+    return claim.metric.startswith(STUDY)
 
 
 class Property(Claim):

@@ -14,6 +14,9 @@ conditions), and of how far the evidence is from the paper's setting. The outcom
                     conservative end and never with the point estimate;
 8. undecided        the interval contains both; the reason says how many replicates would tell.
 
+A claim that names a control compares two stacks that have one reference: what both learned and had counted, seed by
+seed, or what was timed together. One that names a cell of a study is about a share of the study's seeds.
+
 Whether it is *reproduced* or *contradicted* is for :mod:`suite.judge.verdicts` to say, from the outcome, the distance
 (:mod:`suite.judge.distance`), and whether somebody read the statement in the paper.
 
@@ -34,7 +37,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from suite.entries.card import Card, Claim, Property
+from suite.entries.card import Card, Claim, Property, of_study
 from suite.entries.cards import with_cards
 from suite.entries.catalogue import catalogue, lookup
 from suite.judge.at_scale import CountsAtScale
@@ -48,8 +51,9 @@ from suite.judge.statistics import (
     detectable_effect,
     required_replicates,
 )
+from suite.judge.studies import Study
 from suite.judge.verdicts import CONTRADICTED, FAILS, HOLDS, Outcome, Unjudged, word
-from suite.record.job import Setting, Size, canonical
+from suite.record.job import Setting, Size, canonical, parts_of
 from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, Beside, CountPlace
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
@@ -220,7 +224,8 @@ def decide(claim: Claim, seen: Observation) -> tuple[Outcome | Unjudged, str]:
         return "undecided", f"{seen.missed}, in too few seeds to be sure: measure 3 or more"
     assert interval is not None
     if seen.exact:
-        return (HOLDS, "exactly") if _inside(claim, interval) else (FAILS, "an exact count differs")
+        differs = f"not so in {interval.n} seeds" if of_study(claim) else "an exact count differs"
+        return (HOLDS, "exactly") if _inside(claim, interval) else (FAILS, differs)
     return _compared(claim, seen, interval)
 
 
@@ -387,8 +392,8 @@ def _inactive(claim: Claim, row: Row) -> str:
 
 
 def _technique(row: Row) -> str:
-    """The id of a row's technique, without its settings."""
-    return row.stack.partition(":")[0]
+    """The id of a row's technique, without its settings and what both sides have besides."""
+    return (parts_of(row.stack) or [row.stack])[-1].partition(":")[0]
 
 
 def _about_quality(claim: Claim) -> bool:
@@ -468,10 +473,13 @@ def chosen(id: str | None) -> list[Card]:
 
 
 def verdicts(
-    rows: Iterable[Row], cards: Iterable[Card] | None = None, at_scale: CountsAtScale = NONE_AT_SCALE
+    rows: Iterable[Row],
+    cards: Iterable[Card] | None = None,
+    at_scale: CountsAtScale = NONE_AT_SCALE,
+    studies: Iterable[Study] = (),
 ) -> list[Judgement]:
-    """Judge every claim of the cards (all installed ones) at every place with evidence that it applies to: rows, and
-    for exact claims about bytes, FLOPs and parameters the counts at the papers' own sizes.
+    """Judge every claim of the cards (all installed ones) at every place with evidence that it applies to: rows, for
+    exact claims about bytes, FLOPs and parameters the counts at the papers' own sizes, and studies.
 
     Recipes, sizes and machines are judged apart, since a gain over the classic recipe may be none over the modern one.
     At one place a row of the installed code is preferred to an unverified one, then the one of more replicates.
@@ -480,47 +488,79 @@ def verdicts(
     for row in rows:
         known.setdefault((row.stack, row.reference), []).append(row)
     chosen = [entry.card for entry in with_cards(catalogue())[0].values()] if cards is None else list(cards)
-    besides = at_scale.counts.beside()
+    besides, made = at_scale.counts.beside(), list(studies)
     return [
         judgement
         for card in chosen
         for claim in card.judged
-        for judgement in _of_claim(
-            card, claim, rows_about(card, claim, known), _counted_at_scale(card, claim, at_scale, besides)
+        for judgement in (
+            _by_studies(card, claim, made)
+            if of_study(claim)
+            else _of_claim(
+                card, claim, rows_about(card, claim, known), _counted_at_scale(card, claim, at_scale, besides)
+            )
         )
     ]
 
 
 def stack_of(card: Card, claim: Claim) -> str:
-    """The stack that a claim is about: the card's technique, with the claim's settings."""
-    return canonical(f"{card.id}:{claim.settings}") if claim.settings else card.id
+    """The stack that a claim is about: the card's technique, with the claim's settings and what both sides have."""
+    own = f"{card.id}:{claim.settings}" if claim.settings else card.id
+    return canonical(f"{claim.within}+{own}" if claim.within else own)
+
+
+def control_of(claim: Claim) -> str:
+    """The stack that a claim compares with; empty where that is the card's reference."""
+    control = "+".join(filter(None, (claim.within, claim.against)))
+    return canonical(control) if control else ""
 
 
 def stacks_of(cards: Iterable[Card]) -> set[str]:
     """The stacks by whose rows claims of the cards are judged."""
     stacks = {
-        stack for card in cards for each in card.judged for stack in (card.id, stack_of(card, each), each.against)
+        stack for card in cards for each in card.judged for stack in (card.id, stack_of(card, each), control_of(each))
     }
     return stacks - {""}
 
 
+def only_controls(cards: Iterable[Card]) -> set[str]:
+    """The stacks that claims compare with and that no card is about: what is known of them is part of those claims."""
+    every = list(cards)
+    about = {stack for card in every for each in card.judged for stack in (card.id, stack_of(card, each))}
+    return {control_of(each) for card in every for each in card.judged} - about - {""}
+
+
 def rows_about(card: Card, claim: Claim, known: Mapping[tuple[str, str], Sequence[Row]]) -> Sequence[Row]:
-    """The rows that a claim is judged by. Against another stack than the card's reference: of what both learned, and
-    had counted, under equal conditions."""
+    """The rows that a claim is judged by. Against a control: where both were timed together, and of what both learned,
+    and had counted, under equal conditions."""
+    control = control_of(claim)
     own = known.get((stack_of(card, claim), card.reference), ())
     if claim.metric in PER_PARAMETER:  # of more ranks than a machine has
         return ()
-    if not claim.against:
+    if not control:
         return own
-    others = {(row.conditions.key, row.machine.key): row for row in known.get((claim.against, card.reference), ())}
-    pairs = ((row, others.get((row.conditions.key, row.machine.key))) for row in own)
-    return [_beside(row, other) for row, other in pairs if other is not None]
+    others: dict[str, list[Row]] = {}
+    for row in known.get((control, card.reference), ()):
+        others.setdefault(row.conditions.key, []).append(row)
+    return [
+        *known.get((stack_of(card, claim), control), ()),
+        *(_beside(row, _nearest(row, others[row.conditions.key])) for row in own if row.conditions.key in others),
+    ]
+
+
+def _nearest(row: Row, others: Sequence[Row]) -> Row:
+    """The row of the same machine, where there is one, of some under equal conditions: curves and counts travel."""
+    return next((each for each in others if each.machine.key == row.machine.key), others[0])
 
 
 def _beside(row: Row, other: Row) -> Row:
-    """A row against another of the same reference: the two contenders, seed by seed where both ended."""
+    """A row against another of the same reference: the contenders, seed by seed where both ended with equal bits."""
     theirs = {each.seed: each.contender for each in other.known.learned}
-    learned = [LearnedPair(theirs[each.seed], each.contender) for each in row.known.learned if each.seed in theirs]
+    learned = [
+        LearnedPair(theirs[each.seed], each.contender)
+        for each in row.known.learned
+        if each.seed in theirs and theirs[each.seed].bits == each.contender.bits
+    ]
     known = Known((other.known.counted[1], row.known.counted[1]), tuple(learned))
     return replace(
         row,
@@ -546,7 +586,7 @@ def _counted_at_scale(
         and (place.task, unfit(claim, place.recipe, place.size, place.device)) == (card.task, "")
         and place.baseline in (claim.baselines or card.baselines)
         for each in every
-        if not claim.against
+        if not control_of(claim)
         and each.stack.stack == stack_of(card, claim)
         and (each.stack.reference == card.reference or claim.metric in PER_PARAMETER)  # no ratio to it
         and (value := each.of(claim.metric, claim.absolute)) is not None
@@ -589,6 +629,57 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[
             place = ClaimPlace(baseline, command=_command(card, claim, baseline))
             judgements.append(judge(claim, card.id, Observation(reason=reason), place))
     return judgements
+
+
+def _by_studies(card: Card, claim: Claim, studies: Sequence[Study]) -> list[Judgement]:
+    """The verdicts by the technique's studies on each baseline that the claim is about."""
+    judgements: list[Judgement] = []
+    for baseline in claim.baselines or card.baselines:
+        made = [
+            each
+            for each in studies
+            if (each.technique, each.baseline) == (card.id, baseline)
+            and not unfit(claim, each.recipe, each.size, each.device)
+        ]
+        judgements += [_by_study(card, claim, each) for each in made]
+        if not made:
+            place = ClaimPlace(baseline, command=f"leantrain study {card.id} -b {baseline}")
+            judgements.append(judge(claim, card.id, Observation(reason="the study was not made"), place))
+    return judgements
+
+
+def _by_study(card: Card, claim: Claim, study: Study) -> Judgement:
+    changed = study.unverified()
+    seen = replace(_in_study(claim, study), note="unverified: the code changed since the study" if changed else "")
+    here = EvidenceSetting(study.baseline, study.size, device=study.device)
+    options = f"-b {study.baseline} --size {study.size} --seeds {max(3, study.seeds)}"
+    place = ClaimPlace(
+        study.baseline, study.recipe, study.size, study.machine.name,
+        unverified=("learned",) if changed else (),
+        command=f"leantrain study {card.id} {options}",
+        differs=differences(claim, False, here),
+        newest=study.made.isoformat(),
+    )  # fmt: skip
+    return judge(claim, card.id, seen, place)
+
+
+def _in_study(claim: Claim, study: Study) -> Observation:
+    """The share that the claim's cell holds, of as many seeds as its row says: all of them, or one tells nothing."""
+    _, name, column = claim.metric.split(".")
+    table = next((each for each in study.tables if each.name == name), None)
+    if table is None or not {column, "seeds", *claim.cell} <= {*table.columns}:
+        return Observation(reason=f"the study has no {column} in a table {name}")
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    fitting = [row for row in rows if all(row[key] == value for key, value in claim.cell.items())]
+    if len(fitting) != 1:
+        wanted = ", ".join(f"{key} {value}" for key, value in claim.cell.items())
+        return Observation(reason=f"{len(fitting)} rows of the table {name} have {wanted}")
+    share, seeds = fitting[0][column], fitting[0]["seeds"]
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        return Observation(reason=f"{column} is no share of the seeds")
+    several = seeds > 1
+    low, high = (share, share) if several else (-math.inf, math.inf)
+    return Observation(Interval(share, low, high, 1.0, "every seed", seeds), exact=several)
 
 
 def judge_row(card: Card, claim: Claim, row: Row) -> Judgement:
@@ -667,7 +758,7 @@ def _place(card: Card, claim: Claim, row: Row) -> ClaimPlace:
     }  # fmt: skip
     return ClaimPlace(
         c.baseline, c.recipe, c.model or c.size, row.machine.name, row.records, row.unverified,
-        _compare(stack_of(card, claim), claim.against, card.task, setting), _distance(claim, row), cpu_seconds(row),
+        _compare(stack_of(card, claim), control_of(claim), card.task, setting), _distance(claim, row), cpu_seconds(row),
         row.newest, c.baseline_version,
     )  # fmt: skip
 
@@ -711,7 +802,7 @@ def _command(card: Card, claim: Claim, baseline: str) -> str:
         return exact_command(card, claim, baseline, *claim.sizes[:1])
     options = {"--recipe": claim.recipes, "--size": claim.sizes, "--device": claim.devices}
     chosen = {"-b": baseline} | {name: values[0] for name, values in options.items() if values}
-    return _compare(stack_of(card, claim), claim.against, card.task, chosen)
+    return _compare(stack_of(card, claim), control_of(claim), card.task, chosen)
 
 
 def exact_command(card: Card, claim: Claim, baseline: str, size: Size = "nano", settings: str = "") -> str:

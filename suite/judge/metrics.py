@@ -198,6 +198,12 @@ def _moderated(name: str, samples: Samples, priors: Priors) -> Interval:
     return moderated_interval(list(samples.values()), priors.get(name))
 
 
+def _of_sets(name: str, samples: Samples, priors: Priors) -> Interval:
+    """The interval over sets of processes. One set has none: how far its processes' layout favours one side, nothing
+    says, and the other rows' noise is of other layouts."""
+    return _moderated(name, samples, priors if len(samples) > 1 else {})
+
+
 PROBE_RATIO = "probe_ratio."  # and a probe's name: of both sides
 NOT_TIMED = "not timed yet: measure it with leantrain run"
 NOT_LEARNED = "nothing was learned yet: measure it with leantrain run"
@@ -217,7 +223,7 @@ def _timed(name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Ca
         ratios = samples(known)
         reference_s = [each.reference_step_s for each in known.timed]
         contender_s = [s * math.exp(ratio) for s, ratio in zip(reference_s, ratios.values(), strict=True)]
-        return _value_of(_moderated(name, ratios, priors), reference_s, contender_s)
+        return _value_of(_of_sets(name, ratios, priors), reference_s, contender_s)
 
     return Metric(name, title, "s", "timed", samples, value, round_samples=rounds, uses=uses)
 
@@ -236,7 +242,7 @@ def _of_process(
         }
 
     def value(known: Known, priors: Priors) -> MetricValue:
-        log = _moderated(name, samples(known), priors)
+        log = _of_sets(name, samples(known), priors)
         sides = zip(*(each.sides for each in known.timed), strict=True)
         theirs, ours = ([quantity(side) or math.nan for side in each] for each in sides)
         return _value_of(log, theirs, ours)
@@ -465,7 +471,7 @@ def _exactly(x: float, like: Interval) -> Interval:
 def _time_to_quality(known: Known, priors: Priors) -> MetricValue:
     """The contender's whole cost over the equivalent budget: ln ratio = ln cost - ln budget."""
     budget = _equivalent_budget(known, priors)
-    cost = _moderated("whole_time", METRICS["whole_time"].samples(known), priors)
+    cost = _of_sets("whole_time", METRICS["whole_time"].samples(known), priors)
     if budget.kind == "bound":
         end = cost.high if budget.at_most else cost.low  # what the times leave open belongs to a bound
         if not math.isfinite(end):
@@ -585,7 +591,7 @@ def _modelled_samples(known: Known) -> Samples:
 
 
 def _modelled_energy(known: Known, priors: Priors) -> MetricValue:
-    log = _moderated("modelled_energy", _modelled_samples(known), priors)
+    log = _of_sets("modelled_energy", _modelled_samples(known), priors)
     theirs, ours = zip(*map(_modelled_joules, known.timed), strict=True)
     note = f"power model of {watts_of(known.timed[0].processor).architecture}"
     return replace(_value_of(log, theirs, ours, note), kind="modelled")

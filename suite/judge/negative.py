@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from suite.entries.card import Card
+from suite.entries.card import Card, of_study
 from suite.judge.claims import Judgement, is_exact, judge_row, rows_about, unfit_row
 from suite.judge.rows import Row
 from suite.judge.verdicts import FAILS
@@ -36,7 +36,7 @@ def negative_results(rows: Iterable[Row], cards: Iterable[Card]) -> list[Negativ
     found = []
     for card in cards:
         for claim in card.claim:
-            if is_exact(claim) or claim.kind in ("literature", "modelled") or not claim.verified:
+            if is_exact(claim) or of_study(claim) or claim.kind in ("literature", "modelled") or not claim.verified:
                 continue
             histories: dict[tuple[str, str, str], list[Judgement]] = {}
             for row in rows_about(card, claim, known):

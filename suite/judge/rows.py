@@ -548,7 +548,7 @@ class _Draft:
         if lent := [str(each.seed) for each in known.learned if each.contender is each.reference]:
             notes.append(f"equal to the reference's run to the bit, so not run again with seed {', '.join(lent)}")
         if 0 < len(known.timed) < FEWEST_TIMED:
-            notes.append("one set of processes: the interval of its times is that of the other rows")
+            notes.append("one set of processes: no interval of its times")
         hidden = [_hidden_cost(each) for each in known.timed]
         if len(hidden) >= FEWEST_TIMED:
             interval = replicate_interval(hidden)
@@ -635,9 +635,10 @@ def reached(row: Row) -> int:
 def undecided(row: Row) -> bool:
     """Whether more replicates may decide the row: the interval of its time to the same quality contains 1, and a
     change of WORTH_SEEING would probably (by 20 % or more) have been missed. A bound and a missed quality are decided,
-    and where something else is missing, replicates are not what it takes."""
+    and where something else is missing, such as a second set of processes, seeds are not what it takes."""
     headline = row.value("time_to_quality").log
-    return headline is not None and headline.contains(0.0) and row.detectable_effect > math.log1p(WORTH_SEEING)
+    known = headline is not None and len(row.known.timed) >= FEWEST_TIMED and headline.contains(0.0)
+    return known and row.detectable_effect > math.log1p(WORTH_SEEING)
 
 
 # for commands -------------------------------------------------------------------------------------------------------

@@ -324,7 +324,7 @@ class _Campaign:
             return
         once = replace(self.wanted, timings=1)
         plan = self._plan(once)
-        waiting = list(self.pairs) if self.together else [pair for pair in self.pairs if not plan.timed(pair)]
+        waiting = [pair for pair in self.pairs if self.together or (pair.timed and not plan.timed(pair))]
         if not waiting or (self.together and not plan.timings()):
             return
         everything = self._plan()

@@ -17,7 +17,18 @@ from functools import cache
 import torch
 
 from suite.entries.card import Card, Claim
-from suite.judge.claims import ClaimPlace, Judgement, Observation, exact_command, exactly, is_exact, judge, unfit
+from suite.judge.claims import (
+    ClaimPlace,
+    Judgement,
+    Observation,
+    control_of,
+    exact_command,
+    exactly,
+    is_exact,
+    judge,
+    stack_of,
+    unfit,
+)
 from suite.judge.distance import EvidenceSetting, differences
 from suite.judge.known import Facts
 from suite.judge.statistics import Interval
@@ -30,7 +41,7 @@ from suite.measure.contenders.stock import data_of
 from suite.measure.evidence import Progress, silent
 from suite.meters.holders import Living
 from suite.reading.recording import Recording
-from suite.record.job import Job, RecipeName, Setting, Size, canonical
+from suite.record.job import Job, RecipeName, Setting, Size
 from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, per_parameter
 from suite.record.schema import COUNTS, Evaluation
 
@@ -68,8 +79,8 @@ def exact_verdicts(
 
 
 def _count(card: Card, claim: Claim, baseline: str, size: Size, settings: str) -> Observation:
-    stack = canonical(f"{card.id}:{settings or claim.settings}")
-    reference = claim.against or card.reference
+    stack = stack_of(card, claim.model_copy(update={"settings": settings or claim.settings}))
+    reference = control_of(claim) or card.reference
     if why := unfit(claim, RECIPE, size, "cpu"):
         return Observation(reason=f"counted under {why}")
     setting = Setting(baseline=baseline, size=size, recipe=RECIPE, task=card.task)

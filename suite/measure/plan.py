@@ -43,11 +43,13 @@ WITNESSED_STEPS = 200  # a shorter run is its own witness
 
 @dataclass(frozen=True)
 class Pair:
-    """A stack against its reference under one setting; what one row of the leaderboard is about."""
+    """A stack against its reference under one setting; what one row of the leaderboard is about. ``timed``: whether its
+    times are wanted."""
 
     setting: Setting
     stack: str
     reference: str = BASELINE
+    timed: bool = True
 
     @property
     def sides(self) -> tuple[str, str]:
@@ -446,7 +448,11 @@ class CampaignPlan:
                 if not any(each.replicate == replicate for each in self._timed_together(first.setting, stacks)):
                     missing.append(Timing(first.setting, stacks, replicate, self._windows(first.setting, stacks)))
                 continue
-            lacking = [pair for pair in self.pairs if replicate not in {each.replicate for each in self.timed(pair)}]
+            lacking = [
+                pair
+                for pair in self.pairs
+                if pair.timed and replicate not in {each.replicate for each in self.timed(pair)}
+            ]
             missing += [
                 Timing(group[0].setting, (group[0].reference, *(pair.stack for pair in group)), replicate, windows)
                 for windows, group in self._groups(lacking)

@@ -1,6 +1,7 @@
 """What a baseline can tell apart: controls whose effect is known, against the noise of its seeds.
 
-* *seeds*: the reference against itself with other seeds: other weights, other batches. No effect is there.
+* *seeds*: the reference against itself with another seed, a pair of runs at each budget of its scaling curve: other
+  weights, other batches. No effect is there, and nothing is shared that a technique shares with its reference.
 * *perturbed*: every weight times 1 + 3 % noise before the first step, the same batches. No effect is there either, and
   the two runs share all else: the noise of a technique that changes what does not matter.
 * *half the rate*: a real effect that every baseline should see; removing 10 % of the gradients hardly harms Adam, so
@@ -8,6 +9,7 @@
 * *SGD*: whatever technique of the catalogue is asked for beside them.
 
 An effect is read as an equivalent budget off the reference's scaling curve (:mod:`suite.judge.ruler`), as in every row.
+Controls whose runs are missing when time is up are left out, and named.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -41,11 +44,9 @@ from suite.measure.evidence import Progress, conditions_of, part, silent
 from suite.measure.plan import CampaignPlan, Pair, Wanted
 from suite.record import references as record
 from suite.record.job import BASELINE, Job, Setting
-from suite.record.schema import Learned
 from suite.record.store import Records, Store
 
 SEEDS = 3
-ALL_SEEDS = 5  # of the reference: those beyond SEEDS stand in for a contender that changes nothing
 PERTURBATION = 0.03
 HALF = 0.5
 
@@ -126,12 +127,12 @@ def power(
 ) -> PowerStudy:
     """The power of a setting's baseline, with the stacks ``others`` among the controls.
 
-    What is missing in ``folder`` is learned first. Raises ValueError where time did not suffice.
+    What is missing in ``folder`` is learned first. Raises ValueError where time did not suffice for the curve.
     """
     end_s = time.monotonic() + 60 * minutes
     half, few = setting.but(rate=HALF), Wanted(seeds=SEEDS, timings=0, ruler_seeds=SEEDS, tuned=False)
     campaigns = [
-        ([Pair(setting, BASELINE)], replace(few, seeds=ALL_SEEDS)),
+        ([Pair(setting, BASELINE)], few),
         ([Pair(half, BASELINE)], replace(few, ruler_seeds=0)),
         ([Pair(setting, other) for other in others], few),
     ]
@@ -143,25 +144,30 @@ def power(
     records, _ = Store(folder).read()
     known = CampaignPlan([Pair(setting, BASELINE)], records, few)
 
-    def losses(at: Setting, stack: str, seeds: Sequence[int]) -> list[float]:
-        runs = [known.learned(Job(setting=at, stack=stack, seed=seed)) for seed in seeds]
-        return [_loss(run, at, stack) for run in runs]
+    def losses(at: Setting, stack: str) -> list[float]:
+        runs = [known.learned(Job(setting=at, stack=stack, seed=seed)) for seed in range(SEEDS)]
+        return [run.final.loss for run in runs if run and run.final]
 
     ruler = _ruler(setting, records)
-    reference = losses(setting, BASELINE, range(ALL_SEEDS))
+    reference = losses(setting, BASELINE)
+    if len(reference) < SEEDS:
+        raise ValueError(f"{BASELINE} on {setting} was not learned: give it more time (--minutes)")
     perturbed = []
     for seed in range(SEEDS):
         progress((len(campaigns) + seed) / parts, f"{setting.baseline}: weights perturbed, seed {seed}")
         perturbed.append(_perturbed_loss(Job(setting=setting, seed=seed)))
-    sides: Mapping[str, tuple[list[float], list[float]]] = {
-        "other seeds": (reference[: ALL_SEEDS - SEEDS], reference[SEEDS:]),
-        "weights perturbed": (reference[:SEEDS], perturbed),
-        "half the learning rate": (reference[:SEEDS], losses(half, BASELINE, range(SEEDS))),
-        **{other: (reference[:SEEDS], losses(setting, other, range(SEEDS))) for other in others},
+    sides: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
+        "other seeds": other_seeds(ruler),
+        "weights perturbed": (reference, perturbed),
+        "half the learning rate": (reference, losses(half, BASELINE)),
+        **{other: (reference, losses(setting, other)) for other in others},
     }
+    whole = {name: (theirs, ours) for name, (theirs, ours) in sides.items() if len(theirs) == len(ours)}
+    for name in sides.keys() - whole.keys():
+        warn(f"{setting.baseline}: without the control {name}, which was not learned: give it more time (--minutes)")
     controls = tuple(
         PowerControl(name, tuple(ruler.log_budget_ratios(theirs, ours)), tuple(_logs(theirs, ours)))
-        for name, (theirs, ours) in sides.items()
+        for name, (theirs, ours) in whole.items()
     )
     nothing = pooled_variance([each.log_budgets for each in controls[:2]])
     deviation = math.sqrt(nothing.variance) if nothing else 0.0
@@ -174,10 +180,15 @@ def _logs(theirs: Sequence[float], ours: Sequence[float]) -> list[float]:
     return [math.log(b / a) for a, b in zip(theirs, ours, strict=True)]
 
 
-def _loss(run: Learned | None, setting: Setting, stack: str) -> float:
-    if run is None or run.final is None:
-        raise ValueError(f"{stack} on {setting} was not learned: give it more time (--minutes)")
-    return run.final.loss
+def other_seeds(ruler: Ruler) -> tuple[list[float], list[float]]:
+    """The losses of two seeds at each budget of a curve that both were trained at, each pair of neighbours in turn."""
+    theirs, ours = [], []
+    for budget, losses in enumerate(ruler.losses.T):
+        known = losses[~np.isnan(losses)]
+        if len(known) > 1:
+            theirs.append(float(known[budget % len(known)]))
+            ours.append(float(known[(budget + 1) % len(known)]))
+    return theirs, ours
 
 
 def _ruler(setting: Setting, records: Records) -> Ruler:

@@ -245,16 +245,20 @@ def test_without_a_curve_there_is_no_equivalent_budget_and_the_rest_stays() -> N
     assert math.isinf(bare.detectable_effect) and not undecided(bare)
 
 
-def test_one_replicate_has_no_interval_alone_and_the_others_among_rows() -> None:
+def test_one_seed_has_no_interval_alone_and_the_others_among_rows_and_one_set_of_processes_never() -> None:
     alone = row("x", seeds=1, replicates=1)
     for metric in ("loss", "step_time", "time_to_quality"):
         log = alone.metrics[metric].log
         assert log is not None and math.isinf(log.half_width), metric
     assert any("one set of processes" in note for note in alone.notes)
     crowd = [line for stack in "abcd" for line in evidence(stack)]
-    among = next(each for each in rows(evidence("x", replicates=1), crowd) if each.stack == "x")
-    log = among.metrics["step_time"].log
-    assert log is not None and 0 < log.half_width < 0.05
+    for sets, bounded in ((1, False), (2, True)):
+        lines = evidence("x", seeds=1, replicates=sets)
+        among = next(each for each in rows(lines, crowd) if each.stack == "x")
+        for metric, finite in (("loss", True), ("step_time", bounded), ("time_to_quality", bounded)):
+            log = among.metrics[metric].log
+            assert log is not None and math.isfinite(log.half_width) == finite, (metric, sets)
+        assert not undecided(among) or bounded  # seeds tell nothing of a time
 
 
 def test_runs_that_diverged_are_named_and_in_every_seed_miss_the_quality() -> None:

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from suite.entries.sources import code_of
-from suite.judge.ruler import BUDGETS, steps_at
+from suite.judge.ruler import BUDGETS, Ruler, steps_at
 from suite.measure import power as module
 from suite.measure.evidence import Heading, Progress, conditions_of
-from suite.measure.power import ALL_SEEDS, PERTURBATION, SEEDS, Perturbed, power
+from suite.measure.power import PERTURBATION, SEEDS, Perturbed, other_seeds, power
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Learned
@@ -41,7 +41,7 @@ def studied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> module.PowerStud
     def noisy(loss: float) -> float:
         return float(loss * math.exp(NOISE * rng.standard_normal()))
 
-    for seed in range(ALL_SEEDS):
+    for seed in range(SEEDS):
         for share in BUDGETS:
             setting = GPT if share == 1 else GPT.but(steps=steps_at(share, own))
             store.append(learned(setting, seed, noisy(2.0 * (conditions_of(setting).steps / own) ** SLOPE)), "here")
@@ -76,6 +76,22 @@ def test_the_noise_is_that_of_pairs_that_differ_in_nothing_that_matters(studied:
     assert kept.smallest_change == math.expm1(studied.detectable)
     assert [each.name for each in kept.controls] == [each.name for each in studied.controls]
     assert kept.controls[2].loss_ratio == pytest.approx(1.1, rel=5 * NOISE)
+
+
+def test_two_seeds_stand_against_each_other_at_each_budget() -> None:
+    losses = np.array([[9.0, 8.0, 7.0, 6.0], [9.1, 8.1, 7.1, np.nan], [9.2, 8.2, 7.2, np.nan]])
+    theirs, ours = other_seeds(Ruler((0.35, 0.5, 0.7, 1.0), losses))
+    assert (theirs, ours) == ([9.0, 8.1, 7.2], [9.1, 8.2, 7.0])  # one seed alone has no other
+
+
+def test_controls_that_were_not_learned_are_left_out_and_named(
+    studied: module.PowerStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    answer = power(GPT, tmp_path, ["sgd_momentum"], warn=warnings.append)
+    assert [each.name for each in answer.controls] == [each.name for each in studied.controls]
+    (sentence,) = warnings
+    assert sentence.startswith("gpt: without the control sgd_momentum, which was not learned")
 
 
 def test_a_curve_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

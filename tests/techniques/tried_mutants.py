@@ -3,9 +3,9 @@
     python -m tests.techniques.tried_mutants         tries those of entries that changed, and keeps it
     python -m tests.techniques.tried_mutants --all    tries all (an hour of one core)
 
-What a mutant breaks is the code of its technique, what judges it the card, its properties and its probes. Where none of
-these changed, a try says what the last one said. A run of the tests tries the others, and in any case a tenth of the
-entries, since what all share (the harness) changes, too. What is kept holds of all baselines of an entry; until it
+What a mutant breaks is the code of its technique, what judges it its exact claims, properties and probes. Where none
+of these changed, a try says what the last one said. A run of the tests tries the others, and in any case a tenth of
+the entries, since what all share (the harness) changes, too. What is kept holds of all baselines of an entry; until it
 changes, a run of the tests tries its exact claims and its conformance on one of them.
 """
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.installed import baselines
 from suite.entries.sources import code_of
+from suite.judge.claims import is_exact
 from suite.measure.mutants import FILE, Notice, mutants_of, noticed, processes
 from suite.record.files import replacing
 from suite.record.job import Setting
@@ -38,7 +39,7 @@ def sha256_of(entry: Entry) -> str:
     """Of all that a try of an entry's mutants depends on, but for the harness."""
     settings = [Setting(baseline=name, task=entry.card.task) for name in sorted(entry.card.baselines)]
     parts = [code_of(setting, entry.id).counts for setting in settings]
-    parts += [judged.model_dump_json() for judged in entry.card.judged]
+    parts += [judged.model_dump_json(exclude_defaults=True) for judged in entry.card.judged if is_exact(judged)]
     parts.append((entry.folder / FILE).read_text("utf-8"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 

@@ -16,7 +16,7 @@ from suite.entries.cards import with_cards
 from suite.entries.catalogue import Entry, catalogue
 from suite.guard.calibrated import Calibration, beside
 from suite.judge.at_scale import CountsAtScale, counts_at_scale
-from suite.judge.claims import Judgement, verdicts
+from suite.judge.claims import Judgement, only_controls, verdicts
 from suite.judge.negative import NegativeResult, negative_results
 from suite.judge.rows import Currency, Row, rows
 from suite.judge.studies import read_studies
@@ -132,7 +132,8 @@ class Report:
 
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
-        """Reads a results folder: rows of these ``stacks`` on the baselines ``on``, all rows where none are named."""
+        """Reads a results folder: rows of these ``stacks`` on the baselines ``on``, where none are named all but those
+        of controls, by which claims are judged."""
         from suite.measure.models import matrix
 
         records, problems = Store(folder).read()
@@ -152,11 +153,14 @@ class Report:
             for row in rows(records, left_out=left_out)
             if (not stacks or row.stack in stacks) and (not on or row.conditions.baseline in on)
         ]
+        controls = set() if stacks else only_controls(cards.values())
         return cls(
-            rows=chosen,
+            rows=[row for row in chosen if row.stack not in controls],
             problems=[*problems, *left_out],
             verdicts=[
-                each for each in verdicts(chosen, cards.values(), counts) if not on or each.baseline in ("", *on)
+                each
+                for each in verdicts(chosen, cards.values(), counts, studies)
+                if not on or each.baseline in ("", *on)
             ],
             negative=negative_results(chosen, cards.values()),
             calibrations=calibrations,

@@ -26,13 +26,16 @@ def probes(recording: Recording, own: LotteryTicket) -> Mapping[str, float]:
     trainings over those of one; ``off_dense``: numbers in which the first training ends elsewhere than the reference;
     ``off_start``: numbers that a later training does not begin with as it should; ``wrongly_pruned``: connections that
     went though larger ones of the same training stayed, or the other way round; ``off_rate``: connections that a
-    training pruned too many or few; the invariants of :mod:`techniques.shared.sparse.pruned`."""
+    training pruned too many or few; ``off_layers``: by how many the layers' connections differ from those that the last
+    training leaves them; ``first_weights``: share of the connections whose weights are the first ones; the invariants
+    of :mod:`techniques.shared.sparse.pruned`."""
     if own.is_reference:
         return {}
     run = recording.run
     with unchanged_randomness(run.device), scouts_of(run) as scouts:
         replace(own).model(run.plain_model(), run)  # once more: a run is deterministic
         start, end = _reference(recording, own)
+    scouts = scouts[: own.rounds]  # the last one may have given a control its weights
     paths = paths_of(run)
     masks = [*(_masks(each.run, paths) for each in scouts), pruned.masks_of(recording)]
     weights = [{path: each.run.model.get_parameter(f"{path}.weight").detach() for path in paths} for each in scouts]
@@ -45,6 +48,8 @@ def probes(recording: Recording, own: LotteryTicket) -> Mapping[str, float]:
         "off_start": sum(_off_start(*each, start) for each in zip(scouts[1:], masks[1:-1], strict=True)),
         "wrongly_pruned": sum(map(_wrongly_pruned, masks, masks[1:], weights)),
         "off_rate": sum(abs(before - after - math.ceil(own.rate * before)) for before, after in pairwise(left)),
+        "off_layers": _off_layers(masks[-2], masks[-1], weights[-1]) if scouts else 0,
+        "first_weights": _first_weights(recording, masks[-1], start),
         **pruned.invariants(recording, own, start),
     }
 
@@ -76,3 +81,18 @@ def _wrongly_pruned(before: Mapping[str, Tensor], after: Mapping[str, Tensor], w
     """Among the connections before, the largest weights should be those after."""
     sizes = {path: weight.abs().masked_fill(~before[path], -1.0) for path, weight in weights.items()}
     return pruned.wrongly_kept(after, sizes, {path: torch.zeros_like(each) for path, each in sizes.items()})
+
+
+def _off_layers(before: Mapping[str, Tensor], after: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> int:
+    """Of each layer as many connections should be left as it has among the largest of all."""
+    left = sum(int(each.sum()) for each in after.values())
+    every = torch.cat([weight.abs()[before[path]] for path, weight in weights.items()])
+    threshold = every.sort(descending=True).values[left - 1]
+    wanted = {path: int((weight.abs()[before[path]] >= threshold).sum()) for path, weight in weights.items()}
+    return sum(abs(int(after[path].sum()) - count) for path, count in wanted.items())
+
+
+def _first_weights(recording: Recording, masks: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
+    own = recording.traces[0].before.parameters
+    same = sum(int((own[f"{path}.weight"] == start[f"{path}.weight"])[mask].sum()) for path, mask in masks.items())
+    return same / sum(int(mask.sum()) for mask in masks.values())

@@ -7,7 +7,9 @@ Frankle & Carbin, "The Lottery Ticket Hypothesis: Finding Sparse, Trainable Neur
     2  leave out of m the share ``rate`` of its weights with the smallest |theta|, in all layers at once
     3  reset what is left to theta_0
 
-The winning ticket, f(x; m * theta_0), is then trained as the run itself. The other trainings are its set-up.
+The winning ticket, f(x; m * theta_0), is then trained as the run itself. The other trainings are its set-up. The
+paper's controls (section 1, figure 1) are what wins if it is not the ticket: the mask with weights drawn anew,
+f(x; m * theta_0'), and theta_0 with as many connections of each layer at random places.
 """
 
 from __future__ import annotations
@@ -15,15 +17,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from suite.loop.data import mixed_seed
 from suite.loop.run import Run
 from suite.loop.stack import Stack
 from techniques.shared.sparse.masks import Masked, Ticket, masked, prunable
+from techniques.shared.sparse.saliency import shuffled_mask
 from techniques.shared.sparse.topology import check_connected, highest
+
+REINITIALISED = 8  # of the seed: weights that have nothing to do with the run's own
 
 
 def pruned(weights: Sequence[Tensor], masks: Sequence[Tensor], rate: float) -> list[Tensor]:
@@ -38,11 +44,14 @@ class LotteryTicket(Masked):
     """Masks the attention and MLP matrices of all blocks, where they are trained.
 
     ``rewind``: the share of a training's steps after which theta_k of the first one takes theta_0's place.
+    ``control``: what is trained in the ticket's place, its connections with weights drawn anew (``reinitialised``), or
+    its weights with as many connections of each layer at random places (``shuffled``).
     """
 
     rounds: int = 3
     rate: float = 0.2
     rewind: float = 0.0
+    control: Literal["none", "reinitialised", "shuffled"] = "none"
 
     zero_strength: ClassVar[Mapping[str, Any]] = {"rounds": 0}
 
@@ -70,4 +79,9 @@ class LotteryTicket(Masked):
             scout.train(scout.recipe.steps - rewound)
             masks = pruned([weight.detach() for weight, _ in masked(scout.anatomy)], masks, self.rate)
         check_connected({layer.path: mask for layer, mask in zip(layers, masks, strict=True)})
+        if self.control == "reinitialised":
+            other = run.scout(Stack({}), seed=mixed_seed(run.seed, REINITIALISED), steps=run.recipe.steps).model
+            start = {name: each.detach() for name, each in other.named_parameters()}
+        elif self.control == "shuffled":
+            masks = [shuffled_mask(mask, run.generator) for mask in masks]
         return Ticket(masks=masks, start=start).model(model, run)

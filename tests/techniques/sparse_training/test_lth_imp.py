@@ -86,6 +86,20 @@ def test_late_rewinding_goes_back_to_an_early_step_of_the_first_training(scouts)
     assert [scout.step for scout in scouts] == [8, 8]
 
 
+def test_a_control_is_what_the_ticket_is_not(scouts):
+    ticket, drawn, moved = (
+        masked(running(f":rounds=1{control}").anatomy)
+        for control in ("", ",control=reinitialised", ",control=shuffled")
+    )
+    for (weight, mask), (other, same), (first, places) in zip(ticket, drawn, moved, strict=True):
+        assert torch.equal(mask, same) and not torch.isclose(weight[mask], other[mask], rtol=1e-6).any()
+        assert 0.8 < (other[mask].std() / weight[mask].std()).item() < 1.25  # of one distribution
+        assert int(places.sum()) == int(mask.sum()) and (places != mask).any()
+        assert torch.equal(first[mask & places], weight[mask & places])
+    assert len(scouts) == 4  # a training for each, and the one whose first weights are taken, which never trains
+    assert [scout.step for scout in scouts] == [8, 8, 0, 8]
+
+
 def test_no_rounds_are_the_baseline_to_the_bit(scouts):
     assert running(":rounds=0").train(4) == new_run("gpt", size="pico", recipe="classic", steps=8).train(4)
     assert not scouts
