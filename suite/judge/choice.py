@@ -55,6 +55,8 @@ class Estimate:
 
 
 SAME = Estimate(0.0)
+UNKNOWN = Estimate(0.0, source="unknown")
+"""Of which nothing is known: it orders as if it changed nothing."""
 
 
 def together(estimates: Iterable[Estimate]) -> Estimate:
@@ -251,7 +253,8 @@ def _modelled(own: Cost, plain: Cost, progress: float) -> Estimate | None:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stack that was counted: what it costs, and what is expected of it; :data:`SAME` of the baseline itself."""
+    """A stack that was counted: what it costs, and what is expected of it: of the baseline itself that it is the
+    :data:`SAME`; ``quality`` is None where nothing is known."""
 
     stack: str
     cost: Cost
@@ -265,12 +268,20 @@ class Candidate:
 
 def candidate(members: Sequence[Member], cost: Cost, plain: Cost) -> Candidate:
     """What is known of a counted stack: its own modelled time, else what its members' records make expected."""
-    time = _modelled(cost, plain, sum(each.progress for each in members)) if members else SAME
+    time = _modelled(cost, plain, sum(each.progress for each in members))
     return Candidate(
-        cost.stack, cost, time or together(each.time or SAME for each in members),
-        together(each.quality or SAME for each in members) if members else SAME,
+        cost.stack,
+        cost,
+        time or _of_all(each.time for each in members) or UNKNOWN,
+        _of_all(each.quality for each in members),
         tuple(each.note for each in members if each.note),
-    )  # fmt: skip
+    )
+
+
+def _of_all(estimates: Iterable[Estimate | None]) -> Estimate | None:
+    """What is expected of members together; None where nothing is known of one."""
+    known = list(estimates)
+    return together(each for each in known if each) if all(known) else None
 
 
 @dataclass(frozen=True)

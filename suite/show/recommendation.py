@@ -58,7 +58,7 @@ def answer_in_words(answer: Recommendation) -> str:
     name = "the model as it is, without any technique" if best.stack == BASELINE else best.stack
     if answer.measured is None:
         return (
-            f"Best by counts and records, not measured here: {name}. {_expected(best, answer)}. "
+            f"Best by counts and records, not measured here: {name}. {_expected(best)}. "
             f"Not measured: {answer.why_unmeasured}"
         )
     last = answer.measured.rungs[-1]
@@ -74,9 +74,8 @@ def answer_in_words(answer: Recommendation) -> str:
     )
 
 
-def _expected(best: Candidate, answer: Recommendation) -> str:
-    quality = best.quality or Estimate(0.0)
-    both = Estimate(best.time.log + quality.log, math.hypot(best.time.error, quality.error))
+def _expected(best: Candidate) -> str:
+    both = _joined(best.time, best.quality)
     return f"Peak {memory(best.cost.peak_bytes)}, counted; time to the same quality {ratio(both)}, expected"
 
 
@@ -88,7 +87,7 @@ def memory(nbytes: float) -> str:
 
 def ratio(estimate: Estimate | None) -> str:
     """``×0.91 [0.88, 0.95]``: a cost, below 1 is better; ``=`` before an exact one."""
-    if estimate is None:
+    if estimate is None or estimate.source == UNKNOWN:
         return UNKNOWN
     number = f"{math.exp(estimate.log):.3g}"
     low, high = estimate.ends
@@ -115,7 +114,10 @@ def to_quality(trial: Trial) -> str:
     return ratio(_joined(trial.time, trial.quality))
 
 
-def _joined(time: Estimate, quality: Estimate) -> Estimate:
+def _joined(time: Estimate, quality: Estimate | None) -> Estimate | None:
+    """The time to the same quality; None where either is not known."""
+    if quality is None or time.source == UNKNOWN:
+        return None
     word = quality.source if quality.source.startswith("at ") else ""
     return Estimate(time.log + quality.log, math.hypot(time.error, quality.error), word)
 
@@ -125,7 +127,7 @@ def ranked(candidates: Iterable[Candidate], plain_bytes: int) -> list[tuple[str,
     return [
         (
             each.stack, memory(each.cost.peak_bytes), f"=×{each.cost.peak_bytes / plain_bytes:.3g}",
-            ratio(_joined(each.time, each.quality or Estimate(0.0))), ratio(each.time), budget(each.quality),
+            ratio(_joined(each.time, each.quality)), ratio(each.time), budget(each.quality),
             seconds(each.cost.step_s) if each.cost.step_s else "",
         )
         for each in candidates
@@ -140,7 +142,7 @@ def measured(rung: Rung, peaks: Mapping[str, int]) -> list[tuple[str, ...]]:
         if each.failure:
             rows.append((each.stack, peak, each.failure, "", "", ""))
         else:
-            both = ratio(_joined(each.time, each.quality)) if each.quality else UNKNOWN
+            both = ratio(_joined(each.time, each.quality))
             rows.append((each.stack, peak, both, ratio(each.time), budget(each.quality), ratio(each.loss)))
     return rows
 

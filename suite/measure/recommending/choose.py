@@ -77,7 +77,7 @@ class Choice:
 
 
 def check(question: Question) -> None:
-    """Raises UnknownId, and StackError for a stack of the user's that excludes itself or applies to no loop of theirs."""
+    """Raises UnknownId, and StackError for a stack of the user's that excludes itself or does not apply to a loop."""
     for stack in question.stacks:
         build(stack)
         for name in techniques_of(stack):

@@ -37,7 +37,17 @@ SHARES = (0.35, 0.6, 1.0)  # of the whole run, by rung; the last is the last run
 REPLICATES = 3  # seeds, and sets of processes, of the last rung
 LAST_SHARE = 2  # of the minutes, in shares of a rung before it
 LEAST_STEPS = 20
+PROCESSES = 2.0  # times its set-up and warm-up, a process takes besides its steps: it is forked, evaluates, counts
 TIMED = ("whole_time", "equivalent_budget", "loss")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a reference step, of a process besides its steps, and of a set of processes besides those."""
+
+    step_s: float
+    process_s: float
+    set_s: float
 
 
 class Unmeasurable(RuntimeError):
@@ -125,8 +135,8 @@ class Halving:
     def left_s(self) -> float:
         return 60 * self.minutes - (time.monotonic() - self.start_s)
 
-    def _pace(self) -> tuple[float, float]:
-        """Seconds of a reference step, and of what a run takes besides its steps. Raises Unmeasurable."""
+    def _pace(self) -> Pace:
+        """How fast this machine is, by the reference's first steps. Raises Unmeasurable."""
         self.progress(0.0, f"time {self.reference}")
         timed = time_together(self.setting.but(steps=LEAST_STEPS), [self.reference], 0, Protocol(rounds=2))
         side = timed.contenders[0]
@@ -135,34 +145,32 @@ class Halving:
         window = side.windows[0]
         blocks = [seconds for both in window.block_s for seconds in both]
         step_s = sum(blocks) / len(blocks) / window.block_steps
-        return step_s, max(0.0, timed.duration_s - sum(blocks))
+        process_s = PROCESSES * ((side.setup_s or 0.0) + (side.warmup_s or 0.0))
+        return Pace(step_s, process_s, max(0.0, timed.duration_s - sum(blocks) - process_s))
 
-    def _steps(
-        self, stacks: Sequence[str], replicates: int, share: float, pace: tuple[float, float], part: float
-    ) -> int:
+    def _steps(self, stacks: Sequence[str], replicates: int, share: float, pace: Pace, part: float) -> int:
         """The steps of a rung that takes ``part`` of what is left, at most ``share`` of a whole run's.
 
         Raises Unmeasurable where those are too few to say anything.
         """
-        step_s, besides_s = pace
         weight = sum(math.exp(self.expected.get(each, 0.0)) for each in (self.reference, *stacks))
         sides = len(stacks) + 1
-        timed = replicates * (sides * besides_s + weight * step_s * Protocol(windows=FIFTHS).compressed_steps)
-        a_step = weight * replicates * step_s / cores()
-        room = part * self.left_s - timed - sides * replicates * besides_s / cores()
-        steps = min(int(share * conditions_of(self.setting).steps), int(room / a_step))
-        if steps < LEAST_STEPS:
+        blocks_s = weight * pace.step_s * Protocol(windows=FIFTHS).compressed_steps
+        timed_s = replicates * (pace.set_s + sides * pace.process_s + blocks_s)
+        a_step_s = weight * replicates * pace.step_s / cores()
+        room_s = part * self.left_s - timed_s - sides * replicates * pace.process_s / cores()
+        most = max(2, int(share * conditions_of(self.setting).steps))
+        steps = min(most, int(room_s / a_step_s))
+        if steps < min(LEAST_STEPS, most):
             raise Unmeasurable(
-                f"a step takes {step_s:.2g} s here and a process {besides_s:.2g} s to start, so {sides} stacks would "
-                f"train for {max(0, steps)} steps in the time that is left: give more --minutes"
+                f"a step takes {pace.step_s:.2g} s here and a set of processes {pace.set_s:.2g} s to start, so {sides} "
+                f"stacks would train for {max(0, steps)} steps in the time that is left: give more --minutes"
             )
         return steps
 
     # evidence -------------------------------------------------------------------------------------------------------
 
-    def _rung(
-        self, stacks: Sequence[str], replicates: int, share: float, pace: tuple[float, float], part: float
-    ) -> Rung:
+    def _rung(self, stacks: Sequence[str], replicates: int, share: float, pace: Pace, part: float) -> Rung:
         others = [each for each in stacks if each != self.reference]
         setting = self.setting.but(steps=self._steps(others, replicates, share, pace, part))
         sides = [self.reference, *others]
